@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import parts
 import pytest
 from hypothesis import HealthCheck, settings
-from requirements import REQUIREMENTS, missing
+
+from tests import parts
+from tests.requirements import REQUIREMENTS, missing
 
 STRICT = bool(os.environ.get("TESTBED_STRICT"))
 LONG = bool(os.environ.get("TESTBED_LONG"))

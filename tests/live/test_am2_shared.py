@@ -9,9 +9,6 @@ import time
 from typing import Any, Final
 
 import pytest
-from am2_torture import Process, Torture, is_exactly_once
-from machine import eventually
-from shared_nics import Nodes, Program, nodes, results
 
 from protocols.am2 import page as layout
 from protocols.am2.apart import apart
@@ -28,6 +25,9 @@ from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.engine.tasks import Task, Work
 from testbed.runtime.shared.attachment import Attachment, HostDriver
+from tests.live.am2_torture import Process, Torture, is_exactly_once
+from tests.live.machine_state import eventually
+from tests.live.shared_nic_processes import Nodes, Program, nodes, results
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from am2_torture import Torture, is_exactly_once
 
 import testbed
 from testbed import Cluster, Scenario
 from testbed.spec.fault_models import Crash, Flap, Impair
+from tests.live.am2_torture import Torture, is_exactly_once
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import Machine
+
+from tests.live.machine_state import Machine
 
 # Brings up, changes and takes down; prints what is announced between two marks, which are calls that fail.
 _LIFE = """

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_runs_gone_wrong import offloads_on
 
 from testbed import Cluster, RunningCluster, TestbedError, attach
 from testbed.controller.runs.command_runs import run_commands
+from tests.live.node_sockets import offloads_on
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -6,23 +6,20 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_commands_in_scenarios import ends, rows
-from test_live_runs_rootless import registered
-from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, Scenario
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
 from testbed.spec.fault_models import Flap, Impair, Pause, Restart
+from tests.live.ordinary_user import as_user, finish
+from tests.live.test_commands_in_scenarios import ends, rows
 
 pytestmark = [
     pytest.mark.requires("root", "userns", "ping"),
     pytest.mark.usefixtures("machine"),
     pytest.mark.timeout(120),
 ]
-
-__all__ = ["home", "registered"]  # fixtures
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in (

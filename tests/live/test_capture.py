@@ -13,12 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import frames
 import jsonschema
 import pytest
-from captures import captured
-from machine import eventually
-from traffic import relay_pid, report
 
 from testbed import Cluster, RunningCluster, TestbedError
 from testbed.cli.documents import schema_of
@@ -29,6 +25,10 @@ from testbed.errors import NotFoundError
 from testbed.kernel import mounts, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.tpacket import BLOCK, Ring
+from tests.live import node_sockets
+from tests.live.machine_state import eventually
+from tests.live.traffic import relay_pid, report
+from tests.sim.scapy_captures import captured
 
 _numbers = itertools.count(1)
 
@@ -40,11 +40,11 @@ COUNT = 150
 
 def talk(cluster: RunningCluster, count: int = COUNT) -> None:
     """So many frames from n1 to n2 and as many back, no two alike; no matter what becomes of them."""
-    a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
-    with frames.nics(cluster) as nics:
+    a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
+    with node_sockets.nics(cluster) as nics:
         for _ in range(count):
-            nics["n1"].send(frames.frame(b, a, next(_numbers)))
-            nics["n2"].send(frames.frame(a, b, next(_numbers)))
+            nics["n1"].send(node_sockets.frame(b, a, next(_numbers)))
+            nics["n2"].send(node_sockets.frame(a, b, next(_numbers)))
 
 
 def counters(cluster: RunningCluster) -> list[dict[str, int]]:
@@ -199,14 +199,14 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
 
 
 def test_a_relay_that_is_killed_meanwhile_tells_of_its_fates_when_it_is_there_again(tmp_path: Path) -> None:
-    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, frames.nics(cluster) as nics:
-        a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
+    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nics(cluster) as nics:
+        a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
         with cluster.capture("n1", tmp_path / "x.pcapng") as capture:
             first = relay_pid(cluster)
             os.kill(first, signal.SIGKILL)
             eventually(lambda: _another(cluster, first), "another relay is there")
             for number in range(200):
-                nics["n1"].send(frames.frame(b, a, number))
+                nics["n1"].send(node_sockets.frame(b, a, number))
         ((_, said),) = report(cluster)["links"].items()
         assert said["forward"]["counters"]["offered"] == 200
         assert capture.result.met == {"loss": said["forward"]["counters"]["loss"]}
@@ -218,11 +218,11 @@ def _another(cluster: RunningCluster, first: int) -> bool:
 
 
 def test_frames_that_find_no_room_are_counted() -> None:
-    with Cluster.back_to_back().up() as cluster, frames.nics(cluster) as nics:
+    with Cluster.back_to_back().up() as cluster, node_sockets.nics(cluster) as nics:
         node = cluster["n2"]
         ring = Ring(node.namespace, "eth0", 2 * BLOCK)
         try:
-            frame = frames.mac(cluster, "n2") + frames.mac(cluster, "n1") + b"\x88\xb6" + bytes(1400)
+            frame = node_sockets.mac(cluster, "n2") + node_sockets.mac(cluster, "n1") + b"\x88\xb6" + bytes(1400)
             for _ in range(1_000):
                 nics["n1"].send(frame)
             read = 0
@@ -237,14 +237,14 @@ def test_frames_that_find_no_room_are_counted() -> None:
 
 
 def test_a_watch_that_was_killed_leaves_nothing_and_the_relay_forgets_it(tmp_path: Path) -> None:
-    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, frames.nics(cluster) as nics:
+    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nics(cluster) as nics:
         directory = Store().directory(cluster.name)
         with command("capture", "n1", "-w", str(tmp_path / "x.pcapng"), "--name", cluster.name) as process:
             eventually(lambda: _descriptors(cluster, "watch.") == 1, "it watches")
             process.kill()
         eventually(lambda: _descriptors(cluster, "watch.") == 0, "the relay has let go")
-        a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
-        nics["n1"].send(frames.frame(b, a, 1))
+        a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
+        nics["n1"].send(node_sockets.frame(b, a, 1))
         with cluster.capture("n1", tmp_path / "y.pcapng"):
             assert len(list(directory.glob("watch.*"))) == 1
         assert not list(directory.glob("watch.*"))
@@ -256,14 +256,14 @@ def _descriptors(cluster: RunningCluster, name: str) -> int:
 
 
 def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_path: Path) -> None:
-    with Cluster.back_to_back().up() as cluster, frames.nics(cluster) as nics:
+    with Cluster.back_to_back().up() as cluster, node_sockets.nics(cluster) as nics:
 
         def inside() -> tuple[str, int]:
             syscalls.unshare(syscalls.CLONE_NEWNS)
             mounts.leave_propagation()
             syscalls.mount("none", str(tmp_path), "tmpfs", 0, "size=64k")
             path = tmp_path / "x.pcapng"
-            frame = frames.mac(cluster, "n2") + frames.mac(cluster, "n1") + b"\x88\xb6" + bytes(1400)
+            frame = node_sockets.mac(cluster, "n2") + node_sockets.mac(cluster, "n1") + b"\x88\xb6" + bytes(1400)
             said = ""
             try:
                 with cluster.capture("n1", path):

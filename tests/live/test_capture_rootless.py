@@ -5,20 +5,18 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-import frames
 import pytest
-from captures import captured
-from test_rootless import as_user, finish, home
 
 from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
 from testbed.kernel import userns
+from tests.live import node_sockets
+from tests.live.ordinary_user import as_user, finish
+from tests.sim.scapy_captures import captured
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
-
-__all__ = ["home"]  # a fixture
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in ("testbed.observe.sniff.capture",):
@@ -49,10 +47,10 @@ def _talk(cluster: RunningCluster) -> None:
     assert keeper is not None
 
     def inside() -> None:
-        a, b = frames.mac(cluster, "n1"), frames.mac(cluster, "n2")
-        with frames.nics(cluster) as nics:
+        a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
+        with node_sockets.nics(cluster) as nics:
             for number in range(100):
-                nics["n1"].send(frames.frame(b, a, number))
-                nics["n2"].send(frames.frame(a, b, number))
+                nics["n1"].send(node_sockets.frame(b, a, number))
+                nics["n2"].send(node_sockets.frame(a, b, number))
 
     userns.call_inside(keeper.pid, inside)

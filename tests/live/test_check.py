@@ -19,8 +19,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import tools
-from machine import eventually
 
 from testbed import Cluster, RunningCluster
 from testbed.cli.documents import schema_of
@@ -34,6 +32,8 @@ from testbed.controller.verdict.verdicts import Finding, Grade, Verdict
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.runtime.calls import call
 from testbed.runtime.relay.orders import Places, Treated
+from tests.live import iproute2
+from tests.live.machine_state import eventually
 
 pytestmark = [
     pytest.mark.requires("root", "ip"),
@@ -196,13 +196,15 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
         wire = cluster.state.namespaces[namespace_names.WIRE]
 
         def seen() -> tuple[object, ...]:
-            tables = [tools.tell(wire, "bridge", "fdb", "show")]
+            tables = [iproute2.tell(wire, "bridge", "fdb", "show")]
             drops = []
             for node in cluster:
-                tables.append(tools.tell(node.namespace, "ip", "neigh"))
-                (nic,) = tools.tell(node.namespace, "ip", "-s", "link", "show", node.layout.nics[0].name)
+                tables.append(iproute2.tell(node.namespace, "ip", "neigh"))
+                (nic,) = iproute2.tell(node.namespace, "ip", "-s", "link", "show", node.layout.nics[0].name)
                 drops.append(nic["stats64"]["rx"]["dropped"])
-            other = tools.tell(cluster["n2"].namespace, "ip", "-s", "link", "show", cluster["n2"].layout.nics[0].name)
+            other = iproute2.tell(
+                cluster["n2"].namespace, "ip", "-s", "link", "show", cluster["n2"].layout.nics[0].name
+            )
             return tables, drops, other[0]["stats64"]["rx"]["packets"]
 
         before = seen()
@@ -300,7 +302,7 @@ def stop_under_load(relay: int, wire: str, device: str) -> None:
     """Stop the relay once probes come in on a free end, until a hundred more have come that all wait for 200 ms."""
 
     def came() -> int:
-        (found,) = tools.tell(wire, "ip", "-s", "link", "show", device)
+        (found,) = iproute2.tell(wire, "ip", "-s", "link", "show", device)
         count: int = found["stats64"]["rx"]["packets"]
         return count
 

@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_rootless import as_user, finish, home
 
 from testbed import Cluster
 from testbed.cluster import removal
@@ -19,10 +18,9 @@ from testbed.cluster.services import relay_client
 from testbed.controller.cluster_check import baseline, check, verdict
 from testbed.controller.verdict.verdicts import Grade
 from testbed.spec.resolver import resolve
+from tests.live.ordinary_user import as_user, finish
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
-
-__all__ = ["home"]  # a fixture
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in ("testbed.controller.probing.measurement",):

@@ -9,7 +9,6 @@ import resource
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,26 +19,11 @@ import pytest
 from testbed import Cluster
 from testbed.cli.documents import schema_of
 from testbed.kernel import syscalls
+from tests.live.testbed_command import TESTBED, refused, testbed
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-TESTBED = str(Path(sys.executable).with_name("testbed"))
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def testbed(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([TESTBED, *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
-
-
-testbed.__test__ = False  # type: ignore[attr-defined]
-
-
-def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
-    """The command ended with this code and a message with these words, without a traceback."""
-    assert "Traceback" not in result.stderr
-    for word in words:
-        assert word in result.stderr
-    assert result.returncode == code
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_command import testbed as command
 
 from testbed import Cluster, CommandError, CommandTimeoutError, RunningCluster, Scenario
 from testbed.cluster.records.status import status
@@ -36,6 +35,7 @@ from testbed.spec.fault_models import (
     Slow,
 )
 from testbed.spec.scenario import RandomFaults
+from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

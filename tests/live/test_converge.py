@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from machine import Machine
-from strategies import descriptions, edits
-from tools import Inside, forwarding, inside, ping, ports, redirections, tell, wire_path
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
@@ -26,6 +23,9 @@ from testbed.kernel.namespaces import open_path
 from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live.iproute2 import Inside, forwarding, inside, ping, ports, redirections, tell, wire_path
+from tests.live.machine_state import Machine
+from tests.unit.spec.cluster_strategies import descriptions, edits
 
 pytestmark = [pytest.mark.requires("root", "ip"), pytest.mark.usefixtures("machine")]
 

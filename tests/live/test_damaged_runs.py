@@ -11,7 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from damage import run_command, spoil
+
+from tests.live.file_damage import run_command, spoil
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 SEEDS = range(500 if LONG else 2)

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import damage
 import pytest
-from damage import run_command
-from machine import Machine
 
 from testbed import Cluster
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.records.state import State, Store
 from testbed.kernel.processes import Identity, identity
 from testbed.runtime.supervision import running_supervisor
+from tests.live import file_damage
+from tests.live.file_damage import run_command
+from tests.live.machine_state import Machine
 
 DAMAGED, OTHER = "damaged", "sound"
 
@@ -166,7 +166,7 @@ def test_whatever_is_damaged_no_command_ends_with_a_traceback() -> None:
         assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
         names = [one for one in ("state.json", "relay.json", "events.jsonl", "report.0") if file(one).exists()]
         name = random.choice(names)
-        way = damage.spoil(file(name), random)
+        way = file_damage.spoil(file(name), random)
         for arguments in (
             ("status",),
             ("status", "--json"),

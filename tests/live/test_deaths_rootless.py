@@ -11,11 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from machine import eventually
-from requirements import ordinary_users_python
-from test_rootless import as_user, finish, home
-from tools import ping
-from traffic import relay_pid, supervisor_of, told
 
 import testbed as product
 from testbed import RunningCluster
@@ -31,10 +26,14 @@ from testbed.errors import NotFoundError
 from testbed.kernel import processes
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live.iproute2 import ping
+from tests.live.machine_state import eventually
+from tests.live.ordinary_user import as_user, finish
+from tests.live.traffic import relay_pid, supervisor_of, told
+from tests.requirements import ordinary_users_python
 
 __all__ = [
     "agents",
-    "home",
     "live_execution",
     "outages",
     "relay_client",

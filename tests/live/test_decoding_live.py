@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from captures import captured
 
 from protocols.emp import codec
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
+from tests.sim.scapy_captures import captured
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from typing import cast
 
 import pytest
-from frames import opened, received
 
 from protocols.core.scapy_codec import scapy_codec
 from protocols.emp import codec, frames
@@ -17,6 +16,7 @@ from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
+from tests.live.node_sockets import opened, received
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from zlib import crc32
 
 import pytest
-from emp_talk import DROPPED, TAKEN
-from frames import mac, opened, received, wait_until_readable
 
 from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE, FRAME_SIZE, MESSAGE_SIZE, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE, type_of
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
+from tests.live.node_sockets import mac, opened, received, wait_until_readable
+from tests.unit.protocols.emp_dialogue import DROPPED, TAKEN
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

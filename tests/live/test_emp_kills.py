@@ -9,7 +9,6 @@ import time
 from functools import partial
 
 import pytest
-from machine import Machine, eventually
 
 from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE
@@ -19,6 +18,7 @@ from testbed.controller.runs.agents import agents
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError
 from testbed.runtime.nodes.places import Here
+from tests.live.machine_state import Machine, eventually
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import stubborn
-from machine import Machine
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.garbage import collect
@@ -17,6 +15,8 @@ from testbed.cluster.records.state import Store
 from testbed.kernel import namespaces
 from testbed.kernel.children import in_child
 from testbed.kernel.processes import Identity, identity
+from tests.live import runaway_programs
+from tests.live.machine_state import Machine
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -31,26 +31,26 @@ def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(stubborn.IGNORES_SIGTERM, id="ignores SIGTERM"),
-        pytest.param(stubborn.DOUBLE_FORKED, id="forked twice into a session of its own"),
-        pytest.param(stubborn.A_TREE, id="a tree of seven processes"),
-        pytest.param(stubborn.A_CHILD_WENT_ELSEWHERE, id="a child went to another network namespace"),
-        pytest.param(stubborn.WENT_ELSEWHERE, id="went to another network namespace as an orphan"),
+        pytest.param(runaway_programs.IGNORES_SIGTERM, id="ignores SIGTERM"),
+        pytest.param(runaway_programs.DOUBLE_FORKED, id="forked twice into a session of its own"),
+        pytest.param(runaway_programs.A_TREE, id="a tree of seven processes"),
+        pytest.param(runaway_programs.A_CHILD_WENT_ELSEWHERE, id="a child went to another network namespace"),
+        pytest.param(runaway_programs.WENT_ELSEWHERE, id="went to another network namespace as an orphan"),
     ],
 )
 def test_down_ends_a_program_that(cluster: RunningCluster, program: str) -> None:
-    processes = stubborn.start(cluster["n1"], program)
+    processes = runaway_programs.start(cluster["n1"], program)
     cluster.down(GRACE)
-    assert stubborn.have_ended(processes)
+    assert runaway_programs.have_ended(processes)
 
 
 def test_down_ends_a_program_that_holds_files_of_the_state_and_names_open(machine: Machine) -> None:
     cluster = Cluster.star(2).up("ending", keep=True)
     directory = Store().directory("ending")
     held = [directory / "state.json", directory / "hosts", namespaces.NAMES / "ending.n1", namespaces.NAMES / "ending"]
-    processes = stubborn.start(cluster["n2"], stubborn.HOLDS_FILES, *map(str, held))
+    processes = runaway_programs.start(cluster["n2"], runaway_programs.HOLDS_FILES, *map(str, held))
     cluster.down(GRACE)
-    assert stubborn.have_ended(processes)
+    assert runaway_programs.have_ended(processes)
     machine.assert_unchanged()
 
 
@@ -65,21 +65,21 @@ def test_a_program_outside_that_holds_a_node_open_hinders_nothing(machine: Machi
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(stubborn.RUNS_FROM_NUMBER_TO_NUMBER, id="forks and ends all the time"),
-        pytest.param(stubborn.MULTIPLIES, id="multiplies"),
+        pytest.param(runaway_programs.RUNS_FROM_NUMBER_TO_NUMBER, id="forks and ends all the time"),
+        pytest.param(runaway_programs.MULTIPLIES, id="multiplies"),
     ],
 )
 def test_down_ends_a_program_while_it(cluster: RunningCluster, program: str) -> None:
-    processes = stubborn.start(cluster["n1"], program)
+    processes = runaway_programs.start(cluster["n1"], program)
     cluster.down(GRACE)
-    assert stubborn.have_ended(processes)
+    assert runaway_programs.have_ended(processes)
 
 
 @pytest.mark.parametrize("end", ["down", "up", "gc"])
 def test_a_stranger_whose_namespace_got_the_number_of_a_lost_node_lives_on(machine: Machine, end: str) -> None:
     """The kernel gives a free inode to the next namespace: whose it is must be seen from the namespace itself."""
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", stubborn.STRANGER], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-I", "-S", "-c", runaway_programs.STRANGER], stdout=subprocess.PIPE, text=True
     ) as stranger:
         assert stranger.stdout is not None
         inode = int(stranger.stdout.readline().split()[1])

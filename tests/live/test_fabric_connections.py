@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import eventually
 
 from testbed import Cluster, RunningCluster
+from tests.live.machine_state import eventually
 
 pytestmark = [pytest.mark.requires("root", "ssh", "sshd"), pytest.mark.usefixtures("machine")]
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_command import testbed
+
+from tests.live.testbed_command import testbed
 
 PACKAGES = Path(__file__).parents[1] / "packages"
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]

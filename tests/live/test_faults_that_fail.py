@@ -9,9 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import eventually
-from tools import ping
-from traffic import carried, relay_pid, report, supervisor_of, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
@@ -23,6 +20,9 @@ from testbed.cluster.services import relay_client
 from testbed.errors import KernelError, NotFoundError
 from testbed.kernel import namespaces
 from testbed.spec.resolver import resolve
+from tests.live.iproute2 import ping
+from tests.live.machine_state import eventually
+from tests.live.traffic import carried, relay_pid, report, supervisor_of, told
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 

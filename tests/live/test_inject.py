@@ -9,11 +9,7 @@ from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
 
-import frames
 import pytest
-from machine import eventually, snapshot
-from tools import forwarding, inside, ping, ports, redirections, tell, wire_path
-from traffic import between, carried, dump, report, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
@@ -29,6 +25,10 @@ from testbed.kernel.rtnl_dump import Contents
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live import node_sockets
+from tests.live.iproute2 import forwarding, inside, ping, ports, redirections, tell, wire_path
+from tests.live.machine_state import eventually, snapshot
+from tests.live.traffic import between, carried, dump, report, told
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -59,21 +59,21 @@ def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does
 ) -> None:
     """Ten times, without a pause; what arrives is exactly what was sent while nothing was injected."""
     made = Cluster.back_to_back() if shape == "back-to-back" else Cluster.star(3)
-    with made.up(datapath=datapath) as cluster, frames.nics(cluster) as nics:
-        macs = frames.mac(cluster, "n2"), frames.mac(cluster, "n1")
-        nics["n2"].send(frames.frame(frames.BROADCAST, macs[0], 0))  # the switch learns where n2 is
+    with made.up(datapath=datapath) as cluster, node_sockets.nics(cluster) as nics:
+        macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")
+        nics["n2"].send(node_sockets.frame(node_sockets.BROADCAST, macs[0], 0))  # the switch learns where n2 is
         expected: list[int] = []
         for turn in range(10):
             with cluster.inject("n1", loss=1.0):
                 for number in range(20):
-                    nics["n1"].send(frames.frame(*macs, 1000 * turn + number))
+                    nics["n1"].send(node_sockets.frame(*macs, 1000 * turn + number))
             for number in range(500, 520):
-                nics["n1"].send(frames.frame(*macs, 1000 * turn + number))
+                nics["n1"].send(node_sockets.frame(*macs, 1000 * turn + number))
                 expected.append(1000 * turn + number)
         got: list[int] = []
 
         def all_there() -> bool:
-            got.extend(frames.numbers(frames.received(nics["n2"])))
+            got.extend(node_sockets.numbers(node_sockets.received(nics["n2"])))
             return expected[-1] in got
 
         eventually(all_there, "the last frame arrives")
@@ -81,16 +81,16 @@ def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does
 
 
 def test_the_first_frame_that_a_rule_sees_is_the_first_after_the_call(pair: RunningCluster) -> None:
-    with frames.nics(pair) as nics:
-        macs = frames.mac(pair, "n2"), frames.mac(pair, "n1")
+    with node_sockets.nics(pair) as nics:
+        macs = node_sockets.mac(pair, "n2"), node_sockets.mac(pair, "n1")
         for turn in range(5):
             with pair.inject("n1--n2", rules=["drop eth.type == 0x88b5 and nth(1)"]):
                 for number in range(10):
-                    nics["n1"].send(frames.frame(*macs, 100 * turn + number))
+                    nics["n1"].send(node_sockets.frame(*macs, 100 * turn + number))
                 got: list[int] = []
 
                 def all_there(turn: int = turn, got: list[int] = got) -> bool:
-                    got.extend(frames.numbers(frames.received(nics["n2"])))
+                    got.extend(node_sockets.numbers(node_sockets.received(nics["n2"])))
                     return 100 * turn + 9 in got
 
                 eventually(all_there, "the last frame arrives")
@@ -306,16 +306,16 @@ def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
 
 
 def test_a_partition_lets_nothing_pass_between_its_groups_and_everything_within() -> None:
-    with Cluster.star(5).up() as cluster, frames.nics(cluster) as nics:
+    with Cluster.star(5).up() as cluster, node_sockets.nics(cluster) as nics:
         with cluster.partition(["n1", "n2"], ["n3", "n4"]):
-            nics["n1"].send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), 1))
-            frames.wait_until_readable(nics["n2"])
-            nics["n5"].send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n5"), 2))
+            nics["n1"].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 1))
+            node_sockets.wait_until_readable(nics["n2"])
+            nics["n5"].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n5"), 2))
             for node, expected in (("n2", [1, 2]), ("n3", [2]), ("n4", [2]), ("n1", [2])):
                 got: list[int] = []
                 while 2 not in got:
-                    frames.wait_until_readable(nics[node])
-                    got += frames.numbers(frames.received(nics[node]))
+                    node_sockets.wait_until_readable(nics[node])
+                    got += node_sockets.numbers(node_sockets.received(nics[node]))
                 assert got == expected, node
             ping(cluster, "n1", "n2")
             ping(cluster, "n3", "n4")

@@ -10,9 +10,6 @@ import random
 import time
 
 import pytest
-from echoing import ETHERTYPE, EchoEndpoint, plug
-from frames import opened
-from many_frames import SIZES, exchange
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Buffer
@@ -33,6 +30,9 @@ from testbed.runtime.nodes.places import Here, Orders
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.attachment import HostDriver
 from testbed.spec.model import Defaults
+from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
+from tests.live.emp_exchange import SIZES, exchange
+from tests.live.node_sockets import opened
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -13,9 +13,6 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-import stubborn
-from children import background, changes_of, kill_after
-from machine import Machine
 
 from testbed.cluster import removal
 from testbed.cluster.api import Cluster
@@ -29,6 +26,9 @@ from testbed.kernel.children import in_child
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live import runaway_programs
+from tests.live.forked_children import background, changes_of, kill_after
+from tests.live.machine_state import Machine
 
 pytestmark = pytest.mark.requires("root")
 
@@ -230,10 +230,10 @@ def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even
 def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(machine: Machine) -> None:
     def held(report: Callable[[object], None]) -> None:
         with Cluster.star(5).up() as cluster:
-            stubborn.start(cluster["n1"], stubborn.DOUBLE_FORKED)
-            stubborn.start(cluster["n2"], stubborn.IGNORES_SIGTERM)
-            stubborn.start(cluster["n3"], stubborn.A_CHILD_WENT_ELSEWHERE)
-            stubborn.start(cluster["n4"], stubborn.WENT_ELSEWHERE)
+            runaway_programs.start(cluster["n1"], runaway_programs.DOUBLE_FORKED)
+            runaway_programs.start(cluster["n2"], runaway_programs.IGNORES_SIGTERM)
+            runaway_programs.start(cluster["n3"], runaway_programs.A_CHILD_WENT_ELSEWHERE)
+            runaway_programs.start(cluster["n4"], runaway_programs.WENT_ELSEWHERE)
             report("up")
             signal.pause()
 

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from children import changes_of, kill_after
-from machine import Machine
 
 from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
@@ -22,6 +20,8 @@ from testbed.runtime.supervision import running_supervisor
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live.forked_children import changes_of, kill_after
+from tests.live.machine_state import Machine
 
 pytestmark = pytest.mark.requires("root", "ping")
 

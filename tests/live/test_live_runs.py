@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_node_processes import offloads_on
 
 import testbed
 from testbed import Cluster, Grade, RunningCluster
@@ -21,6 +20,7 @@ from testbed.observe.recorded import recorded
 from testbed.runtime.journal import UnwritableError
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.workloads.form import Comm, Node
+from tests.live.node_sockets import offloads_on
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -6,17 +6,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
 from testbed.observe.recorded import FATES, recorded
+from tests.live.ordinary_user import as_user, finish
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
-
-__all__ = ["home"]  # a fixture
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in (
@@ -27,18 +25,6 @@ for _module in (
     "testbed.workloads.random_traffic",
 ):
     import_module(_module)
-
-
-@pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What packages offer, read before the right to read it is lost."""
-    from testbed import registry
-
-    there = {
-        group: registry.offered(group)
-        for group in (registry.FABRICS, registry.FIELDS, registry.PROTOCOLS, registry.WORKLOADS)
-    }
-    monkeypatch.setattr(registry, "offered", there.__getitem__)
 
 
 @pytest.mark.usefixtures("registered")

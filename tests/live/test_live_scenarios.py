@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine import eventually
-from test_starts_again import ends_at_the_barrier, knows_how_often_it_was_started
 
 import testbed
 from testbed import Cluster, RunningCluster, Scenario
@@ -36,6 +34,8 @@ from testbed.spec.fault_models import (
     Slow,
 )
 from testbed.workloads.form import Comm, Node
+from tests.live.machine_state import eventually
+from tests.sim.test_starts_again import ends_at_the_barrier, knows_how_often_it_was_started
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

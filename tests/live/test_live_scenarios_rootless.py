@@ -6,18 +6,15 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_live_runs_rootless import registered
-from test_live_scenarios import ends, sleep, talk
-from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, Scenario
 from testbed.cluster.records.state import Store
 from testbed.spec.fault_models import Crash, Flap, Impair, Partition, Pause
+from tests.live.ordinary_user import as_user, finish
+from tests.live.test_live_scenarios import ends, sleep, talk
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
-
-__all__ = ["home", "registered"]  # fixtures
 
 # What a child uses, beside what all do, is imported before it loses the right to read it.
 for _module in ("testbed.controller.checkers.runs", "testbed.controller.scenarios.live"):

@@ -16,10 +16,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 
 import pytest
-from children import background
-from frames import EVERY_PROTOCOL, opened, received
-from machine import eventually
-from wire_frames import A, B, C, arp, ethernet, ipv6, ports, tagged, tcp, udp
 
 from testbed.errors import PermissionDeniedError
 from testbed.fabric.direction import Direction
@@ -31,6 +27,10 @@ from testbed.kernel.loss_classifier import Counters, losses_of
 from testbed.kernel.namespaces import OpenNamespace
 from testbed.kernel.netlink import RequestError
 from testbed.spec.layout import Impairment
+from tests.live.forked_children import background
+from tests.live.machine_state import eventually
+from tests.live.node_sockets import EVERY_PROTOCOL, opened, received
+from tests.unit.fates.wire_frames import A, B, C, arp, ethernet, ipv6, ports, tagged, tcp, udp
 
 pytestmark = [pytest.mark.requires("bpf"), pytest.mark.usefixtures("machine")]
 

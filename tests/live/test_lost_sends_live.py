@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_lost_sends import BOTH, message_nine_is_told
 
 from testbed.controller.runs.run_options import Nics
+from tests.sim.test_lost_sends import BOTH, message_nine_is_told
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from couriers import ETHERTYPE
-from machine import eventually
-from mapping import are_right, plug, tell
-from test_myrinet_live import described
 
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Program
+from tests.live.crossbar_runs import described
+from tests.live.machine_state import eventually
+from tests.live.mapper_agents import are_right, plug, tell
+from tests.live.source_routed_protocol import ETHERTYPE
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

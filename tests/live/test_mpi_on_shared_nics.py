@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from mpi_script_files import ours, written
 
 import testbed
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster, RunningCluster, share_nics
 from testbed.runtime.nodes.node_run import StuckError
+from tests.sim.mpi_script_files import ours, written
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mpi_script_files import ours, written
-from test_command import testbed as command
 
 import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
+from tests.live.testbed_command import testbed as command
+from tests.sim.mpi_script_files import ours, written
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

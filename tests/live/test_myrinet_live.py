@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pytest
-from couriers import ETHERTYPE, CourierEndpoint, CourierPlug, deltas, silent
 
 from protocols.core.profile import IDEAL
 from protocols.emp import host as emp
@@ -18,54 +15,17 @@ from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
-from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
-from testbed.controller.verdict.outcomes import Judged
 from testbed.controller.verdict.verdicts import Grade
 from testbed.runtime.nodes.places import Dilation, Here, Program
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.dilation import slow_layout
-from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live.crossbar_runs import PATIENCE, described, flood, is_lossless, one, ran, reported, send_some, take
+from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, deltas
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
-
-PATIENCE = 20.0  # s
-
-
-def described(*ends: str, **impairment: Any) -> Cluster:
-    """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: of the last link."""
-    names = {end.partition(":")[0] for link in ends for end in link.split()}
-    links = [Link(ends=link.split()) for link in ends[:-1]]
-    return Cluster(
-        name="myrinet",
-        nodes=[Node(name=name) for name in sorted(names) if name.startswith("n")],
-        switches=[Switch(name=name, kind="myrinet") for name in sorted(names) if name.startswith("s")],
-        links=[*links, Link(ends=ends[-1].split(), **impairment)],
-    )
-
-
-def ran(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = PATIENCE) -> Judged:
-    """The outcome of these programs; other nodes' NICs are silent."""
-    layout = cluster.state.layout
-    everybody = {node.name: programs.get(node.name, silent) for node in layout.nodes}
-    with agents(cluster, CourierPlug(layout), ETHERTYPE, everybody) as run:
-        return run.wait(timeout)
-
-
-def reported(cluster: RunningCluster) -> Mapping[str, Any]:
-    said = relay_client.report(Store(), cluster.state)
-    assert said is not None
-    return said
-
-
-def is_lossless(cluster: RunningCluster, outcome: Judged) -> bool:
-    """Nothing was lost inside the emulator, and no crossbar has done anything but forward."""
-    lost = [finding for finding in outcome.verdict.findings if finding.what in ("NIC lost", "relay lost")]
-    assert lost
-    counts = [count for switch in reported(cluster)["switches"].values() for count in switch.values()]
-    return all(finding.grade is Grade.TRUSTED for finding in lost) and not any(counts)
 
 
 async def ping(endpoint: CourierEndpoint, _node: Here, peer: str, times: int) -> list[tuple[int, int]]:
@@ -116,18 +76,6 @@ def test_a_frame_crosses_the_now_between_two_subclusters() -> None:
         assert len(reported(cluster)["switches"]) == 40
 
 
-async def flood(endpoint: CourierEndpoint, _node: Here, count: int, size: int) -> None:
-    endpoint.send("n1", count, size)
-
-
-async def take(endpoint: CourierEndpoint, _node: Here, count: int) -> list[bool]:
-    await endpoint.frames(count)
-    came = endpoint.firmware.came
-    senders = sorted({sender for sender, _ in came})
-    numbers = [[number for one, number in came if one == sender] for sender in senders]
-    return [one == list(range(1, count // len(senders) + 1)) for one in numbers]
-
-
 @pytest.mark.parametrize(("rate", "size"), [("100mbit", 1000), (None, 6)], ids=["narrow output", "small at full speed"])
 def test_four_senders_that_flood_one_output_lose_nothing_and_keep_their_order(rate: str | None, size: int) -> None:
     """Each sends more in one go than any buffer on the way has room for: it waits in the NICs."""
@@ -151,21 +99,12 @@ async def astray(endpoint: CourierEndpoint, _node: Here) -> None:
     endpoint.send("n2")
 
 
-async def one(endpoint: CourierEndpoint, _node: Here, count: int = 1) -> list[int]:
-    await endpoint.frames(count)
-    return [len(endpoint.firmware.came), len(endpoint.firmware.broken)]
-
-
 def test_routes_that_lead_nowhere_are_counted_at_the_switch_and_hold_nobody_up() -> None:
     with described("n1 s1:1", "n2 s1:2").up() as cluster:
         outcome = ran(cluster, {"n1": astray, "n2": partial(one, count=4)})
         assert outcome.results["n2"] == [1, 3]  # with bytes of their routes left
         counted = {cause: count for cause, count in reported(cluster)["switches"]["s1"].items() if count}
         assert counted == {"no_port": 1, "no_cable": 2, "route_used_up": 4}
-
-
-async def send_some(endpoint: CourierEndpoint, _node: Here, count: int, size: int = 100) -> None:
-    endpoint.send("n2", count, size)
 
 
 def test_what_is_corrupted_on_one_link_is_still_wrong_behind_the_next_switch() -> None:

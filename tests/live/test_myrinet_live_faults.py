@@ -8,12 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-import frames
 import pytest
-from couriers import ETHERTYPE, CourierEndpoint, CourierPlug, deltas
-from machine import eventually
-from test_myrinet_live import PATIENCE, described, one, ran, reported, send_some
-from traffic import relay_pid, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster import removal
@@ -27,6 +22,11 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.live import node_sockets
+from tests.live.crossbar_runs import PATIENCE, described, one, ran, reported, send_some
+from tests.live.machine_state import eventually
+from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, deltas
+from tests.live.traffic import relay_pid, told
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -112,7 +112,7 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
         with agents(cluster, CourierPlug(layout), ETHERTYPE, {"n1": wait, "n2": wait}) as run:
             pid = relay_pid(cluster)
             frame = closed(bytes(12) + ETHERTYPE.to_bytes(2, "big"), deltas(1) + bytes(1400))
-            with frames.nics(cluster) as nics:
+            with node_sockets.nics(cluster) as nics:
                 os.kill(pid, signal.SIGSTOP)
                 try:
                     for _ in range(40_000):

@@ -7,14 +7,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_myrinet_live import described, flood, is_lossless, ran, reported, take
-from test_rootless import as_user, finish, home
 
 from testbed.runtime.nodes.places import Program
+from tests.live.crossbar_runs import described, flood, is_lossless, ran, reported, take
+from tests.live.ordinary_user import as_user, finish
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine")]
-
-__all__ = ["home"]  # a fixture
 
 import_module("testbed.controller.runs.live_execution")  # before a child loses the right to read it
 

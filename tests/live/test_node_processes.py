@@ -13,51 +13,22 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from echoing import ETHERTYPE, EchoEndpoint, plug
-from machine import eventually
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import KernelError, NotFoundError
-from testbed.kernel import offloads, processes
-from testbed.kernel.children import in_child
-from testbed.kernel.syscalls import CLONE_NEWNET, setns
+from testbed.kernel import processes
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.runtime.nodes.places import Here
+from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
+from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
+from tests.live.machine_state import eventually
+from tests.live.node_sockets import offloads_on
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
-
-PATIENCE = 20.0  # s
-
-
-async def ping(endpoint: EchoEndpoint, node: Here, peer: str = "n2", times: int = 20) -> list[bytes]:
-    answers = []
-    for number in range(times):
-        buffer = bytearray(8)
-        answer = endpoint.receive(buffer)
-        await endpoint.send(node.numbers[peer], number.to_bytes(4, "big"))
-        _, length = await answer
-        answers.append(bytes(buffer[:length]))
-    return answers
-
-
-async def pong(endpoint: EchoEndpoint, node: Here, times: int = 20) -> str:
-    for _ in range(times):
-        buffer = bytearray(8)
-        sender, length = await endpoint.receive(buffer)
-        await endpoint.send(sender, bytes(buffer[:length])[::-1])
-    return f"{node.name} in {socket.gethostname()}"
-
-
-async def idle(_endpoint: EchoEndpoint, node: Here) -> int:
-    return node.number
-
-
-async def deaf(endpoint: EchoEndpoint, _node: Here) -> None:
-    await endpoint.receive(bytearray(8))
 
 
 def test_two_programs_talk_in_their_nodes() -> None:
@@ -72,9 +43,9 @@ def test_two_programs_talk_in_their_nodes() -> None:
 @pytest.mark.parametrize("protocol", ["echo", "emp"])
 def test_a_hundred_begin_soon_and_cost_little(protocol: str, record_property: pytest.RecordProperty) -> None:
     """Of a parent that is light, not of a test run that has grown: what a process shares, it shares until one writes."""
-    here = Path(__file__).parent
-    command = [sys.executable, str(here / "a_hundred.py"), protocol]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.live.hundred_node_processes", protocol]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     said = json.loads(answer.stdout)
     sizes = sorted(said["sizes"])
     record_property("note", f"100 node processes, {protocol}: {said['took']:.2f} s, {sizes[50] / 1e6:.1f} MB each")
@@ -240,16 +211,6 @@ def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
         with agents(cluster, plug, ETHERTYPE, {"n1": idle}) as run:
             run.wait(PATIENCE)
         assert len(told(cluster)) == 1, "an end that was asked for is none"
-
-
-def offloads_on(cluster: RunningCluster, node: str) -> bool | None:
-    def look() -> bool | None:
-        handle = os.open(cluster[node].namespace, os.O_RDONLY)
-        setns(handle, CLONE_NEWNET)
-        with socket.socket() as opened:
-            return offloads.on(opened.fileno(), cluster[node].layout.nics[0].name)
-
-    return in_child(look)
 
 
 def test_offloads_are_off_while_an_agent_is_there_and_come_back_however_it_ends() -> None:

@@ -8,11 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from echoing import ETHERTYPE, EchoEndpoint, plug
-from machine import eventually
-from test_node_processes import PATIENCE, deaf, idle, offloads_on, ping, pong
-from test_rootless import as_user, finish, home
-from test_runs_gone_wrong import FRAMES, parent_of, stuck
 
 from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE as EMP
@@ -29,10 +24,14 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError
 from testbed.runtime.nodes.places import Here
 from testbed.spec.resolver import resolve
+from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
+from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
+from tests.live.machine_state import eventually
+from tests.live.node_sockets import offloads_on
+from tests.live.ordinary_user import as_user, finish
+from tests.live.test_runs_gone_wrong import FRAMES, parent_of, stuck
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
-
-__all__ = ["home"]  # a fixture
 
 
 def test_programs_talk_in_a_held_cluster(home: Path) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import frames
 import pytest
-from machine import eventually
-from traffic import report
 
 from protocols.am2 import codec as am2
 from protocols.am2.mapper import codec as mapper
@@ -23,6 +20,9 @@ from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment
 from testbed.spec.resolver import resolve
+from tests.live import node_sockets
+from tests.live.machine_state import eventually
+from tests.live.traffic import report
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -51,8 +51,12 @@ def fates(records: Iterable[Record]) -> list[tuple[tuple[int, ...], int, str]]:
 
 def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_them(tmp_path: Path) -> None:
     made, log = Cluster.back_to_back(seed=5), tmp_path / "fates.jsonl"
-    with made.up(fates=log) as cluster, cluster.inject("all", loss="20%", rules=[RULE]), frames.nics(cluster) as nics:
-        sent = packets(frames.mac(cluster, "n2"), frames.mac(cluster, "n1"))
+    with (
+        made.up(fates=log) as cluster,
+        cluster.inject("all", loss="20%", rules=[RULE]),
+        node_sockets.nics(cluster) as nics,
+    ):
+        sent = packets(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"))
         for frame in sent:
             nics["n1"].send(frame)
 

@@ -7,12 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_command import refused
-from test_command import testbed as command
 
 from testbed import Cluster
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
+from tests.live.testbed_command import refused
+from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

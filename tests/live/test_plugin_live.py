@@ -14,18 +14,16 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from machine import Machine
-from test_rootless import as_user, finish, home
 
 from testbed import RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.pytest_plugin import requires_marker
+from tests.live.machine_state import Machine
+from tests.live.ordinary_user import as_user, finish
 
 import_module(
     "testbed.pytest_plugin.cluster_life"
 )  # pytester forgets modules that its runs import; so they are imported once
-
-__all__ = ["home"]  # a fixture
 
 pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from endpoint_polls import SQUARES, Polls
 
 import testbed
 from testbed import Cluster
 from testbed.runtime.nodes.node_run import ProgramError
+from tests.sim.polling_workload import SQUARES, Polls
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

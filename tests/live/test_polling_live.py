@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from mpi_script_files import ours
 
 import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError
+from tests.sim.mpi_script_files import ours
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 TIMES = 3
 SLEPT = 2 * 1_100  # microseconds of a round trip that two programs sleep through, each for one sleep of 1 ms
-SCRIPT = Path(__file__).with_name("polling_times.py")
+SCRIPT = Path(__file__).with_name("polling_script.py")
 
 SOME = [("emp", "inline", 1), ("emp", "shared", 1), ("am2", "inline", 1), ("tcp", "inline", 1), ("am2", "shared", 2)]
 ALL = [

@@ -18,8 +18,6 @@ from random import SystemRandom
 from typing import Any
 
 import pytest
-from children import Background, background
-from machine import Machine, eventually
 
 import testbed as product
 from testbed.cluster.garbage import collect
@@ -30,6 +28,8 @@ from testbed.kernel.children import in_child
 from testbed.runtime import event_log
 from testbed.runtime.supervision import service_lock, supervisor_lock
 from testbed.spec.model import Description, Link, Node, Switch
+from tests.live.forked_children import Background, background
+from tests.live.machine_state import Machine, eventually
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

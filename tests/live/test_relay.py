@@ -11,14 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-import frames
 import pytest
-from children import background, changes_of, kill_after
-from machine import Machine, eventually, snapshot
-from test_command import testbed
-from test_rootless import as_user, finish, home
-from tools import inside, ping
-from traffic import between, carried, dump, relay_pid, report, supervisor_of, told
 
 from testbed import Cluster, Grade, RunningCluster
 from testbed.cluster import removal
@@ -29,7 +22,7 @@ from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import Store
 from testbed.cluster.services.service_kinds import command
 from testbed.controller.cluster_check import baseline, verdict
-from testbed.kernel import namespaces, processes, syscalls
+from testbed.kernel import namespaces, processes
 from testbed.kernel.children import in_child
 from testbed.runtime.calls import call
 from testbed.runtime.relay.orders import Places
@@ -37,8 +30,14 @@ from testbed.runtime.supervision import running_supervisor
 from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
-
-__all__ = ["home"]  # a fixture of the rootless tests
+from tests.live import node_sockets
+from tests.live.forked_children import background, changes_of, kill_after
+from tests.live.iproute2 import inside, ping
+from tests.live.machine_state import Machine, eventually, snapshot
+from tests.live.node_sockets import socket_in
+from tests.live.ordinary_user import as_user, finish
+from tests.live.testbed_command import testbed
+from tests.live.traffic import between, carried, dump, relay_pid, report, supervisor_of, told
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -66,16 +65,6 @@ def running(**impairment: str) -> Iterator[RunningCluster]:
 
 
 # What passes it
-
-
-def socket_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
-    handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with namespaces.staying():
-            syscalls.setns(handle, syscalls.CLONE_NEWNET)
-            return make()
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -127,18 +116,18 @@ def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: i
 
 def test_frames_keep_their_vlan_tags_which_the_kernel_carries_beside_them() -> None:
     with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="100us"):
-        macs = frames.mac(cluster, "n2"), frames.mac(cluster, "n1")
+        macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")
         tags = {1: b"\x81\x00\x20\x07", 2: b"\x81\x00\x00\x00", 3: b"\x88\xa8\x00\x05\x81\x00\x00\x06"}
         with (
-            frames.opened(cluster["n1"].namespace, "eth0") as sender,
-            frames.opened(cluster["n2"].namespace, "eth0", frames.EVERY_PROTOCOL) as receiver,
+            node_sockets.opened(cluster["n1"].namespace, "eth0") as sender,
+            node_sockets.opened(cluster["n2"].namespace, "eth0", node_sockets.EVERY_PROTOCOL) as receiver,
         ):
             receiver.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
             for number, tag in tags.items():
-                plain = frames.frame(*macs, number)
+                plain = node_sockets.frame(*macs, number)
                 sender.send(plain[:12] + tag + plain[12:])
             for tag in tags.values():
-                frames.wait_until_readable(receiver)
+                node_sockets.wait_until_readable(receiver)
                 data, control, _, _ = receiver.recvmsg(2048, 256)
                 (auxiliary,) = [value for level, kind, value in control if (level, kind) == (263, 8)]
                 assert int.from_bytes(auxiliary[:4], sys.byteorder) & 0x10, "it has a tag"
@@ -151,12 +140,14 @@ def test_frames_keep_their_vlan_tags_which_the_kernel_carries_beside_them() -> N
 
 
 def test_a_relay_that_was_held_up_says_by_how_much() -> None:
-    with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms"), frames.nics(cluster) as nics:
+    with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms"), node_sockets.nics(cluster) as nics:
         pid = relay_pid(cluster)
         os.kill(pid, signal.SIGSTOP)
         try:
             for number in range(100):
-                nics["n1"].send(frames.frame(frames.mac(cluster, "n2"), frames.mac(cluster, "n1"), number))
+                nics["n1"].send(
+                    node_sockets.frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
+                )
             assert not select.select([nics["n2"]], [], [], 0.1)[0], "the relay stands still for a tenth of a second"
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -165,7 +156,7 @@ def test_a_relay_that_was_held_up_says_by_how_much() -> None:
         assert (event["link"], event["direction"]) == ("n1:eth0--n2:eth0", "forward")
         assert (event["late"], event["lost"], event["limit"]) == (100, 0, MS)
         assert event["worst"] > 90 * MS
-        assert frames.numbers(frames.received(nics["n2"])) == list(range(100))
+        assert node_sockets.numbers(node_sockets.received(nics["n2"])) == list(range(100))
 
 
 # Deaths

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine import Machine
-from tools import ping
-from traffic import report, told
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.cluster.removal import down
+from tests.live.iproute2 import ping
+from tests.live.machine_state import Machine
+from tests.live.traffic import report, told
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 

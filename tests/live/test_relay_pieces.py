@@ -13,13 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from children import background
-from machine import eventually
-from test_relay import socket_in
-from test_rootless import as_user, finish, home
-from tools import wire_path
-from traffic import report
-from wire_frames import fates_of, tcp
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan import namespace_names
@@ -30,8 +23,13 @@ from testbed.kernel import namespaces, offloads, syscalls
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment
-
-__all__ = ["home"]  # a fixture of the rootless tests
+from tests.live.forked_children import background
+from tests.live.iproute2 import wire_path
+from tests.live.machine_state import eventually
+from tests.live.node_sockets import socket_in
+from tests.live.ordinary_user import as_user, finish
+from tests.live.traffic import report
+from tests.unit.fates.wire_frames import fates_of, tcp
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 

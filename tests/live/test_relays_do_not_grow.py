@@ -7,9 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from traffic import relay_pid
 
 from testbed import Cluster
+from tests.live.traffic import relay_pid
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

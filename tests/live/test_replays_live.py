@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emp_mutants import MUTANTS
 
 import testbed
 from testbed import Cluster, Grade, TestbedError
 from testbed.controller.replay.replays import FATES, read_repetition, replay_repetition
 from testbed.runtime.logs import read_log
+from tests.unit.protocols.emp_mutants import MUTANTS
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -9,16 +9,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import frames
 import pytest
-from machine import eventually
-from test_rootless import as_user, finish, home
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.runtime import event_log
-
-__all__ = ["home"]  # a fixture
+from tests.live import node_sockets
+from tests.live.machine_state import eventually
+from tests.live.ordinary_user import as_user, finish
 
 COUNT = """
 import json, socket, struct, sys, time
@@ -168,10 +166,12 @@ def test_an_ordinary_users_link_changes_hands_between_cables_and_tc_without_losi
 @pytest.mark.usefixtures("machine")
 def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_none_is_lost() -> None:
     """A third of a second of them waits before a bucket; the event says how many of them came early."""
-    with Cluster.back_to_back().up("replugged", datapath="tc") as cluster, frames.nics(cluster) as nics:
+    with Cluster.back_to_back().up("replugged", datapath="tc") as cluster, node_sockets.nics(cluster) as nics:
         fault = cluster.inject("all", rate="200kbit", queue="1MiB")
         for number in range(150):
-            nics["n1"].send(frames.frame(frames.mac(cluster, "n2"), frames.mac(cluster, "n1"), number))
+            nics["n1"].send(
+                node_sockets.frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
+            )
         fault.lift()
         found: list[int] = []
         eventually(lambda: bool(found.extend(numbers_in(nics["n2"])) or len(found) >= 150), "all have come")
@@ -182,4 +182,4 @@ def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_non
 
 
 def numbers_in(nic: socket.socket) -> list[int]:
-    return frames.numbers(frames.received(nic))
+    return node_sockets.numbers(node_sockets.received(nic))

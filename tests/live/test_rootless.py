@@ -1,9 +1,4 @@
-"""An ordinary user's clusters: the same calls, in a user namespace of their own.
-
-Root gives up being root in a forked child that has imported everything: the interpreter and the packages may lie where an
-ordinary user cannot read them, and nothing has to be copied. What the child asserts comes back as its exit code, with its
-traceback on the test's standard error.
-"""
+"""An ordinary user's clusters: the same calls, in a user namespace of their own."""
 
 from __future__ import annotations
 
@@ -11,14 +6,9 @@ import os
 import signal
 import stat
 import subprocess
-import sys
-import traceback
-from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-from machine import eventually
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
@@ -26,73 +16,12 @@ from testbed.cluster.lifecycle import Outcome
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.errors import NotFoundError, PermissionDeniedError
-from testbed.kernel import processes, syscalls, userns
-from testbed.kernel.userns import is_root
+from testbed.kernel import processes, userns
 from testbed.spec.resolver import resolve
+from tests.live.machine_state import eventually
+from tests.live.ordinary_user import as_user, finish
 
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
-
-# All that a child uses is imported before it loses the right to read it; what only some stories need, they import.
-for _module in (
-    "testbed.cluster.plan.datapath_choice",
-    "testbed.cluster.plan.link_decisions",
-    "testbed.cluster.plan.disciplines",
-    "testbed.cluster.services.namespace_holder",
-    "testbed.cluster.lifecycle",
-    "testbed.cluster.records.status",
-    "testbed.cluster.services.supervisor",
-    "testbed.kernel.capabilities",
-    "testbed.kernel.loss_classifier",
-    "testbed.kernel.netlink_messages",
-    "testbed.kernel.qdiscs",
-    "testbed.spec.layout_json",
-    "testbed.spec.model",
-):
-    import_module(_module)
-
-NOBODY = 65533  # in no group and with no files, on any machine
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A directory of the ordinary user's, which he can reach."""
-    for directory in (tmp_path, *tmp_path.parents):
-        if directory.owner() == "root" and directory.stat().st_mode & 0o001 == 0:
-            directory.chmod(directory.stat().st_mode | 0o011)
-    tmp_path.chmod(0o777)
-    place = tmp_path / "runtime"
-    place.mkdir()
-    os.chown(place, NOBODY, NOBODY)
-    yield place
-    assert list(place.iterdir()) == [], "left behind in the user's directory"
-
-
-def as_user(home: Path, function: Callable[[], None]) -> int:
-    """Start `function` as the ordinary user in a child process; returns its number."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        # The kernel hides /proc/self of a process that was root from itself until it is said to be dumpable again.
-        assert syscalls._libc.prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE
-        os.environ["XDG_RUNTIME_DIR"] = str(home)
-        os.chdir("/")
-        assert not is_root()
-        function()
-        status = 0
-    except BaseException:  # noqa: BLE001  nothing of the test run may go on in the child
-        traceback.print_exc(file=sys.__stderr__)
-    finally:
-        os._exit(status)
-
-
-def finish(child: int) -> None:
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def up(nodes: int) -> Outcome:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from test_command import TESTBED, refused
-from test_command import testbed as command
 
 from testbed.cli.documents import schema_of
 from testbed.observe.recorded import recorded
+from tests.live.testbed_command import TESTBED, refused
+from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from echoing import ETHERTYPE, EchoEndpoint, plug
-from machine import eventually
-from test_node_processes import PATIENCE, deaf, idle, offloads_on, ping, pong
 
 from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE as EMP
@@ -34,6 +31,10 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes import node_run as runs
 from testbed.runtime.nodes.node_run import NodeDiedError, Run, StuckError
 from testbed.runtime.nodes.places import Here
+from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
+from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
+from tests.live.machine_state import eventually
+from tests.live.node_sockets import offloads_on
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

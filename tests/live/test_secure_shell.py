@@ -16,11 +16,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import test_rootless
-from children import changes_of, kill_after
-from test_command import refused, testbed
-from test_rootless import as_user, finish, home
-from tools import tell
 
 from testbed import Cluster, RunningCluster
 from testbed.cli.documents import schema_of
@@ -31,10 +26,13 @@ from testbed.errors import ConflictError, TestbedError, UnsupportedError
 from testbed.kernel import syscalls
 from testbed.kernel.changes import observed_by
 from testbed.spec.toml_writer import to_toml
+from tests.live import ordinary_user
+from tests.live.forked_children import changes_of, kill_after
+from tests.live.iproute2 import tell
+from tests.live.ordinary_user import as_user, finish
+from tests.live.testbed_command import refused, testbed
 
 import_module("testbed.machines.ssh_connections")  # what a child uses is imported before it loses the right to read it
-
-__all__ = ["home"]  # a fixture
 
 pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd"), pytest.mark.usefixtures("machine")]
 
@@ -228,7 +226,7 @@ def test_variables_of_the_node_and_a_locked_password_are_no_hindrance() -> None:
 def somebody(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The ordinary user has a name and a shell, PostgreSQL's, and a Python of his own: he may not be able to read ours."""
     account = pwd.getpwnam("postgres")
-    monkeypatch.setattr(test_rootless, "NOBODY", account.pw_uid)
+    monkeypatch.setattr(ordinary_user, "NOBODY", account.pw_uid)
     os.chown(home, account.pw_uid, account.pw_uid)
     shutil.copytree(Path(syscalls.__file__).parents[1], tmp_path / "python" / "testbed")
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")

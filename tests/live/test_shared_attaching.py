@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from machine import eventually
-from test_command import TESTBED
-from test_runs_gone_wrong import offloads_on
 
 from testbed import Cluster, RunningCluster, share_nics
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.errors import ConflictError, UnsupportedError
 from testbed.runtime import event_log
+from tests.live.machine_state import eventually
+from tests.live.node_sockets import offloads_on
+from tests.live.testbed_command import TESTBED
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from shared_nics import HEAP, Nodes, Program, nodes
 
 from protocols.emp import host as emp
 from protocols.emp.apart import apart
@@ -24,6 +23,7 @@ from testbed import Cluster
 from testbed.runtime.shared import introduction
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.rings import MisconductError
+from tests.live.shared_nic_processes import HEAP, Nodes, Program, nodes
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

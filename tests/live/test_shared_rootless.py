@@ -6,16 +6,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from test_live_runs_rootless import registered
-from test_rootless import as_user, finish, home
 
 import testbed
 from testbed import Cluster, share_nics
 from testbed.cluster.records.state import Store
+from tests.live.ordinary_user import as_user, finish
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
-
-__all__ = ["home", "registered"]  # fixtures
 
 for _module in (
     "testbed.controller.nic_options",

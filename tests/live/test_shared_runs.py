@@ -9,9 +9,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from machine import eventually
-from many_frames import SIZES, exchange
-from test_command import testbed
 
 from protocols.emp import host as emp
 from protocols.emp.apart import apart
@@ -23,6 +20,9 @@ from testbed.errors import UnsupportedError
 from testbed.observe.recorded import recorded
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from testbed.runtime.nodes.places import Here
+from tests.live.emp_exchange import SIZES, exchange
+from tests.live.machine_state import eventually
+from tests.live.testbed_command import testbed
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -8,12 +8,12 @@ import signal
 from pathlib import Path
 
 import pytest
-from machine import eventually
-from talkers import Met, Talker, go_on, met, talking
 
 from testbed import Cluster, RunningCluster, share_nics
 from testbed.cluster.records.state import Store
 from testbed.controller.nic_options import StandingNics
+from tests.live.machine_state import eventually
+from tests.live.reattaching_hosts import Met, Talker, go_on, met, talking
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from children import background, kill_after
-from machine import Machine
 
 from testbed import Cluster
 from testbed.cluster.bringing_up import bring_up
@@ -20,6 +18,8 @@ from testbed.errors import ConflictError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.children import in_child
 from testbed.spec.resolver import resolve
+from tests.live.forked_children import background, kill_after
+from tests.live.machine_state import Machine
 
 pytestmark = pytest.mark.requires("root")
 

@@ -19,10 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import frames
 import pytest
-from machine import Machine, eventually
-from tools import forwarding, inside, ping, ports, tell, wire_path
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan import namespace_names
@@ -38,6 +35,9 @@ from testbed.kernel.namespaces import open_path
 from testbed.runtime.relay.orders import Carried
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Link, Node, Switch
+from tests.live import node_sockets
+from tests.live.iproute2 import forwarding, inside, ping, ports, tell, wire_path
+from tests.live.machine_state import Machine, eventually
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -151,7 +151,7 @@ class Copier:
                 return
             for end in ready:
                 other, out = (b, self.carried.b) if end is a else (a, self.carried.a)
-                for frame in frames.received(end):
+                for frame in node_sockets.received(end):
                     self._look(frame)
                     other.sendto(frame, (out, 0))
 
@@ -188,7 +188,7 @@ def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
     a, b = free_ends(cluster.state.layout, link)
     wire = wire_path(cluster.state)
     carried = Carried(link, a, b, taps=taps(a, b))
-    with frames.opened(wire, carried.heard[0], 3) as one, frames.opened(wire, carried.heard[1], 3) as other:
+    with node_sockets.opened(wire, carried.heard[0], 3) as one, node_sockets.opened(wire, carried.heard[1], 3) as other:
         for end in (one, other) if carried.mark else ():
             mark = inside(wire).links[carried.mark].index
             program, _kept = filter_option(mark_program(mark, marked=0, others=0xFFFF_FFFF))
@@ -334,12 +334,12 @@ def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  
     with Cluster.ring(3).up(name=NAME) as cluster:
         rated = Treatment("tc", RATE, RATE)
         treat(cluster, {link.name: rated for link in cluster.state.layout.links})
-        with frames.nics(cluster) as nics:
+        with node_sockets.nics(cluster) as nics:
             for number in range(3):
-                nics["n1"].send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), number))
+                nics["n1"].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), number))
             for node in ("n2", "n3"):
                 assert all_received(nics[node], 2) == [0, 1, 2]
-            assert frames.received(nics["n1"]) == []
+            assert node_sockets.received(nics["n1"]) == []
         ping(cluster, "n1", "n3")
 
 
@@ -353,12 +353,12 @@ def stream(
     """Numbered frames, one every 100 us, as long as the block lasts; afterwards the list holds all their numbers."""
     sent: list[int] = []
     done = threading.Event()
-    own = frames.mac(cluster, source)
+    own = node_sockets.mac(cluster, source)
 
     def send() -> None:
         number = 0
         while not done.is_set():
-            nics[source].send(frames.frame(destination, own, number))
+            nics[source].send(node_sockets.frame(destination, own, number))
             sent.append(number)
             number += 1
             time.sleep(0.0001)  # the pace
@@ -383,17 +383,17 @@ def all_received(end: socket.socket, last: int) -> list[int]:
     while not found or found[-1] < last:
         if not select.select([end], [], [], 1)[0]:
             break
-        found += frames.numbers(frames.received(end))
+        found += node_sockets.numbers(node_sockets.received(end))
     return found
 
 
 @pytest.mark.parametrize("shape", [Cluster.star(3), Cluster.ring(3)], ids=["star", "ring"])
 def test_neighbours_lose_nothing_while_a_link_is_spliced_and_made_whole(shape: Cluster) -> None:
-    with shape.up(name=NAME) as cluster, frames.nics(cluster) as nics:
+    with shape.up(name=NAME) as cluster, node_sockets.nics(cluster) as nics:
         nics["n3"].setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         link = link_of(cluster, "n1", "s1")
         indexes = {key: {one.name: one.index for one in inside(path).links.values()} for key, path in _paths(cluster)}
-        with stream(cluster, "n2", frames.mac(cluster, "n3"), nics) as sent:
+        with stream(cluster, "n2", node_sockets.mac(cluster, "n3"), nics) as sent:
             for _ in range(5):
                 treat(cluster, {link: RELAY})
                 treat(cluster, {})
@@ -411,10 +411,10 @@ def _paths(cluster: RunningCluster) -> list[tuple[str, str]]:
 def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(datapath: Any) -> None:
     """All links of a ring at once, and broadcasts, which would circulate first. Nobody listens where the relay should."""
     treatment = RELAY if datapath == "relay" else Treatment("tc", RATE, RATE)
-    with Cluster.ring(3).up(name=NAME) as cluster, frames.nics(cluster) as nics:
+    with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nics(cluster) as nics:
         for end in nics.values():
             end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
-        with stream(cluster, "n1", frames.BROADCAST, nics) as sent:
+        with stream(cluster, "n1", node_sockets.BROADCAST, nics) as sent:
             for _ in range(5):
                 treat(cluster, {link.name: treatment for link in cluster.state.layout.links})
                 treat(cluster, {})
@@ -423,25 +423,25 @@ def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(data
             assert found == sorted(set(found))
             if datapath == "tc":
                 assert found == sent
-        assert frames.received(nics["n1"]) == []
+        assert node_sockets.received(nics["n1"]) == []
 
 
 def test_frames_that_a_splice_costs_are_counted() -> None:
     """Nobody listens here: all that is diverted is lost, and counted where it should be heard."""
-    with Cluster.star(2).up(name=NAME) as cluster, frames.nics(cluster) as nics:
+    with Cluster.star(2).up(name=NAME) as cluster, node_sockets.nics(cluster) as nics:
         link = link_of(cluster, "n1", "s1")
         wire = wire_path(cluster.state)
         tap, back = taps(*free_ends(cluster.state.layout, link))
         for source, target, heard in (("n1", "n2", tap), ("n2", "n1", back)):
             for end in nics.values():
                 end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
-                frames.received(end)
+                node_sockets.received(end)
             # Both are known at the switch: nothing is sent to more ports than it has to.
             for one, other in ((source, target), (target, source)):
-                nics[one].send(frames.frame(frames.mac(cluster, other), frames.mac(cluster, one), 0))
-                frames.wait_until_readable(nics[other])
-                assert len(frames.received(nics[other])) == 1
-            with stream(cluster, source, frames.mac(cluster, target), nics) as sent:
+                nics[one].send(node_sockets.frame(node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), 0))
+                node_sockets.wait_until_readable(nics[other])
+                assert len(node_sockets.received(nics[other])) == 1
+            with stream(cluster, source, node_sockets.mac(cluster, target), nics) as sent:
                 treat(cluster, {link: RELAY})
                 wait_for_more(sent, 50)
             lost = counters(wire, heard).rx_unclaimed

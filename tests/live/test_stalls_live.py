@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import stalling
 
 import testbed
 from protocols.emp import firmware as emp
@@ -19,6 +18,7 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import StuckError
 from testbed.spec.elements import Nic, Node
 from testbed.spec.model import Description
+from tests.sim import stalled_programs
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -28,7 +28,7 @@ WITHIN = 20.0  # s: nothing of this takes so long
 
 # Each script once, and each protocol and kind of NIC with some that wait, poll and compute.
 CASES = [
-    *[(name, "emp", "inline") for name in stalling.SCRIPTS if LONG or name not in stalling.ALIKE],
+    *[(name, "emp", "inline") for name in stalled_programs.SCRIPTS if LONG or name not in stalled_programs.ALIKE],
     *[(name, "emp", "shared") for name in ("iprobe",)],
     *[(name, "am2", "inline") for name in ("test",)],
     *[(name, "am2", "shared") for name in ("test",)],
@@ -47,7 +47,7 @@ def star() -> Iterator[RunningCluster]:
 def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(
     star: RunningCluster, name: str, protocol: str, nics: str, tmp_path: Path
 ) -> None:
-    script, sentence = stalling.written(tmp_path, name)
+    script, sentence = stalled_programs.written(tmp_path, name)
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, protocol=protocol, nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
     said = str(raised.value)
@@ -58,27 +58,27 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(
     assert said.endswith("\nwhat was printed until then:\n  n1: rank 0 begins\n  n2: rank 1 begins"), said
 
 
-@pytest.mark.parametrize("name", stalling.AWAITED)
+@pytest.mark.parametrize("name", stalled_programs.AWAITED)
 def test_an_awaited_workload_that_stalls_is_named_with_its_line(star: RunningCluster, name: str) -> None:
-    program, sentence = stalling.AWAITED[name]
+    program, sentence = stalled_programs.AWAITED[name]
     with pytest.raises(StuckError, match=rf"n2: the program {sentence}"):
         testbed.run(star, program, patience=SOON, timeout=WITHIN)
 
 
 def test_a_script_that_polls_in_dilated_time_is_named_with_its_line(tmp_path: Path) -> None:
-    script, sentence = stalling.written(tmp_path, "test")
+    script, sentence = stalled_programs.written(tmp_path, "test")
     with pytest.raises(StuckError, match=sentence.replace(r"\b.* ", ": the program ", 1)):
         testbed.run(Cluster.star(2), script, mode="dilated", dilate=10, patience=SOON, timeout=WITHIN)
 
 
-@pytest.mark.parametrize("tag", stalling.FAULTS)
+@pytest.mark.parametrize("tag", stalled_programs.FAULTS)
 def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
     star: RunningCluster, tag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(stalling.OUTSIDE)
-    node, sentence = stalling.FAULTS[tag]
+    monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)
+    node, sentence = stalled_programs.FAULTS[tag]
     with pytest.raises(FirmwareError, match=rf"^{node}: at (\d+) ns: (.|\n)*{sentence}") as raised:
-        testbed.run(star, stalling.send_a_letter, protocol="unruly", settings={"tag": tag}, timeout=WITHIN)
+        testbed.run(star, stalled_programs.send_a_letter, protocol="unruly", settings={"tag": tag}, timeout=WITHIN)
     assert 0 < raised.value.when < WITHIN * 1e9, "since the programs began"
 
 

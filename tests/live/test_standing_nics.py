@@ -9,11 +9,6 @@ import signal
 import subprocess
 
 import pytest
-from machine import eventually
-from talkers import go_on, met, talking
-from test_command import TESTBED, testbed
-from test_runs_gone_wrong import offloads_on
-from traffic import supervisor_of
 
 import testbed as product
 from testbed import Cluster, Grade, RunningCluster, share_nics
@@ -26,6 +21,11 @@ from testbed.kernel.children import in_child
 from testbed.kernel.processes import Identity
 from testbed.runtime import event_log
 from testbed.runtime.supervision import running_supervisor
+from tests.live.machine_state import eventually
+from tests.live.node_sockets import offloads_on
+from tests.live.reattaching_hosts import go_on, met, talking
+from tests.live.testbed_command import TESTBED, testbed
+from tests.live.traffic import supervisor_of
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -11,14 +11,12 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "ci"))
-
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 from benchmarks.runs.leaks import MIN
+from benchmarks.runs.process_watch import MARK, Watch
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, remains, rows, watched
 from benchmarks.runs.storm import machine as machine_now
 from benchmarks.runs.targets import STEADY, leaks
-from benchmarks.runs.watching import MARK, Watch
 
 LEAKING = """
 import ctypes, os, sys, time

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 
 import pytest
-import storms
+
+from tests.sim import storms
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 SEEDS = range(30) if LONG else (0, 3, 6)  # churn over EMP, repeats over AM-II, a run that is broken off over EMP

@@ -9,14 +9,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from test_command import refused
-from test_command import testbed as command
 
 from testbed import Cluster, Scenario
 from testbed.cli.documents import schema_of
 from testbed.controller.runs.command_runs import run_commands
 from testbed.spec.fault_models import Pause
 from testbed.spec.selection import SELECTOR
+from tests.live.testbed_command import refused
+from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 

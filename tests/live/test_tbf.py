@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
-from machine import eventually
 
 from testbed.kernel import namespaces, netem, netlink_messages, qdiscs, shapers
 from testbed.kernel.capabilities import abilities
@@ -17,6 +16,7 @@ from testbed.kernel.capability_probe import probe
 from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.qdiscs import Qdisc
 from testbed.spec.layout import Impairment
+from tests.live.machine_state import eventually
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

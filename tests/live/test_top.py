@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 import jsonschema
 import pytest
-from machine import eventually
-from screens import Terminal
 
 from testbed import Cluster, share_nics
 from testbed.cli.documents import schema_of
@@ -23,6 +21,8 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.observe.live.snapshot import Absent, Direction, Snapshot
 from testbed.observe.live.snapshots import SnapshotSampler
+from tests.live.machine_state import eventually
+from tests.live.terminals import Terminal
 
 pytestmark = [
     pytest.mark.alone,

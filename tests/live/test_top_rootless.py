@@ -6,17 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from test_rootless import as_user, finish, home
 
 from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.kernel import userns
 from testbed.observe.live.snapshot import Absent, Snapshot
 from testbed.observe.live.snapshots import SnapshotSampler
+from tests.live.ordinary_user import as_user, finish
 
 pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefixtures("machine")]
-
-__all__ = ["home"]  # a fixture
 
 
 @pytest.mark.parametrize("lasting", [True, False])

@@ -15,10 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import frames
 import pytest
-from machine import Machine
-from tools import ping, tell, wire_path
 
 from testbed import Cluster
 from testbed.cluster.plan.veth_wiring import Wiring
@@ -28,6 +25,9 @@ from testbed.errors import TestbedError, UnsupportedError
 from testbed.kernel import cgroups, namespaces, rtnl_dump, syscalls
 from testbed.spec.layout import Layout
 from testbed.spec.model import Link, Nic, Node, Switch
+from tests.live import node_sockets
+from tests.live.iproute2 import ping, tell, wire_path
+from tests.live.machine_state import Machine
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -118,33 +118,35 @@ def shortest(layout: Layout, source: str, target: str) -> int:
 
 def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str, socket.socket], number: int) -> None:
     source, *others = sockets
-    sockets[source].send(frames.frame(frames.BROADCAST, frames.mac(cluster, source), number))
+    sockets[source].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, source), number))
     for name in others:
-        frames.wait_until_readable(sockets[name])
+        node_sockets.wait_until_readable(sockets[name])
     # A frame that circulates arrives again and again: what a marker overtakes nothing of must be all there is.
     last = others[-1]
     for name in others:
-        sockets[last].send(frames.frame(frames.mac(cluster, name), frames.mac(cluster, last), number + 1))
+        sockets[last].send(
+            node_sockets.frame(node_sockets.mac(cluster, name), node_sockets.mac(cluster, last), number + 1)
+        )
     for name in others[:-1]:
         until = time.monotonic() + 10
         seen: list[int] = []
         while number + 1 not in seen:
             assert time.monotonic() < until
-            frames.wait_until_readable(sockets[name])
-            seen += frames.numbers(frames.received(sockets[name]))
+            node_sockets.wait_until_readable(sockets[name])
+            seen += node_sockets.numbers(node_sockets.received(sockets[name]))
         assert seen == [number, number + 1], name
-    assert frames.numbers(frames.received(sockets[last])) == [number], last
-    assert frames.received(sockets[source]) == []
+    assert node_sockets.numbers(node_sockets.received(sockets[last])) == [number], last
+    assert node_sockets.received(sockets[source]) == []
 
 
 @pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
 def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circulates(make: object) -> None:
-    with make().up() as cluster, frames.nics(cluster) as sockets:  # type: ignore[operator]
+    with make().up() as cluster, node_sockets.nics(cluster) as sockets:  # type: ignore[operator]
         broadcast_arrives_once_everywhere(cluster, sockets, 1)
         for one, other in sample(cluster.state.layout):
             ping(cluster, one, other)
         for found in sockets.values():
-            frames.received(found)
+            node_sockets.received(found)
         broadcast_arrives_once_everywhere(cluster, sockets, 3)
         with wire_counters(cluster) as read:
             quiet = read()  # type: ignore[operator]
@@ -155,16 +157,18 @@ def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circu
 @pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
 def test_in_a_cyclic_topology_unicast_frames_take_one_shortest_path(make: object) -> None:
     count = 7
-    with make().up() as cluster, frames.nics(cluster) as sockets, wire_counters(cluster) as read:  # type: ignore[operator]
+    with make().up() as cluster, node_sockets.nics(cluster) as sockets, wire_counters(cluster) as read:  # type: ignore[operator]
         layout = cluster.state.layout
         for one, other in sample(layout):
             before = read()  # type: ignore[operator]
             for number in range(count):
-                sockets[one].send(frames.frame(frames.mac(cluster, other), frames.mac(cluster, one), number))
+                sockets[one].send(
+                    node_sockets.frame(node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), number)
+                )
             arrived: list[int] = []
             while len(arrived) < count:
-                frames.wait_until_readable(sockets[other])
-                arrived += frames.numbers(frames.received(sockets[other]))
+                node_sockets.wait_until_readable(sockets[other])
+                arrived += node_sockets.numbers(node_sockets.received(sockets[other]))
             assert arrived == list(range(count))
             moved = {
                 device: (rx - before[device][0], tx - before[device][1])
@@ -331,13 +335,13 @@ def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
     )
     with description.up(name="quiet", keep=True) as cluster, ExitStack() as stack:
         listening = [
-            stack.enter_context(frames.opened(cluster[name].namespace, "eth0", frames.EVERY_PROTOCOL))
+            stack.enter_context(node_sockets.opened(cluster[name].namespace, "eth0", node_sockets.EVERY_PROTOCOL))
             for name in ("n1", "n2", "n3")
         ]
         cluster["n3"].run(["ip", "link", "set", "eth0", "down"])
         description.up(name="quiet", keep=True)
         time.sleep(2)  # the window itself: solicitations come within a second, bridges say hello every two
-        return [data for found in listening for data in frames.received(found)]
+        return [data for found in listening for data in node_sockets.received(found)]
 
 
 def test_nothing_is_sent_that_nobody_asked_for() -> None:
@@ -362,7 +366,7 @@ SIOCETHTOOL = 0x8946
 def offloads(namespace: str, device: str) -> dict[str, int]:
     """Which offloads an interface has on, by the kernel's own answer."""
     found = {}
-    with frames.opened(namespace, device) as channel:
+    with node_sockets.opened(namespace, device) as channel:
         for name, number in FEATURES.items():
             value = array.array("B", struct.pack("=II", number, 0))
             request = struct.pack("16sP", device.encode(), value.buffer_info()[0])

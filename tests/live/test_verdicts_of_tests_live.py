@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
-from test_plugin_live import suite
+
+from tests.live.test_plugin_live import suite
 
 import_module(
     "testbed.pytest_plugin.cluster_life"

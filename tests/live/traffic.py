@@ -10,10 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import frames
-from children import Background, background
-from machine import eventually
-
 from testbed import RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
@@ -21,6 +17,9 @@ from testbed.kernel import processes
 from testbed.runtime import event_log
 from testbed.runtime.relay.orders import Carried, Places
 from testbed.runtime.supervision import running_supervisor
+from tests.live import node_sockets
+from tests.live.forked_children import Background, background
+from tests.live.machine_state import eventually
 
 RECEIVE_BYTES = 64 << 20
 _SO_RCVBUFFORCE = 33
@@ -76,11 +75,11 @@ class Traffic:
         stack.callback(os.close, self._stop)
         self._open = True
         stack.callback(self._close)
-        nics = stack.enter_context(frames.nics(cluster))
+        nics = stack.enter_context(node_sockets.nics(cluster))
         self._sinks = {node: nics[node] for node in {flow.sink for flow in self.flows}}
         for found in self._sinks.values():
             found.setsockopt(1, _SO_RCVBUFFORCE, RECEIVE_BYTES)
-        self._macs = {frames.mac(cluster, flow.source): flow for flow in self.flows}
+        self._macs = {node_sockets.mac(cluster, flow.source): flow for flow in self.flows}
         self._senders: list[Background] = [
             stack.enter_context(background(self._sending(cluster, nics[flow.source], flow))) for flow in self.flows
         ]
@@ -91,7 +90,7 @@ class Traffic:
             self._open = False
 
     def _sending(self, cluster: RunningCluster, out: Any, flow: Flow) -> Callable[[Callable[[object], None]], None]:
-        macs = frames.mac(cluster, flow.sink), frames.mac(cluster, flow.source)
+        macs = node_sockets.mac(cluster, flow.sink), node_sockets.mac(cluster, flow.source)
 
         def send(say: Callable[[object], None]) -> None:
             os.close(self._go_on)
@@ -100,7 +99,7 @@ class Traffic:
             while not _closed(self._stop):
                 number += 1
                 try:
-                    out.send(frames.frame(*macs, number))
+                    out.send(node_sockets.frame(*macs, number))
                 except OSError:  # the NIC's link is down
                     number -= 1
                 next_time += GAP
@@ -112,7 +111,7 @@ class Traffic:
     def look(self) -> list[Flow]:
         """The flows, with what has arrived until now."""
         for sink, found in self._sinks.items():
-            for data in frames.received(found):
+            for data in node_sockets.received(found):
                 flow = self._macs.get(data[6:12])
                 if flow is not None and flow.sink == sink:
                     flow.arrived.append(int.from_bytes(data[14:18], "big"))

@@ -10,10 +10,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
-from made_runs import made, pings, verdict
 
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
+from tests.report.synthetic_runs import made, pings, verdict
 
 
 def compared(*arguments: str | Path) -> Result:

@@ -12,7 +12,6 @@ import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import SECOND, fault, layout, made, messages, pings
 
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
@@ -23,6 +22,7 @@ from testbed.observe.report.run_summary import summarize_run
 from testbed.observe.report.samples import Samples
 from testbed.observe.report.timeline_plot import divide, fault_spans, timelines
 from testbed.observe.report.topology_plot import positions, topology
+from tests.report.synthetic_runs import SECOND, fault, layout, made, messages, pings
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.integers(0, 10**6)), min_size=1, max_size=200)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from made_runs import SECOND, fault, made, messages, pings, verdict
 
 from testbed.cli.main import testbed as command
+from tests.report.synthetic_runs import SECOND, fault, made, messages, pings, verdict
 
 EMPTY = {"meta", "link", "br", "img", "input", "path", "rect", "use"}
 

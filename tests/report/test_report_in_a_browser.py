@@ -6,11 +6,11 @@ import struct
 from pathlib import Path
 
 import pytest
-from browser import Browser
 from click.testing import CliRunner
-from made_runs import SECOND, fault, made, messages, pings
 
+from browser import Browser
 from testbed.cli.main import testbed as command
+from tests.report.synthetic_runs import SECOND, fault, made, messages, pings
 
 pytestmark = pytest.mark.requires("chromium")
 

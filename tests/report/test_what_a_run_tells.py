@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import SECOND, fault, made, pings
 
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.observe.report.deliveries import read_deliveries
 from testbed.observe.report.run_events import repetitions
 from testbed.observe.report.run_summary import summarize_run
 from testbed.observe.report.samples import samples
+from tests.report.synthetic_runs import SECOND, fault, made, pings
 
 BEGINS = {"event": "repetition begins", "number": 1}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import made
 
 from testbed.observe.report.builder import page
 from testbed.observe.report.run_summary import summarize_run
+from tests.report.synthetic_runs import made
 
 KEYS = ("node", "clock_ns", "size_bytes", "p50_ns", "min_ns", "p90_ns", "p99_ns", "p999_ns", "bandwidth_bit_s", "pattern",
         "requests", "each_ns", "work_ns", "trip_ns", "moved_bytes", "repeat", "clients")  # fmt: skip

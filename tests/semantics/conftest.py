@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sandbox
-from behaviours import Asked, placed_at
-from carriers import Carriers, Line
-from machine import Machine
 
 from testbed.kernel.userns import is_root
+from tests.live import sandbox
+from tests.live.machine_state import Machine
+from tests.semantics.datapaths import Carriers, Line
+from tests.semantics.impairment_checks import Asked, placed_at
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from behaviours import (
+from testbed.spec.layout import Impairment
+from tests.semantics.datapaths import Line, Run
+from tests.semantics.impairment_checks import (
     CLOCKS,
     MILLISECOND,
     check_fates,
@@ -17,11 +19,8 @@ from behaviours import (
     on_the_wire,
     paced,
 )
-from carriers import Line, Run
-from wire_frames import tcp, udp
-from wire_statistics import check_share
-
-from testbed.spec.layout import Impairment
+from tests.unit.fates.statistical_checks import check_share
+from tests.unit.fates.wire_frames import tcp, udp
 
 COUNT = 4_000
 DELAY = 200 * MILLISECOND

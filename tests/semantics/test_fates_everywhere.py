@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pytest
-from behaviours import MILLISECOND, marked, on
-from cables import Schedule
-from carriers import Carrier, CarrierName, ClusterCarrier, Line, ModelCarrier
-from wire_frames import B, C, tcp, udp
 
 from testbed import Cluster
 from testbed.spec.layout import Impairment
+from tests.semantics.datapaths import Carrier, CarrierName, ClusterCarrier, Line, ModelCarrier
+from tests.semantics.impairment_checks import MILLISECOND, marked, on
+from tests.semantics.tapped_links import Schedule
+from tests.unit.fates.wire_frames import B, C, tcp, udp
 
 LINK: Final = "n1:eth0--s1:1"
 EACH: Final = 150

@@ -7,11 +7,10 @@ import math
 import statistics
 from itertools import groupby, pairwise
 
-from behaviours import check_fates, marks_of, on, paced
-from carriers import Line
-from wire_statistics import check_mean, check_share
-
 from testbed.spec.layout import Impairment
+from tests.semantics.datapaths import Line
+from tests.semantics.impairment_checks import check_fates, marks_of, on, paced
+from tests.unit.fates.statistical_checks import check_mean, check_share
 
 COUNT = 4_000
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import pytest
-import test_changes
-import test_fates
-import test_losses
-import test_times
-import test_while_it_runs
-from behaviours import COVERED, NEEDS, REAL, asked_for, placed_at
-from carriers import Carriers, RealName
 
 from testbed.errors import UnsupportedError
 from testbed.kernel.datapaths import NAMES, TABLE, Fit
 from testbed.spec.layout import Impairment
+from tests.semantics import test_changes, test_fates_everywhere, test_losses, test_times, test_while_it_runs
+from tests.semantics.datapaths import Carriers, RealName
+from tests.semantics.impairment_checks import COVERED, NEEDS, REAL, asked_for, placed_at
 
-TRIED_BY = (test_changes, test_fates, test_losses, test_times, test_while_it_runs)
+TRIED_BY = (test_changes, test_fates_everywhere, test_losses, test_times, test_while_it_runs)
 
 MS = 10**6
 

@@ -7,7 +7,10 @@ from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
-from behaviours import (
+
+from testbed.spec.layout import Impairment
+from tests.semantics.datapaths import Line, Run
+from tests.semantics.impairment_checks import (
     CLOCKS,
     MILLISECOND,
     SECOND,
@@ -20,11 +23,8 @@ from behaviours import (
     on_the_wire,
     paced,
 )
-from cables import Schedule
-from carriers import Line, Run
-from wire_statistics import check_distribution
-
-from testbed.spec.layout import Impairment
+from tests.semantics.tapped_links import Schedule
+from tests.unit.fates.statistical_checks import check_distribution
 
 MICROSECOND = 10**3
 DELAY = 3 * MILLISECOND

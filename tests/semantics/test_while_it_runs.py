@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from behaviours import (
+from testbed.spec.layout import Impairment
+from tests.semantics.datapaths import Line, Run
+from tests.semantics.impairment_checks import (
     CLOCKS,
     MILLISECOND,
     SECOND,
@@ -17,11 +19,8 @@ from behaviours import (
     on_the_wire,
     paced,
 )
-from cables import Schedule
-from carriers import Line, Run
-from wire_statistics import check_share
-
-from testbed.spec.layout import Impairment
+from tests.semantics.tapped_links import Schedule
+from tests.unit.fates.statistical_checks import check_share
 
 MICROSECOND = 10**3
 GAP = 250 * MICROSECOND

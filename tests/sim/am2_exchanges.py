@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from am2_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Request
-from am2_swarm import MISTAKES, Run
-from am2_world import World
-from swarm_faults import CALM, MICROSECOND, MILLISECOND, SECOND, Violation
-
 from protocols.am2.codec import KIND_NACK, REASON_RESTARTED
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.am2.transport import answered, prefix
 from testbed.sim.simulation import Simulation
+from tests.sim.am2_swarm import MISTAKES, Run
+from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Request
+from tests.sim.am2_swarm_ledger import World
+from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, SECOND, Violation
 
 PATIENCE: Final = 2 * SECOND
 """Virtual time after which an exchange is taken to have come to a halt."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from state_watch import Watch
 
 from protocols.am2 import page as layout
 from protocols.am2.card import Card
@@ -18,6 +17,7 @@ from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.states import ABSENT, AWAITING, AWAY, DRAINING, ENDPOINT, OUTGOING, RELEASING, RESIDENT
 from protocols.am2.transport import unpack_message
+from tests.sim.state_watch import Watch
 
 
 def state_of(residency: Residency, endpoint: Resident) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from state_watch import Watch
 
 from protocols.am2 import states
 from protocols.am2.transport import Incoming, Outgoing, Sending, Sight
+from tests.sim.state_watch import Watch
 
 
 def sending_state(row: Sending[object]) -> str:

@@ -4,8 +4,8 @@ In every case there are more endpoints than frames, so that they are paged while
 wrong may happen; once they are over everything must come to its end: every request handled once and replied to, or back
 at its sender with a reason that is true; all credits back, no channel and no slot in use.
 
-    python tests/sim/am2_swarm.py 4711        run one case again, and shrink it if it fails
-    python tests/sim/am2_swarm.py 0 1000      a range of them
+    python -m tests.sim.am2_swarm 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.am2_swarm 0 1000      a range of them
 """
 
 from __future__ import annotations
@@ -15,12 +15,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final, cast
 
-from am2_cases import CROSSBARS, Case, draw, smaller
-from am2_talker import Talker
-from am2_world import World
-from swarm_faults import CALM, MILLISECOND, SECOND, Violation, cut_and_mend, unwrapped
-from trials import Swarm
-
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.am_errors import ActiveMessageError
 from protocols.am2.host.library import ActiveMessages
@@ -29,6 +23,11 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.core.profile import IDEAL, Profile
 from testbed.sim.simulation import Simulation
+from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, smaller
+from tests.sim.am2_swarm_ledger import World
+from tests.sim.am2_swarm_programs import Talker
+from tests.sim.swarm_faults import CALM, MILLISECOND, SECOND, Violation, cut_and_mend, unwrapped
+from tests.sim.trials import Swarm
 
 PATIENCE: Final = 2 * SECOND
 """Virtual time after the faults, in which a case must have ended."""
@@ -165,7 +164,7 @@ def run(case: Case) -> Counter[str]:
         return one.rows
 
 
-SWARM: Final = Swarm("python tests/sim/am2_swarm.py", draw, run, smaller)
+SWARM: Final = Swarm("python -m tests.sim.am2_swarm", draw, run, smaller)
 
 if __name__ == "__main__":
     sys.exit(SWARM.main(sys.argv[1:]))

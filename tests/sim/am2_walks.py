@@ -6,11 +6,6 @@ from collections import Counter
 from random import Random
 
 import pytest
-from am2_residency_watch import watch_residency
-from am2_sharing import Shared
-from am2_state_watch import watch_channels
-from peer_state_watch import watch_peers
-from state_watch import Watch, Watching, label
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE
@@ -20,6 +15,11 @@ from protocols.am2.states import TABLES
 from protocols.am2.transport import Incoming, Outgoing, Sending, Sight
 from protocols.core.firmware import FIRST, Adapter
 from protocols.core.peers import Peer, Peers
+from tests.sim.am2_residency_watch import watch_residency
+from tests.sim.am2_state_watch import watch_channels
+from tests.sim.peer_state_watch import watch_peers
+from tests.sim.state_watch import Watch, Watching, label
+from tests.unit.protocols.am2_shared_nic import Shared
 
 WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
 HOSTS = 2

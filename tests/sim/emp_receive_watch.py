@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from state_watch import Watch
 
 from protocols.emp import descriptors as stat
 from protocols.emp.card import Card, Lane, Peer
 from protocols.emp.receiver import Posted, Receiver, Receiving
 from protocols.emp.states import CLAIMED, ENDED, EXPECTED, HELD, RECEIVE_MESSAGE, RECEIVING
+from tests.sim.state_watch import Watch
 
 _HALF = 1 << 31
 _MASK = 0xFFFF_FFFF

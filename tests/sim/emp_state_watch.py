@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from state_watch import Watch
 
 from protocols.emp.card import Card, Peer
 from protocols.emp.sender import Sender, Sending
 from protocols.emp.states import ACTIVE, ENDED, PARKED, QUEUED, SEND_MESSAGE
+from tests.sim.state_watch import Watch
 
 _MASK = 0xFFFF_FFFF
 

@@ -6,8 +6,8 @@ exchange of messages; those that differ in nothing that took place, as the excha
 are run once. Each must deliver every message exactly once, in order and whole, tell both hosts, leave nothing over, and end
 within a bounded time after the last fault: a small scope, searched to its end (after TigerBeetle's generators).
 
-    python tests/sim/exhaustive.py emp               every schedule of every exchange, on all processors
-    python tests/sim/exhaustive.py emp 1+1 pdthpp    one of them again, in words
+    python -m tests.sim.exhaustive emp               every schedule of every exchange, on all processors
+    python -m tests.sim.exhaustive emp 1+1 pdthpp    one of them again, in words
 
 Another protocol is another `Subject`.
 """
@@ -22,11 +22,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Final, Protocol
 
-from am2_exchanges import CASES, STRANGERS, Active
-from exhaustive_exchanges import EMP_MATCHING, EXCHANGES, Matching
-from swarm_faults import Violation, unwrapped
-from trials import say
-
 from protocols.core.firmware import Plug
 from testbed.engine.sources import source
 from testbed.sim.simulation import Simulation
@@ -34,6 +29,10 @@ from testbed.sim.way import DirectionName, Receive
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
+from tests.sim.am2_exchanges import CASES, STRANGERS, Active
+from tests.sim.exhaustive_exchanges import EMP_MATCHING, EXCHANGES, Matching
+from tests.sim.swarm_faults import Violation, unwrapped
+from tests.sim.trials import say
 
 SECOND: Final = 1_000_000_000
 
@@ -253,7 +252,7 @@ def everything(subject: Subject, depth: int) -> dict[str, Tally]:
 
 def replay(subject: Subject, exchange: str, fates: str) -> str:
     """The one command that runs a schedule again."""
-    return f"python tests/sim/exhaustive.py {subject.name} {exchange} {fates}"
+    return f"python -m tests.sim.exhaustive {subject.name} {exchange} {fates}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,8 +8,6 @@ from functools import cache, partial
 from random import Random
 from typing import Any, Final
 
-from swarm_faults import MILLISECOND, SECOND, Violation
-
 from protocols.core.completion import Completion
 from protocols.core.firmware import Plug
 from protocols.core.protocol import Protocol
@@ -20,6 +18,7 @@ from protocols.mpi.mpi_errors import Envelope, MPIError
 from testbed.registry import PROTOCOLS, load
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
+from tests.sim.swarm_faults import MILLISECOND, SECOND, Violation
 
 PATIENCE: Final = 20 * SECOND
 """Virtual time after which an exchange is taken to have come to a halt."""

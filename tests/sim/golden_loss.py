@@ -3,8 +3,8 @@
 Every figure is an integer and follows from the firmware's decisions, the wire model and its fates: whoever changes a timer,
 a window or a frame changes the table, and sees in its diff what that does (after smoltcp's golden tables).
 
-    python tests/sim/golden_loss.py emp             print a protocol's table
-    python tests/sim/golden_loss.py emp --write     and keep it: tests/sim/golden/loss_emp.txt
+    python -m tests.sim.golden_loss emp             print a protocol's table
+    python -m tests.sim.golden_loss emp --write     and keep it: tests/sim/golden/loss_emp.txt
 
 Another protocol is another `Subject`.
 """
@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
-
-from trials import say
 
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
@@ -31,6 +29,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import ImpairmentKeys
 from testbed.spec.model import Description
+from tests.sim.trials import say
 
 REQUEST, ANSWER, TAG = 1, 2, 77
 
@@ -67,7 +66,7 @@ class Subject:
 _HEAD: Final = """\
 # {name}: what messages from one node to another cost, {how}; 1 Gbit/s, 5 us.
 # loss: of each frame, in both directions; bursts: Gilbert-Elliott, {bursts}. time: of all messages, nanoseconds.
-# Made by: python tests/sim/golden_loss.py {name} --write
+# Made by: python -m tests.sim.golden_loss {name} --write
 """
 
 

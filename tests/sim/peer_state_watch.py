@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from state_watch import Watch
 
 from protocols.core.peers import KNOWN, PEER, UNKNOWN, Peer, PeerEvents, Peers, Standing
+from tests.sim.state_watch import Watch
 
 
 def state_of(peer: Peer) -> str:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 import pytest
-from swarm_faults import Violation
 
 from protocols.core.states import Row, StateTable
+from tests.sim.swarm_faults import Violation
 
 Watching = Callable[[pytest.MonkeyPatch, "Watch"], None]
 

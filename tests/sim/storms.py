@@ -3,8 +3,8 @@
 A case is drawn from its seed alone: protocol, program, nodes, and faults at random times. It runs in the simulation, or
 (`live`) in namespaces, and its history is checked however it ends.
 
-    python tests/sim/storms.py 4711        run one case again, and shrink it if it fails
-    python tests/sim/storms.py 0 300       a range of them
+    python -m tests.sim.storms 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.storms 0 300       a range of them
 """
 
 from __future__ import annotations
@@ -17,10 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import storm_programs
-from swarm_faults import Violation
-from trials import Swarm
-
 import testbed
 from testbed import Cluster, Scenario
 from testbed.controller.checkers.check_report import Report
@@ -32,6 +28,9 @@ from testbed.observe.recorded import recorded
 from testbed.spec.fault_models import Fault
 from testbed.spec.resolver import resolve
 from testbed.spec.scenario import RandomFaults
+from tests.sim import storm_programs
+from tests.sim.swarm_faults import Violation
+from tests.sim.trials import Swarm
 
 MILLISECOND = 1_000_000
 RESTARTS = ("crash", "restart", "reset")
@@ -115,7 +114,7 @@ def smaller(case: Case) -> Iterator[Case]:
         step //= 2
 
 
-SWARM = Swarm("python tests/sim/storms.py", draw, run, smaller)
+SWARM = Swarm("python -m tests.sim.storms", draw, run, smaller)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ order the receives are posted, the protocol's settings, and at least two kinds o
 nothing wrong may be delivered (safety); once they are lifted everything must arrive (liveness). Then the history is
 checked: exactly once, in the order that the interface promises, nothing leaked.
 
-    python tests/sim/swarm.py 4711        run one case again, and shrink it if it fails
-    python tests/sim/swarm.py 0 1000      a range of them
+    python -m tests.sim.swarm 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.swarm 0 1000      a range of them
 
 Another protocol with posted sends and receives is another `Subject`.
 """
@@ -20,7 +20,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, cast
 
-from swarm_faults import (
+from protocols.core.completion import Completion
+from protocols.core.firmware import Host, Plug
+from protocols.emp import host as emp
+from protocols.emp.settings import Settings
+from testbed.engine.sources import Source, source
+from testbed.sim.sim_node import SimNode
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.spec.layout import Impairment
+from tests.sim.swarm_faults import (
     CALM,
     MICROSECOND,
     MILLISECOND,
@@ -33,16 +41,7 @@ from swarm_faults import (
     layout_of,
     unwrapped,
 )
-from trials import Swarm
-
-from protocols.core.completion import Completion
-from protocols.core.firmware import Host, Plug
-from protocols.emp import host as emp
-from protocols.emp.settings import Settings
-from testbed.engine.sources import Source, source
-from testbed.sim.sim_node import SimNode
-from testbed.sim.simulation import Simulation, StalledError
-from testbed.spec.layout import Impairment
+from tests.sim.trials import Swarm
 
 MESSAGES = 100
 SIZES = (0, 1, 4, 60, 400, 1455, 1456, 1457, 2000, 2928, 4096, 4097, 6000, 12_000)
@@ -294,7 +293,7 @@ def smaller(case: Case) -> Iterator[Case]:
             yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
 
 
-SWARM = Swarm("python tests/sim/swarm.py", draw, run, smaller)
+SWARM = Swarm("python -m tests.sim.swarm", draw, run, smaller)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ What must hold: nothing arrives twice, not at two incarnations of a NIC either, 
 ends (with its message, or with an error) or waits for a message that was never received, and once all is calm every node can
 talk to every other: as they are, where nothing is given up; where messages may be, once all NICs have started again.
 
-    python tests/sim/swarm_restarts.py 4711
+    python -m tests.sim.swarm_restarts 4711
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
-from swarm import EMP, LARGEST, PATIENCE, Case, Matching, draw, fine, payload, reuse
-from swarm_faults import CALM, MICROSECOND, MILLISECOND, Violation, layout_of
-from trials import say
-
 from protocols.core.firmware import FIRST, Adapter, Agent, Nic
 from protocols.emp import codec
 from protocols.emp import host as emp
 from testbed.engine.sources import Source, source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
+from tests.sim.swarm import EMP, LARGEST, PATIENCE, Case, Matching, draw, fine, payload, reuse
+from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Violation, layout_of
+from tests.sim.trials import say
 
 CALM_TAG = 1 << 20
 """Of the messages that go once all is calm; of the second attempt one more."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 DATA_AND_ANSWERS = 2 * 1_024 * 100
 
 
 @pytest.mark.alone
 def test_each_message_comes_once(record_property: pytest.RecordProperty) -> None:
-    command = [sys.executable, str(Path(__file__).parent / "a_thousand.py")]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.sim.thousand_node_memory"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
+    answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     said = json.loads(answer.stdout)
     record_property(
         "note",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from am2_talk import Notes, talk
 
 from protocols.am2 import codec, frames
 from protocols.am2.mapper import codec as mapper
@@ -18,6 +17,7 @@ from testbed.sim.recorder import CAPTURE
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
+from tests.sim.am2_conversations import Notes, talk
 
 MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
 SECOND = 1_000_000_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from am2_talk import Notes, counted, firmware, talk
 
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.plug import plug
@@ -15,6 +14,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
+from tests.sim.am2_conversations import Notes, counted, firmware, talk
 
 PRICED = Profile(
     "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,

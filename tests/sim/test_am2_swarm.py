@@ -9,16 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import am2_cases
-import am2_swarm
-import am2_walks
 import pytest
-from am2_mutants import MUTANTS
-from mutants import Mutant, found, searched
-from state_watch import coverage, with_rows
-from swarm_faults import SHAPES
 
 from protocols.am2.states import STATELESS, TABLES
+from tests.sim import am2_swarm, am2_swarm_cases, am2_walks
+from tests.sim.state_watch import coverage, with_rows
+from tests.sim.swarm_faults import SHAPES
+from tests.unit.protocols.am2_mutants import MUTANTS
+from tests.unit.protocols.mutants import Mutant, found, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -34,7 +32,7 @@ NEVER = {"dropped"}
 """Counters of NICs without acknowledgements, which no case has."""
 
 
-def run_watched(case: am2_cases.Case) -> Counter[str]:
+def run_watched(case: am2_swarm_cases.Case) -> Counter[str]:
     return with_rows(partial(am2_swarm.run, case), TABLES, am2_walks.WATCHING)
 
 
@@ -54,17 +52,17 @@ def test_every_request_of_every_case_comes_to_its_end(record_property: Callable[
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_case_of_am2_takes_the_same_course_again(seed: int) -> None:
-    case = am2_cases.draw(seed)
-    assert case == am2_cases.draw(seed)
+    case = am2_swarm_cases.draw(seed)
+    assert case == am2_swarm_cases.draw(seed)
     assert am2_swarm.run(case) == am2_swarm.run(case)
 
 
 def test_cases_of_am2_are_as_hard_as_they_are_meant_to_be() -> None:
-    cases = [am2_cases.draw(seed) for seed in range(300)]
-    assert {case.shape for case in cases} == {*SHAPES, am2_cases.CROSSBARS}
+    cases = [am2_swarm_cases.draw(seed) for seed in range(300)]
+    assert {case.shape for case in cases} == {*SHAPES, am2_swarm_cases.CROSSBARS}
     assert all(case.endpoints > dict(case.settings)["frames"] for case in cases)
-    assert all(len(case.requests) >= am2_cases.REQUESTS for case in cases)
-    assert {one.wrong for case in cases for one in case.requests} == {"", *am2_cases.WRONG}
+    assert all(len(case.requests) >= am2_swarm_cases.REQUESTS for case in cases)
+    assert {one.wrong for case in cases for one in case.requests} == {"", *am2_swarm_cases.WRONG}
     assert 30 < sum(bool(case.restarts) for case in cases) < 200
     assert any(not case.layout().keeps_order() for case in cases)
 
@@ -88,7 +86,7 @@ def test_a_failing_case_of_am2_is_shrunk() -> None:
     seed = found(mutant, am2_swarm.SWARM.trial, SEARCHED, 100).seed
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
-        case = am2_cases.draw(seed)
+        case = am2_swarm_cases.draw(seed)
         least = am2_swarm.SWARM.shrink(case, attempts=40)
         assert am2_swarm.SWARM.verdict(least)
         assert len(least.requests) < len(case.requests) / 2

@@ -6,8 +6,6 @@ from collections import Counter
 from typing import cast
 
 import pytest
-from am2_talk import Notes, counted, talk
-from test_am2_errors import AWAY, TAG, Pair
 
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
@@ -18,6 +16,8 @@ from protocols.am2.settings import SECOND, Settings
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
+from tests.sim.am2_conversations import Notes, counted, talk
+from tests.sim.test_am2_errors import AWAY, TAG, Pair
 
 GAM = Settings(reliable=False, guarded=False, virtual=False)
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emp_mutants import MUTANTS
-from mutants import Mutant
 
 import testbed
 from protocols.mpi.comm import Comm
@@ -21,6 +19,8 @@ from testbed.observe.recorded import recorded
 from testbed.pytest_plugin.under_test import SimulatedCluster
 from testbed.sim.simulation import Simulation
 from testbed.workloads.form import Node
+from tests.unit.protocols.emp_mutants import MUTANTS
+from tests.unit.protocols.mutants import Mutant
 
 MISTAKES = {mutant.name: mutant for mutant in MUTANTS}
 

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from captures import captured
-from myrinet_agents import Routes, tree_routes
 
 from protocols.am2 import codec as am2
 from protocols.am2.mapper.mapper import Mapper, Station
@@ -27,6 +25,8 @@ from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
+from tests.sim.myrinet_senders import Routes, tree_routes
+from tests.sim.scapy_captures import captured
 
 SECOND = 1_000_000_000
 MESSAGES = 8

@@ -13,7 +13,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from captures import captured
 
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, Endpoint, plug
@@ -25,6 +24,7 @@ from testbed.sim.recorder import CAPTURE
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
+from tests.sim.scapy_captures import captured
 
 SIZE, COUNT = 4_000, 12
 

@@ -6,16 +6,16 @@ import os
 import random
 from collections.abc import Callable
 
-import exhaustive
 import pytest
-from am2_mutants import MUTANTS as AM2_MUTANTS
-from emp_mutants import MUTANTS
-from exhaustive import AM2, EMP, FATES, SUBJECTS, Gate, Subject
-from mutants import Mutant, searched
-from swarm_faults import Violation
 
 from protocols.core.protocol import Protocol
 from testbed.registry import PROTOCOLS, load, offered
+from tests.sim import exhaustive
+from tests.sim.exhaustive import AM2, EMP, FATES, SUBJECTS, Gate, Subject
+from tests.sim.swarm_faults import Violation
+from tests.unit.protocols.am2_mutants import MUTANTS as AM2_MUTANTS
+from tests.unit.protocols.emp_mutants import MUTANTS
+from tests.unit.protocols.mutants import Mutant, searched
 
 SEEN_BY_TWO = {"credit kept", "not answered again", "not quiescent", "fragment twice", "any tag", "empty reply"}
 """Of AM-II's mistakes, those that a few messages between two nodes show; the others need older copies."""
@@ -107,7 +107,7 @@ def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: 
         mutant.put_in(patch)
         told = exhaustive.search(EMP, "7", "h", max_failures=1).failed[0]
         command, _, why = told.partition(": ")
-        assert command.startswith("python tests/sim/exhaustive.py emp 7 h")
+        assert command.startswith("python -m tests.sim.exhaustive emp 7 h")
         arguments = command.split()[2:]
         with pytest.raises(Violation) as caught:
             exhaustive.run(EMP, "7", arguments[2])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from difflib import unified_diff
 
-import golden_loss
 import pytest
-from exhaustive import SUBJECTS
 
 from protocols.am2 import settings as am2
 from protocols.am2.plug import plug as am2_plug
 from protocols.emp.host import plug
 from protocols.emp.settings import Settings
+from tests.sim import golden_loss
+from tests.sim.exhaustive import SUBJECTS
 
 
 @pytest.mark.parametrize("name", golden_loss.SUBJECTS)
@@ -20,7 +20,7 @@ def test_what_losses_cost_is_what_it_was(name: str) -> None:
     changed = "\n".join(unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", n=0, lineterm=""))
     if changed:
         pytest.fail(
-            f"{changed}\n\nIf that is meant: python tests/sim/golden_loss.py {name} --write, and say why.",
+            f"{changed}\n\nIf that is meant: python -m tests.sim.golden_loss {name} --write, and say why.",
             pytrace=False,
         )
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pytest
-from myrinet_nets import Net
-from myrinets import Cable, Myrinet, Place, address, fat_tree, random_network, ring, torus
 
 from protocols.am2.mapper.mapper import Mapper, Station
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED
+from tests.unit.fabric.myrinet_networks import Net
+from tests.unit.protocols.mapper_networks import Cable, Myrinet, Place, address, fat_tree, random_network, ring, torus
 
 SHAPES: dict[str, list[Cable]] = {
     "back to back": [((0, 0), (1, 0))],

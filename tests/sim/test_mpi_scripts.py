@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mpi_script_files import ours, written
 
 import testbed
 from testbed import Cluster
@@ -15,6 +14,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
 from testbed.workloads.lookup import choose
+from tests.sim.mpi_script_files import ours, written
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from endpoint_polls import SQUARES, Polls
 
 import testbed
 from testbed import Cluster
 from testbed.runtime.nodes.node_run import ProgramError
+from tests.sim.polling_workload import SQUARES, Polls
 
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])

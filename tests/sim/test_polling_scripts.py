@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from mpi_script_files import ours, written
 
 import testbed
 from protocols.core.profile import IDEAL, Profile
@@ -16,6 +15,7 @@ from testbed import Cluster
 from testbed.engine.loop import POLL_TIME
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
+from tests.sim.mpi_script_files import ours, written
 
 STAR = Cluster.star(2, delay="10us", seed=5)
 

@@ -9,9 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from captures import captured
-from one_recorded_run import record
-from tiny_agents import TinyEndpoint, TinyPlug
 
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record, Replay
@@ -20,6 +17,9 @@ from testbed.sim.recorder import CAPTURE, FATES, TRACE
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
+from tests.sim.echo_and_flood import TinyEndpoint, TinyPlug
+from tests.sim.recorded_run import record
+from tests.sim.scapy_captures import captured
 
 FILES = (CAPTURE, FATES, TRACE)
 
@@ -28,8 +28,12 @@ def in_a_process_of_its_own(what: str, folder: Path, seed: int, hash_seed: str) 
     """The files of a run."""
     root = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    program = Path(__file__).with_name("one_recorded_run.py")
-    subprocess.run([sys.executable, program, what, folder, str(seed)], env=environment, check=True, timeout=100)
+    subprocess.run(
+        [sys.executable, "-m", "tests.sim.recorded_run", what, folder, str(seed)],
+        env=environment,
+        check=True,
+        timeout=100,
+    )
     return [(folder / name).read_bytes() for name in FILES]
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from emp_mutants import MUTANTS
 
 from testbed.cli.main import testbed as command
 from testbed.cli.run_command import _new_folder
 from testbed.errors import TestbedError
+from tests.unit.protocols.emp_mutants import MUTANTS
 
 RANDOM = "random --mode sim --set messages=20 --set outstanding=4 --set largest=8000 --timeout 20 --output run"
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emp_mutants import MUTANTS
 
 import testbed
 from testbed import Cluster, TestbedError
@@ -17,6 +16,7 @@ from testbed.errors import NotFoundError, UnsupportedError
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Cpu, Impair
 from testbed.spec.scenario import Scenario, load
+from tests.unit.protocols.emp_mutants import MUTANTS
 
 SETTINGS = {"messages": 20, "outstanding": 4, "largest": 8000}
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from myrinet_agents import CourierPlug
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.myrinet.fabric import Myrinet
@@ -22,6 +21,7 @@ from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
+from tests.sim.myrinet_senders import CourierPlug
 
 SECOND = 1_000_000_000
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiny_agents import ETHERTYPE, TinyEndpoint, TinyPlug, flood
 
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.fabric.direction import Direction
@@ -18,6 +17,7 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.layout import Impairment
 from testbed.spec.loader import load
 from testbed.spec.model import Description
+from tests.sim.echo_and_flood import ETHERTYPE, TinyEndpoint, TinyPlug, flood
 
 
 async def ask(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:

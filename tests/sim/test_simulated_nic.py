@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tiny_agents import TinyEndpoint, TinyFirmware, TinyPlug
 
 from protocols.core.profile import IDEAL, Profile
 from testbed.nic.priced import PricedNic
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
+from tests.sim.echo_and_flood import TinyEndpoint, TinyFirmware, TinyPlug
 
 LINE = Description.back_to_back(delay="1us")
 PRICED = Profile(

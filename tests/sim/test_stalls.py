@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import stalling
 
 import testbed
 from protocols.core.profile import IDEAL
@@ -15,6 +14,7 @@ from testbed import Cluster
 from testbed.controller.runs.execution import TimeIsUpError
 from testbed.errors import FirmwareError
 from testbed.sim.simulation import StalledError
+from tests.sim import stalled_programs
 
 STAR = Cluster.star(2, delay="10us")
 
@@ -22,13 +22,13 @@ STAR = Cluster.star(2, delay="10us")
 @pytest.mark.parametrize(
     ("name", "protocol"),
     [
-        *[(name, "emp") for name in stalling.SCRIPTS if name not in stalling.BUSY],
+        *[(name, "emp") for name in stalled_programs.SCRIPTS if name not in stalled_programs.BUSY],
         ("another tag", "am2"),
         ("test", "am2"),
     ],
 )
 def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str, protocol: str, tmp_path: Path) -> None:
-    script, sentence = stalling.written(tmp_path, name)
+    script, sentence = stalled_programs.written(tmp_path, name)
     with pytest.raises((StalledError, TimeIsUpError)) as raised:  # polls may take more of this machine's time
         testbed.run(STAR, script, protocol=protocol, mode="sim", timeout=1)
     said = str(raised.value)
@@ -42,9 +42,9 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str,
     assert "lambda" not in said
 
 
-@pytest.mark.parametrize("name", stalling.BUSY)
+@pytest.mark.parametrize("name", stalled_programs.BUSY)
 def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: Path) -> None:
-    script, sentence = stalling.written(tmp_path, name)
+    script, sentence = stalled_programs.written(tmp_path, name)
     with pytest.raises(TimeIsUpError) as raised:
         testbed.run(STAR, script, mode="sim", timeout=0.3)
     said = str(raised.value)
@@ -53,9 +53,9 @@ def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: 
     assert "\nwhat was printed until then:\n  n1: rank 0 begins" in said
 
 
-@pytest.mark.parametrize("name", stalling.AWAITED)
+@pytest.mark.parametrize("name", stalled_programs.AWAITED)
 def test_an_awaited_workload_that_stalls_is_named_with_its_line(name: str) -> None:
-    program, sentence = stalling.AWAITED[name]
+    program, sentence = stalled_programs.AWAITED[name]
     with pytest.raises(StalledError, match=rf"rank on n2 {sentence}"):
         testbed.run(STAR, program, mode="sim", timeout=1)
 
@@ -75,17 +75,17 @@ def test_the_time_and_the_node_of_the_last_transfer_are_told(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("profile", ["ideal", "priced"])
-@pytest.mark.parametrize("tag", stalling.FAULTS)
+@pytest.mark.parametrize("tag", stalled_programs.FAULTS)
 def test_what_firmware_must_not_do_ends_the_run_with_node_and_time_whatever_the_program_catches(
     tag: int, profile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(stalling.OUTSIDE)
-    node, sentence = stalling.FAULTS[tag]
+    monkeypatch.syspath_prepend(stalled_programs.OUTSIDE)
+    node, sentence = stalled_programs.FAULTS[tag]
     prices = IDEAL if profile == "ideal" else EMP_2001
     with pytest.raises(FirmwareError, match=rf"^{node}: at (\d+) ns: (.|\n)*{sentence}") as raised:
         testbed.run(
             STAR,
-            stalling.send_a_letter,
+            stalled_programs.send_a_letter,
             protocol="unruly",
             mode="sim",
             settings={"tag": tag},

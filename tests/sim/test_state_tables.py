@@ -10,16 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import am2_walks
 import pytest
-from am2_card import Card
-from am2_residency_watch import watch_residency
-from am2_state_watch import watch_channels
-from emp_receive_watch import watch_receptions
-from emp_state_watch import watch_messages
-from emp_talk import TIMEOUT, nics
-from peer_state_watch import watch_peers
-from state_watch import Watch, coverage, label
 
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.settings import Settings as ChannelSettings
@@ -29,6 +20,15 @@ from protocols.core.peers import KNOWN, PEER, UNKNOWN, Peers
 from protocols.core.states import Row, StateTable
 from protocols.emp.receiver import Receiver
 from protocols.emp.states import ACTIVE, ENDED, EXPECTED, PARKED, RECEIVE_MESSAGE, SEND_MESSAGE, STATELESS
+from tests.sim import am2_walks
+from tests.sim.am2_residency_watch import watch_residency
+from tests.sim.am2_state_watch import watch_channels
+from tests.sim.emp_receive_watch import watch_receptions
+from tests.sim.emp_state_watch import watch_messages
+from tests.sim.peer_state_watch import watch_peers
+from tests.sim.state_watch import Watch, coverage, label
+from tests.unit.protocols.am2_single_nic import Card
+from tests.unit.protocols.emp_dialogue import TIMEOUT, nics
 
 ROOT = Path(__file__).parents[2]
 MIN = 100

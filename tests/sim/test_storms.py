@@ -8,8 +8,9 @@ import random
 from collections.abc import Callable
 
 import pytest
-import storms
-from storms import PROGRAMS
+
+from tests.sim import storms
+from tests.sim.storms import PROGRAMS
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0

@@ -11,17 +11,16 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import swarm
-import swarm_restarts
-from emp_mutants import MUTANTS
-from emp_receive_watch import watch_receptions
-from emp_state_watch import watch_messages
-from mutants import Mutant, found, searched
-from peer_state_watch import watch_peers
-from state_watch import coverage, with_rows
-from swarm_faults import SECOND, SHAPES, Violation
 
 from protocols.emp.states import STATELESS, TABLES
+from tests.sim import swarm, swarm_restarts
+from tests.sim.emp_receive_watch import watch_receptions
+from tests.sim.emp_state_watch import watch_messages
+from tests.sim.peer_state_watch import watch_peers
+from tests.sim.state_watch import coverage, with_rows
+from tests.sim.swarm_faults import SECOND, SHAPES, Violation
+from tests.unit.protocols.emp_mutants import MUTANTS
+from tests.unit.protocols.mutants import Mutant, found, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -60,7 +59,7 @@ def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for seed, found in zip(seeds, pool.map(_one, seeds, chunksize=25), strict=True):
             if isinstance(found, str):
-                failures.append(f"python tests/sim/swarm_restarts.py {seed}: {found}")
+                failures.append(f"python -m tests.sim.swarm_restarts {seed}: {found}")
             else:
                 rows.update(found)
     return rows, failures

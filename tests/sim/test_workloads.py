@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_workloads import SMALL
 
 import testbed
 from testbed import Cluster, Grade
@@ -16,6 +15,7 @@ from testbed.runtime.nodes.node_run import ProgramError
 from testbed.workloads.form import Comm, Node
 from testbed.workloads.permutation import partners
 from testbed.workloads.quantiles import fairness, quantiles
+from tests.sim.small_workloads import SMALL
 
 DELAY = 20_000  # ns, one way through a link; a message crosses two
 RATE = 10**9  # bit/s

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from small_workloads import SMALL
 
 import testbed
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
+from tests.sim.small_workloads import SMALL
 
 
 def pair() -> Description:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from swarm_faults import Violation
+from tests.sim.swarm_faults import Violation
 
 Case = TypeVar("Case")
 

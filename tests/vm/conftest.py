@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 
 import pytest
-import sandbox
-from machine import Machine
 
 from testbed.kernel.userns import is_root
+from tests.live import sandbox
+from tests.live.machine_state import Machine
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import frames
 import pytest
 
 from testbed import Cluster, RunningCluster
@@ -18,6 +17,7 @@ from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.userns import is_root
 from testbed.spec.resolver import resolve
+from tests.live import node_sockets
 
 pytestmark = [pytest.mark.requires("vm", "root", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -73,18 +73,18 @@ def test_two_nodes_that_meet_without_a_switch_reach_each_other() -> None:
 
 
 def test_a_broadcast_in_a_fat_tree_arrives_once_and_the_farthest_nodes_reach_each_other() -> None:
-    with Cluster.fat_tree(4).up() as cluster, frames.nics(cluster) as nics:
+    with Cluster.fat_tree(4).up() as cluster, node_sockets.nics(cluster) as nics:
         sender = nics.pop("n1")
-        sender.send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), 1))
+        sender.send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 1))
         for nic in nics.values():
-            frames.wait_until_readable(nic, PATIENCE)
+            node_sockets.wait_until_readable(nic, PATIENCE)
         ping(cluster, "n1", "n16")
-        sender.send(frames.frame(frames.BROADCAST, frames.mac(cluster, "n1"), 2))
+        sender.send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 2))
         for name, nic in nics.items():
             got: list[int] = []
             while 2 not in got:
-                frames.wait_until_readable(nic, PATIENCE)
-                got += frames.numbers(frames.received(nic))
+                node_sockets.wait_until_readable(nic, PATIENCE)
+                got += node_sockets.numbers(node_sockets.received(nic))
             assert got == [1, 2], name
 
 

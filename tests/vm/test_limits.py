@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from machine import Machine, eventually
 
 from testbed import CommandError, RunningCluster
 from testbed.cluster.access import node_programs
@@ -24,6 +23,7 @@ from testbed.kernel.children import in_child
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Node
 from testbed.spec.resolver import resolve
+from tests.live.machine_state import Machine, eventually
 
 pytestmark = [
     pytest.mark.requires("root", "cgroup-cpu", "cgroup-memory"),

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from spliced import SLOW, B, Spliced, numbers, packet_generator, spliced
-from wire_statistics import check_share
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan.veth_wiring import free_ends
@@ -23,6 +21,8 @@ from testbed.kernel.capabilities import abilities
 from testbed.kernel.netem import Extras, Options, Slot
 from testbed.kernel.netlink import RequestError
 from testbed.spec.layout import Impairment
+from tests.unit.fates.statistical_checks import check_share
+from tests.vm.spliced_link import SLOW, B, Spliced, numbers, packet_generator, spliced
 
 pytestmark = pytest.mark.requires("vm", "root", "ip", "ping")
 

@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from benchmarks import session
-from benchmarks.am2 import measuring
-from benchmarks.am2.measuring import BULK, CROSSBAR, RATE, TRIPS, Nodes
+from benchmarks.am2 import measurements
+from benchmarks.am2.measurements import BULK, CROSSBAR, RATE, TRIPS, Nodes
 from benchmarks.am2.targets import targets
-from benchmarks.contenders import ContenderError
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
+from benchmarks.harness import session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.traffic import Traffic
 
 SUBJECTS = (TRIPS, CROSSBAR, RATE, BULK)
 OUTPUT = REPOSITORY / "results" / "bench-am2.jsonl"
@@ -36,10 +36,10 @@ def run(options: argparse.Namespace, session: Session) -> None:
     messages, seconds = int(options.messages), float(options.seconds)
     with closing(Nodes()) as nodes:
         measures: dict[str, Callable[[], Iterable[Row]]] = {
-            TRIPS: lambda: measuring.trips(nodes, traffic, repeat, count, progress),
-            CROSSBAR: lambda: measuring.crossbar(nodes, repeat, count // 4, progress),
-            RATE: lambda: measuring.rate(nodes, repeat, count, progress),
-            BULK: lambda: measuring.bulk(nodes, traffic, repeat, messages, seconds, progress),
+            TRIPS: lambda: measurements.trips(nodes, traffic, repeat, count, progress),
+            CROSSBAR: lambda: measurements.crossbar(nodes, repeat, count // 4, progress),
+            RATE: lambda: measurements.rate(nodes, repeat, count, progress),
+            BULK: lambda: measurements.bulk(nodes, traffic, repeat, messages, seconds, progress),
         }
         session.each(options.subjects, measures)
     session.report("AM-II", targets)

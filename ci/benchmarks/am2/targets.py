@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.am2 import measuring as m
-from benchmarks.rows import Row
-from benchmarks.targets import Target
+from benchmarks.am2 import measurements as m
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
 
 OVER_EMP = 1.5
 

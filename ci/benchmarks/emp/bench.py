@@ -4,14 +4,14 @@ import argparse
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from benchmarks import session
-from benchmarks.contenders import ContenderError
-from benchmarks.emp import measuring
-from benchmarks.emp.measuring import BLOCKING, SPINNING, Nodes
+from benchmarks.emp import measurements
+from benchmarks.emp.measurements import BLOCKING, SPINNING, Nodes
 from benchmarks.emp.targets import targets
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
+from benchmarks.harness import session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.traffic import Traffic
 
 SUBJECTS = (SPINNING, BLOCKING, "stream", "count", "nodes")
 OUTPUT = REPOSITORY / "results" / "bench-emp.jsonl"
@@ -36,11 +36,11 @@ def run(options: argparse.Namespace, session: Session) -> None:
     repeat, count, progress = int(options.repeat), int(options.count), session.progress
     with closing(Nodes()) as nodes:
         measures: dict[str, Callable[[], Iterable[Row]]] = {
-            SPINNING: lambda: measuring.trips(nodes, traffic, SPINNING, repeat, count, progress),
-            BLOCKING: lambda: measuring.trips(nodes, traffic, BLOCKING, repeat, count // 4, progress),
-            "stream": lambda: measuring.streams(nodes, repeat, int(options.messages), progress),
-            "count": lambda: measuring.counted(nodes, int(options.small), progress),
-            "nodes": lambda: measuring.many(nodes, int(options.nodes), repeat, progress),
+            SPINNING: lambda: measurements.trips(nodes, traffic, SPINNING, repeat, count, progress),
+            BLOCKING: lambda: measurements.trips(nodes, traffic, BLOCKING, repeat, count // 4, progress),
+            "stream": lambda: measurements.streams(nodes, repeat, int(options.messages), progress),
+            "count": lambda: measurements.counted(nodes, int(options.small), progress),
+            "nodes": lambda: measurements.many(nodes, int(options.nodes), repeat, progress),
         }
         session.each(options.subjects, measures)
     session.report("EMP", targets)

@@ -4,9 +4,9 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.emp import measuring as m
-from benchmarks.rows import Row
-from benchmarks.targets import Target
+from benchmarks.emp import measurements as m
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
 
 OVER_RAW, OVER_TCP, OVER_TCP_BLOCKING = 5.0, 4.0, 1.25
 OF_RAW = 0.35

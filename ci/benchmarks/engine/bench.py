@@ -8,12 +8,12 @@ from functools import partial
 
 from rich.table import Table
 
-from benchmarks import session, tables
-from benchmarks.contenders import ContenderError
 from benchmarks.engine import firmware, models
 from benchmarks.engine.targets import CALLBACKS, CHAIN, ENGINE, PING_PONG, SIMPY, TIME_OUTS, ratios, targets
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
+from benchmarks.harness import session, tables
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
 
 Model = Callable[[int], int]
 

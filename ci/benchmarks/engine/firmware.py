@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-from benchmarks.contenders import ContenderError
-from benchmarks.rows import Row
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import Row
 from protocols.core.completion import Completion
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, Endpoint, Received, plug

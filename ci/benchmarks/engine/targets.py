@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.engine import firmware
-from benchmarks.rows import Row
-from benchmarks.targets import Target
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
 
 ENGINE, SIMPY = "engine", "SimPy"
 TIME_OUTS, CALLBACKS = "time-outs of tasks", "callbacks"

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 
-from benchmarks import session
-from benchmarks.contenders import ContenderError
-from benchmarks.links import injecting, kernel, lateness, myrinet, relay, throughput
+from benchmarks.harness import session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.traffic import Traffic
+from benchmarks.links import injection, kernel, lateness, myrinet, relay, throughput
 from benchmarks.links.clusters import Clusters
 from benchmarks.links.targets import targets
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
 
 SUBJECTS = ("relay", "throughput", "lateness", "unimpaired", "links", "inject", "kernel", "myrinet")
 OUTPUT = REPOSITORY / "results" / "bench-links.jsonl"
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
             clusters, traffic, session.directory, repeat, seconds / 4, progress
         ),
         "links": lambda clusters: relay.many_links(clusters, traffic, repeat, seconds, progress),
-        "inject": lambda clusters: injecting.measure(clusters, sizes, repeat, progress),
+        "inject": lambda clusters: injection.measure(clusters, sizes, repeat, progress),
         "kernel": lambda clusters: kernel.measure(clusters, traffic, repeat, seconds, progress),
         "myrinet": lambda _: myrinet.measure(repeat, progress),
     }

@@ -6,25 +6,16 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import ContenderError, LineProcess
-from benchmarks.links.processors import RELAY
+from benchmarks.harness.contenders import ContenderError, LineProcess
+from benchmarks.harness.processors import RELAY
+from benchmarks.harness.traffic import Place
 
-PROCESS = Path(__file__).with_name("process.py")
+PROCESS = Path(__file__).with_name("cluster_process.py")
 PATIENCE = 20.0  # s for a relay to work off what waits
 GLANCE, IDLE = 0.05, 0.1  # s between two looks at its processor time, and the share of a processor that is rest
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A node: the path of its network namespace, its address and its NIC's MAC."""
-
-    namespace: str
-    address: str
-    mac: str
 
 
 class Clusters:

@@ -4,10 +4,10 @@ frame, as fast as it goes, tells them apart."""
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+from benchmarks.harness.processors import SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import FRAME, Traffic
 from benchmarks.links.clusters import Clusters
-from benchmarks.links.processors import SENDER
-from benchmarks.links.traffic import FRAME, Traffic
-from benchmarks.rows import Row
 
 RATE = 200_000  # frames for every second that is asked for
 BATCH = 32

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
+from benchmarks.harness.processors import RELAY, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import FRAME, Traffic
 from benchmarks.links.clusters import Clusters
-from benchmarks.links.processors import RELAY, SENDER
-from benchmarks.links.traffic import FRAME, Traffic
-from benchmarks.rows import Row
 
 RATE = 10_000  # frames/s
 DELAY = 1_000_000  # ns

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from testbed import Cluster

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.links.clusters import Clusters, Place, Running
-from benchmarks.links.processors import RELAY, SENDER
-from benchmarks.links.traffic import FRAME, Traffic
-from benchmarks.rows import Row
+from benchmarks.harness.processors import RELAY, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import FRAME, Place, Traffic
+from benchmarks.links.clusters import Clusters, Running
 
 IMPAIRMENTS: dict[str, Any] = {"rate": "10gbit", "delay": "1ms", "loss": "1%"}
 RULE = "drop tcp.dport == 5001 and nth(3)"

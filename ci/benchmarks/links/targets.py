@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Sequence
 
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
 from benchmarks.links import lateness, relay, throughput
-from benchmarks.rows import Row
-from benchmarks.targets import Target
 
 FRAMES_PER_CORE = 120_000
 DELAYED_TCP = 1e9  # bit/s

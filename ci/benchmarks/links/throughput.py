@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import ContenderError
-from benchmarks.ip_batch import IpBatch
-from benchmarks.links.clusters import Clusters, Place
-from benchmarks.links.processors import ANYWHERE, RECEIVER, SENDER
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import Row
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.ip_batch import IpBatch
+from benchmarks.harness.processors import ANYWHERE, RECEIVER, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import Place, Traffic
+from benchmarks.links.clusters import Clusters
 
 DELAY = "1ms"
 DELAYED, PLAIN = "one link, delayed 1 ms", "one link, nothing asked for"

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks import session
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.runs import beginning, storm
+from benchmarks.harness import session
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.runs import first_message, storm
 from benchmarks.runs.storm import Storm
 from benchmarks.runs.targets import targets
-from benchmarks.session import Session
 
 SUBJECTS = ("first", "controller", "storm", "relayed")
 OUTPUT = REPOSITORY / "results" / "bench-runs.jsonl"
@@ -37,8 +37,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
         return list(storm.rows(asked, found))
 
     measures: dict[str, Callable[[], Iterable[Row]]] = {
-        "first": lambda: beginning.first_messages(repeat, progress),
-        "controller": lambda: beginning.controllers(10, 5, max(1, repeat // 3), progress),
+        "first": lambda: first_message.first_messages(repeat, progress),
+        "controller": lambda: first_message.controllers(10, 5, max(1, repeat // 3), progress),
         "storm": lambda: stormy(int(options.nodes), relay=False),
         "relayed": lambda: stormy(int(options.relayed), relay=True),
     }

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contenders import NAMES, ContenderError
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.runs import watching
-from benchmarks.runs.beginning import SHARE, controller_share
+from benchmarks.harness.contenders import NAMES, ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.runs import process_watch
+from benchmarks.runs.first_message import SHARE, controller_share
 from benchmarks.runs.leaks import Growth, growth, more_at_least
-from benchmarks.runs.watching import MARK, Watch
+from benchmarks.runs.process_watch import MARK, Watch
 
 KERNEL, RELAY = "losses by the kernel", "losses by the relay"
 MESSAGES, TOOK, WRONG, LEFT = "messages received", "time", "lost or twice", "left behind"
 MEMORY, DESCRIPTORS = "memory gained, beyond doubt", "descriptors gained"
-PROCESS = Path(__file__).with_name("process.py")
+PROCESS = Path(__file__).with_name("storm_process.py")
 _SETTLES = 10.0  # s, for what ends by itself
 _PATIENCE = 10  # times what the traffic is spread over, on a machine that does not keep up
 
@@ -139,7 +139,7 @@ def _inhabited() -> set[int]:
 def gained(watch: Watch) -> dict[str, tuple[Growth, float]]:
     """By kind of process: the memory that all of it has gained in the second half, and descriptors."""
     return {
-        kind: (growth(watching.memory(rounds)), more_at_least(watching.descriptors(rounds)))
+        kind: (growth(process_watch.memory(rounds)), more_at_least(process_watch.descriptors(rounds)))
         for kind, rounds in watch.kinds().items()
     }
 

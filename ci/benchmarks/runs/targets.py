@@ -3,11 +3,11 @@ a warm one fills of free lists, and at a node what the workload itself keeps of 
 
 from collections.abc import Sequence
 
-from benchmarks.rows import Row
-from benchmarks.runs.beginning import FIRST, SHARE
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
+from benchmarks.runs.first_message import FIRST, SHARE
+from benchmarks.runs.process_watch import NODES
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG
-from benchmarks.runs.watching import NODES
-from benchmarks.targets import Target
 
 FIRST_MESSAGE, CONTROLLER_SHARE = 1.0, 0.01  # s; of a processor, for 10 nodes
 ENOUGH = 200_000  # messages

@@ -3,12 +3,12 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from benchmarks import session
-from benchmarks.links.traffic import Traffic
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
-from benchmarks.shared import measuring
-from benchmarks.shared.measuring import BLOCKING, SPINNING
+from benchmarks.harness import session
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.traffic import Traffic
+from benchmarks.shared import measurements
+from benchmarks.shared.measurements import BLOCKING, SPINNING
 from benchmarks.shared.targets import targets
 
 SUBJECTS = ("alone", SPINNING, BLOCKING, "hosts", "fair", "torture")
@@ -31,12 +31,12 @@ def run(options: argparse.Namespace, session: Session) -> None:
     repeat, count, hosts, progress = int(options.repeat), int(options.count), int(options.hosts), session.progress
     loss = float(options.loss.removesuffix("%")) / 100
     measures: dict[str, Callable[[], Iterable[Row]]] = {
-        "alone": lambda: measuring.alones(repeat, count, progress),
-        SPINNING: lambda: measuring.trips(Traffic(session.directory), SPINNING, repeat, count, progress),
-        BLOCKING: lambda: measuring.trips(Traffic(session.directory), BLOCKING, repeat, count // 4, progress),
-        "hosts": lambda: measuring.costs(hosts, progress),
-        "fair": lambda: measuring.fairness(hosts, float(options.seconds), progress),
-        "torture": lambda: measuring.tortured(int(options.messages), loss, float(options.every), progress),
+        "alone": lambda: measurements.alones(repeat, count, progress),
+        SPINNING: lambda: measurements.trips(Traffic(session.directory), SPINNING, repeat, count, progress),
+        BLOCKING: lambda: measurements.trips(Traffic(session.directory), BLOCKING, repeat, count // 4, progress),
+        "hosts": lambda: measurements.costs(hosts, progress),
+        "fair": lambda: measurements.fairness(hosts, float(options.seconds), progress),
+        "torture": lambda: measurements.tortured(int(options.messages), loss, float(options.every), progress),
     }
     session.each(options.subjects, measures)
     session.report("shared NICs", targets, "hosts")

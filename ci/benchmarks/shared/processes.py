@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.contenders import ContenderError
+from benchmarks.harness.contenders import ContenderError
 from testbed.kernel import syscalls
 from testbed.runtime.shared.agent import Offer, SharedAgent
 

@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.rows import Row
-from benchmarks.shared import measuring as m
-from benchmarks.targets import Target
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
+from benchmarks.shared import measurements as m
 
 ALONE = {m.SPINNING: 6e-6, m.BLOCKING: 200e-6, m.ONE: 12e-6}  # s
 FAIR = 0.95

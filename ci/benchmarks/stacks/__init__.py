@@ -1,0 +1,1 @@
+"""``ci/bench stacks``: one ping-pong on several MPI stacks."""

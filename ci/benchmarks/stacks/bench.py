@@ -6,11 +6,11 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks import session, tables
-from benchmarks.rows import REPOSITORY, Row
-from benchmarks.session import Session
-from benchmarks.stacks import measuring
-from benchmarks.stacks.measuring import CPU, HALF, SLEEPING, SPINNING
+from benchmarks.harness import session, tables
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.stacks import measurements
+from benchmarks.stacks.measurements import CPU, HALF, SLEEPING, SPINNING
 from testbed import TestbedError
 
 SIZES = ",".join(str(4**power) for power in range(11))  # 1 B to 1 MiB
@@ -28,15 +28,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, session: Session) -> None:
     sizes = [int(size) for size in options.sizes.split(",")]
     try:
-        with measuring.two_nodes() as cluster:
+        with measurements.two_nodes() as cluster:
             session.attempt(
                 "stacks",
-                lambda: measuring.round_trips(
+                lambda: measurements.round_trips(
                     cluster, session.directory, sizes, int(options.count), int(options.repeat), session.progress
                 ),
             )
             if options.runs is not None:
-                measuring.keep(cluster, session.rows, options.runs)
+                measurements.keep(cluster, session.rows, options.runs)
     except TestbedError as error:
         session.failures.append(str(error))
         return

@@ -7,14 +7,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import test_http
-import test_iperf3
-import test_redis
-from test_rootless import NOBODY, as_user, finish, home
 
 from testbed import Cluster
-
-__all__ = ["home"]  # a fixture
+from tests.live.applications import test_http, test_iperf3, test_redis
+from tests.live.ordinary_user import NOBODY, as_user, finish
 
 pytestmark = [
     pytest.mark.requires("root", "userns", "curl", "iperf3", "redis-server", "redis-benchmark"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from serving import server
 
 from testbed import RunningCluster, RunningNode
+from tests.live.applications.servers import server
 
 pytestmark = [pytest.mark.requires("root", "curl"), pytest.mark.usefixtures("machine")]
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from serving import server
 
 from testbed import RunningCluster, RunningNode
+from tests.live.applications.servers import server
 
 pytestmark = [pytest.mark.requires("root", "iperf3"), pytest.mark.usefixtures("machine")]
 

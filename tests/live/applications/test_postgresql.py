@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from serving import server
 
 from testbed import RunningCluster, RunningNode
+from tests.live.applications.servers import server
 
 pytestmark = [pytest.mark.requires("root", "postgresql"), pytest.mark.usefixtures("machine")]
 

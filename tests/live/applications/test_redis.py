@@ -6,9 +6,9 @@ import csv
 from pathlib import Path
 
 import pytest
-from serving import server
 
 from testbed import RunningCluster, RunningNode
+from tests.live.applications.servers import server
 
 pytestmark = [pytest.mark.requires("root", "redis-server", "redis-benchmark"), pytest.mark.usefixtures("machine")]
 

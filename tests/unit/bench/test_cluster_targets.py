@@ -1,17 +1,13 @@
 """What the rows of a benchmark are made to say: ratios to the floor, targets reached or not."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
-
-from benchmarks import commands, large
-from benchmarks.cluster_targets import ratios, targets
-from benchmarks.rows import Row
-from benchmarks.stars import BRING_UP
+from benchmarks.cluster import commands, large_clusters
+from benchmarks.cluster.stars import BRING_UP
+from benchmarks.cluster.targets import ratios, targets
+from benchmarks.harness.rows import Row
 
 
 def star(contender: str, hosts: int, samples: Sequence[float]) -> Row:
@@ -53,7 +49,7 @@ def test_a_star_of_a_thousand_by_command_may_take_a_quarter_and_half_a_second_mo
     seconds: float, expected: bool
 ) -> None:
     rows = [
-        Row("large", large.BESIDE, BRING_UP, 1_000, "s", (2.5, 2.4, 9.0), {}),
-        Row("large", large.UP, commands.WALL, 1_000, "s", (seconds, 3.0, 20.0), {}),
+        Row("large", large_clusters.BESIDE, BRING_UP, 1_000, "s", (2.5, 2.4, 9.0), {}),
+        Row("large", large_clusters.UP, commands.WALL, 1_000, "s", (seconds, 3.0, 20.0), {}),
     ]
     assert reached(rows, "testbed up star-1000, beyond 1.25 × the floor's") is expected

@@ -1,16 +1,12 @@
 """What the rows about EMP are made to say."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
-
-from benchmarks.emp import measuring as m
+from benchmarks.emp import measurements as m
 from benchmarks.emp.targets import targets
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 
 
 def trips(contender: str, *samples: float, measure: str = m.TRIP) -> Row:

@@ -1,18 +1,14 @@
 """What grows for as long as it is watched is found; what has become warm, or only varies, is not."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
-
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 from benchmarks.runs.leaks import MIN, Sample, growth, more_at_least
+from benchmarks.runs.process_watch import NODES
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES
 from benchmarks.runs.targets import STEADY, leaks
-from benchmarks.runs.watching import NODES
 
 MEBIBYTE = 1 << 20
 SECONDS = 60

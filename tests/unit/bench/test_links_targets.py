@@ -1,18 +1,14 @@
 """What the rows about links are made to say."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
-
+from benchmarks.harness.rows import Row
 from benchmarks.links import relay, throughput
 from benchmarks.links.lateness import FRAME_LATE, TESTBED
 from benchmarks.links.relay import Trial, highest
 from benchmarks.links.targets import targets
-from benchmarks.rows import Row
 
 
 def row(subject: str, contender: str, measure: str, *samples: float) -> Row:

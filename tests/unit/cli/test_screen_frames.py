@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from snapshots import small, star
 
 from testbed.cli.screen.frame import frame, page
 from testbed.cli.screen.panels import PANELS
 from testbed.cli.screen.view import Prompt, View
 from testbed.observe.live.snapshot import Absent, Node, Program, Snapshot
+from tests.unit.cli.snapshots import small, star
 
 
 def console(width: int, height: int, *, color: bool = True, encoding: str = "utf-8") -> Console:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snapshots import small, star
 
 from testbed.cli.screen.keys import Keys
 from testbed.cli.screen.view import Action, Command, Quit, View, press, show_result
 from testbed.observe.live.snapshot import Absent, Snapshot
+from tests.unit.cli.snapshots import small, star
 
 
 def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None) -> tuple[View, list[Action]]:

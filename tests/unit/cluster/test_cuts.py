@@ -6,7 +6,6 @@ import copy
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_model import Kernel
 
 from testbed.cluster.faults import cuts
 from testbed.cluster.faults.injections import Injection
@@ -18,6 +17,7 @@ from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
+from tests.unit.cluster.kernel_model import Kernel
 
 LOSSY = Impairment(loss=0.01)
 CUT = Injection(1, "down: n1", down=("n1--s1",))

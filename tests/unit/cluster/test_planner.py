@@ -11,8 +11,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_model import Kernel
-from strategies import descriptions, edits
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Existing
@@ -30,6 +28,8 @@ from testbed.cluster.plan.planner import plan
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.unit.cluster.kernel_model import Kernel
+from tests.unit.spec.cluster_strategies import descriptions, edits
 
 
 def built(description: Description) -> Kernel:

@@ -8,12 +8,12 @@ import string
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import descriptions
 
 from testbed.cluster.records.ownership import Mark
 from testbed.cluster.records.state import State
 from testbed.kernel.processes import Identity, identity
 from testbed.spec.resolver import resolve
+from tests.unit.spec.cluster_strategies import descriptions
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
 IDENTITIES = st.builds(

@@ -11,8 +11,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_model import Kernel
-from strategies import descriptions, edits
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Existing
@@ -44,6 +42,8 @@ from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
+from tests.unit.cluster.kernel_model import Kernel
+from tests.unit.spec.cluster_strategies import descriptions, edits
 
 LOSSY = Impairment(loss=0.01, rate=10**9)
 SLOW = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")

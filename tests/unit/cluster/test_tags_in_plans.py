@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from test_planner import changed
 
 from testbed.cluster.faults.injections import links_of, places
 from testbed.errors import NotFoundError
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
+from tests.unit.cluster.test_planner import changed
 
 TAGS = {"client": ["n1", "n2"], "slow": ["n2--s1", "n3--s1"]}
 STAR = resolve(Description.star(4, tags=TAGS))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from mutants import Mutant
 
 from testbed.controller.checkers import alignment, lanes
 from testbed.controller.checkers.histories import Receive, Send
 from testbed.controller.checkers.promises import Ending, _HistoryCheck
 from testbed.controller.checkers.unreceived import Restarts, Spare
+from tests.unit.protocols.mutants import Mutant
 
 
 def paired_by_first_come(patch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from testbed.controller.checkers.disturbances import CRASH, RESET, Disturbance
 from testbed.controller.checkers.promises import Circumstances, Ending
 
-from histories import SECOND, Told, exchange, Message  # isort: skip
+from tests.unit.controller.histories import SECOND, Told, exchange, Message  # isort: skip
 
 CRASHED = Circumstances(Ending.STUCK, disturbances=[Disturbance(CRASH, 0, nodes=frozenset({"n1"}))])
 

@@ -10,7 +10,7 @@ from testbed.controller.checkers.disturbances import CRASH, CUT, OTHER, OUTAGE, 
 from testbed.controller.checkers.promises import Circumstances, Ending
 from testbed.controller.verdict.verdicts import Grade
 
-from histories import MILLISECOND, SECOND, Message, Told, exchange, places  # isort: skip
+from tests.unit.controller.histories import MILLISECOND, SECOND, Message, Told, exchange, places  # isort: skip
 
 NODES = 3
 MESSAGES = st.lists(

@@ -8,15 +8,15 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from checker_mutants import MUTANTS
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants import Mutant, found
-from restart_stories import STORIES, Story
 
 from testbed.controller.checkers.alignment import EXCUSED, FINISHED, UNFINISHED, align, fits
 from testbed.controller.checkers.histories import Receive, Send, histories_of, read_histories
 from testbed.runtime.journal import Trail
+from tests.unit.controller.checker_mutants import MUTANTS
+from tests.unit.controller.restart_histories import STORIES, Story
+from tests.unit.protocols.mutants import Mutant, found
 
 CONTENTS = st.sampled_from(["00", "01"])
 

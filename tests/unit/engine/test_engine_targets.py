@@ -1,17 +1,13 @@
 """What the rows about the engine are made to say, and that the models that are compared are the same model."""
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "ci"))
 
 from benchmarks.engine import models
 from benchmarks.engine.bench import PAIRS
 from benchmarks.engine.targets import CALLBACKS, CHAIN, ENGINE, MIN, PING_PONG, SIMPY, TIME_OUTS, targets
-from benchmarks.rows import Row
+from benchmarks.harness.rows import Row
 
 
 def row(contender: str, measure: str, *samples: float) -> Row:

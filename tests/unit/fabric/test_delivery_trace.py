@@ -7,13 +7,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_frames import MILLISECOND, carry, direction, numbered
 
 from testbed.fabric.delivery_trace import OPPORTUNITY, parse_delivery_trace
 from testbed.fabric.direction import Direction
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.text_files import BrokenFileError
 from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import MILLISECOND, carry, direction, numbered
 
 TRACE = "1\n3\n3\n10\n"
 

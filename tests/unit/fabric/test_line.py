@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_frames import LINK, MICROSECOND, MILLISECOND, SECOND, carried, carry, direction, number_of, numbered
 
 from testbed.errors import DescriptionError
 from testbed.fabric.direction import Direction
@@ -17,6 +16,17 @@ from testbed.fates.headers import standard_fields
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import (
+    LINK,
+    MICROSECOND,
+    MILLISECOND,
+    SECOND,
+    carried,
+    carry,
+    direction,
+    number_of,
+    numbered,
+)
 
 ALIKE = [{}, {"minimum_frame": 1}, {"rules": ("drop arp",)}, {"loss": 1e-15}]
 """Impairments that change nothing for these frames, but take other ways through the model."""

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from myrinet_nets import HEAD, HOP, TYPE, End, Net, frame, mark_of, star, wire_time
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.direction import Direction
@@ -21,6 +20,7 @@ from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import Impairment
+from tests.unit.fabric.myrinet_networks import HEAD, HOP, TYPE, End, Net, frame, mark_of, star, wire_time
 
 TIMEOUT = Settings().timeout
 SLACK = Settings().slack

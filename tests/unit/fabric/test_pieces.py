@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from wire_frames import LINK, MILLISECOND, carry, direction, number_of, numbered, tcp
 
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import LINK, MILLISECOND, carry, direction, number_of, numbered, tcp
 
 PIECE = tcp(data=bytes(4000))
 BESIDE = tcp(data=bytes(100))

@@ -6,13 +6,23 @@ import math
 import statistics
 
 import pytest
-from wire_frames import LINK, MICROSECOND, MILLISECOND, carried, carry, direction, fates_of, number_of, numbered
-from wire_statistics import COARSEST, TooSmallError, check_mean, check_share
 
 from testbed.fates import fate_hash
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.loss_models import GilbertElliott
 from testbed.spec.layout import Impairment
+from tests.unit.fates.statistical_checks import COARSEST, TooSmallError, check_mean, check_share
+from tests.unit.fates.wire_frames import (
+    LINK,
+    MICROSECOND,
+    MILLISECOND,
+    carried,
+    carry,
+    direction,
+    fates_of,
+    number_of,
+    numbered,
+)
 
 KEY = fate_hash.direction_key(1, LINK, "forward")
 

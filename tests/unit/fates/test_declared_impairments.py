@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from wire_frames import LINK, direction
 
 from testbed.errors import DescriptionError
 from testbed.spec.layout import Impairment
@@ -13,6 +12,7 @@ from testbed.spec.losses import check_pattern, parse_gemodel, parse_pattern
 from testbed.spec.model import Description
 from testbed.spec.problems import MismatchError
 from testbed.spec.resolver import resolve
+from tests.unit.fates.wire_frames import LINK, direction
 
 EVERYTHING = """
 name = "c"

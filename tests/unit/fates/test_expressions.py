@@ -7,7 +7,14 @@ import string
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_frames import (
+
+from testbed.errors import TestbedError
+from testbed.fates.header_fields import locate
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import DROP, DUPLICATE, Fate, corrupt, delay
+from testbed.fates.rules import Rule
+from testbed.fates.tokens import RuleError
+from tests.unit.fates.wire_frames import (
     LINK,
     MICROSECOND,
     MILLISECOND,
@@ -22,13 +29,6 @@ from wire_frames import (
     tcp,
     udp,
 )
-
-from testbed.errors import TestbedError
-from testbed.fates.header_fields import locate
-from testbed.fates.headers import standard_fields
-from testbed.fates.records import DROP, DUPLICATE, Fate, corrupt, delay
-from testbed.fates.rules import Rule
-from testbed.fates.tokens import RuleError
 
 FRAMES = {
     "tcp to 5001": tcp(40_000, 5001),

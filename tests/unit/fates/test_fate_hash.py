@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_statistics import check_share
 
 from testbed.fates import fate_hash
 from testbed.fates.corruption import choose
 from testbed.fates.fate_hash import MASK
 from testbed.fates.loss_models import GilbertElliott
+from tests.unit.fates.statistical_checks import check_share
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))
 WORDS = st.integers(0, MASK)

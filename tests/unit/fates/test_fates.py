@@ -9,11 +9,22 @@ import sys
 from collections import defaultdict
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_frames import (
+
+from testbed.fabric.direction import Direction
+from testbed.fates import fate_hash
+from testbed.fates.flows import Classifier, Flow, Flows, flow_of
+from testbed.fates.header_fields import locate
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import Fate, Record
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions, restarts
+from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import (
     LINK,
     MICROSECOND,
     MILLISECOND,
@@ -32,16 +43,6 @@ from wire_frames import (
     tcp,
     udp,
 )
-
-from testbed.fabric.direction import Direction
-from testbed.fates import fate_hash
-from testbed.fates.flows import Classifier, Flow, Flows, flow_of
-from testbed.fates.header_fields import locate
-from testbed.fates.headers import standard_fields
-from testbed.fates.records import Fate, Record
-from testbed.fates.rules import RuleSet
-from testbed.fates.stage import FateOptions, restarts
-from testbed.spec.layout import Impairment
 
 CHANCES = Impairment(
     delay=MILLISECOND,
@@ -131,11 +132,11 @@ def test_another_seed_gives_other_fates() -> None:
     assert fates_of(CHANCES, schedule, seed=1)[1] != fates_of(CHANCES, schedule, seed=2)[1]
 
 
+ROOT = Path(__file__).parents[3]
+
 _PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from test_fates import CHANCES, KINDS
-from wire_frames import fates_of
+from tests.unit.fates.test_fates import CHANCES, KINDS
+from tests.unit.fates.wire_frames import fates_of
 delivered, log = fates_of(CHANCES, [(1000 * place, frame) for place, frame in enumerate(KINDS * 20)], seed=9)
 for record in log:
     print(record.to_line())
@@ -145,11 +146,10 @@ for due, frame in delivered:
 
 
 def test_another_process_and_another_hash_seed_give_the_same_bytes() -> None:
-    here = os.path.dirname(__file__)
     outputs = set()
     for hash_seed in ("0", "1"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", _PROGRAM, here]
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", _PROGRAM]
         outputs.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     assert len(outputs) == 1
     assert len(outputs.pop().splitlines()) > 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_frames import A, B, arp, ethernet, ipv4, ipv6, tagged, tcp, udp
 
 from testbed.fates.header_fields import Fields, UnknownFieldError, locate
 from testbed.fates.headers import standard_fields
+from tests.unit.fates.wire_frames import A, B, arp, ethernet, ipv4, ipv6, tagged, tcp, udp
 
 
 def value(frame: bytes, name: str, fields: Fields | None = None) -> int:

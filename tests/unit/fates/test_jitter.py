@@ -7,12 +7,12 @@ import statistics
 from bisect import bisect_right
 
 import pytest
-from wire_frames import MILLISECOND, SECOND, direction, fates_of, numbered
-from wire_statistics import check_distribution, check_mean
 
 from testbed.fates.jitter import SCALE, normal_table, pareto_table, parse_table, parse_trace
 from testbed.fates.text_files import BrokenFileError
 from testbed.spec.layout import Impairment
+from tests.unit.fates.statistical_checks import check_distribution, check_mean
+from tests.unit.fates.wire_frames import MILLISECOND, SECOND, direction, fates_of, numbered
 
 DELAY, SPREAD = 10 * MILLISECOND, MILLISECOND
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_frames import LINK, MICROSECOND, MILLISECOND, carry, direction, fates_of, number_of, numbered, tcp, udp
 
 from testbed.fabric.direction import Direction
 from testbed.fates.flows import Flow
@@ -15,6 +14,18 @@ from testbed.fates.records import PASS, Fate, Record, Replay, without_chance
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import NOTHING, FateOptions, restarts
 from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import (
+    LINK,
+    MICROSECOND,
+    MILLISECOND,
+    carry,
+    direction,
+    fates_of,
+    number_of,
+    numbered,
+    tcp,
+    udp,
+)
 
 CHANCES = Impairment(
     delay=MILLISECOND,

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from wire_frames import (
+
+from testbed.fabric.direction import Direction
+from testbed.fates.fate_counters import Outcome
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import DROP, DUPLICATE, PASS, Fate, Record, corrupt, delay
+from testbed.fates.rules import Rule, RuleSet, Seen
+from testbed.fates.stage import NOTHING, FateOptions
+from testbed.fates.tokens import RuleError
+from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import (
     LINK,
     MILLISECOND,
     SECOND,
@@ -16,15 +25,6 @@ from wire_frames import (
     tcp,
     udp,
 )
-
-from testbed.fabric.direction import Direction
-from testbed.fates.fate_counters import Outcome
-from testbed.fates.headers import standard_fields
-from testbed.fates.records import DROP, DUPLICATE, PASS, Fate, Record, corrupt, delay
-from testbed.fates.rules import Rule, RuleSet, Seen
-from testbed.fates.stage import NOTHING, FateOptions
-from testbed.fates.tokens import RuleError
-from testbed.spec.layout import Impairment
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_frames import A, B, C, arp, ethernet, ipv4, ipv6, ports, tagged, tcp, udp
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.direction import Direction
@@ -22,6 +21,7 @@ from testbed.kernel import bpf, loss_classifier
 from testbed.kernel.loss_classifier import Classifier, losses_of, name_of, refusal
 from testbed.kernel.loss_program import TC_ACT_SHOT, TC_ACT_UNSPEC
 from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import A, B, C, arp, ethernet, ipv4, ipv6, ports, tagged, tcp, udp
 
 LINK = "n1:eth0--s1:1"
 SEED = 0xFEED_BEEF_1234_5678

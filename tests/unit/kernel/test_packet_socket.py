@@ -12,7 +12,6 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
-from wire_frames import number_of, numbered, tagged
 
 from testbed.kernel import gso, netlink_messages, offloads, packet_socket, syscalls
 from testbed.kernel.children import in_child
@@ -20,6 +19,7 @@ from testbed.kernel.gso import GsoFrame
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.packet_socket import BATCH, PIECES, Arena, PacketSocket, Statistics
+from tests.unit.fates.wire_frames import number_of, numbered, tagged
 
 pytestmark = pytest.mark.requires("root")
 

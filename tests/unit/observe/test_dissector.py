@@ -11,10 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import made_up_frames
-import made_up_layers
 import pytest
-from frame_strategies import PACKAGES, frames_of
 from scapy.fields import (
     ByteEnumField,
     ByteField,
@@ -40,9 +37,12 @@ from testbed.errors import TestbedError
 from testbed.observe.dissector import lua
 from testbed.observe.dissector.lua import dissector
 from testbed.observe.dissector.lua_headers import protocol
+from tests.unit.observe import synthetic_layers
+from tests.unit.protocols import synthetic_frames
+from tests.unit.protocols.frame_strategies import PACKAGES, frames_of
 
 MODULES = {package.partition(".")[2]: frames_of(package) for package in PACKAGES}
-MODULES |= {"made_up": made_up_frames, "many": made_up_layers, "myrinet": myrinet}
+MODULES |= {"made_up": synthetic_frames, "many": synthetic_layers, "myrinet": myrinet}
 FRAMES = 150
 ETHERTYPE = 0x9A9B
 

@@ -12,7 +12,6 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wire_frames import udp
 
 from testbed.fabric.direction import Direction, Outcome
 from testbed.fates.fate_hash import direction_key
@@ -23,6 +22,7 @@ from testbed.fields import known_fields
 from testbed.observe.sniff import fate_reconstruction
 from testbed.observe.sniff.fate_reconstruction import FateReconstruction
 from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import udp
 
 FRAMES = [udp(1000 + port) for port in range(4)]
 LOSSES = [

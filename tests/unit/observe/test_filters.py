@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from emp_captures import ack, capture, data
 
 from testbed.errors import TestbedError
 from testbed.fabric import pcapng
 from testbed.fates.tokens import RuleError
 from testbed.observe.decoding.capture_reader import CaptureReader, Frame
 from testbed.observe.decoding.frame_filter import Filter
+from tests.unit.observe.emp_captures import ack, capture, data
 
 SECOND = 1_000_000_000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from frame_strategies import PACKAGES, drawn_frames, frames_of, on_a_link
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.fields import BitField, ByteField, ConditionalField, FlagsField, ShortField, XShortField
@@ -13,6 +12,7 @@ from scapy.packet import Packet, Raw, bind_layers, split_layers
 from protocols.myrinet.envelope import sealed
 from testbed.observe.format.fixed_layers import FixedLayers, UnfitError
 from testbed.observe.format.layers import format_by_scapy, format_layers, frame_modules
+from tests.unit.protocols.frame_strategies import PACKAGES, drawn_frames, frames_of, on_a_link
 
 STACKS = [(package, stack) for package in PACKAGES for stack in frames_of(package).STACKS]
 FIXED = FixedLayers({module.__name__ for module in frame_modules().values()})

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import made_up_frames
 import pytest
-from emp_captures import A, B, ack, data, first, raw
 
 from protocols.core.codegen import generate
 from protocols.core.frame_kinds import Kind
 from protocols.emp import codec as emp
 from testbed.fates.headers import standard_fields
 from testbed.observe.format.frame_format import FrameFormatter, formatters
+from tests.unit.observe.emp_captures import A, B, ack, data, first, raw
+from tests.unit.protocols import synthetic_frames
 
 
 def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
     """Of the made-up frames, with more in their module."""
-    frames = ModuleType("made_up_frames")
-    vars(frames).update({**vars(made_up_frames), **more, "__name__": "made_up_frames"})
-    codec = ModuleType("made_up_codec")
+    frames = ModuleType(synthetic_frames.__name__)
+    vars(frames).update({**vars(synthetic_frames), **more})
+    codec = ModuleType("synthetic_codec")
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()
     fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
@@ -101,5 +101,5 @@ def test_of_a_codec_that_reads_no_frames_a_short_one_is_told_as_far_as_it_goes()
     ],
 )
 def test_a_kind_that_names_no_field_gets_no_codec(kind: Kind) -> None:
-    with pytest.raises(TypeError, match="made_up_frames tells of 'nothing', which is no field"):
+    with pytest.raises(TypeError, match="synthetic_frames tells of 'nothing', which is no field"):
         teller(KIND="kind", KINDS={9: kind})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from emp_captures import A, B, data, first, raw
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
@@ -11,6 +10,7 @@ from scapy.layers.l2 import Ether
 from testbed.observe.decoding.capture_reader import Frame, Interface
 from testbed.observe.decoding.frame_output import Facts
 from testbed.observe.format.layers import format_layers
+from tests.unit.observe.emp_captures import A, B, data, first, raw
 
 ETHERTYPES = [b"\x08\x00", b"\x86\xdd", b"\x08\x06", b"\x88\xb5", b"\x88\xb6", b"\x81\x00", b"\x00\x26", b"\x88\xcc"]
 

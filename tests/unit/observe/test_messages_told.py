@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-import made_up_frames
 import pytest
-from emp_captures import LINK, N1, N2, A, B, ack, capture, data, first, raw
 
 from protocols.core.codegen import generate
 from protocols.core.frame_kinds import Kind
@@ -17,6 +15,8 @@ from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interf
 from testbed.observe.decoding.frame_output import Timelines, summary
 from testbed.observe.decoding.message_timelines import Message, Messages, Names
 from testbed.observe.format.frame_format import make_formatters
+from tests.unit.observe.emp_captures import LINK, N1, N2, A, B, ack, capture, data, first, raw
+from tests.unit.protocols import synthetic_frames
 
 Said = list[tuple[int, int, bytes, pcapng.Bound, str]]
 NICS = {raw(A): "n1:eth0", raw(B): "n2:eth0"}
@@ -147,9 +147,9 @@ KINDS = {
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    frames = ModuleType("made_up_frames")
-    vars(frames).update({**vars(made_up_frames), "__name__": "made_up_frames", "KIND": "kind", "KINDS": KINDS})
-    codec = ModuleType("made_up_codec")
+    frames = ModuleType(synthetic_frames.__name__)
+    vars(frames).update({**vars(synthetic_frames), "KIND": "kind", "KINDS": KINDS})
+    codec = ModuleType("synthetic_codec")
     exec(generate(frames, "the tests"), codec.__dict__)
     fields = standard_fields()
     fields.register("made", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)

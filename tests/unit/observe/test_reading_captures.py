@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from emp_captures import LINK, A, capture
 from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
@@ -17,6 +16,7 @@ from scapy.utils import PcapNgWriter, PcapWriter
 from testbed.fabric import pcapng
 from testbed.observe.decoding.capture_files import Source
 from testbed.observe.decoding.capture_reader import BrokenCaptureError, CaptureReader, Frame, Interface
+from tests.unit.observe.emp_captures import LINK, A, capture
 
 TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=20)
 FRAMES = st.lists(

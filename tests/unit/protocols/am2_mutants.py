@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-from mutants import Mutant
 
 from protocols.am2 import card, page, receiver
 from protocols.am2.codec import REASON_NONE
@@ -19,6 +18,7 @@ from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.transport import Incoming, Outgoing, Packet, Sending, Sight
 from protocols.am2.turns import Turns
+from tests.unit.protocols.mutants import Mutant
 
 
 def one_bit(patch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from mutants import Mutant
 
 from protocols.core.memory import HostMemory
 from protocols.emp.card import Card, Lane, Peer
 from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender, Sending
+from tests.unit.protocols.mutants import Mutant
 
 _HALF = 1 << 31
 

@@ -6,8 +6,6 @@ import random
 import tracemalloc
 
 import pytest
-from am2_card import TAG
-from am2_sharing import HEAP, Shared
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import (
@@ -21,6 +19,8 @@ from protocols.am2.codec import (
 )
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
+from tests.unit.protocols.am2_shared_nic import HEAP, Shared
+from tests.unit.protocols.am2_single_nic import TAG
 
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
 PATIENCE = 50 * MILLISECOND

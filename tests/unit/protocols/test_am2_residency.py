@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from am2_card import TAG, Card
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import (
@@ -17,6 +16,7 @@ from protocols.am2.codec import (
     REASON_OVERRUN,
 )
 from protocols.am2.settings import MILLISECOND, Settings
+from tests.unit.protocols.am2_single_nic import TAG, Card
 
 AT_ONCE = Settings(stay=0)
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT

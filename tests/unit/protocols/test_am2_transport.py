@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from am2_card import ADDRESSES, TAG, Card
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
 from protocols.myrinet.envelope import sealed
+from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, Card
 
 FEW = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)
 

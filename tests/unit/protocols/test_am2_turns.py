@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable
 from random import SystemRandom
 
-import am2_turns
 import pytest
-from am2_mutants import TURNS
-from mutants import Mutant, searched
+
+from tests.unit.protocols import am2_scheduler_floods
+from tests.unit.protocols.am2_mutants import TURNS
+from tests.unit.protocols.mutants import Mutant, searched
 
 FIRST = SystemRandom().randrange(2**32) if os.environ.get("TESTBED_LONG") else 0
 
 
 def test_nobody_waits_longer_than_all_others_turns_whatever_they_have_to_send() -> None:
-    assert max(am2_turns.run(seed) for seed in range(FIRST, FIRST + 100)) > 16
+    assert max(am2_scheduler_floods.run(seed) for seed in range(FIRST, FIRST + 100)) > 16
 
 
 @pytest.mark.parametrize("mutant", TURNS, ids=str)
 def test_random_floods_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    record_property("note", f"AM-II's turns: {searched(mutant, am2_turns.run, FIRST, 100)}")
+    record_property("note", f"AM-II's turns: {searched(mutant, am2_scheduler_floods.run, FIRST, 100)}")

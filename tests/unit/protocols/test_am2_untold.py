@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from am2_card import ADDRESSES, Card
 
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, REASON_RESTARTED
@@ -11,6 +10,7 @@ from protocols.am2.firmware import Firmware
 from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
+from tests.unit.protocols.am2_single_nic import ADDRESSES, Card
 
 QUICK = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3, detour=10 * MILLISECOND)
 GIVEN_UP = 20 * MILLISECOND

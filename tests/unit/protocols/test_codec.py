@@ -9,9 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
-import made_up_frames
 import pytest
-from frame_strategies import PACKAGES, binding, dissected, drawn_frames, frames_of, on_a_link, own_layers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.fields import ByteField, IntField, LEShortField, StrField, XShortField
@@ -22,11 +20,21 @@ from protocols.core.codegen import codec, generate
 from protocols.core.malformed import MalformedError
 from testbed.fates.header_fields import locate
 from testbed.fates.headers import standard_fields
+from tests.unit.protocols import synthetic_frames
+from tests.unit.protocols.frame_strategies import (
+    PACKAGES,
+    binding,
+    dissected,
+    drawn_frames,
+    frames_of,
+    on_a_link,
+    own_layers,
+)
 
 
-def made_up_codec() -> ModuleType:
-    module = ModuleType("made_up_codec")
-    exec(generate(made_up_frames, "the tests"), module.__dict__)
+def synthetic_codec() -> ModuleType:
+    module = ModuleType("synthetic_codec")
+    exec(generate(synthetic_frames, "the tests"), module.__dict__)
     return module
 
 
@@ -35,7 +43,7 @@ def checked_in(package: str) -> ModuleType:
     return sys.modules[f"{package}.codec"]
 
 
-MODULES = [(frames_of(package), checked_in(package)) for package in PACKAGES] + [(made_up_frames, made_up_codec())]
+MODULES = [(frames_of(package), checked_in(package)) for package in PACKAGES] + [(synthetic_frames, synthetic_codec())]
 _STACKS = [
     pytest.param(frames, codec, stack, id=f"{frames.__name__}-{stack}")
     for frames, codec in MODULES
@@ -226,7 +234,7 @@ def test_rules_find_every_field_where_it_is(
 
 def test_flags_have_names_in_rules() -> None:
     fields = standard_fields()
-    codec = made_up_codec()
+    codec = synthetic_codec()
     fields.register("it", codec.ETHERTYPE, codec.FIELDS, codec.FLOW)
     frame = codec.pack_order(bytes(6), bytes(6), 0xFFF, codec.FLAGS_LAST, 0xFF, 0xFFFF)
     located = locate(frame)
@@ -241,7 +249,7 @@ def test_a_codec_does_without_scapy(package: str) -> None:
 
 
 def test_a_number_that_does_not_fit_its_field_is_not_packed() -> None:
-    codec = made_up_codec()
+    codec = synthetic_codec()
     with pytest.raises(struct.error):
         codec.pack_order(bytes(6), bytes(6), 0, 0, 0x100, 0)
 
@@ -262,13 +270,13 @@ def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field(
         fields_desc = [LEShortField("size", 0)]  # noqa: RUF012
 
     class Crooked(Packet):
-        fields_desc = [made_up_frames.BitField("bits", 0, 5), XShortField("number", 0)]  # noqa: RUF012
+        fields_desc = [synthetic_frames.BitField("bits", 0, 5), XShortField("number", 0)]  # noqa: RUF012
 
     class Short(Packet):
-        fields_desc = [made_up_frames.BitField("bits", 0, 5)]  # noqa: RUF012
+        fields_desc = [synthetic_frames.BitField("bits", 0, 5)]  # noqa: RUF012
 
     class Open(Packet):
-        fields_desc = [made_up_frames.BitEnumField("kind", 1, 8, {1: "CALL"})]  # noqa: RUF012
+        fields_desc = [synthetic_frames.BitEnumField("kind", 1, 8, {1: "CALL"})]  # noqa: RUF012
 
     class Alone(Packet):
         fields_desc = [IntField("number", 0)]  # noqa: RUF012
@@ -285,11 +293,11 @@ def test_a_layer_that_no_codec_can_be_made_for_is_an_error_that_names_the_field(
 
 
 def test_a_beginning_that_not_all_frames_have_is_an_error() -> None:
-    layers = made_up_frames.Base, made_up_frames.Call
-    assert "PREFIX is 'nothing', which is no field" in refused("made_up_frames", *layers, PREFIX="nothing")
-    assert "id ends no beginning" in refused("made_up_frames", *layers, PREFIX="id", CHECK="id")
+    layers = synthetic_frames.Base, synthetic_frames.Call
+    assert "PREFIX is 'nothing', which is no field" in refused(synthetic_frames.__name__, *layers, PREFIX="nothing")
+    assert "id ends no beginning" in refused(synthetic_frames.__name__, *layers, PREFIX="id", CHECK="id")
 
 
 def test_a_length_that_two_layers_have_is_an_error() -> None:
-    layers = made_up_frames.Base, made_up_frames.Call, made_up_frames.More
-    assert "several layers have a field id" in refused("made_up_frames", *layers, LENGTH="id")
+    layers = synthetic_frames.Base, synthetic_frames.Call, synthetic_frames.More
+    assert "several layers have a field id" in refused(synthetic_frames.__name__, *layers, LENGTH="id")

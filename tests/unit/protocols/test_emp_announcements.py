@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from emp_talk import counted, hosts, nics, said
-from pair import ListNic, Wires
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent
@@ -14,6 +12,8 @@ from protocols.emp.apart import Nic, apart
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError, plug
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import counted, hosts, nics, said
+from tests.unit.protocols.list_wires import ListNic, Wires
 
 TOLD = ["restarted 0.0"]
 MAX = 9

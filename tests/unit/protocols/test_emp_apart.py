@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from emp_talk import nics, said
-
 from protocols.core.firmware import Adapter
 from protocols.core.memory import HostMemory, SharedReachable
 from protocols.core.split_memory import SharedActions
@@ -14,6 +12,7 @@ from protocols.emp import codec
 from protocols.emp.apart import Nic
 from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import nics, said
 
 
 class Sent:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from emp_talk import TIMEOUT, accounted, acknowledgement, content, counted, data, header, nics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.emp import codec
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import TIMEOUT, accounted, acknowledgement, content, counted, data, header, nics
 
 
 def a_dialogue() -> list[bytes]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from emp_talk import TIMEOUT, content, counted, nics, said
 
 from protocols.emp.card import NO_QUEUE, NO_RECEIVING
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counted, nics, said
 
 PAGE = 4096
 FIRST = 1500 - 28 - 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from emp_talk import TIMEOUT, content, counted, nics
 
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import PAGE, HostMemory, Page
@@ -15,6 +14,7 @@ from protocols.emp.descriptors import Descriptors, list_of, unpack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import ANY_SOURCE, DescriptorsExhaustedError, EmpError, TruncatedError
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counted, nics
 
 
 def test_there_are_640_and_the_641st_transfer_is_told_so() -> None:

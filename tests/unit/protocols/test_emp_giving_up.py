@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from emp_talk import TIMEOUT, acknowledgement, counted, nics, said
 
 from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import TIMEOUT, acknowledgement, counted, nics, said
 
 FULL = 1472
 

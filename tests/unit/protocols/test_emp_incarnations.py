@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from emp_talk import A_TIME, hosts, nics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import FIRST
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, Received
+from tests.unit.protocols.emp_dialogue import A_TIME, hosts, nics
 
 ROOM = 4000
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from emp_talk import content, counted, data, header, nics
-from pair import Wires
 
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import Endpoint
+from tests.unit.protocols.emp_dialogue import content, counted, data, header, nics
+from tests.unit.protocols.list_wires import Wires
 
 
 def acquainted() -> tuple[Wires, list[Endpoint]]:

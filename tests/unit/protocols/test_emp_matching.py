@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from emp_talk import TIMEOUT, content, counted, nics, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, any_tag
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counted, nics, said
 
 
 def test_a_message_goes_to_the_receive_with_its_tag_and_source() -> None:

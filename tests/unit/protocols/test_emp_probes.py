@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from emp_talk import TIMEOUT, content, hosts, nics
 
 from protocols.core.completion import Completion
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, Found, Received, TakenBackError, any_tag
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, nics
 
 
 def found(probe: Completion[Found | None]) -> tuple[int, int, int] | None:

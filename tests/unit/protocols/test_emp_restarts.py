@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from emp_talk import A_TIME, TIMEOUT, acknowledgement, content, counted, header, hosts, nics, said
-from pair import Wires
 
 from protocols.core.firmware import FIRST
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import (
+    A_TIME,
+    TIMEOUT,
+    acknowledgement,
+    content,
+    counted,
+    header,
+    hosts,
+    nics,
+    said,
+)
+from tests.unit.protocols.list_wires import Wires
 
 FULL = 1472
 

@@ -9,14 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
 
-import emp_schedules
 import pytest
-from emp_mutants import MUTANTS
-from emp_talk import accounted
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mutants import Mutant, found, searched
-from pair import Wires
+
+from tests.unit.protocols import emp_random_schedules
+from tests.unit.protocols.emp_dialogue import accounted
+from tests.unit.protocols.emp_mutants import MUTANTS
+from tests.unit.protocols.list_wires import Wires
+from tests.unit.protocols.mutants import Mutant, found, searched
 
 
 def counts(wires: Wires, name: str) -> list[int]:
@@ -26,7 +27,7 @@ def counts(wires: Wires, name: str) -> list[int]:
 @settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1))
 def test_every_message_arrives_once_and_in_order_and_nothing_is_left_over(seed: int) -> None:
-    wires = emp_schedules.run(seed).wires
+    wires = emp_random_schedules.run(seed).wires
     for number in range(len(wires.agents)):
         assert counts(wires, "frames_received")[number] == accounted(wires, number)
     assert sum(counts(wires, "messages_sent")) == sum(counts(wires, "messages_received"))
@@ -39,33 +40,32 @@ def test_every_message_arrives_once_and_in_order_and_nothing_is_left_over(seed: 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_seed_says_the_same_twice(seed: int) -> None:
-    assert emp_schedules.run(seed).digest.digest() == emp_schedules.run(seed).digest.digest()
+    assert emp_random_schedules.run(seed).digest.digest() == emp_random_schedules.run(seed).digest.digest()
 
 
 def test_a_seed_says_the_same_in_another_process() -> None:
     """Nothing hangs on the order of hashes or on addresses in memory."""
-    here = Path(__file__).parent
     said = {
         subprocess.run(
-            [sys.executable, str(here / "emp_schedules.py"), "11"],
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{here}{os.pathsep}{here.parents[2]}"},
+            [sys.executable, "-m", emp_random_schedules.__name__, "11"],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[3])},
             check=True,
             capture_output=True,
             text=True,
         ).stdout
         for seed in ("1", "2")
     }
-    assert said == {emp_schedules.run(11).digest.hexdigest()}
+    assert said == {emp_random_schedules.run(11).digest.hexdigest()}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """With fresh seeds in a long run. A case finds each mistake with a chance above a tenth (measured: 22 to 95 %)."""
     seed = SystemRandom().randrange(2**32) if os.environ.get("TESTBED_LONG") else 0
-    record_property("note", f"EMP between lists: {searched(mutant, emp_schedules.run, seed, 400)}")
+    record_property("note", f"EMP between lists: {searched(mutant, emp_random_schedules.run, seed, 400)}")
 
 
 def test_the_same_seeds_find_nothing_without_a_mistake() -> None:
     nothing = Mutant("no mistake", "nothing is wrong", lambda patch: None)  # noqa: ARG005
     with pytest.raises(AssertionError, match="do not find that nothing is wrong"):
-        found(nothing, emp_schedules.run, 0, 20)
+        found(nothing, emp_random_schedules.run, 0, 20)

@@ -7,11 +7,11 @@ from copy import copy
 from dataclasses import asdict
 
 import pytest
-from emp_talk import TIMEOUT, content, nics, said
-from pair import Wires
 
 from protocols.emp import codec
 from protocols.emp.settings import Settings
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, nics, said
+from tests.unit.protocols.list_wires import Wires
 
 FIRST = 1500 - 28 - 16
 FULL = 1500 - 28

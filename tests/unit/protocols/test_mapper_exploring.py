@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from myrinets import Cable, Myrinet, address, plugged
 
 from protocols.am2.mapper.explorer import explore
 from protocols.am2.mapper.network_map import ContradictionError, Port, Topology
 from protocols.am2.mapper.prober import Answer, Found, Probe
+from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, plugged
 
 # Two ways lead to switch d, which has a neighbour of its own; only a has a host.
 DIAMOND = plugged([(0, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e")])

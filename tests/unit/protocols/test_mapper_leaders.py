@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from myrinets import Myrinet, address, plugged, ring, star
 
 from protocols.am2.mapper import codec
 from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, Station
 from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.myrinet.envelope import sealed
+from tests.unit.protocols.mapper_networks import Myrinet, address, plugged, ring, star
 
 
 def leaders(network: Myrinet) -> list[int]:

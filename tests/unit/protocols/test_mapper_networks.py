@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 import pytest
-from myrinets import Cable, Myrinet, fat_tree, plugged, random_network, ring, star, torus
 
 from protocols.am2.mapper.settings import MILLISECOND, Settings
 from testbed.spec.now import now_cables
+from tests.unit.protocols.mapper_networks import Cable, Myrinet, fat_tree, plugged, random_network, ring, star, torus
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 GRAPHS = 500 if LONG else 50

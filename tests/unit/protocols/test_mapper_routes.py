@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from myrinets import Cable, Myrinet, address, fat_tree, random_network
 from scapy.layers.l2 import Ether
 
 from protocols.am2.mapper import codec
@@ -21,6 +20,7 @@ from protocols.am2.mapper.routes import Routing
 from protocols.am2.mapper.settings import Settings
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import back, crc8, opened, route_bytes, route_of, sealed
+from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, fat_tree, random_network
 
 ROUTES = st.lists(st.integers(-32, 31), max_size=20).map(tuple)
 

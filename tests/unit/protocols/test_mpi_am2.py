@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from am2_nodes import Nodes, failure
-from devices import Am2Ranks
 
 from protocols.am2 import codec
 from protocols.am2.plug import plug
@@ -17,6 +15,8 @@ from protocols.mpi.am2.pairs import WINDOW
 from protocols.mpi.am2.staging_area import FOR_ONE, SLOT, SLOTS, Staging
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
+from tests.unit.protocols.mpi_devices import Am2Ranks
 
 IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
 LONG = bytes(range(256)) * (4 * SLOT // 256)  # twice what one message has of the staging region

@@ -6,7 +6,6 @@ may still come; and once all is calm, and all have noticed whom they have lost, 
 
 from __future__ import annotations
 
-from am2_nodes import Nodes, failure
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from protocols.core.completion import Completion
 from protocols.mpi import ANY_SOURCE, ERR_PROC_FAILED
 from protocols.mpi.device import Receipt
 from protocols.mpi.mpi_errors import Envelope, MPIError
+from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
 
 COUNT = 3
 SIZES = [8, 33, 500, 4000, 20_000, 150_000]

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from types import ModuleType
 
 import pytest
-from programs import StuckError
-from ranks import Ranks
 
 from protocols.emp.settings import Settings
 from protocols.mpi import blocking_calls, comm, mpi_messages, requests
@@ -18,6 +16,8 @@ from protocols.mpi.send_buffer import SendBuffer
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.mpi import MPI
 from testbed.mpi.mpi_programs import Program
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.host_programs import StuckError
 
 
 def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:

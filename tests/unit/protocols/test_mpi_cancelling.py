@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from devices import RanksOf, everywhere
-from ranks import Ranks
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, ERR_REQUEST, Comm, Request, Status
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 
 async def nothing(_: Comm) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from devices import RanksOf, everywhere
 
 from protocols.mpi import ANY_SOURCE, COMM_NULL, ERR_ARG, ERR_COMM, ERR_OTHER, UNDEFINED, Comm, Message, Status
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])

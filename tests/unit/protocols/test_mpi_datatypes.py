@@ -6,10 +6,8 @@ from array import array
 
 import numpy as np
 import pytest
-from devices import everywhere
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks import Ranks
 
 from protocols.emp.host import Endpoint
 from protocols.emp.settings import Settings
@@ -29,6 +27,8 @@ from protocols.mpi import (
 from protocols.mpi.buffers import readable
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.pieces import gathered
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.mpi_devices import everywhere
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from ranks import Ranks
 
 from protocols.core.completion import Completion
 from protocols.emp.settings import Settings
 from protocols.mpi import ERR_NO_MEM, ERR_TRUNCATE, Comm, Request
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import Envelope, MPIError
+from tests.unit.protocols.emp_ranks import Ranks
 
 
 class Sparse:

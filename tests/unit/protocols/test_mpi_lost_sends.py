@@ -6,13 +6,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import pytest
-from am2_nodes import Nodes, failure
 
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, PROC_NULL, Comm, Request
 from protocols.mpi.device import Dispatch
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.send_buffer import SendBuffer
+from tests.unit.protocols.am2_mpi_nodes import Nodes, failure
 
 IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)
 ALIKE = pytest.mark.parametrize("size", [40, 20, 3000], ids=["in two words", "short", "in fragments"])

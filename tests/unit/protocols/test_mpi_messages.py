@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from devices import RanksOf, everywhere
-from programs import StuckError
-from ranks import Ranks
 
 from protocols import mpi
 from protocols.emp.settings import Settings
@@ -29,6 +26,9 @@ from protocols.mpi import (
     Status,
 )
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.host_programs import StuckError
+from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 TOO_GREAT = 1 << 40
 """Stands for the first tag that a device has not."""

@@ -10,17 +10,17 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from devices import Am2Ranks
 from hypothesis import event, given
 from hypothesis import strategies as st
-from ranks import Ranks
-from settled import by_library
 
 from protocols.am2.settings import MAX_SEQUENCES
 from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Message, Request, Status
 from protocols.mpi.requests import Turn
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.mpi_devices import Am2Ranks
+from tests.unit.protocols.nicless_endpoints import by_library
 
 KINDS = ("send", "ssend", "receive", "iprobe", "improbe", "cancel", "turns")
 Step = tuple[str, int, int]

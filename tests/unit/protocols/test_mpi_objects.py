@@ -6,14 +6,14 @@ import pickle
 
 import numpy as np
 import pytest
-from devices import RanksOf, everywhere
-from programs import StuckError
-from ranks import Ranks
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ERR_COUNT, ERR_PROC_FAILED, ERR_TYPE, Comm, Request, Status
 from protocols.mpi.device import FIRST
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.host_programs import StuckError
+from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 HEAD = 16
 LARGEST_IN_ONE = FIRST - HEAD - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from devices import everywhere
-from programs import StuckError
-from ranks import Ranks
-from settled import DescriptorsOnly, by_library
 
 from protocols.mpi import (
     ANY_SOURCE,
@@ -22,6 +18,10 @@ from protocols.mpi import (
 )
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.host_programs import StuckError
+from tests.unit.protocols.mpi_devices import everywhere
+from tests.unit.protocols.nicless_endpoints import DescriptorsOnly, by_library
 
 Kind = Callable[[int], Ranks]
 

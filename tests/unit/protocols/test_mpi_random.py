@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from devices import Am2Ranks
 from hypothesis import event, given
 from hypothesis import strategies as st
-from ranks import Ranks
 
 from protocols.am2.settings import MAX_SEQUENCES
 from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Request, Status
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.mpi_devices import Am2Ranks
 
 SIZES = [0, 1, 4, 1456, 1457, 4070, 4096, 4097, 10_000]
 AM2_SIZES = [0, 1, 33, 35, 511, 1400, 4096, 10_000, 140_000]

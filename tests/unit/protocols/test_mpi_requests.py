@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from devices import RanksOf, everywhere
 
 from protocols.mpi import (
     ANY_SOURCE,
@@ -20,6 +19,7 @@ from protocols.mpi import (
     Status,
 )
 from protocols.mpi.mpi_errors import MPIError
+from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 
 
 @pytest.mark.parametrize("synchronous", [False, True])

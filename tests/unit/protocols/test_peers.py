@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pair import ListNic, Wires
 
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import FIRST, Adapter
 from protocols.core.peers import Loopback, Peer, Peers, Standing
 from protocols.emp.host import plug
+from tests.unit.protocols.list_wires import ListNic, Wires
 
 ADDRESSES = tuple(bytes([2, 0, 0, 0, 0, number]) for number in range(4))
 A_TIME = 700_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import ModuleType
 
 import pytest
-from frame_strategies import drawn_frames
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_codec import MODULES
 
 from protocols.core.malformed import MalformedError
 from protocols.core.scapy_codec import scapy_codec
+from tests.unit.protocols.frame_strategies import drawn_frames
+from tests.unit.protocols.test_codec import MODULES
 
 EVERY_STACK = pytest.mark.parametrize(
     ("frames", "codec", "by_scapy", "stack"),

@@ -7,11 +7,11 @@ import os
 import random
 
 import pytest
-from am2_side_by_side import Cluster, Course, Host
 
 from protocols.am2.host.am_errors import Status
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
+from tests.unit.runtime.am2_shared_cluster import Cluster, Course, Host
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0

@@ -8,11 +8,11 @@ import random
 import struct
 
 import pytest
-from am2_side_by_side import HEAP, Cluster, attached
 
 from protocols.am2 import page as layout
 from protocols.am2.settings import MILLISECOND, Settings
 from testbed.runtime.shared.functions import Attached
+from tests.unit.runtime.am2_shared_cluster import HEAP, Cluster, attached
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0

@@ -6,12 +6,12 @@ from collections import Counter, deque
 
 import pytest
 from hypothesis import given, settings
-from strategies import descriptions
 
 from testbed.spec.layout import End, Layout, Switch
 from testbed.spec.model import Description, Link, Node
 from testbed.spec.model import Switch as Said
 from testbed.spec.resolver import resolve
+from tests.unit.spec.cluster_strategies import descriptions
 
 
 class Network:

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 from hypothesis import given, settings
-from strategies import descriptions
 
 from testbed.spec.graphviz import to_dot
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.loader import load, parse, topologies
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
+from tests.unit.spec.cluster_strategies import descriptions
 
 
 @pytest.mark.parametrize("name", [name for name, _ in topologies()])

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import descriptions, edits
 
 from testbed.errors import DescriptionError
 from testbed.spec.layout import End, Impairment, Layout, Nic, Route
@@ -18,6 +17,7 @@ from testbed.spec.model import Nic as SaidNic
 from testbed.spec.model import Switch as SaidSwitch
 from testbed.spec.resolver import resolve
 from testbed.spec.wiring import wire
+from tests.unit.spec.cluster_strategies import descriptions, edits
 
 
 def nics(layout: Layout) -> dict[End, Nic]:

@@ -9,7 +9,6 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import descriptions
 
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.spec.layout_json import from_json, to_json
@@ -17,6 +16,7 @@ from testbed.spec.model import Description, Link, Node
 from testbed.spec.resolver import resolve
 from testbed.spec.selection import expand_tags, node_of, nodes_of
 from testbed.spec.toml_writer import json_schema, to_toml
+from tests.unit.spec.cluster_strategies import descriptions
 
 TEXT = """
 name = "racks"

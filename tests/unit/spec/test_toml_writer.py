@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import descriptions
 
 from testbed.spec import units
 from testbed.spec.loader import load, parse, topologies
 from testbed.spec.model import Defaults, Description, Impairments, Link, Nic, Node, Switch
 from testbed.spec.toml_writer import json_schema, to_toml
+from tests.unit.spec.cluster_strategies import descriptions
 
 _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 

@@ -19,7 +19,7 @@ def suite(tmp_path: Path) -> Path:
     folder = tmp_path / "tests"
     (folder / "live").mkdir(parents=True)
     (folder / "unit").mkdir()
-    for name in ("conftest.py", "requirements.py", "parts.py"):
+    for name in ("__init__.py", "conftest.py", "requirements.py", "parts.py"):
         shutil.copy(TESTS / name, folder)
     rules = (folder / "parts.py").read_text()
     assert "MAX_MEMORY = 10**9\n" in rules

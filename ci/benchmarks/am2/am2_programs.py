@@ -1,0 +1,150 @@
+"""What runs in the two nodes: host programs of AM-II that ask and answer with four words, and that send bulk messages."""
+
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from benchmarks.harness.host_programs import PING, PONG, Quantiles, emp_ping, emp_pong, quantiles, warm_up
+from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.endpoint_names import EndpointName
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.token import Token
+from testbed.runtime.nodes.places import Here
+
+LARGE = 1 << 20  # bytes of a bulk message
+_TAG = 7
+_WORDS = (1, 2, 3, 4)
+_ASK, _ANSWER, _FILL, _FILLED, _END = range(1, 6)
+_AGAIN = 10_000_000  # ns until it is tried again whether the other node has its endpoint
+
+Program = Callable[..., Coroutine[Any, None, object]]
+
+
+class Asking:
+    """The endpoint of the node that asks."""
+
+    def __init__(self, am: ActiveMessages, peer: int) -> None:
+        self.endpoint = endpoint = am.allocate_bundle().allocate_endpoint()
+        self.answers = 0
+        self.returned = 0
+        endpoint.tag = _TAG
+        endpoint.set_handler(_ANSWER, self._answered)
+        endpoint.set_handler(_FILLED, self._answered)
+        endpoint.error_handler = self._back
+        endpoint.map(0, EndpointName(peer, 0), _TAG)
+
+    async def begin(self, node: Here) -> None:
+        """Until the other node has its endpoint."""
+        while not self.answers:
+            before = self.returned
+            await self.endpoint.request(0, _ASK, *_WORDS)
+            while self.returned == before and not self.answers:
+                await self.some()
+            if self.returned != before:
+                await node.loop.sleep(_AGAIN)
+        self.answers = self.returned = 0
+
+    async def some(self) -> None:
+        """Wait until something has arrived, and handle it."""
+        await self.endpoint.wait()
+        await self.endpoint.poll()
+
+    async def end(self) -> None:
+        await self.endpoint.request(0, _END)
+        answers = self.answers
+        while self.answers == answers:
+            await self.some()
+
+    def _answered(self, _: Token, *words: int) -> None:  # noqa: ARG002
+        self.answers += 1
+
+    def _back(self, _: object) -> None:
+        self.returned += 1
+
+
+async def am_ping(am: ActiveMessages, node: Here, *, count: int) -> Quantiles:
+    """Round trips of four words."""
+    asking, samples, now, used = Asking(am, node.numbers[PONG]), [], time.monotonic_ns, 0
+    endpoint = asking.endpoint
+    await asking.begin(node)
+    for number in range(-warm_up(count), count):
+        if not number:
+            used = time.process_time_ns()
+        begun, answers = now(), asking.answers
+        await endpoint.request(0, _ASK, *_WORDS)
+        while asking.answers == answers:
+            await endpoint.wait()
+            await endpoint.poll()
+        if number >= 0:
+            samples.append(now() - begun)
+    found = quantiles(samples, time.process_time_ns() - used)
+    await asking.end()
+    return found
+
+
+async def am_rate(am: ActiveMessages, node: Here, *, count: int) -> float:
+    """Requests of four words, each answered, as many under way as there are credits; requests/s."""
+    asking = Asking(am, node.numbers[PONG])
+    await asking.begin(node)
+    begun = time.monotonic_ns()
+    for _ in range(count):
+        await asking.endpoint.request(0, _ASK, *_WORDS)
+    while asking.answers < count:
+        await asking.some()
+    found = count * 1e9 / (time.monotonic_ns() - begun)
+    await asking.end()
+    return found
+
+
+async def am_source(am: ActiveMessages, node: Here, *, count: int) -> float:
+    """Bulk messages of 1 MiB, as many under way as there are credits; bit/s, until the last is answered."""
+    asking, data = Asking(am, node.numbers[PONG]), bytes(LARGE)
+    await asking.begin(node)
+    begun = time.monotonic_ns()
+    for _ in range(count):
+        await asking.endpoint.request_bulk(0, _FILL, data, 0)
+    while asking.answers < count:
+        await asking.some()
+    found = count * LARGE * 8e9 / (time.monotonic_ns() - begun)
+    await asking.end()
+    return found
+
+
+async def am_pong(am: ActiveMessages, node: Here) -> None:  # noqa: ARG001
+    """Answers until it is told to end."""
+    endpoint: Endpoint = am.allocate_bundle().allocate_endpoint()
+    ended: list[None] = []
+
+    def end(token: Token) -> None:
+        token.reply(_ANSWER)
+        ended.append(None)
+
+    endpoint.segment = bytearray(LARGE)
+    endpoint.set_handler(_ASK, _answer)
+    endpoint.set_handler(_FILL, _filled)
+    endpoint.set_handler(_END, end)
+    endpoint.tag = _TAG
+    while not ended:
+        await endpoint.wait()
+        await endpoint.poll()
+
+
+def _answer(token: Token, *words: int) -> None:
+    token.reply(_ANSWER, *words)
+
+
+def _filled(token: Token, data: memoryview) -> None:
+    token.reply(_FILLED, len(data))
+
+
+def programs(kind: str, count: int) -> dict[str, Program]:
+    """kind: "emp trip", "am trip", "am rate" or "am bulk"."""
+    found: dict[str, tuple[Program, Program]] = {
+        "emp trip": (partial(emp_ping, count=count), partial(emp_pong, count=count)),
+        "am trip": (partial(am_ping, count=count), am_pong),
+        "am rate": (partial(am_rate, count=count), am_pong),
+        "am bulk": (partial(am_source, count=count), am_pong),
+    }
+    ping, pong = found[kind]
+    return {PING: ping, PONG: pong}

@@ -1,0 +1,84 @@
+"""The product in a warm process of its own: two nodes on one pair of interfaces, two more at a crossbar of Myrinet's, and
+runs in them, as told.
+
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurement` for who asks.
+"""
+
+import json
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.am2.am2_programs import PING, PONG, programs
+from protocols.am2.protocol import PROTOCOL as AM2
+from protocols.emp.protocol import PROTOCOL as EMP
+from testbed import Cluster
+from testbed.controller.runs.agents import agents
+from testbed.errors import TestbedError
+from testbed.spec.elements import Link, Node, Switch
+
+PATIENCE = 3600.0  # s
+PROGRESS = 60.0  # s without any
+SPIN = 10_000_000_000  # ns: for ever
+PAIR, CROSSBAR = "pair", "crossbar"
+
+
+def described() -> dict[str, Cluster]:
+    pair = Cluster.back_to_back()
+    direct = tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)
+    crossbar = Cluster(
+        name=CROSSBAR,
+        nodes=[Node(name=PING), Node(name=PONG)],
+        switches=[Switch(name="s1", kind="myrinet")],
+        links=[Link(ends=[PING, "s1:1"]), Link(ends=[PONG, "s1:2"])],
+    )
+    return {PAIR: pair.model_copy(update={"links": direct}), CROSSBAR: crossbar}
+
+
+class Nodes:
+    def __init__(self) -> None:
+        with ExitStack() as stack:
+            self._clusters = {name: stack.enter_context(cluster.up()) for name, cluster in described().items()}
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def where(self) -> dict[str, Any]:
+        return {
+            node.name: {"namespace": node.namespace, "address": node.address, "mac": node.layout.nics[0].mac}
+            for node in self._clusters[PAIR]
+        }
+
+    def run(self, place: str, kind: str, count: int, spin: bool, cpus: list[int]) -> dict[str, Any]:
+        """One run of `programs`: what the first node has returned, and what made it invalid. spin: never sleep; each node
+        on a processor of its own."""
+        protocol = EMP if kind.startswith("emp") else AM2
+        pinned = dict(zip((PING, PONG), cpus, strict=True)) if spin else None
+        with agents(
+            self._clusters[place], protocol.plug, protocol.ethertype, programs(kind, count),
+            spin=SPIN if spin else 0, cpus=pinned,
+        ) as run:  # fmt: skip
+            outcome = run.wait(PATIENCE, patience=PROGRESS)
+        counted = [report.counted for report in outcome.reports.values()]
+        resent = sum(counts.get("frames_resent", 0) + counts.get("packets_resent", 0) for counts in counted)
+        return {"result": outcome.results.get(PING), "invalid": outcome.invalid, "resent": resent}
+
+
+def main() -> None:
+    nodes = Nodes()
+    acts = {"where": nodes.where, "run": nodes.run}
+    try:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                answer = acts[request.pop("do")](**request)
+            except TestbedError as error:
+                answer = {"error": str(error)}
+            print(json.dumps(answer), flush=True)
+    finally:
+        nodes.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""``ci/bench cluster``: stars against the floor, the commands, running in a node, idle nodes, thousands of nodes."""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable
+
+from benchmarks.cluster import commands, footprint, large_clusters, stars
+from benchmarks.cluster.floor import Floor
+from benchmarks.cluster.tables import star_table
+from benchmarks.cluster.targets import ratios, targets
+from benchmarks.harness import session, tables
+from benchmarks.harness.contenders import Contender, ContenderError
+from benchmarks.harness.ip_batch import IpBatch
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.product import Product
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+
+RUNS_IN_A_NODE = 50
+SUBJECTS = ("stars", "commands", "run", "footprint", "large")
+OUTPUT = REPOSITORY / "results" / "bench-cluster.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--sizes", "2,10,50,100,200,500", "hosts of the stars")
+    session.option(parser, "--repeat", "5", "rounds that count")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+class Bench:
+    """One run: the contenders that this machine has, measured in turn."""
+
+    def __init__(self, options: argparse.Namespace, session: Session) -> None:
+        self.session = session
+        self.repeat = int(options.repeat)
+        self.sizes = [int(size) for size in options.sizes.split(",")]
+        self.subjects = set(options.subjects)
+
+    def run(self) -> None:
+        session = self.session
+        observer = session.stack.enter_context(contextlib.closing(Observer()))
+
+        def made(make: Callable[[], Contender]) -> Contender | None:
+            """A contender, closed at the end; None, and the reason noted, where it cannot be."""
+            try:
+                contender = make()
+            except ContenderError as error:
+                session.failures.append(str(error))
+                return None
+            session.stack.callback(contender.close)
+            return contender
+
+        floor = made(lambda: Floor(session.directory))
+        if "stars" in self.subjects:
+            others = [made(Product), made(lambda: Product(keep=False)), made(lambda: IpBatch(session.directory))]
+            contenders = [one for one in [floor, *others] if one is not None]
+            self._stars(contenders, observer)
+        if "run" in self.subjects:
+            session.attempt("run", lambda: self._run_in_a_node(observer))
+        if "commands" in self.subjects:
+            session.attempt("commands", lambda: commands.measure(self.repeat, observer, session.progress))
+        if "footprint" in self.subjects:
+            session.attempt("footprint", lambda: footprint.measure(floor, self.repeat, observer, session.progress))
+        if "large" in self.subjects:
+            session.attempt("large", lambda: large_clusters.measure(floor, self.repeat, observer, session.progress))
+        self._conclude()
+
+    def _stars(self, contenders: list[Contender], observer: Observer) -> None:
+        """Whoever fails once is left out from then on; the others go on."""
+        for hosts in self.sizes:
+            while contenders:
+                try:
+                    rows = stars.measure(contenders, hosts, self.repeat, observer, self.session.progress)
+                except stars.FailedError as failed:
+                    self.session.failures.append(f"star of {hosts}: {failed}")
+                    contenders.remove(failed.contender)
+                    continue
+                self.session.add(rows)
+                break
+
+    def _run_in_a_node(self, observer: Observer) -> list[Row]:
+        with contextlib.closing(Product()) as product:
+            product.up(f"bench-run-{os.getpid()}", 2)
+            ours, theirs = product.compare_run(RUNS_IN_A_NODE)
+            observer.watch(product.namespaces())
+            product.down()
+            observer.wait()
+        settings = {"interleaved": ["node.run", "ip netns exec"], "process": "warm"}
+        return [
+            Row("run in a node", name, "true", 2, "s", tuple(samples), settings)
+            for name, samples in (("node.run", ours), ("ip netns exec", theirs))
+        ]
+
+    def _conclude(self) -> None:
+        rows, console = self.session.rows, self.session.console
+        found = targets(rows)
+        for ratio in ratios(rows):
+            self.session.add_result({"subject": "ratio", **dataclasses.asdict(ratio)})
+        self.session.conclude(found)
+        console.print(star_table(rows))
+        if others := [row for row in rows if row.subject != "star"]:
+            console.print(tables.row_table("Commands, running in a node, footprint, thousands of nodes", others))
+        console.print(tables.target_table(found))
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("cluster", options.output, lambda session: Bench(options, session).run())

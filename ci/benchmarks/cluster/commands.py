@@ -1,0 +1,61 @@
+"""The product's commands on a star: wall and CPU time of each, and a star that the command brings up."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+
+from benchmarks.harness.command_line import Exit, command, run
+from benchmarks.harness.contenders import named_namespaces
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.rows import Row
+
+HOSTS = 100
+WALL, CPU = "start to exit", "CPU"
+
+
+class ByCommand:
+    """A star that the command brought up, until the body ends; taken down and settled then."""
+
+    def __init__(self, name: str, observer: Observer, marker: str = "", hosts: int = HOSTS) -> None:
+        self.name, self.hosts = name, hosts
+        self._observer, self._marker = observer, marker
+        self.up = self.down = Exit(0.0, 0.0)
+
+    def __enter__(self) -> "ByCommand":
+        self.up = run([*command(), "up", f"star-{self.hosts}", "--name", self.name], self._marker)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._observer.watch(named_namespaces(self.name))
+        self.down = run([*command(), "down", "--name", self.name])
+        self._observer.wait()
+
+
+def measure(repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
+    """Every command `repeat` times, by turns, after one round that is not counted."""
+    samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    name = f"bench-command-{os.getpid()}"
+    testbed = command()
+
+    def note(turn: int, label: str, hosts: int, done: Exit) -> None:
+        if turn:
+            samples[label, WALL, hosts].append(done.wall)
+            samples[label, CPU, hosts].append(done.cpu)
+
+    for turn in range(repeat + 1):
+        progress(f"commands: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        note(turn, "testbed --help", 0, run([*testbed, "--help"]))
+        star = ByCommand(name, observer)
+        with star:
+            note(turn, "testbed status --json", HOSTS, run([*testbed, "status", "--name", name, "--json"]))
+            note(turn, "testbed status", HOSTS, run([*testbed, "status", "--name", name]))
+            inside = [*testbed, "exec", "--name", name, "n1", "--", "true"]
+            note(turn, "testbed exec n1 -- true", HOSTS, run(inside))
+            again = [*testbed, "up", f"star-{HOSTS}", "--name", name]
+            note(turn, f"testbed up star-{HOSTS}, already up", HOSTS, run(again))
+        note(turn, f"testbed up star-{HOSTS}", HOSTS, star.up)
+        note(turn, "testbed down", HOSTS, star.down)
+    return [
+        Row("command", label, measured, hosts, "s", tuple(values), {"repeat": repeat, "command": testbed})
+        for (label, measured, hosts), values in samples.items()
+    ]

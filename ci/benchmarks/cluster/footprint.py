@@ -1,0 +1,93 @@
+"""What an idle node costs: kernel memory, state, processes. Measured on a star that the command brought up.
+
+Memory is taken from /proc/meminfo before and after: the fall of MemAvailable, and beside it the growth of
+Slab + Percpu + KernelStack + PageTables, which no page cache and no process blurs.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.cluster.commands import HOSTS, ByCommand
+from benchmarks.cluster.stars import cluster_name
+from benchmarks.harness.contenders import NAMES, Contender, named_namespaces
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.rows import Row
+
+AVAILABLE, KERNEL = "memory per node, MemAvailable", "memory per node, kernel's own"
+STATE, PROCESSES, IN_NODES = "state per node", "processes left running", "processes in idle nodes"
+
+
+def memory() -> dict[str, int]:
+    """Bytes by measure; both grow with what is used."""
+    found = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        found[name] = int(value.split()[0]) * 1024
+    own = sum(found.get(name, 0) for name in ("Slab", "Percpu", "KernelStack", "PageTables"))
+    return {AVAILABLE: -found["MemAvailable"], KERNEL: own}
+
+
+def state_bytes(cluster: str) -> int:
+    """The sizes of all files below /run that carry the cluster's name in their path, namespaces left out."""
+    total = 0
+    for directory, directories, files in os.walk("/run"):
+        if Path(directory) == Path("/run"):
+            directories[:] = [name for name in directories if name != NAMES.name]
+        paths = [Path(directory, name) for name in files]
+        total += sum(path.lstat().st_size for path in paths if cluster in str(path))
+    return total
+
+
+def processes(cluster: str, marker: str) -> tuple[int, int]:
+    """How many processes descend from the command that was given `marker`; how many are in the namespaces."""
+    wanted = f"TESTBED_BENCH={marker}".encode()
+    inside = {os.stat(path).st_ino for path in named_namespaces(cluster)}
+    descended = within = 0
+    for directory in Path("/proc").iterdir():
+        if not directory.name.isdigit():
+            continue
+        try:
+            within += os.stat(directory / "ns/net").st_ino in inside
+            descended += wanted in (directory / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended, or is a kernel thread
+    return descended, within
+
+
+def measure(floor: Contender | None, repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
+    """The product's rows, and the floor's memory beside them."""
+    samples: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    name = f"bench-footprint-{os.getpid()}"
+    for turn in range(repeat + 1):
+        progress(f"footprint: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        values: list[tuple[str, str, str, float]] = []
+        before = memory()
+        with ByCommand(name, observer, marker=name):
+            values += _grown("testbed", before)
+            state, (running, inside) = state_bytes(name), processes(name, name)
+        values += [
+            ("testbed", STATE, "B", state / HOSTS),
+            ("testbed", PROCESSES, "1", running),
+            ("testbed", IN_NODES, "1", inside),
+        ]
+        if floor is not None:
+            before = memory()
+            floor.up(cluster_name(floor), HOSTS)
+            values += _grown(floor.name, before)
+            observer.watch(floor.namespaces())
+            floor.down()
+            observer.wait()
+        for contender, measured, unit, value in values if turn else ():
+            samples[contender, measured, unit].append(value)
+    return [
+        Row("footprint", contender, measured, HOSTS, unit, tuple(found), {"repeat": repeat})
+        for (contender, measured, unit), found in samples.items()
+    ]
+
+
+def _grown(contender: str, before: dict[str, int]) -> list[tuple[str, str, str, float]]:
+    """By how much memory has grown per node."""
+    after = memory()
+    return [(contender, name, "B", (after[name] - before[name]) / HOSTS) for name in after]

@@ -1,0 +1,69 @@
+"""Clusters of thousands: a description of 10,000 nodes checked, and a star of 1,000 brought up by the command and by the
+floor in turn."""
+
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.cluster.commands import CPU, WALL, ByCommand
+from benchmarks.cluster.floor import Floor
+from benchmarks.cluster.stars import BRING_UP
+from benchmarks.harness import command_line
+from benchmarks.harness.command_line import run
+from benchmarks.harness.namespace_teardown import Observer
+from benchmarks.harness.rows import Row
+
+NODES, HOSTS = 10_000, 1_000
+BESIDE = "floor, beside the command"
+UP = f"testbed up star-{HOSTS}"
+
+
+def written(nodes: int, racks: int = 10) -> str:
+    """A description without a shape: hosts on switches in a row."""
+    parts = [f'name = "written-{nodes}"']
+    parts += [f'[[node]]\nname = "host-{number}"' for number in range(nodes)]
+    parts += [f'[[switch]]\nname = "rack-{number}"' for number in range(racks)]
+    parts += [f'[[link]]\nends = ["host-{number}", "rack-{number % racks}"]' for number in range(nodes)]
+    parts += [f'[[link]]\nends = ["rack-{number}", "rack-{number + 1}"]' for number in range(racks - 1)]
+    return "\n".join(parts)
+
+
+DESCRIPTIONS = {
+    "testbed validate, a ring": f'[generate]\nshape = "ring"\nnodes = {NODES}\n',
+    "testbed validate, a fat tree": '[generate]\nshape = "fat-tree"\nk = 32\n',
+    "testbed validate, written out": written(NODES),
+}
+
+
+def measure(floor: Floor | None, repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
+    """`repeat` rounds, after one that is not counted; rows in seconds."""
+    samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+    testbed = command_line.command()
+    with tempfile.TemporaryDirectory() as folder:
+        for number, text in enumerate(DESCRIPTIONS.values()):
+            Path(folder, f"{number}.toml").write_text(text)
+        for turn in range(repeat + 1):
+            progress(f"thousands of nodes: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+            for number, label in enumerate(DESCRIPTIONS):
+                done = run([*testbed, "validate", str(Path(folder, f"{number}.toml"))])
+                if turn:
+                    samples[label, WALL, NODES].append(done.wall)
+                    samples[label, CPU, NODES].append(done.cpu)
+            if floor is not None:
+                least = floor.up(f"bench-large-{os.getpid()}", HOSTS)
+                observer.watch(floor.namespaces())
+                floor.down()
+                observer.wait()
+            with ByCommand(f"bench-large-{os.getpid()}", observer, hosts=HOSTS) as star:
+                pass
+            if turn:
+                samples[UP, WALL, HOSTS].append(star.up.wall)
+                samples[UP, CPU, HOSTS].append(star.up.cpu)
+                if floor is not None:
+                    samples[BESIDE, BRING_UP, HOSTS].append(least.seconds)
+    return [
+        Row("large", label, measured, hosts, "s", tuple(values), {"repeat": repeat, "command": testbed})
+        for (label, measured, hosts), values in samples.items()
+    ]

@@ -1,0 +1,71 @@
+"""Stars brought up and taken down by each contender in turn, A B A B, each settled before the next begins."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from benchmarks.harness.contenders import Contender, ContenderError
+from benchmarks.harness.namespace_teardown import NotSettledError, Observer
+from benchmarks.harness.rows import Row
+
+BRING_UP, TEAR_DOWN, SETTLED = "bring-up", "tear-down", "settled tear-down"
+
+
+class FailedError(Exception):
+    """A contender could not make or unmake its star."""
+
+    def __init__(self, contender: Contender, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.contender = contender
+
+
+def cluster_name(contender: Contender) -> str:
+    """A name that nothing else on the machine has."""
+    return f"bench-{''.join(filter(str.isalnum, contender.name))}-{os.getpid()}"
+
+
+def measure(
+    contenders: Iterable[Contender],
+    hosts: int,
+    repeat: int,
+    observer: Observer,
+    progress: Callable[[str], None],
+) -> list[Row]:
+    """`repeat` rounds of every contender, after one that is not counted; rows in seconds."""
+    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
+    contenders = list(contenders)
+    for turn in range(repeat + 1):
+        for contender in contenders:
+            progress(f"star of {hosts}: {contender.name}, {f'{turn} of {repeat}' if turn else 'warm-up'}")
+            try:
+                found = _once(contender, hosts, observer)
+            except (ContenderError, NotSettledError) as error:
+                raise FailedError(contender, error) from error
+            for measured, seconds in found:
+                if turn:
+                    samples[contender.name, measured].append(seconds)
+    settings = {contender.name: contender.settings for contender in contenders}
+    order = [contender.name for contender in contenders]
+    together = {"repeat": repeat, "interleaved": order}
+    return [
+        Row("star", name, measured, hosts, "s", tuple(values), {**settings[name], **together})
+        for (name, measured), values in samples.items()
+    ]
+
+
+def _once(contender: Contender, hosts: int, observer: Observer) -> Sequence[tuple[str, float]]:
+    up = contender.up(cluster_name(contender), hosts)
+    namespaces = contender.namespaces()
+    if len(namespaces) != hosts + 1:
+        raise ContenderError(
+            f"{contender.name} made {len(namespaces)} namespaces for a star of {hosts}, not {hosts + 1}"
+        )
+    observer.watch(namespaces)
+    down = contender.down()
+    settled = observer.wait()
+    return [
+        (BRING_UP, up.seconds),
+        *up.parts.items(),
+        (TEAR_DOWN, down.seconds),
+        (SETTLED, (settled - down.start) / 1e9),
+    ]

@@ -1,0 +1,86 @@
+"""What bringing clusters up and down must reach, and what the rows say about it."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.cluster import commands, footprint, large_clusters
+from benchmarks.cluster.stars import BRING_UP, SETTLED
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
+
+FLOOR, PRODUCT = "floor", "testbed"
+RATIO_LIMIT, RATIO_FROM = 2.0, 100  # times the floor, from this many hosts on
+FLATNESS_LIMIT, FLATNESS_SIZES = 0.20, (50, 500)  # greatest ratio over least, less one
+VALIDATE_LIMIT = 3.0  # s
+LARGE_RATIO, LARGE_LIMIT = 1.25, 0.5  # times the floor, and s above that
+RUN_LIMIT = 3.0  # times ip netns exec
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A contender against the floor: the ratio of the medians, the least and greatest of any one round."""
+
+    contender: str
+    measure: str
+    hosts: int
+    value: float
+    low: float
+    high: float
+
+
+def ratios(rows: Iterable[Row]) -> list[Ratio]:
+    """Every star row of another contender over the floor's row of the same round."""
+    stars = {(row.contender, row.measure, row.hosts): row for row in rows if row.subject == "star"}
+    found = []
+    for (contender, measure, hosts), row in stars.items():
+        floor = stars.get((FLOOR, measure, hosts))
+        if contender == FLOOR or floor is None:
+            continue
+        turns = [ours / least for ours, least in zip(row.samples, floor.samples, strict=True)]
+        found.append(Ratio(contender, measure, hosts, row.median / floor.median, min(turns), max(turns)))
+    return found
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    against_floor = [ratio for ratio in ratios(rows) if ratio.contender == PRODUCT]
+    found = []
+    for measure in (BRING_UP, SETTLED):
+        values = {ratio.hosts: ratio.value for ratio in against_floor if ratio.measure == measure}
+        for hosts, value in values.items():
+            if hosts >= RATIO_FROM:
+                found.append(Target(f"{measure} of {hosts} hosts over the floor's", RATIO_LIMIT, "×", value))
+        first, last = FLATNESS_SIZES
+        flat = [value for hosts, value in values.items() if first <= hosts <= last]
+        spread = max(flat) / min(flat) - 1 if {first, last} <= values.keys() else None
+        found.append(Target(f"{measure}: the ratio flat from {first} to {last}", FLATNESS_LIMIT, "1", spread))
+
+    def median(contender: str, measure: str) -> float | None:
+        wanted = (contender, measure)
+        return next((row.median for row in rows if (row.contender, row.measure) == wanted), None)
+
+    def above_floor() -> float | None:
+        """How long the command takes beyond its share of the floor, by the rounds' median."""
+        rounds = {row.contender: row.samples for row in rows if row.subject == "large" and row.measure != commands.CPU}
+        turns = zip(rounds.get(large_clusters.UP, ()), rounds.get(large_clusters.BESIDE, ()), strict=False)
+        return statistics.median(found) if (found := [ours - LARGE_RATIO * least for ours, least in turns]) else None
+
+    run, beside = median("node.run", "true"), median("ip netns exec", "true")
+    ratio = run / beside if run is not None and beside is not None else None
+    return [
+        *found,
+        Target("testbed up star-100 (aim)", 0.45, "s", median("testbed up star-100", commands.WALL)),
+        Target("testbed status (aim)", 0.12, "s", median("testbed status", commands.WALL)),
+        Target("testbed status --json, CPU", 0.15, "s", median("testbed status --json", commands.CPU), True),
+        Target("testbed status, CPU", 0.15, "s", median("testbed status", commands.CPU), True),
+        Target("testbed --help", 0.15, "s", median("testbed --help", commands.WALL), True),
+        Target("testbed exec n1 -- true", 0.12, "s", median("testbed exec n1 -- true", commands.WALL), True),
+        Target('node.run(["true"]) over ip netns exec', RUN_LIMIT, "×", ratio),
+        *(
+            Target(f"{label}, {large_clusters.NODES:,} nodes", VALIDATE_LIMIT, "s", median(label, commands.WALL))
+            for label in large_clusters.DESCRIPTIONS
+        ),
+        Target(f"{large_clusters.UP}, beyond {LARGE_RATIO} × the floor's", LARGE_LIMIT, "s", above_floor()),
+        Target("processes in idle nodes", 0, "1", median(PRODUCT, footprint.IN_NODES)),
+        Target("processes left running by up", 0, "1", median(PRODUCT, footprint.PROCESSES)),
+    ]

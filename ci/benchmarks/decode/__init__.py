@@ -1,0 +1,1 @@
+"""``ci/bench decode``: how fast captures are decoded."""

@@ -1,0 +1,168 @@
+"""``ci/bench decode``: how many frames a second a capture is decoded at, and how far behind a file that grows."""
+
+import argparse
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.harness import command_line, session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
+from protocols.emp import codec as emp
+from testbed.fabric import pcapng
+
+OUTPUT = REPOSITORY / "results" / "bench-decode.jsonl"
+TESTBED = "testbed decode"
+WAYS = {
+    "a line for each frame": (),
+    "a line for each frame that a filter lets pass": ("--filter", "emp.type == 3 and direction == backward"),
+    "JSON, all fields that filters know": ("--json",),
+    "each message": ("--messages",),
+    "by Scapy, all fields of all layers": ("-v",),
+}
+BY_SCAPY = 20  # times slower: so many times fewer frames
+RATE = 5_000  # frames a second that a growing file gets
+BEHIND, BUSY, IDLE = (
+    f"behind a file that gets {RATE:,} frames a second",
+    "CPU share meanwhile",
+    "CPU share when it rests",
+)
+BEHIND_LIMIT, IDLE_LIMIT = 0.25, 0.01  # s, and the share of one CPU
+_STEP = 0.01  # s between two writes
+_A, _B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
+_LINK = "n1:eth0--n2:eth0"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "5", "turns that count")
+    session.option(parser, "--frames", "100000", "of the capture that is decoded whole")
+    session.option(parser, "--seconds", "20", "for which a file grows")
+    session.subjects(parser, ("rate", "follow"))
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def head() -> bytes:
+    """What a capture of EMP between two nodes begins with."""
+    nics = pcapng.interface("n1:eth0", _LINK, _A.hex(":")), pcapng.interface("n2:eth0", _LINK, _B.hex(":"))
+    return pcapng.section_header("ci/bench decode") + b"".join(nics)
+
+
+def frame(number: int, when: int) -> bytes:
+    """A message of three frames, each acknowledged; every tenth frame says that it was lost."""
+    message, part = divmod(number // 2, 3)
+    if number % 2:
+        raw = emp.pack_frame(_A, _B, emp.TYPE_ACK, 0, 3, 1, 2, message, part, 0)
+    elif part == 0:
+        raw = emp.pack_message(_B, _A, 0, 3, 1, 2, message, 0, 0, 0, 1, 5, 3_000, message, bytes(1_000))
+    else:
+        raw = emp.pack_frame(_B, _A, emp.TYPE_DATA, 0, 3, 1, 2, message, part, 0, bytes(1_000))
+    met = "" if number % 10 else f"dropped by loss, frame {number} of flow 0x88b5"
+    return pcapng.packet(number % 2, when, raw, "outbound", met)
+
+
+def rate(directory: Path, frames: int, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """Whole captures, from the command's start to its exit."""
+    paths = {}
+    for count in (frames, frames // BY_SCAPY):
+        paths[count] = directory / f"{count}.pcapng"
+        begun = time.time_ns()
+        paths[count].write_bytes(head() + b"".join([frame(number, begun + 1_000 * number) for number in range(count)]))
+    samples: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn in range(repeat + 1):
+        progress(f"rate: {turn} of {repeat}")
+        for way, options in WAYS.items():
+            count = frames // BY_SCAPY if "-v" in options else frames
+            cpu = command_line.run([*command_line.command(), "decode", str(paths[count]), *options]).cpu
+            if turn:
+                samples[way].append(count / cpu)
+    for way, values in samples.items():
+        yield Row("rate", TESTBED, way, 0, "1/s", tuple(values), {"frames": frames, "of": "CPU time, with the start"})
+
+
+def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """A file that grows, and the time from a frame's being written to its line's being there."""
+    path = directory / "grows.pcapng"
+    path.write_bytes(head())
+    came: list[float] = []
+    command = [*command_line.command(), "decode", str(path), "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        stdout = process.stdout
+        assert stdout is not None
+
+        def read() -> None:
+            for _ in stdout:
+                came.append(time.monotonic())
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            written: list[float] = []
+            with path.open("ab", buffering=0) as file:
+                _grow(file.write, written, came, 1)  # until the first line is there it starts
+                begun, used = time.monotonic(), _processor(process.pid)
+                progress(f"follow: {seconds} s")
+                _grow(file.write, written, came, int(RATE * seconds))
+                busy = (_processor(process.pid) - used) / (time.monotonic() - begun)
+            progress("follow: at rest")
+            begun, used = time.monotonic(), _processor(process.pid)
+            time.sleep(3)  # the span that is measured
+            idle = (_processor(process.pid) - used) / (time.monotonic() - begun)
+        finally:
+            process.terminate()
+            reader.join()
+    late = sorted(after - before for before, after in zip(written[1:], came[1:], strict=True))
+    settings = {"rate": RATE, "seconds": seconds, "step": _STEP}
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0)):
+        value = late[min(len(late) - 1, int(share * len(late)))]
+        yield Row("follow", TESTBED, f"{name} {BEHIND}", 0, "s", (value,), settings)
+    yield Row("follow", TESTBED, BUSY, 0, "1", (busy,), settings)
+    yield Row("follow", TESTBED, IDLE, 0, "1", (idle,), settings)
+
+
+def _grow(write: Callable[[bytes], object], written: list[float], came: list[float], count: int) -> None:
+    """So many frames more, at the rate; until all of them have come."""
+    first, begun = len(written), time.monotonic()
+    while (done := len(written) - first) < count:
+        due = min(count, int((time.monotonic() - begun) * RATE) + 1)
+        numbers = range(first + done, first + due)
+        text = b"".join([frame(number, time.time_ns()) for number in numbers])
+        written += [time.monotonic()] * len(numbers)
+        write(text)
+        time.sleep(_STEP)  # the pace
+    until = time.monotonic() + 60
+    while len(came) < len(written):
+        if time.monotonic() > until:
+            raise ContenderError(f"of {len(written):,} frames {len(came):,} were shown within a minute")
+        time.sleep(_STEP)  # between two looks
+
+
+def _processor(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    found = {row.measure: row.median for row in rows}
+    line, *_ = WAYS
+    return [
+        Target(f"{line}, frames per second of CPU time", RATE, "1/s", found.get(line), least=True),
+        Target(f"p99 {BEHIND}", BEHIND_LIMIT, "s", found.get(f"p99 {BEHIND}")),
+        Target(IDLE, IDLE_LIMIT, "1", found.get(IDLE)),
+    ]
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    frames, repeat, progress = int(options.frames), int(options.repeat), session.progress
+    if "rate" in options.subjects:
+        session.attempt("rate", lambda: rate(session.directory, frames, repeat, progress))
+    if "follow" in options.subjects:
+        session.attempt("follow", lambda: follow(session.directory, int(options.seconds), progress))
+    session.report("Decoding captures", targets)
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("decode", options.output, lambda session: run(options, session), root=False)

@@ -1,0 +1,152 @@
+"""Runs by turns, and the rows that come of them."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.contenders import ContenderError, LineProcess
+from benchmarks.harness.host_programs import PING
+from benchmarks.harness.processors import RECEIVER, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.harness.traffic import Place, Traffic
+from testbed.runtime.nodes.patience import Patience
+
+EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
+AT_ONCE = "EMP, inline, sleeping at once"
+RAW_LOOKING, TCP_LOOKING = f"{RAW}, looking first", f"{TCP}, looking first"
+TRIP, TRIP_SHARE, CPU = "round trip, p50", "round trip, {}", "CPU per round trip, one side"
+STREAM = "1 MiB messages in 1500-byte frames"
+BEGIN, END, PRIVATE, PROPORTIONAL = "all listen", "all ended", "memory of one, private", "memory of one, its share"
+COUNTED, WRONG = "4-byte messages, 64 under way", "of those, lost or out of order"
+SPINNING, BLOCKING = "spinning", "blocking"
+_SHARES = ("min", "p90", "p99", "p99.9")
+_FRAMES_OF_A_MESSAGE = 750  # that many bare frames beside it, as many bytes
+
+Progress = Callable[[str], None]
+
+
+class Nodes:
+    """The process that has the nodes; ended with them when it is closed."""
+
+    def __init__(self) -> None:
+        home = Path(__file__).parents[1]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
+        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.emp.node_process"])
+        self.places = {name: Place(**place) for name, place in self._ask("where").items()}
+
+    def run(self, kind: str, count: int, spin: bool, look: int = 0) -> dict[str, Any]:
+        answer = self._ask("run", kind=kind, count=count, spin=spin, look=look, cpus=[SENDER, RECEIVER])
+        if answer["invalid"]:
+            raise ContenderError(f"{kind}: {answer['invalid']}")
+        return answer
+
+    def many(self, nodes: int) -> dict[str, Any]:
+        return self._ask("many", nodes=nodes)
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
+        answer = self._process.ask(json.dumps({"do": do, **arguments}))
+        if "error" in answer:
+            raise ContenderError(f"{do}: {answer['error']}")
+        return answer
+
+
+def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
+    """Round trips of 4 bytes of EMP, a frame as long between packet sockets, and 8 bytes of TCP, by turns.
+
+    Blocking, EMP looks for a frame before it sleeps (`Patience`), and the others sleep at once; all of them are measured the
+    other way, too."""
+    spin, look = waiting == SPINNING, Patience.LOOK
+    found: dict[tuple[str, str], list[float]] = {}
+    ends = nodes.places["n1"], nodes.places["n2"]
+    resent: dict[str, int] = {}
+
+    def agents(contender: str, kind: str, look: int) -> dict[str, float]:
+        run = nodes.run(kind, count, spin, look)
+        resent[contender] = resent.get(contender, 0) + run["resent"]
+        trip: dict[str, float] = run["results"][PING]
+        return trip
+
+    def tcp(look: int) -> dict[str, float]:
+        trip = traffic.round_trips(*ends, count, spin=spin, look=look)
+        return {**trip, "cpu": trip["cpu"] * 1e9 / count}
+
+    contenders: dict[str, Callable[[], dict[str, float]]] = {
+        EMP: lambda: agents(EMP, "emp trip", look),
+        RAW: lambda: agents(RAW, "raw trip", 0),
+        TCP: lambda: tcp(0),
+    }
+    if not spin:
+        contenders |= {
+            AT_ONCE: lambda: agents(AT_ONCE, "emp trip", 0),
+            RAW_LOOKING: lambda: agents(RAW_LOOKING, "raw trip", look),
+            TCP_LOOKING: lambda: tcp(look),
+        }
+    for turn in range(repeat + 1):
+        progress(f"round trips, {waiting}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        for contender, measure in contenders.items():
+            trip = measure()
+            if not turn:
+                resent.clear()
+                continue
+            found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+            found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+            for share in _SHARES:
+                found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
+    settings = {
+        "cluster": "two nodes, one pair of interfaces", "bytes": {EMP: 4, RAW: 4, TCP: 8}, "count": count,
+        "waiting": waiting, "look": 0 if spin else look, "processors": [SENDER, RECEIVER], "resent": resent,
+        "interleaved": list(contenders),
+    }  # fmt: skip
+    for (contender, name), samples in found.items():
+        yield Row(waiting, contender, name, 2, "s", tuple(samples), settings)
+
+
+def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
+    """One way, spinning, by turns."""
+    found: dict[str, list[float]] = {EMP: [], RAW: []}
+    resent, lost, frames = 0, 0.0, messages * _FRAMES_OF_A_MESSAGE
+    for turn in range(repeat + 1):
+        progress(f"streams: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        emp = nodes.run("emp stream", messages, True)
+        raw = nodes.run("raw stream", frames, True)
+        if turn:
+            resent += emp["resent"]
+            lost += raw["results"]["n2"]["lost"]
+            found[EMP].append(emp["results"]["n1"])
+            found[RAW].append(raw["results"]["n2"]["bits"])
+    settings = {
+        "cluster": "two nodes, one pair of interfaces", "messages": messages, "frames": {RAW: frames},
+        "processors": [SENDER, RECEIVER], "resent": {EMP: resent}, "lost": {RAW: lost}, "interleaved": [EMP, RAW],
+    }  # fmt: skip
+    for contender, samples in found.items():
+        yield Row("stream", contender, STREAM, 2, "bit/s", tuple(samples), settings)
+
+
+def counted(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
+    """Messages that count, so that one that is lost, comes twice or overtakes another is seen."""
+    progress(f"{messages} messages that count")
+    run = nodes.run("emp count", messages, True)
+    settings = {"cluster": "two nodes, one pair of interfaces", "messages": messages, "resent": run["resent"]}
+    for measure, node, unit in ((COUNTED, "n1", "/s"), (WRONG, "n2", "")):
+        yield Row("count", EMP, measure, 2, unit, (float(run["results"][node]),), settings)
+
+
+def many(nodes: Nodes, count: int, repeat: int, progress: Progress) -> Iterator[Row]:
+    """Node processes of a star, all at once."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for turn in range(repeat + 1):
+        progress(f"{count} node processes: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+        run = nodes.many(count)
+        if turn:
+            found.setdefault((BEGIN, "s"), []).append(run["begin"])
+            found.setdefault((END, "s"), []).append(run["end"])
+            found.setdefault((PRIVATE, "B"), []).extend(map(float, run["private"]))
+            found.setdefault((PROPORTIONAL, "B"), []).extend(map(float, run["proportional"]))
+    for (measure, unit), samples in found.items():
+        yield Row("nodes", EMP, measure, count, unit, tuple(samples), {"cluster": "star", "program": "waits"})

@@ -1,0 +1,104 @@
+"""The product in a warm process of its own: two nodes on one pair of interfaces, and runs in them, as told.
+
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `nodes` for who asks.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.host_programs import PING, PONG, Pair, programs
+from benchmarks.harness.idle_processes import come_to_rest
+from protocols.emp.codec import ETHERTYPE
+from protocols.emp.host import Endpoint, plug
+from testbed import Cluster
+from testbed.controller.runs.agents import agents
+from testbed.errors import TestbedError
+from testbed.runtime.nodes.node_run import Run
+from testbed.runtime.nodes.patience import Patience
+from testbed.runtime.nodes.places import Here
+
+PATIENCE = 3600.0  # s
+PROGRESS = 60.0  # s without any
+SPIN = 10_000_000_000  # ns: for ever
+
+
+class Nodes:
+    def __init__(self) -> None:
+        description = Cluster.back_to_back()
+        direct = tuple(link.model_copy(update={"datapath": "direct"}) for link in description.links)
+        self._cluster = description.model_copy(update={"links": direct}).up()
+        self._nics = {node.name: node.layout.nics[0] for node in self._cluster}
+
+    def close(self) -> None:
+        self._cluster.down()
+
+    def where(self) -> dict[str, Any]:
+        return {
+            node.name: {"namespace": node.namespace, "address": node.address, "mac": node.layout.nics[0].mac}
+            for node in self._cluster
+        }
+
+    def run(self, kind: str, count: int, spin: bool, look: int, cpus: list[int]) -> dict[str, Any]:
+        """One run of `programs`: what both have returned, and what made it invalid. spin: never sleep. look: else, for how
+        many ns to look before sleeping."""
+        devices = {name: nic.name for name, nic in self._nics.items()}
+        macs = {name: bytes.fromhex(nic.mac.replace(":", "")) for name, nic in self._nics.items()}
+        chosen = programs(kind, Pair(devices, macs, spin, look), count)
+        pinned = dict(zip((PING, PONG), cpus, strict=True))
+        budget = SPIN if spin else 0
+        usual, Patience.LOOK = Patience.LOOK, look  # of the processes that are forked now
+        try:
+            with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
+                outcome = run.wait(PATIENCE, patience=PROGRESS)
+        finally:
+            Patience.LOOK = usual
+        resent = sum(report.counted["frames_resent"] for report in outcome.reports.values())
+        return {"results": dict(outcome.results), "invalid": outcome.invalid, "resent": resent}
+
+    def many(self, nodes: int) -> dict[str, Any]:
+        """Seconds until the processes of a star's nodes listen, and bytes that each has for itself."""
+        with Cluster.star(nodes).up() as cluster:
+            begun = time.monotonic()
+            with agents(cluster, plug(), ETHERTYPE, {node.name: idle for node in cluster}, spin=0) as run:
+                took = time.monotonic() - begun
+                sizes = _sizes(run)
+                begun = time.monotonic()
+            return {"begin": took, "end": time.monotonic() - begun, **sizes}
+
+
+async def idle(endpoint: Endpoint, node: Here) -> None:
+    await endpoint.receive((node.number + 1) % endpoint.size, 1, bytearray(4))
+
+
+def _sizes(run: Run) -> dict[str, list[int]]:
+    """Bytes of each process: private, and with its share of what is shared."""
+    come_to_rest(run.pids.values())
+    found: dict[str, list[int]] = {"private": [], "proportional": []}
+    for pid in run.pids.values():
+        lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
+        kilobytes = {line[0]: int(line[1]) for line in lines}
+        found["private"].append((kilobytes["Private_Clean:"] + kilobytes["Private_Dirty:"]) * 1024)
+        found["proportional"].append(kilobytes["Pss:"] * 1024)
+    return found
+
+
+def main() -> None:
+    nodes = Nodes()
+    acts = {"where": nodes.where, "run": nodes.run, "many": nodes.many}
+    try:
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                answer = acts[request.pop("do")](**request)
+            except TestbedError as error:
+                answer = {"error": str(error)}
+            print(json.dumps(answer), flush=True)
+    finally:
+        nodes.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Parts that every benchmark uses: sessions, rows, tables, targets, contenders, processes and traffic."""

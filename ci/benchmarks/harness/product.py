@@ -1,0 +1,59 @@
+"""The product as a contender: its Python API in a warm process."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.contenders import LineProcess, Timed, named_namespaces
+
+PROCESS = Path(__file__).with_name("product_process.py")
+
+
+class Product:
+    """``Cluster.star(n).up()`` and ``down()``. `keep`: held by names as by the command, or by descriptors."""
+
+    def __init__(self, keep: bool = True) -> None:
+        self.name = "testbed" if keep else "testbed with"
+        self.settings: dict[str, Any] = {"process": "warm", "keep": keep}
+        self._keep = keep
+        self._process = LineProcess(self.name, [sys.executable, str(PROCESS), "keep" if keep else "with"])
+        self._cluster = ""
+
+    def up(self, cluster: str, hosts: int) -> Timed:
+        self._cluster = cluster
+        return self._process.timed(f"up {cluster} {hosts}")
+
+    def namespaces(self) -> list[str]:
+        return named_namespaces(self._cluster) if self._keep else _held_by(self._process.pid)
+
+    def down(self) -> Timed:
+        return self._process.timed("down")
+
+    def compare_run(self, count: int) -> tuple[list[float], list[float]]:
+        """Seconds of ``node.run(["true"])`` and of ``ip netns exec NODE true``, by turns, `count` of each."""
+        answer = self._process.ask(f"run {count}")
+        return answer["testbed"], answer["ip"]
+
+    def close(self) -> None:
+        self._process.close()
+
+
+def _held_by(process: int) -> list[str]:
+    """The network namespaces that a process and its children hold by descriptors, each once, not our own."""
+    found = {os.readlink("/proc/self/ns/net"): ""}
+    for owner in [process, *_children(process)]:
+        directory = Path(f"/proc/{owner}/fd")
+        for entry in directory.iterdir():
+            target = os.readlink(entry)
+            if target.startswith("net:["):
+                found.setdefault(target, str(entry))
+    return sorted(path for path in found.values() if path)
+
+
+def _children(process: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *_children(int(child))]
+    return found

@@ -1,0 +1,109 @@
+"""One run of a benchmark: its rows so far, what could not be measured, and where both go."""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.harness import tables
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.namespace_teardown import NotSettledError
+from benchmarks.harness.rows import Row, Store
+from benchmarks.harness.targets import Target
+
+WIDTH = 120  # of the tables where there is no terminal
+
+
+def option(parser: argparse.ArgumentParser, name: str, default: str, meaning: str) -> None:
+    parser.add_argument(name, default=default, help=f"{meaning} (default: %(default)s)")
+
+
+def subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
+    """``--subjects``: which of those that a benchmark knows."""
+
+    def chosen(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"there is no {unknown[0]!r}, only {', '.join(known)}")
+        return names
+
+    everything = ",".join(known)
+    parser.add_argument("--subjects", type=chosen, default=everything, help="what to measure (default: %(default)s)")
+
+
+class Session:
+    """What a benchmark measures goes here; it is stored at once, so that an interrupted run leaves what it had."""
+
+    def __init__(self, benchmark: str, output: Path, console: Console) -> None:
+        self.console = console
+        self.rows: list[Row] = []
+        self.failures: list[str] = []
+        self.progress: Callable[[str], None] = lambda _: None
+        self.stack = contextlib.ExitStack()
+        self._store = Store(benchmark, output)
+
+    def __enter__(self) -> "Session":
+        self.stack.__enter__()
+        self.stack.callback(self._store.close)
+        self.directory = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="testbed-bench-")))
+        self.progress = self.stack.enter_context(self.console.status("")).update
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def attempt(self, what: str, measure: Callable[[], Iterable[Row]]) -> None:
+        """Measure and keep the rows; note why it could not be done."""
+        try:
+            for row in measure():
+                self.add([row])
+        except (ContenderError, NotSettledError) as error:
+            self.failures.append(f"{what}: {error}")
+
+    def each(self, wanted: Collection[str], measures: Mapping[str, Callable[[], Iterable[Row]]]) -> None:
+        """Measure those of the subjects that are wanted, in their order."""
+        for subject, measure in measures.items():
+            if subject in wanted:
+                self.attempt(subject, measure)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        self.rows += rows
+        self._store.add(rows)
+
+    def conclude(self, targets: Sequence[Target]) -> None:
+        for target in targets:
+            reached = {"reached": target.reached}
+            self.add_result({"subject": "target", **dataclasses.asdict(target), **reached})
+
+    def report(self, title: str, targets: Callable[[Sequence[Row]], Sequence[Target]], hosts: str = "nodes") -> None:
+        """The rows and what they say of targets, stored and shown. hosts: what the rows' hosts are called."""
+        found = targets(self.rows)
+        self.conclude(found)
+        self.console.print(tables.row_table(title, self.rows, hosts))
+        self.console.print(tables.target_table(found))
+
+    def add_result(self, result: dict[str, object]) -> None:
+        self._store.add_result(result)
+
+
+def main(benchmark: str, output: str, run: Callable[[Session], None], root: bool = True) -> int:
+    """Run; exit code 0 when all could be measured, whatever the figures, 1 when something could not. root: only as root."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    if root and os.geteuid() != 0:
+        console.print(f"ci/bench {benchmark} makes network namespaces: run it as root")
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    with Session(benchmark, Path(output), console) as session:
+        run(session)
+    for failure in session.failures:
+        console.print(f"not measured: {failure}", markup=False)
+    console.print(f"rows added to {output}", markup=False)
+    return 1 if session.failures else 0

@@ -1,0 +1,53 @@
+"""The rows as tables for the terminal."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from benchmarks.harness.rows import Row
+from benchmarks.harness.targets import Target
+
+
+def figure(value: float, unit: str) -> str:
+    """A value to three digits, seconds as milliseconds or microseconds, bytes as kB, bit/s as Gbit/s."""
+    if unit == "s":
+        if abs(value) < 0.9995e-3:
+            return f"{value * 1e6:.3g} us"
+        return f"{value * 1e3:.3g} ms" if abs(value) < 0.9995 else f"{value:.3g} s"
+    if unit == "B":
+        return f"{value / 1e3:.3g} kB"
+    if unit == "bit/s":
+        return f"{value / 1e9:.3g} Gbit/s"
+    if unit == "1/s":
+        return f"{value:,.0f}/s"
+    return f"{value:.3g}{' ' + unit if unit != '1' else ''}"
+
+
+def spread(row: Row) -> str:
+    if row.low == row.high:
+        return figure(row.median, row.unit)
+    return f"{figure(row.median, row.unit)} ({figure(row.low, row.unit)} - {figure(row.high, row.unit)})"
+
+
+def row_table(title: str, rows: Sequence[Row], hosts: str = "hosts") -> Table:
+    """hosts: what the rows' hosts are called."""
+    table = Table(title=f"{title}: median (least - greatest)")
+    for heading in ("by", "what", hosts, "found"):
+        table.add_column(heading, justify="right" if heading in (hosts, "found") else "left")
+    for number, row in enumerate(rows):
+        last = number + 1 == len(rows) or rows[number + 1].subject != row.subject
+        table.add_row(row.contender, row.measure, str(row.hosts or ""), spread(row), end_section=last)
+    return table
+
+
+def target_table(targets: Sequence[Target]) -> Table:
+    table = Table(title="Targets")
+    for heading in ("target", "limit", "found", ""):
+        table.add_column(heading, justify="right" if heading in ("limit", "found") else "left")
+    words = {True: "[green]reached", False: "[red]not reached", None: "[yellow]not measured"}
+    for target in targets:
+        found = figure(target.found, target.unit) if target.found is not None else ""
+        sign = "≥" if target.least else "<" if target.strict else "≤"
+        bound = f"{sign} {figure(target.limit, target.unit)}"
+        table.add_row(target.name, bound, found, words[target.reached])
+    return table

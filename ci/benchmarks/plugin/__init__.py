@@ -1,0 +1,1 @@
+"""``ci/bench plugin``: what the pytest plug-in costs."""

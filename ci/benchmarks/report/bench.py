@@ -1,0 +1,76 @@
+"""``ci/bench report``: how long the command takes for a run with very many rows, and how big the page is."""
+
+import argparse
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.harness import command_line, session
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
+from benchmarks.report.synthetic_runs import with_histories, with_rows
+
+SUBJECTS = ("rows", "histories")
+OUTPUT = REPOSITORY / "results" / "bench-report.jsonl"
+TIME, SIZE, MEMORY = "time of the command", "size of the page", "memory at most"
+SECONDS, BYTES = 10.0, 5_000_000.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "3", "reports of each run")
+    session.option(parser, "--nodes", "100", "of the runs")
+    session.option(parser, "--rows", "1000000", "of the run that writes one for each message")
+    session.option(parser, "--messages", "250000", "of the run with histories, which have four events of each")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    nodes, repeat = int(options.nodes), int(options.repeat)
+    makers: dict[str, Callable[[Path], Path]] = {
+        "rows": lambda place: with_rows(place, nodes, int(options.rows)),
+        "histories": lambda place: with_histories(place, nodes, int(options.messages)),
+    }
+    counts = {"rows": int(options.rows), "histories": int(options.messages)}
+    for subject in SUBJECTS:
+        if subject in options.subjects:
+            session.progress(f"{subject}: a run is made up")
+            folder = makers[subject](session.directory / subject)
+            session.progress(f"{subject}: reports")
+            settings = {"count": counts[subject], "reports": repeat}
+            session.attempt(subject, lambda: _reports(subject, folder, nodes, repeat, settings))  # noqa: B023
+    session.report("Reports", _targets)
+
+
+def _targets(rows: Sequence[Row]) -> list[Target]:
+    return [
+        Target(f"{row.subject}: {row.measure}", limit, row.unit, row.median, strict=True)
+        for row in rows
+        if (limit := {TIME: SECONDS, SIZE: BYTES}.get(row.measure)) is not None
+    ]
+
+
+def _reports(subject: str, folder: Path, nodes: int, repeat: int, settings: dict[str, int]) -> Iterable[Row]:
+    """The whole command, from its start to its end."""
+    page = folder.parent / f"{subject}.html"
+    seconds, memory = [], []
+    for _ in range(repeat):
+        begun = time.monotonic()
+        command = [*command_line.command(), "report", str(folder), "-o", str(page)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, command)
+        seconds.append(time.monotonic() - begun)
+        memory.append(1024.0 * used.ru_maxrss)
+    yield Row(subject, "testbed", TIME, nodes, "s", tuple(seconds), settings)
+    yield Row(subject, "testbed", MEMORY, nodes, "B", tuple(memory), settings)
+    yield Row(subject, "testbed", SIZE, nodes, "B", (float(page.stat().st_size),), settings)
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("report", options.output, lambda session: run(options, session))

@@ -1,0 +1,84 @@
+"""From the command to the first message, and what the controller costs while programs run."""
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.harness import command_line
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import Row
+from benchmarks.runs import process_watch
+from benchmarks.runs.process_watch import CONTROLLER, MARK, Watch
+
+FIRST = "to the first message"
+SHARE = "controller: CPU per 10 nodes"
+NODES = 4
+_PATIENCE = 60.0  # s
+
+
+def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """``testbed run star-4 pingpong``, from its start, imports included, to the first message that somebody has received:
+    one of a barrier, as the histories have it. One round does not count."""
+    samples: list[float] = []
+    for turn in range(repeat + 1):
+        progress(f"first message: {turn} of {repeat}")
+        with tempfile.TemporaryDirectory(prefix="testbed-bench-") as directory:
+            begun = time.monotonic_ns()
+            _command(
+                directory, "star-4", "pingpong", "--set", "count=10", "--set", "sizes=4", "--history", "--no-check"
+            )
+            if turn:
+                samples.append((_first_received(Path(directory, "run")) - begun) / 1e9)
+    yield Row(
+        "first", "testbed", FIRST, NODES, "s", tuple(samples), {"repeat": repeat, "command": command_line.command()}
+    )
+
+
+def _first_received(folder: Path) -> int:
+    """On the machine's monotonic clock, nanoseconds."""
+    found = [json.loads(line) for path in folder.glob("history/*.jsonl") for line in path.read_text().splitlines()]
+    return min(int(one["clock_ns"]) for one in found if one["what"] == "received")
+
+
+def _command(directory: str, *arguments: str) -> None:
+    command = [*command_line.command(), "run", *arguments, "--output", f"{directory}/run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    if done.returncode not in (0, 8):  # a busy machine degrades a run
+        raise ContenderError(f"testbed run ended with code {done.returncode}: {done.stderr.strip()[:200]}")
+
+
+def controllers(nodes: int, seconds: float, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
+    """While random traffic goes on for so many seconds on so many nodes, without anything beside it."""
+    samples = []
+    for turn in range(repeat):
+        progress(f"controller: {turn} of {repeat}")
+        with tempfile.TemporaryDirectory(prefix="testbed-bench-") as directory:
+            samples.append(controller_share(_watched(directory, nodes, seconds)) / nodes * 10)
+    yield Row("controller", "testbed", SHARE, nodes, "1", tuple(samples), {"seconds": seconds})
+
+
+def _watched(directory: str, nodes: int, seconds: float) -> Watch:
+    """A run of the command, looked at again and again."""
+    mark = f"controller-{os.getpid()}-{time.monotonic_ns()}"
+    settings = ["--set", f"messages={round(20 * seconds)}", "--set", f"over={seconds}s"]
+    limits = ["--no-check", "--timeout", str(10 * seconds + 60), "--output", f"{directory}/run"]
+    command = [*command_line.command(), "run", f"star-{nodes}", "random", *settings, *limits]
+    environment = {**os.environ, MARK: mark}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        watch = Watch(mark, process.pid)
+        while process.poll() is None:
+            watch.look()
+            time.sleep(0.1)  # between two looks
+    if process.returncode not in (0, 8):
+        raise ContenderError(f"testbed run ended with code {process.returncode}")
+    return watch
+
+
+def controller_share(watch: Watch) -> float:
+    """Of a processor, while nodes were at work."""
+    used = process_watch.processor(watch.kinds()[CONTROLLER])
+    return (used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0])

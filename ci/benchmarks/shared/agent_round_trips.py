@@ -1,0 +1,124 @@
+"""Host -> agent -> host alone: a firmware that gives every descriptor back at once, on the agent's own loop."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from benchmarks.harness.host_programs import Quantiles, quantiles, warm_up
+from benchmarks.shared.processes import Process, agent
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Bell
+from protocols.core.split_memory import Apart, Place, Ring, SharedActions
+from testbed.kernel import syscalls
+from testbed.runtime.shared.agent import Offer
+from testbed.runtime.shared.attachment import Attachment, HostDriver
+
+_ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
+_ENTRIES = 64
+SPIN = 10_000_000_000  # ns: for ever
+
+
+class GivesBack:
+    """The firmware."""
+
+    deadline = None
+
+    def __init__(self, nic: SharedActions) -> None:
+        self._show = nic.show
+
+    def ring(self, _now: int, index: int) -> None:
+        self._show(0, index)
+
+    def receive(self, _now: int, _frame: bytes) -> None: ...
+
+    def tick(self, _now: int) -> None: ...
+
+    def counted(self) -> Mapping[str, int]:
+        return {}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class Asks:
+    """The host library."""
+
+    def __init__(self, bell: Bell) -> None:
+        self._bell = bell
+        self._open: dict[int, Completion[int]] = {}
+
+    def ask(self, index: int) -> Completion[int]:
+        self._open[index] = completion = Completion("an answer")
+        self._bell.doorbell(index, 0, 0)
+        return completion
+
+    def completed(self, index: int) -> None:
+        self._open.pop(index).complete(index)
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class SharedNic:
+    """The NIC."""
+
+    def __init__(self, adapter: Adapter, nic: SharedActions) -> None:
+        self.adapter = adapter
+        self.firmware = GivesBack(nic)
+
+    def attach(self, _now: int, _host: int, _memory: object, _descriptors: memoryview) -> Ring:
+        return self.firmware.ring
+
+    def detach(self, _now: int, _host: int, _incarnation: int) -> None: ...
+
+
+def _host(_adapter: Adapter, bell: Bell, _memory: object, _descriptors: memoryview, _place: Place) -> Asks:
+    return Asks(bell)
+
+
+APART = Apart(0, _ENTRIES, SharedNic, _host)
+
+
+@contextlib.contextmanager
+def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
+    """On the loopback interface of this process's network namespace."""
+    offer = Offer(APART, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
+    process = agent(offer, cpu=cpu)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
+    """Of one doorbell answered by one completion, ns. cpus: the host's, and the agent's."""
+    budget = SPIN if spin else 0
+
+    def host(_tell: Callable[[object], None]) -> Quantiles:
+        syscalls.unshare(syscalls.CLONE_NEWNET)
+        with _one_agent(budget, cpus[1]):
+            os.sched_setaffinity(0, {cpus[0]})
+            nic = Attachment("lo", _ETHERTYPE, APART)
+            assert isinstance(nic.host, Asks)
+            driver = HostDriver(nic, nic.host, budget)
+            return driver.loop.complete(_ask(nic.host, count))
+
+    process = Process("", -1, host)
+    try:
+        found: Quantiles = process.hear()
+        return found
+    finally:
+        process.kill()
+
+
+async def _ask(host: Asks, count: int) -> Quantiles:
+    samples, used, now = [], 0, time.monotonic_ns
+    for number in range(-warm_up(count), count):
+        if not number:
+            used = time.process_time_ns()
+        begun = now()
+        await host.ask(1)
+        if number >= 0:
+            samples.append(now() - begun)
+    return quantiles(samples, time.process_time_ns() - used)

@@ -1,0 +1,264 @@
+"""Many host processes on the NIC of one node: what each of them costs, how fairly they share, and what is lost when they are
+killed all the time."""
+
+import contextlib
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.idle_processes import come_to_rest
+from benchmarks.shared.processes import Process, agent
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter
+from protocols.emp.apart import apart
+from protocols.emp.codec import ETHERTYPE
+from protocols.emp.descriptors import ANY_SOURCE
+from protocols.emp.host import ANY_TAG, EmpError, Endpoint
+from testbed import Cluster
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.runtime.shared.agent import Offer
+from testbed.runtime.shared.attachment import Attachment, HostDriver
+from testbed.runtime.shared.functions import address_of
+
+_QUIET = 2.0  # s in which nobody does anything
+_SIZE = 64  # bytes of a message
+_UNDER_WAY = 4  # messages of one host process
+_POSTED = 256  # receives
+_LINGER = 1_000_000_000  # ns
+_APART = apart()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one attached host process that does nothing. attach: seconds. agent: bytes of the agent's. own: bytes that it has
+    for itself, beyond one that has not attached. idle: processor time of all in a second, agent included, by one."""
+
+    attach: float
+    agent: float
+    own: float
+    idle: float
+
+
+class Pair:
+    """Two nodes on one pair of interfaces, with an agent each. functions: of each NIC."""
+
+    def __init__(self, functions: tuple[int, int], loss: float = 0.0) -> None:
+        self._stack = contextlib.ExitStack()
+        self._cluster = self._stack.enter_context(_up(loss))
+        nodes = list(self._cluster)
+        self._namespaces = [node.namespace for node in nodes]
+        self._devices = [node.layout.nics[0].name for node in nodes]
+        macs = [bytes.fromhex(node.layout.nics[0].mac.replace(":", "")) for node in nodes]
+        owners = [place for place, count in enumerate(functions) for _ in range(count)]
+        numbers = [[number for number, owner in enumerate(owners) if owner == place] for place in range(len(functions))]
+        addresses = tuple(
+            address_of(mac, function) for mac, count in zip(macs, functions, strict=True) for function in range(count)
+        )
+        self.agents = []
+        for place, namespace in enumerate(self._namespaces):
+            adapters = tuple(Adapter(number, addresses) for number in numbers[place])
+            self.agents.append(agent(Offer(_APART, ETHERTYPE, self._devices[place], adapters), namespace))
+            self._stack.callback(self.agents[-1].kill)
+
+    def __enter__(self) -> "Pair":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def host(self, place: int, program: Callable[[Endpoint, HostDriver], Any], function: int | None = None) -> Process:
+        """A host process of a node; it has attached, and told how long that took, when this returns."""
+        device = self._devices[place]
+
+        def run(tell: Callable[[object], None]) -> object:
+            begun = time.monotonic()
+            nic = Attachment(device, ETHERTYPE, _APART, function)
+            tell(time.monotonic() - begun)
+            assert isinstance(nic.host, Endpoint)
+            driver = HostDriver(nic, nic.host)
+            return driver.loop.complete(program(nic.host, driver))
+
+        process = Process(self._namespaces[place], -1, run)
+        self._stack.callback(process.kill)
+        return process
+
+
+@contextlib.contextmanager
+def _up(loss: float) -> Iterator[RunningCluster]:
+    description = Cluster.back_to_back()
+    update: dict[str, object] = {"datapath": "direct"} if not loss else {}
+    links = tuple(link.model_copy(update=update) for link in description.links)
+    with description.model_copy(update={"links": links}).up() as cluster:
+        if loss:
+            with cluster.inject("n1", loss=loss):
+                yield cluster
+        else:
+            yield cluster
+
+
+async def _wait(endpoint: Endpoint, _driver: HostDriver) -> None:
+    await endpoint.receive(ANY_SOURCE, ANY_TAG, bytearray(4))
+
+
+def cost(hosts: int) -> Cost:
+    """Of each of so many."""
+    with Pair((hosts, 1)) as pair:
+        process = pair.agents[0]
+        before = _private(process.pid)
+        bare = Process("", -1, lambda _: time.sleep(3600))
+        waiting = [pair.host(0, _wait) for _ in range(hosts)]
+        took = [float(host.hear()) for host in waiting]
+        come_to_rest([process.pid, *(host.pid for host in waiting)])
+        grown = _private(process.pid) - before
+        own = sum(_private(host.pid) for host in waiting) / hosts - _private(bare.pid)
+        bare.kill()
+        pids = [process.pid, *(host.pid for host in waiting)]
+        used = sum(map(_cpu, pids))
+        time.sleep(_QUIET)  # the span that is measured
+        idle = (sum(map(_cpu, pids)) - used) / _QUIET
+        return Cost(sorted(took)[hosts // 2], grown / hosts, own, idle / hosts)
+
+
+def _private(pid: int) -> int:
+    lines = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
+    kilobytes = {line[0]: int(line[1]) for line in lines}
+    return (kilobytes["Private_Clean:"] + kilobytes["Private_Dirty:"]) * 1024
+
+
+def _cpu(pid: int) -> float:
+    """Seconds of processor time until now."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def fair(hosts: int, seconds: float) -> list[int]:
+    """How many messages of each of so many host processes have arrived, where all send at once, as much as they can."""
+    sink = hosts  # its number
+
+    async def flood(endpoint: Endpoint, _driver: HostDriver) -> None:
+        under_way: deque[Completion[Any]] = deque()
+        data = bytes(_SIZE)
+        with contextlib.suppress(EmpError):  # its peer has ended
+            while True:
+                if len(under_way) == _UNDER_WAY:
+                    await under_way.popleft()
+                under_way.append(endpoint.post_send(sink, 1, data))
+
+    async def count(endpoint: Endpoint, driver: HostDriver) -> list[int]:
+        counts, buffers = [0] * endpoint.size, [bytearray(_SIZE) for _ in range(_POSTED)]
+        posted = deque((buffer, endpoint.post_receive(ANY_SOURCE, ANY_TAG, buffer)) for buffer in buffers)
+        begun = 0
+        while True:
+            buffer, arrival = posted.popleft()
+            received = await arrival
+            counts[received.source] += 1
+            posted.append((buffer, endpoint.post_receive(ANY_SOURCE, ANY_TAG, buffer)))
+            if not begun:
+                if min(counts[:hosts]):  # everybody has begun
+                    begun, counts = driver.now(), [0] * endpoint.size
+            elif driver.now() - begun > seconds * 1e9:
+                return counts[:hosts]
+
+    with Pair((hosts, 1)) as pair:
+        sinking = pair.host(1, count)
+        sinking.hear()
+        for host in [pair.host(0, flood) for _ in range(hosts)]:
+            host.hear()
+        found: list[int] = sinking.hear()
+        return found
+
+
+def jain(counts: list[int]) -> float:
+    """Jain's index of fairness: 1 where all have the same, 1/n where one has all."""
+    squares = len(counts) * sum(count * count for count in counts)
+    return sum(counts) ** 2 / squares if squares else 0.0
+
+
+def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, float]:
+    """So many messages that count between pairs of host processes, one of each on either node, over loss, both ways, while
+    one of the last pair is killed and begins anew all the time. messages: in all, of the pairs that are not killed. every:
+    seconds between kills. How many messages, how many were not the next one, how many kills, and seconds."""
+    share = messages // (2 * (hosts - 1))
+
+    def counting(peer_of: Callable[[int], int]) -> Callable[[Endpoint, HostDriver], Any]:
+        async def both_ways(endpoint: Endpoint, driver: HostDriver) -> int:
+            peer = peer_of(endpoint.number)
+            sending = driver.loop.spawn(_send(endpoint, peer, share), "send")
+            wrong = await _check(endpoint, peer, share)
+            await sending
+            await driver.loop.sleep(_LINGER)  # for a peer whose last message's acknowledgement was lost
+            return wrong
+
+        return both_ways
+
+    async def victim(endpoint: Endpoint, driver: HostDriver) -> None:
+        """Sends and receives large messages for ever, from and to its peer, whatever becomes of that."""
+        peer = (endpoint.number + hosts) % (2 * hosts)
+        chance, buffer = random.Random(endpoint.number), bytearray(1 << 16)
+        while True:
+            arrival = endpoint.post_receive(peer, 2, buffer)
+            with contextlib.suppress(EmpError):
+                await endpoint.send(peer, 2, bytes(chance.randrange(1 << 16)))
+            with contextlib.suppress(EmpError, TimeoutError):
+                await driver.loop.timeout(100_000_000, _done(arrival))
+            if not arrival.done:
+                endpoint.take_back(arrival)
+                with contextlib.suppress(EmpError):
+                    await arrival
+
+    with Pair((hosts, hosts), loss) as pair:
+        begun = time.monotonic()
+        pairs = [
+            pair.host(place, counting(lambda own: (own + hosts) % (2 * hosts)), function)
+            for function in range(hosts - 1)
+            for place in (0, 1)
+        ]
+        for host in pairs:
+            host.hear()
+        victims = [pair.host(place, victim, hosts - 1) for place in (0, 1)]
+        kills = 0
+        while any(_alive(host.pid) for host in pairs):
+            time.sleep(every)  # between two kills
+            place = kills % 2
+            victims[place].kill()
+            victims[place] = pair.host(place, victim, hosts - 1)
+            kills += 1
+        wrong = sum(int(host.hear()) for host in pairs)
+        took = time.monotonic() - begun
+    return {"messages": share * 2 * (hosts - 1), "wrong": wrong, "kills": kills, "seconds": took}
+
+
+async def _done(completion: Completion[Any]) -> None:
+    await completion
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def _send(endpoint: Endpoint, peer: int, count: int) -> None:
+    under_way: deque[Completion[Any]] = deque()
+    for number in range(count):
+        if len(under_way) == 32:
+            await under_way.popleft()
+        under_way.append(endpoint.post_send(peer, 1, number.to_bytes(4, "big")))
+    for sent in under_way:
+        await sent
+
+
+async def _check(endpoint: Endpoint, peer: int, count: int) -> int:
+    """How many messages were not the next one."""
+    wrong, buffers = 0, [bytearray(4) for _ in range(min(32, count))]
+    posted = deque(endpoint.post_receive(peer, 1, buffer) for buffer in buffers)
+    for number in range(count):
+        await posted.popleft()
+        buffer = buffers[number % len(buffers)]
+        wrong += int.from_bytes(buffer, "big") != number
+        if number + len(buffers) < count:
+            posted.append(endpoint.post_receive(peer, 1, buffer))
+    return wrong

@@ -1,0 +1,1 @@
+"""``ci/bench top``: what the live screen costs."""

@@ -1,0 +1,108 @@
+"""``ci/bench top``: what it costs to watch a hundred nodes: the processor time of `testbed top` in a terminal of its own,
+at one look a second, once it has begun."""
+
+import argparse
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.harness import command_line, session
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.harness.targets import Target
+from testbed import Cluster, RunningCluster
+
+OUTPUT = REPOSITORY / "results" / "bench-top.jsonl"
+NODES = 100
+LIMIT = 0.03  # of a processor
+TOP, CPU = "testbed top", "CPU, one look a second"
+PANELS = {"nodes": "1", "links": "2"}  # and the keys that show them
+SIZES = ((80, 24), (200, 50))
+_SETTLE = 3.0  # s from its start until it has imported all and shown what there is
+KINDS = ("unimpaired", "by relay, busy")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--seconds", "20", "for which each screen is watched")
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
+    """Of each panel and size in turn."""
+    for panel, key in PANELS.items():
+        for width, height in SIZES:
+            mine, its = pty.openpty()
+            fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+            command = [*command_line.command(), "top", cluster.name]
+            surroundings = {**os.environ, "TERM": "xterm-256color"}
+            top = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=surroundings)
+            threading.Thread(target=_drain, args=(mine,), daemon=True).start()
+            try:
+                os.write(mine, key.encode())
+                time.sleep(_SETTLE)  # what it takes to begin is not what is measured
+                before, begun = _used(top.pid), time.monotonic()
+                time.sleep(seconds)  # the span that is measured
+                share = (_used(top.pid) - before) / (time.monotonic() - begun)
+                os.write(mine, b"q")
+                if top.wait(30):
+                    raise ContenderError(f"testbed top ended with code {top.returncode}")
+            finally:
+                top.kill()
+                top.wait()
+                os.close(its)
+            settings = {"kind": kind, "panel": panel, "screen": f"{width}x{height}", "seconds": seconds}
+            yield Row(kind, TOP, f"{CPU}, {panel}, {width}x{height}", NODES, "1", (share,), settings)
+
+
+def _drain(terminal: int) -> None:
+    """Whoever writes to a terminal waits for its reader."""
+    try:
+        while os.read(terminal, 65536):
+            pass
+    except OSError:  # nobody writes any more
+        os.close(terminal)
+
+
+def _used(pid: int) -> float:
+    """Seconds of processor time that a process has used."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def measure(kind: str, seconds: float) -> Iterator[Row]:
+    """In the busy one every link is impaired, a program is in every node, and ten of them send."""
+    busy = kind != KINDS[0]
+    with ExitStack() as stack:
+        description = Cluster.star(NODES, delay="1ms", loss="1%") if busy else Cluster.star(NODES)
+        cluster = stack.enter_context(description.up(f"bench-top-{os.getpid()}"))
+        for number in range(1, NODES + 1 if busy else 1):
+            program = ["ping", "-q", "-i0.02", f"n{number + 1}"] if number % 10 == 1 else ["sleep", "3600"]
+            cluster[f"n{number}"].popen(program, stdout=subprocess.DEVNULL)
+        yield from watched(kind, cluster, seconds)
+
+
+def targets(rows: Sequence[Row]) -> list[Target]:
+    return [
+        Target(f"{TOP} of {NODES} nodes, {kind}: share of a processor, the worst of its screens", LIMIT, "1",
+               max((row.median for row in rows if row.subject == kind), default=None))
+        for kind in KINDS
+    ]  # fmt: skip
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    for kind in KINDS:
+        session.progress(kind)
+        session.attempt(kind, lambda kind=kind: measure(kind, float(options.seconds)))
+    session.report("testbed top", targets)
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("top", options.output, lambda session: run(options, session))

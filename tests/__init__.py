@@ -1,0 +1,1 @@
+"""Tests of testbed and its protocols."""

@@ -1,0 +1,1 @@
+"""Tests of clusters in network namespaces, with real frames."""

@@ -1,0 +1,1 @@
+"""Tests of unmodified applications in nodes."""

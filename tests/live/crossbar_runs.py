@@ -1,0 +1,73 @@
+"""Runs of numbered frames through Myrinet crossbars between real interfaces: clusters, programs and what they report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.records.state import Store
+from testbed.cluster.services import relay_client
+from testbed.controller.runs.agents import agents
+from testbed.controller.verdict.outcomes import Judged
+from testbed.controller.verdict.verdicts import Grade
+from testbed.runtime.nodes.places import Here, Program
+from testbed.spec.elements import Link, Node, Switch
+from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, silent
+
+PATIENCE = 20.0  # s
+
+
+def described(*ends: str, **impairment: Any) -> Cluster:
+    """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: of the last link."""
+    names = {end.partition(":")[0] for link in ends for end in link.split()}
+    links = [Link(ends=link.split()) for link in ends[:-1]]
+    return Cluster(
+        name="myrinet",
+        nodes=[Node(name=name) for name in sorted(names) if name.startswith("n")],
+        switches=[Switch(name=name, kind="myrinet") for name in sorted(names) if name.startswith("s")],
+        links=[*links, Link(ends=ends[-1].split(), **impairment)],
+    )
+
+
+def ran(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = PATIENCE) -> Judged:
+    """The outcome of these programs; other nodes' NICs are silent."""
+    layout = cluster.state.layout
+    everybody = {node.name: programs.get(node.name, silent) for node in layout.nodes}
+    with agents(cluster, CourierPlug(layout), ETHERTYPE, everybody) as run:
+        return run.wait(timeout)
+
+
+def reported(cluster: RunningCluster) -> Mapping[str, Any]:
+    said = relay_client.report(Store(), cluster.state)
+    assert said is not None
+    return said
+
+
+def is_lossless(cluster: RunningCluster, outcome: Judged) -> bool:
+    """Nothing was lost inside the emulator, and no crossbar has done anything but forward."""
+    lost = [finding for finding in outcome.verdict.findings if finding.what in ("NIC lost", "relay lost")]
+    assert lost
+    counts = [count for switch in reported(cluster)["switches"].values() for count in switch.values()]
+    return all(finding.grade is Grade.TRUSTED for finding in lost) and not any(counts)
+
+
+async def flood(endpoint: CourierEndpoint, _node: Here, count: int, size: int) -> None:
+    endpoint.send("n1", count, size)
+
+
+async def take(endpoint: CourierEndpoint, _node: Here, count: int) -> list[bool]:
+    await endpoint.frames(count)
+    came = endpoint.firmware.came
+    senders = sorted({sender for sender, _ in came})
+    numbers = [[number for one, number in came if one == sender] for sender in senders]
+    return [one == list(range(1, count // len(senders) + 1)) for one in numbers]
+
+
+async def one(endpoint: CourierEndpoint, _node: Here, count: int = 1) -> list[int]:
+    await endpoint.frames(count)
+    return [len(endpoint.firmware.came), len(endpoint.firmware.broken)]
+
+
+async def send_some(endpoint: CourierEndpoint, _node: Here, count: int, size: int = 100) -> None:
+    endpoint.send("n2", count, size)

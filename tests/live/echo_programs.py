@@ -1,0 +1,37 @@
+"""Host programs of the echo protocol: ask and answer, wait for ever, or end at once."""
+
+from __future__ import annotations
+
+import socket
+
+from testbed.runtime.nodes.places import Here
+from tests.live.echo_protocol import EchoEndpoint
+
+PATIENCE = 20.0  # s
+
+
+async def ping(endpoint: EchoEndpoint, node: Here, peer: str = "n2", times: int = 20) -> list[bytes]:
+    answers = []
+    for number in range(times):
+        buffer = bytearray(8)
+        answer = endpoint.receive(buffer)
+        await endpoint.send(node.numbers[peer], number.to_bytes(4, "big"))
+        _, length = await answer
+        answers.append(bytes(buffer[:length]))
+    return answers
+
+
+async def pong(endpoint: EchoEndpoint, node: Here, times: int = 20) -> str:
+    for _ in range(times):
+        buffer = bytearray(8)
+        sender, length = await endpoint.receive(buffer)
+        await endpoint.send(sender, bytes(buffer[:length])[::-1])
+    return f"{node.name} in {socket.gethostname()}"
+
+
+async def idle(_endpoint: EchoEndpoint, node: Here) -> int:
+    return node.number
+
+
+async def deaf(endpoint: EchoEndpoint, _node: Here) -> None:
+    await endpoint.receive(bytearray(8))

@@ -1,0 +1,48 @@
+"""A hundred node processes of a program that is as light as a command is: what a process of its own is started for.
+
+Prints one JSON object: the seconds until all had begun, and each one's private bytes. It is told whose NICs they have:
+"echo" or "emp".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from protocols.core.firmware import Host
+from protocols.emp import codec, host
+from testbed import Cluster
+from testbed.controller.runs.agents import agents
+from testbed.runtime.nodes.places import Here
+from tests.live import echo_protocol
+
+PATIENCE = 20.0  # s
+PROTOCOLS = {"echo": (echo_protocol.plug, echo_protocol.ETHERTYPE), "emp": (host.plug(), codec.ETHERTYPE)}
+
+
+async def idle(_endpoint: Host, node: Here) -> int:
+    return node.number
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that a process shares with nobody. What it shares is its parent's."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+def main() -> None:
+    plug, ethertype = PROTOCOLS[sys.argv[1]]
+    with Cluster.star(100).up() as cluster:
+        programs = {node.name: idle for node in cluster}
+        begun = time.monotonic()
+        with agents(cluster, plug, ethertype, programs) as run:
+            took = time.monotonic() - begun
+            sizes = [private_bytes(pid) for pid in run.pids.values()]
+            results = run.wait(PATIENCE).results
+    json.dump({"took": took, "sizes": sizes, "pids": len(set(run.pids.values())), "results": results}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

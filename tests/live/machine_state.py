@@ -1,0 +1,182 @@
+"""What there is on the machine that a cluster could have made or changed; compared before and after."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from testbed.kernel import cgroups, namespaces, processes
+from tests.live import sandbox
+
+DEADLINE = 10.0  # seconds for what ends by itself: orphans' keepers, and what the kernel frees in its own time
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The machine at one instant, as far as this run's sandbox reaches."""
+
+    mounts: frozenset[str]
+    files: frozenset[str]
+    links: frozenset[str]
+    groups: frozenset[str]
+    settings: frozenset[str]
+    processes: frozenset[str]
+    descriptors: frozenset[str]
+    namespaces: frozenset[int]
+
+    def difference(self, other: Snapshot) -> str:
+        """What is new in the other one and what is gone, a line each; empty when they are equal."""
+        lines = []
+        mine, others = asdict(self), asdict(other)
+        for kind in mine:
+            lines += [f"new in {kind}: {entry}" for entry in sorted(others[kind] - mine[kind], key=str)]
+            lines += [f"gone from {kind}: {entry}" for entry in sorted(mine[kind] - others[kind], key=str)]
+        return "\n".join(lines)
+
+
+def snapshot() -> Snapshot:
+    inhabitants = sandbox.inhabitants() | _zombies()
+    return Snapshot(
+        mounts=_mounts(),
+        files=_files(),
+        links=frozenset(name for _, name in socket.if_nameindex()),
+        groups=frozenset(str(path) for cluster in cgroups.clusters() for path in cgroups.of_cluster(cluster)),
+        settings=frozenset(f"{path} = {value}" for path, value in _settings()),
+        processes=frozenset(_described(pid) for pid in inhabitants),
+        descriptors=_descriptors(),
+        namespaces=frozenset(_namespaces(inhabitants)),
+    )
+
+
+class Machine:
+    """A snapshot to come back to."""
+
+    def __init__(self) -> None:
+        self.before = snapshot()
+        self.spoilt = False
+
+    def assert_unchanged(self, what: str = "", deadline: float = DEADLINE) -> None:
+        """Everything is as before, at once or at least in `deadline` seconds."""
+        until = time.monotonic() + deadline
+        while difference := self.before.difference(snapshot()):
+            self.spoilt = time.monotonic() >= until
+            assert not self.spoilt, f"{what or 'the machine has changed'}:\n{difference}"
+            time.sleep(0.005)  # between two looks
+
+    def clear(self) -> None:
+        """Remove what a failed test has left, so that it fails alone."""
+        for entry in snapshot().processes - self.before.processes:
+            with contextlib.suppress(OSError):
+                os.kill(int(entry.split()[0]), signal.SIGKILL)
+        for name in namespaces.names():
+            if f"/run/netns/{name}" not in {entry.split()[0] for entry in self.before.files}:
+                namespaces.remove_name(name)
+        if not any("/run/netns-testbed" in entry for entry in self.before.files):
+            shutil.rmtree("/run/netns-testbed", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            namespaces.drop_empty_names()
+
+    def assert_changed(self) -> None:
+        assert self.before.difference(snapshot()), "nothing was made"
+
+
+def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADLINE) -> None:
+    """Wait for a condition; the test fails when it has not come true in time."""
+    until = time.monotonic() + deadline
+    while not condition():
+        assert time.monotonic() < until, f"in {deadline} s it did not come true: {what}"
+        time.sleep(0.005)  # between two looks
+
+
+def _mounts() -> frozenset[str]:
+    """Without the numbers that the kernel gives to a mount and to its peer group, which are new each time."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        if " master:" in line and " - nsfs " in line:
+            continue  # a namespace of the machine's, whose mount reaches into our sandbox
+        fields = [
+            field.partition(":")[0] if field.startswith(("shared:", "master:")) else field for field in line.split()
+        ]
+        found.append(" ".join(fields[2:]))
+    return frozenset(found)
+
+
+def _files() -> frozenset[str]:
+    found = []
+    for directory, below, files in os.walk("/run"):
+        for name in below + files:
+            with contextlib.suppress(FileNotFoundError):  # it is just being removed
+                found.append(f"{directory}/{name} {os.lstat(f'{directory}/{name}').st_mode:o}")
+    return frozenset(found)
+
+
+def _settings() -> list[tuple[str, str]]:
+    """The machine's own network settings, of which a cluster changes none."""
+    base = Path("/proc/sys/net")
+    paths = [
+        *base.glob("ipv4/ip_forward"),
+        *base.glob("ipv6/conf/*/forwarding"),
+        *base.glob("ipv6/conf/*/disable_ipv6"),
+        *base.glob("ipv6/conf/*/addr_gen_mode"),
+        *base.glob("bridge/*"),
+    ]
+    return [(str(path), path.read_text().strip()) for path in paths]
+
+
+def _descriptors() -> frozenset[str]:
+    """What this process has open, except for passing files of the tests themselves."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # the listing's own
+            continue
+        if target.startswith(("net:", "mnt:", "/run", "socket:", "pipe:", "anon_inode:")):
+            found.append(f"{name} -> {target}")
+    return frozenset(found)
+
+
+def _zombies() -> set[int]:
+    """Ended children of ours that nobody has waited for."""
+    me = str(os.getpid())
+    found = set()
+    for pid in processes.everyone():
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] == "Z" and fields[1] == me:
+            found.add(pid)
+    return found
+
+
+def _described(pid: int) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        command = ""
+    return f"{pid} {command[:120]}"
+
+
+def _namespaces(pids: set[int]) -> set[int]:
+    """The network namespaces that these processes are in or hold, and the ones with names."""
+    found = {processes.network_namespace_of(pid) for pid in pids}
+    for pid in pids:
+        try:
+            targets = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        except OSError:
+            continue
+        found |= {int(target[5:-1]) for target in targets if target.startswith("net:[")}
+    for name in namespaces.names():
+        try:
+            found.add(os.stat(namespaces.NAMES / name).st_ino)
+        except OSError:
+            continue
+    return found - {0}

@@ -1,0 +1,102 @@
+"""Sockets that are opened in nodes' namespaces: packet sockets with numbered frames, and what they tell of a NIC."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from testbed import RunningCluster
+from testbed.kernel import namespaces, offloads, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.syscalls import CLONE_NEWNET, setns
+
+EVERY_PROTOCOL = 0x0003
+OURS = 0x88B5  # IEEE 802 local experimental EtherType 1
+BROADCAST = b"\xff" * 6
+PACKET_OUTGOING = 4
+
+
+@contextmanager
+def opened(namespace: str, device: str, protocol: int = OURS) -> Iterator[socket.socket]:
+    """A packet socket on an interface in another namespace."""
+    handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with namespaces.staying():
+            syscalls.setns(handle, syscalls.CLONE_NEWNET)
+            found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol))
+    finally:
+        os.close(handle)
+    with found:
+        found.bind((device, protocol))
+        found.setblocking(False)
+        yield found
+
+
+@contextmanager
+def nics(cluster: RunningCluster) -> Iterator[dict[str, socket.socket]]:
+    """A socket on the first NIC of every node."""
+    with ExitStack() as stack:
+        yield {
+            node.name: stack.enter_context(opened(node.namespace, node.layout.nics[0].name))
+            for node in cluster
+            if node.layout.nics
+        }
+
+
+def frame(destination: bytes, source: bytes, number: int) -> bytes:
+    return destination + source + OURS.to_bytes(2, "big") + number.to_bytes(4, "big") + bytes(46)
+
+
+def mac(cluster: RunningCluster, node: str) -> bytes:
+    return bytes.fromhex(cluster[node].layout.nics[0].mac.replace(":", ""))
+
+
+def received(found: socket.socket) -> list[bytes]:
+    """What has come in, without what the node itself sent."""
+    frames = []
+    while True:
+        try:
+            data, address = found.recvfrom(65_536)
+        except BlockingIOError:
+            return frames
+        except OSError as error:
+            if error.errno != errno.ENETDOWN:  # told once to a socket whose interface was set down
+                raise
+            continue
+        if address[2] != PACKET_OUTGOING:
+            frames.append(data)
+
+
+def wait_until_readable(found: socket.socket, deadline: float = 10) -> None:
+    until = time.monotonic() + deadline
+    while not select.select([found], [], [], max(0, until - time.monotonic()))[0]:
+        raise AssertionError(f"no frame within {deadline} s")
+
+
+def numbers(frames: list[bytes]) -> list[int]:
+    return [int.from_bytes(data[14:18], "big") for data in frames]
+
+
+def offloads_on(cluster: RunningCluster, node: str) -> bool | None:
+    def look() -> bool | None:
+        handle = os.open(cluster[node].namespace, os.O_RDONLY)
+        setns(handle, CLONE_NEWNET)
+        with socket.socket() as opened:
+            return offloads.on(opened.fileno(), cluster[node].layout.nics[0].name)
+
+    return in_child(look)
+
+
+def socket_in(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
+    handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with namespaces.staying():
+            syscalls.setns(handle, syscalls.CLONE_NEWNET)
+            return make()
+    finally:
+        os.close(handle)

@@ -1,0 +1,69 @@
+"""Run a function as an ordinary user, in a child process that gives up being root.
+
+The child is forked and has imported all that it uses: the interpreter and the packages may lie where an ordinary user cannot
+read them, and nothing has to be copied. What it asserts comes back as its exit code, its traceback on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from testbed.kernel import syscalls
+from testbed.kernel.userns import is_root
+
+_NEEDED = (
+    "testbed.cluster.bringing_up",
+    "testbed.cluster.plan.datapath_choice",
+    "testbed.cluster.plan.link_decisions",
+    "testbed.cluster.plan.disciplines",
+    "testbed.cluster.services.namespace_holder",
+    "testbed.cluster.lifecycle",
+    "testbed.cluster.records.status",
+    "testbed.cluster.services.supervisor",
+    "testbed.kernel.capabilities",
+    "testbed.kernel.loss_classifier",
+    "testbed.kernel.netlink_messages",
+    "testbed.kernel.qdiscs",
+    "testbed.spec.layout_json",
+    "testbed.spec.model",
+)
+"""Modules that a child uses: it loses the right to read them."""
+
+
+NOBODY = 65533  # in no group and with no files, on any machine
+
+
+def as_user(home: Path, function: Callable[[], None]) -> int:
+    """Start `function` as the ordinary user in a child process; returns its number."""
+    for module in _NEEDED:
+        import_module(module)
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        # The kernel hides /proc/self of a process that was root from itself until it is said to be dumpable again.
+        assert syscalls._libc.prctl(4, 1, 0, 0, 0) == 0  # PR_SET_DUMPABLE
+        os.environ["XDG_RUNTIME_DIR"] = str(home)
+        os.chdir("/")
+        assert not is_root()
+        function()
+        status = 0
+    except BaseException:  # noqa: BLE001  nothing of the test run may go on in the child
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(status)
+
+
+def finish(child: int) -> None:
+    """Wait for a child that must succeed."""
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0

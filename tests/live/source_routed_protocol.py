@@ -1,0 +1,117 @@
+"""The smallest protocol for a network of source routes: numbered frames along given routes, for tests of what carries them.
+
+A frame: Ethernet header, route, packet type, sender's number (2 bytes), the frame's number (4), filling, CRC-8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent, Nic
+from testbed.fabric.myrinet.route import closed, is_intact, route_byte
+from testbed.runtime.nodes.places import Here
+from testbed.spec.layout import Layout
+from tests.sim.myrinet_senders import Routes, tree_routes
+
+ETHERTYPE = 0x88B6  # IEEE 802 local experimental EtherType 2
+TYPE = b"\0\4"
+_ETHERTYPE = ETHERTYPE.to_bytes(2, "big")
+_SAID = 6  # bytes
+
+
+class CourierFirmware:
+    deadline: int | None = None
+
+    def __init__(self, adapter: Adapter, nic: Nic, names: Sequence[str], routes: Routes) -> None:
+        self.orders: list[tuple[bytes, int, int]] = []
+        """For the next doorbell: a route, how many frames, of how many bytes."""
+        self.came: list[tuple[int, int]] = []
+        """From which node, which of its frames."""
+        self.broken: list[bytes] = []
+        self.wanted = 0
+        self.routes = routes
+        self.names = names
+        self.adapter = adapter
+        self._nic = nic
+        self._sent = 0
+
+    def receive(self, _now: int, frame: bytes) -> None:
+        if frame[12:14] != _ETHERTYPE:  # corrupted so, a frame comes to nobody in namespaces; no CRC-8 is over that
+            return
+        if is_intact(frame) and frame[14:16] == TYPE:
+            self.came.append((int.from_bytes(frame[16:18], "big"), int.from_bytes(frame[18:22], "big")))
+        else:
+            self.broken.append(frame)
+        if len(self.came) + len(self.broken) == self.wanted:
+            self._nic.show(0)
+
+    def ring(self, _now: int, _index: int) -> None:
+        adapter = self.adapter
+        head = b"\xff" * 6 + adapter.address + _ETHERTYPE
+        orders, self.orders = self.orders, []
+        for route, count, size in orders:
+            for _ in range(count):
+                self._sent += 1
+                said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
+                self._nic.send(closed(head, route + TYPE + said.ljust(size, b"\x55")))
+
+    def tick(self, _now: int) -> None:
+        raise AssertionError("it has no deadline")
+
+    def counted(self) -> Mapping[str, int]:
+        return {"sent": self._sent, "received": len(self.came), "broken": len(self.broken)}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class CourierEndpoint:
+    def __init__(self, nic: Nic, firmware: CourierFirmware) -> None:
+        self.firmware = firmware
+        self._nic = nic
+        self._waiting: Completion[None] | None = None
+
+    def send(self, destination: str, count: int = 1, size: int = _SAID) -> None:
+        """Frames with so many bytes behind their type, all in one go."""
+        firmware = self.firmware
+        self.send_along(firmware.routes[firmware.names[firmware.adapter.number], destination], count, size)
+
+    def send_along(self, route: bytes, count: int = 1, size: int = _SAID) -> None:
+        self.firmware.orders.append((route, count, size))
+        self._nic.doorbell(1, size, 0)
+
+    def frames(self, count: int) -> Completion[None]:
+        """Await that so many have come, since the beginning."""
+        self._waiting = Completion[None](f"{count} frames")
+        self.firmware.wanted = count
+        if len(self.firmware.came) + len(self.firmware.broken) >= count:
+            self._waiting.complete(None)
+        return self._waiting
+
+    def completed(self, _index: int) -> None:
+        if self._waiting is not None and not self._waiting.done:
+            self._waiting.complete(None)
+
+    def waiting(self) -> list[str]:
+        return [self._waiting.what] if self._waiting is not None else []
+
+
+class CourierPlug:
+    def __init__(self, layout: Layout) -> None:
+        self._names = [node.name for node in layout.nodes]
+        self._routes = tree_routes(layout)
+
+    def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
+        assert adapter.routed
+        firmware = CourierFirmware(adapter, nic, self._names, self._routes)
+        return Agent(firmware, CourierEndpoint(nic, firmware))
+
+
+def deltas(*ports: int) -> bytes:
+    """A route, by how many ports further each switch sends a frame."""
+    return bytes(map(route_byte, ports))
+
+
+async def silent(_endpoint: CourierEndpoint, node: Here) -> int:
+    return node.number

@@ -1,0 +1,24 @@
+"""The installed command `testbed`, run as a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+TESTBED = str(Path(sys.executable).with_name("testbed"))
+
+
+def testbed(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([TESTBED, *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]
+
+
+testbed.__test__ = False  # type: ignore[attr-defined]  # its name begins as those of tests do
+
+
+def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """The command ended with this code and a message with these words, without a traceback."""
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert result.returncode == code

@@ -1,0 +1,1 @@
+"""Tests that every datapath gives an impairment the same meaning."""

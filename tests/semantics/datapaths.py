@@ -1,0 +1,344 @@
+"""What carries frames from one end of a link to the other, each behind the same few calls: the wire model in memory, and
+relay, tc and netem in a cluster of two nodes with real frames.
+
+Frames are sent at the times that a schedule says, as far as the machine allows; when they really came to the link is read
+from the kernel's stamps at the link's free end, before anything is done to them. So what is expected of a frame follows
+from when it came, not from when it should have come.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypeAlias
+
+from testbed import Cluster, RunningCluster
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.plan.veth_wiring import free_ends, stage_ends
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.services import relay_client
+from testbed.fabric.direction import Direction
+from testbed.fates.records import Record
+from testbed.fates.stage import FateOptions
+from testbed.fields import known_fields
+from testbed.kernel import qdiscs, rtnl_dump
+from testbed.kernel.datapaths import TABLE, Asked, Fit
+from testbed.kernel.loss_classifier import read_counters
+from testbed.spec.layout import Impairment
+from tests.live.machine_state import eventually
+from tests.semantics.tapped_links import Cable, Schedule, Stamped, Way
+from tests.unit.fates.wire_frames import carry
+
+SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
+DEADLINE: Final = (100 if os.environ.get("TESTBED_VM") else 20) * SLOW
+"""Seconds that a carrier gets for what it still holds."""
+
+NOTHING: Final = Impairment()
+LINK: Final = "n1:eth0--n2:eth0"
+KEYS: Final = tuple(field.name for field in fields(Impairment))
+
+RealName: TypeAlias = Literal["relay", "tc", "netem"]
+CarrierName: TypeAlias = Literal["model"] | RealName
+WAYS: Final[tuple[Way, Way]] = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came to one direction of a link, in that order, and what came out at its other end. Times in nanoseconds since
+    the first frame came, or was to come."""
+
+    offered: Stamped
+    arrived: Stamped
+
+    @property
+    def frames(self) -> list[bytes]:
+        """What came out, in order."""
+        return [frame for _, frame in self.arrived]
+
+
+class Oracle(Direction):
+    """The model, which remembers what it delivered and which fates it gave out."""
+
+    def __init__(self, link: str, way: Way, impairment: Impairment, seed: int, files: Mapping[str, str]) -> None:
+        self.log: list[Record] = []
+        self.arrived: Stamped = []
+        super().__init__(
+            link, way, impairment, FateOptions(seed, fields=known_fields(), files=files, log=self.log.append)
+        )
+
+    def after(self, schedule: Schedule) -> Oracle:
+        self.arrived += carry(self, schedule)
+        return self
+
+    @property
+    def frames(self) -> list[bytes]:
+        return [frame for _, frame in self.arrived]
+
+
+HELD: Final = 200
+"""Of frames that are sent while something is changed, the last ones are sent when it has been."""
+
+
+class Line:
+    """A link with impairments in force."""
+
+    def __init__(self, carrier: CarrierName, link: str, seed: int) -> None:
+        self.carrier = carrier
+        self.link = link
+        self.seed = seed
+        self.impairments: dict[Way, Impairment] = dict.fromkeys(WAYS, NOTHING)
+        self.files: Mapping[str, str] = {}
+
+    @property
+    def virtual(self) -> bool:
+        """Its time is, so that nothing is late."""
+        return self.carrier == "model"
+
+    def fit(self, feature: str) -> Fit:
+        """How well the carrier does something: by the table; the model is what it is measured by."""
+        return Fit.EXACT if self.carrier == "model" else TABLE[feature][self.carrier].fit
+
+    def exact(self, feature: str) -> bool:
+        return self.fit(feature) is Fit.EXACT
+
+    def carry(self, schedule: Schedule, way: Way = "forward") -> Run:
+        """Send the frames in at one end; what has come out at the other once nothing is under way any more."""
+        return self.carry_both({way: schedule})[way]
+
+    def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
+        """The same for both directions at once."""
+        raise NotImplementedError
+
+    def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
+        """Send frames forward and change the impairment while they come, not before the frame at `place` has. Which places
+        of the change agree with when it was made: how many frames had come by then."""
+        raise NotImplementedError
+
+    def expected(self, run: Run, way: Way = "forward") -> Oracle:
+        """What the model makes of the frames when they come at the times at which they came."""
+        return Oracle(self.link, way, self.impairments[way], self.seed, self.files).after(run.offered)
+
+    def expected_through_change(self, run: Run, place: int, before: Impairment) -> Oracle:
+        """The same with a change before the frame at `place`; what is in force now came after it."""
+        oracle = Oracle(self.link, "forward", before, self.seed, self.files)
+        first, rest = run.offered[:place], run.offered[place:]
+        for now, frame in first:
+            oracle.arrived += oracle.poll(now)
+            oracle.offer(now, frame)
+        now = rest[0][0] if rest else first[-1][0]
+        oracle.arrived += oracle.poll(now)
+        oracle.change(now, self.impairments["forward"], self.files)
+        return oracle.after(rest)
+
+
+class ModelLine(Line):
+    """The model in memory: every frame comes when the schedule says."""
+
+    def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
+        runs = {}
+        for way, schedule in schedules.items():
+            oracle = Oracle(self.link, way, self.impairments[way], self.seed, self.files)
+            runs[way] = Run(list(schedule), oracle.after(schedule).arrived)
+        return runs
+
+    def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
+        before, self.impairments["forward"] = self.impairments["forward"], after
+        offered = Run(list(schedule), [])
+        oracle = self.expected_through_change(offered, place, before)
+        return Run(offered.offered, oracle.arrived), range(place, place + 1)
+
+
+class ClusterLine(Line):
+    """A link of a running cluster, with real frames."""
+
+    def __init__(self, carrier: CarrierName, cluster: RunningCluster, cable: Cable) -> None:
+        state = cluster.state
+        super().__init__(carrier, cable.link, state.layout.seed)
+        self._store = Store()
+        self._cluster = cluster
+        self._cable = cable
+
+    def set(self, way: Way, impairment: Impairment) -> None:
+        """Inject it over what is in force, so that it alone is."""
+        before = self.impairments[way]
+        keys: dict[str, Any] = {
+            key: getattr(impairment, key)
+            for key in KEYS
+            if key != "rules" and getattr(impairment, key) != getattr(before, key)
+        }
+        self.impairments[way] = impairment
+        if keys or impairment.rules != before.rules:
+            new = [rule for rule in impairment.rules if rule not in before.rules]
+            fault_injection.inject(self._store, self._cluster.name, self.link, keys, rules=new, direction=way)
+
+    def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
+        cable = self._cable
+        before = self._look()
+        begun = {way: cable.marks(way) for way in schedules}
+        cable.send(schedules)
+        return {way: self._settle(way, len(schedule), begun[way], before) for way, schedule in schedules.items()}
+
+    def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
+        cable = self._cable
+        before = self._look()
+        begun = cable.marks("forward")
+        with cable.sending(schedule, HELD) as sent:
+            eventually(lambda: len(cable.offered("forward", begun)) >= place, f"frame {place} comes", DEADLINE)
+            earliest = len(cable.offered("forward", begun))
+            self.set("forward", after)
+            latest = len(cable.offered("forward", begun))
+            sent()
+        run = self._settle("forward", len(schedule), begun, before)
+        return run, range(earliest, latest + 1)
+
+    def _settle(self, way: Way, count: int, begun: tuple[int, int], before: _Look) -> Run:
+        """Wait until as many frames have come out as the carrier says."""
+        cable = self._cable
+
+        def through() -> bool:
+            if len(cable.offered(way, begun)) < count:
+                return False
+            passed = self._look().passed(before, way, count)
+            return passed is not None and len(cable.arrived(way, begun)) >= passed
+
+        try:
+            eventually(through, "every frame is through or dropped", DEADLINE)
+        except AssertionError as error:
+            found = len(cable.offered(way, begun)), len(cable.arrived(way, begun))
+            raise AssertionError(f"{error}: sent {count}, offered and arrived {found}, {self._look()}") from None
+        offered, arrived = cable.offered(way, begun), cable.arrived(way, begun)
+        assert len(offered) == count
+        zero = offered[0][0]
+        return Run([(when - zero, frame) for when, frame in offered], [(when - zero, frame) for when, frame in arrived])
+
+    def _look(self) -> _Look:
+        state: State = self._cluster.state
+        if self.carrier == "relay":
+            said = relay_client.report(self._store, state)
+            return _Look(relay=said["links"][self.link] if said and self.link in said["links"] else None)
+        route = self._cable.wire.route
+        roots = qdiscs.qdiscs(route)
+        names = stage_ends(self._cluster.state.layout, self.link)
+        ends = {way: rtnl_dump.named(route, name) for way, name in zip(WAYS, names, strict=True)}
+        into = dict(zip(WAYS, (self._cable.index_a, self._cable.index_b), strict=True))
+        counted = {way: read_counters(route, into[way]) if self.carrier == "tc" else None for way in WAYS}
+        return _Look(
+            roots={way: roots.get(end.index) if end is not None else None for way, end in ends.items()},
+            lost={way: counters.lost if counters is not None else 0 for way, counters in counted.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a carrier has counted until now."""
+
+    relay: Mapping[str, Any] | None = None
+    roots: Mapping[Way, qdiscs.Qdisc | None] | None = None
+    lost: Mapping[Way, int] | None = None
+
+    def passed(self, before: _Look, way: Way, count: int) -> int | None:
+        """How many frames have left since, out of so many that came; None while some are under way."""
+        if self.relay is not None:
+            now, then = self.relay[way]["counters"], before.relay[way]["counters"] if before.relay else None
+            assert not any(self.relay[way]["emulator"].values()), f"lost inside the emulator: {self.relay[way]}"
+            if self.relay[way]["held"] or now["offered"] - (then["offered"] if then else 0) != count:
+                return None
+            delivered: int = now["delivered"] - (then["delivered"] if then else 0)
+            return delivered
+        if self.roots is None or self.lost is None:
+            return count  # nothing stands in the way
+        assert before.roots is not None
+        assert before.lost is not None
+        lost = self.lost[way] - before.lost[way]
+        root, earlier = self.roots[way], before.roots[way]
+        if root is None or root.kind not in ("netem", "tbf"):
+            return count - lost
+        known = earlier is not None and earlier.kind == root.kind
+        frames, dropped = (earlier.frames, earlier.dropped) if earlier is not None and known else (0, 0)
+        gone = root.frames - frames
+        if root.queued or gone + root.dropped - dropped < count - lost:
+            return None
+        return gone
+
+
+class Carrier:
+    """Something that carries frames, for as many lines as wanted, one after the other."""
+
+    def __init__(self, name: CarrierName) -> None:
+        self.name = name
+
+    @contextmanager
+    def impaired(
+        self, forward: Impairment, backward: Impairment = NOTHING, files: Mapping[str, str] | None = None
+    ) -> Iterator[Line]:
+        """A line with these impairments. files: the texts of the files that they name, which are there."""
+        raise NotImplementedError
+
+
+class ModelCarrier(Carrier):
+    def __init__(self, link: str = LINK, seed: int = 1) -> None:
+        super().__init__("model")
+        self._link = link
+        self._seed = seed
+
+    @contextmanager
+    def impaired(
+        self, forward: Impairment, backward: Impairment = NOTHING, files: Mapping[str, str] | None = None
+    ) -> Iterator[Line]:
+        line = ModelLine("model", self._link, self._seed)
+        line.impairments = {"forward": forward, "backward": backward}
+        line.files = files or {}
+        yield line
+
+
+class ClusterCarrier(Carrier):
+    """A cluster whose impaired links are carried by one datapath; frames between two of its nodes."""
+
+    def __init__(self, name: CarrierName, description: Cluster, link: str = LINK) -> None:
+        super().__init__(name)
+        self._stack = ExitStack()
+        asked: Asked = "auto" if name == "model" else name
+        try:
+            self.cluster = self._stack.enter_context(description.up(datapath=asked))
+            ends = free_ends(self.cluster.state.layout, link)
+            self._cable = self._stack.enter_context(Cable(self.cluster, link, *ends))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def impaired(
+        self, forward: Impairment, backward: Impairment = NOTHING, files: Mapping[str, str] | None = None
+    ) -> Iterator[Line]:
+        line = ClusterLine(self.name, self.cluster, self._cable)
+        line.files = files or {}
+        try:
+            for way, impairment in zip(WAYS, (forward, backward), strict=True):
+                line.set(way, impairment)
+            with self._cable.tapped():
+                yield line
+        finally:
+            self.cluster.heal()
+
+
+class Carriers:
+    """One of each, brought up when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._there: dict[CarrierName, Carrier] = {}
+
+    def __getitem__(self, name: CarrierName) -> Carrier:
+        if name not in self._there:
+            made = ModelCarrier() if name == "model" else ClusterCarrier(name, Cluster.back_to_back())
+            self._there[name] = made
+        return self._there[name]
+
+    def close(self) -> None:
+        for carrier in self._there.values():
+            if isinstance(carrier, ClusterCarrier):
+                carrier.close()

@@ -1,0 +1,153 @@
+"""``@on(impairment, ...)``: run a test on every carrier that can do what the impairment asks for, exactly or approximately,
+as the table of datapaths has it; and what such tests have in common."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pytest
+
+from testbed.kernel.datapaths import Fit, judge
+from testbed.spec.layout import Impairment
+from tests.semantics.datapaths import NOTHING, SLOW, CarrierName, Line, RealName, Run
+from tests.semantics.tapped_links import Stamped
+from tests.unit.fates.wire_frames import A, B, ethernet
+
+MICROSECOND, MILLISECOND, SECOND = 10**3, 10**6, 10**9
+
+CLOCKS: Final = 20 * MICROSECOND
+"""How far two readings of one instant may lie apart: the kernel's stamps are wall-clock time, timers monotonic."""
+
+TYPICAL: Final = round(2 * MILLISECOND * SLOW)
+"""A quarter of the frames leave less late than this, even on a machine that stands still for most of the time because
+somebody else has work for it."""
+
+ALL: Final[tuple[CarrierName, ...]] = ("model", "relay", "tc", "netem")
+REAL: Final[tuple[RealName, ...]] = ("relay", "tc", "netem")
+NEEDS: Final[dict[CarrierName, tuple[str, ...]]] = {
+    "model": (),
+    "relay": ("root",),
+    "tc": ("root", "bpf"),
+    "netem": ("root", "netem"),
+}
+
+COVERED: Final[dict[CarrierName, set[str]]] = defaultdict(set)
+"""Which features are tried on which carrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a test wants: a carrier with impairments in force. files: name -> text."""
+
+    carrier: CarrierName
+    forward: Impairment
+    backward: Impairment
+    files: tuple[tuple[str, str], ...]
+
+
+def on(
+    forward: Impairment,
+    backward: Impairment = NOTHING,
+    *,
+    files: dict[str, str] | None = None,
+    timed: bool = False,
+    also: Iterable[str] = (),
+    without: Iterable[CarrierName] = (),
+) -> pytest.MarkDecorator:
+    """Gives the test a `line` for each carrier that can. timed: it looks at times, which an emulated machine does not keep.
+    also: properties that it tries, which no impairment asks for. without: carriers that another test tries."""
+    parameters = []
+    for name in ALL:
+        if name in without or not can(name, forward, backward):
+            continue
+        COVERED[name] |= {*asked_for(forward), *asked_for(backward), *also}
+        marks = [pytest.mark.requires(*NEEDS[name])] if NEEDS[name] else []
+        if timed and name != "model":
+            marks.append(pytest.mark.requires("steady-time"))
+        asked = Asked(name, forward, backward, tuple((files or {}).items()))
+        parameters.append(pytest.param(asked, id=name, marks=marks))
+    return pytest.mark.parametrize("line", parameters, indirect=True)
+
+
+def placed_at(impairment: Impairment, name: str, path: str) -> Impairment:
+    """With a file of that name found at that path."""
+    keys: dict[str, Any] = {key: path for key in ("jitter_file", "rate_trace") if getattr(impairment, key) == name}
+    return replace(impairment, **keys) if keys else impairment
+
+
+def can(name: CarrierName, *impairments: Impairment) -> bool:
+    return name == "model" or not any(
+        judgement.fit is Fit.ABSENT for impairment in impairments for judgement in judge(name, impairment)
+    )
+
+
+def asked_for(impairment: Impairment) -> set[str]:
+    """The features that an impairment asks for."""
+    return {judgement.feature for judgement in judge("relay", impairment)}
+
+
+# Frames
+
+
+def marked(number: int, size: int = 64, source: int = A, destination: int = B) -> bytes:
+    """A frame whose number can be read although some of its bits were flipped."""
+    copies = (size - 14) // 4
+    return ethernet(number.to_bytes(4, "big") * copies + bytes((size - 14) % 4), source=source, destination=destination)
+
+
+def mark_of(frame: bytes) -> int:
+    words = [frame[at : at + 4] for at in range(14, len(frame) - 3, 4)]
+    return int.from_bytes(statistics.mode(words), "big")
+
+
+def marks_of(frames: Iterable[bytes]) -> list[int]:
+    return [mark_of(frame) for frame in frames]
+
+
+def flipped(frame: bytes, sent: bytes) -> int:
+    """How many bits differ."""
+    assert len(frame) == len(sent)
+    return (int.from_bytes(frame, "big") ^ int.from_bytes(sent, "big")).bit_count()
+
+
+def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tuple[int, bytes]]:
+    """Frames so far apart."""
+    return [(place * gap, marked(first + place, size)) for place in range(count)]
+
+
+# What is expected
+
+
+def check_fates(line: Line, run: Run, way: str = "forward") -> None:
+    """The frames that came out, and what was done to them, are those of the model, where the table says so."""
+    assert way in ("forward", "backward")
+    if line.exact("repeatable fates"):
+        assert run.frames == line.expected(run, "forward" if way == "forward" else "backward").frames
+
+
+def check_times(line: Line, arrived: Stamped, due: Sequence[int]) -> None:
+    """No frame came out before it was due, and a quarter of them hardly later: exactly then in virtual time."""
+    assert len(arrived) == len(due)
+    late = [when - then for (when, _), then in zip(arrived, due, strict=True)]
+    if line.virtual:
+        assert late == [0] * len(due)
+        return
+    assert min(late) >= -CLOCKS, f"a frame came {-min(late)} ns before it was due"
+    if not os.environ.get("TESTBED_VM"):
+        usual = sorted(late)[len(late) // 4]
+        assert usual < TYPICAL, f"three quarters of the frames were {usual:,} ns late or more"
+
+
+def on_the_wire(offered: Stamped, occupied: Sequence[int], rate: int) -> list[int]:
+    """When each frame has left a wire of so many bit/s, on which it takes so many bytes; nothing is dropped."""
+    ends, busy = [], 0
+    for (when, _), size in zip(offered, occupied, strict=True):
+        numerator = max(when * rate, busy) + size * 8 * SECOND  # in units of 1 / rate, so that nothing is rounded twice
+        busy = numerator
+        ends.append(busy // rate)
+    return ends

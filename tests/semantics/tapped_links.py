@@ -1,0 +1,185 @@
+"""Frames sent at times into one link of a running cluster and taken out of it, with the kernel's stamps of both."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Final, Literal, TypeAlias
+
+from testbed import RunningCluster
+from testbed.kernel.diversion import filter_option, once_program
+from testbed.kernel.namespaces import OpenNamespace, open_path
+from testbed.kernel.rtnl_dump import by_name, interfaces
+from tests.live.forked_children import background
+from tests.live.iproute2 import wire_path
+from tests.live.node_sockets import EVERY_PROTOCOL, opened
+from tests.unit.fates.wire_frames import numbered
+
+Schedule: TypeAlias = Sequence[tuple[int, bytes]]
+"""When, in nanoseconds from its beginning, and what."""
+
+Stamped: TypeAlias = list[tuple[int, bytes]]
+Way: TypeAlias = Literal["forward", "backward"]
+
+BUFFER: Final = 256 << 20
+_SEND_BYTES: Final = 16 << 20
+_SO_ATTACH_FILTER, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 26, 32, 33, 35
+_SOL_PACKET, _PACKET_STATISTICS, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING = 263, 6, 8, 23
+_STAMP = struct.Struct("qq")
+_AUXDATA = struct.Struct("3I4H")
+_VLAN_VALID = 1 << 4
+_NEAR = 200_000  # ns before a frame's time from which on the sender watches the clock
+
+
+class Tap:
+    """All frames that come in on an interface, with when they did, in wall-clock nanoseconds."""
+
+    def __init__(self, found: socket.socket) -> None:
+        self.socket = found
+        self.frames: Stamped = []
+        found.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
+        found.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        found.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
+        found.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+
+    def read(self) -> Stamped:
+        """All until now."""
+        take, frames = self.socket.recvmsg, self.frames
+        while True:
+            try:
+                frame, control, _, _ = take(65_536, 256)
+            except BlockingIOError:
+                break
+            when = 0
+            for level, kind, data in control:
+                if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
+                    seconds, nanoseconds = _STAMP.unpack(data)
+                    when = seconds * 10**9 + nanoseconds
+                elif (level, kind) == (_SOL_PACKET, _PACKET_AUXDATA):
+                    status, _, _, _, _, tci, tpid = _AUXDATA.unpack(data)
+                    if status & _VLAN_VALID:
+                        frame = frame[:12] + (tpid << 16 | tci).to_bytes(4, "big") + frame[12:]
+            frames.append((when, frame))
+        _, dropped = struct.unpack("II", self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+        assert not dropped, f"the test itself has missed {dropped} frames"
+        return frames
+
+
+class Cable:
+    """One link: sockets on the NICs at its ends, and taps on its free ends, where frames come to it."""
+
+    def __init__(self, cluster: RunningCluster, link: str, a: str, b: str) -> None:
+        """a, b: the free ends. A switch at an end is passed through to the first other node at it."""
+        self.link = link
+        self._cluster = cluster
+        self._ends = {"forward": a, "backward": b}
+        self._stack = ExitStack()
+        self._taps: dict[str, Tap] = {}
+
+    def __enter__(self) -> Cable:
+        (described,) = [link for link in self._cluster.state.layout.links if link.name == self.link]
+        nodes = list(self._cluster.nodes)
+        first = described.a.owner if described.a.owner in nodes else described.b.owner
+        other = described.b.owner if described.b.owner in nodes else next(node for node in nodes if node != first)
+        self._nics = {}
+        try:
+            self.wire: OpenNamespace = open_path(wire_path(self._cluster.state))
+            self._stack.callback(self.wire.close)
+            for way, node in (("backward", first), ("forward", other)):  # the NIC at which that direction comes out
+                place = opened(self._cluster[node].namespace, "eth0", EVERY_PROTOCOL)
+                self._nics[way] = Tap(self._stack.enter_context(place))
+                self._nics[way].socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BYTES)
+            self._wait_for_stamps()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _wait_for_stamps(self) -> None:
+        """The kernel begins to stamp frames some time after it was first asked to, and until then says when they were
+        read."""
+        out = self._nics["forward"]
+        while True:
+            self._nics["backward"].socket.send(numbered(0))
+            assert select.select([out.socket], [], [], 30)[0], "the two nodes do not reach each other"
+            reading = time.time_ns()
+            if all(when < reading for when, _ in out.read()[-1:]):
+                return
+
+    @contextmanager
+    def tapped(self) -> Iterator[None]:
+        """With taps on the free ends that there are now."""
+        wire = wire_path(self._cluster.state)
+        with ExitStack() as stack:
+            found = by_name(interfaces(self.wire.route))
+            for way, end in self._ends.items():
+                self._taps[way] = Tap(stack.enter_context(opened(wire, end, EVERY_PROTOCOL)))
+                once, _kept = filter_option(once_program(found[end].index))  # not what is put back into a switch
+                self._taps[way].socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, once)
+            self.index_a, self.index_b = (found[end].index for end in self._ends.values())
+            yield
+        self._taps.clear()
+
+    def marks(self, way: str) -> tuple[int, int]:
+        """Where we are now: what `offered` and `arrived` begin from."""
+        return len(self._taps[way].read()), len(self._nics[way].read())
+
+    def offered(self, way: str, begun: tuple[int, int]) -> Stamped:
+        """What has come to the link since."""
+        return self._taps[way].read()[begun[0] :]
+
+    def arrived(self, way: str, begun: tuple[int, int]) -> Stamped:
+        """What has come out of it since."""
+        return self._nics[way].read()[begun[1] :]
+
+    def send(self, schedules: Mapping[Way, Schedule]) -> None:
+        """Send frames of one direction or both, each at its time or as soon after it as the machine can."""
+        out = {"forward": self._nics["backward"].socket.send, "backward": self._nics["forward"].socket.send}
+        merged = sorted(
+            [(when, place, way) for way, schedule in schedules.items() for place, (when, _) in enumerate(schedule)]
+        )
+        # On one processor, so that the kernel takes the frames in the order in which they were sent.
+        allowed = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {max(allowed)})
+        try:
+            begun = time.monotonic_ns() - merged[0][0]
+            for when, place, way in merged:
+                while (left := begun + when - time.monotonic_ns()) > 0:
+                    if left > _NEAR:
+                        time.sleep((left - _NEAR) / 1e9)  # until its frame is due
+                out[way](schedules[way][place][1])
+        finally:
+            os.sched_setaffinity(0, allowed)
+
+    @contextmanager
+    def sending(self, schedule: Schedule, held: int) -> Iterator[Callable[[], None]]:
+        """Send frames forward from another process meanwhile, the last ones not before the function that is given has been
+        called; it waits until all are sent."""
+        waits, says = os.pipe()
+
+        def send(_report: Callable[[object], None]) -> None:
+            self.send({"forward": schedule[:-held]})
+            os.read(waits, 1)
+            self.send({"forward": schedule[-held:]})
+
+        with ExitStack() as stack:
+            stack.callback(os.close, waits)
+            stack.callback(os.close, says)
+            sender = stack.enter_context(background(send))
+
+            def sent() -> None:
+                os.write(says, b"!")
+                assert sender.wait() == 0
+
+            yield sent

@@ -1,0 +1,1 @@
+"""Tests of complete clusters in the simulation."""

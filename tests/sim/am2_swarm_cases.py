@@ -1,0 +1,204 @@
+"""The swarm's cases of AM-II: requests between more endpoints than there are frames for, settings that are small enough to
+matter, faults on the links, and what programs and machines do besides: endpoints freed, tags changed, NICs started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from testbed.engine.sources import Source, source
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+from tests.sim.swarm_faults import (
+    BLACKOUT,
+    CALM,
+    FAULTS,
+    MICROSECOND,
+    MILLISECOND,
+    Cut,
+    draw_faults,
+    draw_shape,
+    layout_of,
+)
+
+REQUESTS: Final = 100
+BACKLOG: Final = 40 * MILLISECOND
+"""In which the queues are empty that faults have left, there and back: 30 full frames at 20 Mbit/s."""
+CROSSBARS: Final = "crossbars"
+"""A shape of its own: Myrinet, with a mapper on every NIC."""
+ON_MYRINET: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], BLACKOUT)
+"""Its links keep the order of frames, and have no queue."""
+
+SHORT: Final = "short"
+MEDIUM: Final = "medium"
+BULK: Final = "bulk"
+NOTHING: Final = "nothing"
+"""No answer but the library's own."""
+SIZES: Final = {
+    SHORT: (0, 1, 3, 15),
+    MEDIUM: (0, 1, 60, 400, 512, 1000),
+    BULK: (0, 1, 400, 1400, 1500, 4097, 12_000),
+    NOTHING: (0,),
+}
+"""Bytes; of a short message words."""
+WRONG: Final = ("tag", "endpoint", "segment", "handler")
+"""What is wrong with a request that must come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """From an endpoint of a node to another. answer, answered: the reply's form and size. wrong: one of WRONG."""
+
+    source: int
+    origin: int
+    sink: int
+    endpoint: int
+    form: str
+    size: int
+    answer: str
+    answered: int
+    wrong: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
+    priced: nanoseconds until a NIC sees its doorbell, where what NICs and hosts do takes time; 0: it takes none. changing:
+    after so many messages an endpoint has another tag; 0: never. slow: nanoseconds that a program may wait before it
+    polls. restarts: when which NIC starts again. links: what is wrong with each until the faults end."""
+
+    seed: int
+    shape: str
+    nodes: int
+    endpoints: int
+    settings: tuple[tuple[str, int], ...]
+    priced: int
+    changing: int
+    slow: int
+    freed: int
+    requests: tuple[Request, ...]
+    restarts: tuple[tuple[int, int], ...]
+    links: tuple[Impairment, ...]
+    cuts: tuple[Cut, ...]
+    until: int
+
+    @property
+    def patience(self) -> int:
+        """Nanoseconds for which a packet is sent again before its peer is unreachable."""
+        settings = dict(self.settings)
+        timeout, longest = settings["timeout"], settings["longest_timeout"]
+        return sum(min(timeout << number, longest) for number in range(settings["retries"]))
+
+    @property
+    def may_lose_touch(self) -> bool:
+        """Whether a NIC may take another one for unreachable: the faults last longer than it is sent to, the other one has
+        started again, or no way to it is known."""
+        return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
+
+    def layout(self) -> Layout:
+        """With what is wrong, so that NICs know whether their links keep the order of frames."""
+        calm = layout_of_shape(self.shape, self.nodes)
+        links = [replace(link, forward=one, backward=one) for link, one in zip(calm.links, self.links, strict=True)]
+        return replace(calm, links=tuple(links))
+
+
+@cache
+def layout_of_shape(shape: str, nodes: int) -> Layout:
+    """Without impairments."""
+    if shape != CROSSBARS:
+        return layout_of(shape, nodes)
+    ends = [(f"n{number}", f"s{1 + number % 2}:{1 + number // 2}") for number in range(1, nodes + 1)]
+    cluster = Description(
+        name=CROSSBARS,
+        nodes=[Node(name=f"n{number}") for number in range(1, nodes + 1)],
+        switches=[Switch(name=name, kind="myrinet") for name in ("s1", "s2")],
+        links=[Link(ends=pair) for pair in [*ends, ("s1:7", "s2:8"), ("s1:8", "s2:7")]],
+    )
+    return resolve(cluster)
+
+
+def draw(seed: int) -> Case:
+    """The case of a seed."""
+    chance = source(seed, "case of am2")
+    on_myrinet = chance.random() < 0.06
+    shape, nodes = (CROSSBARS, 2 + chance.below(5)) if on_myrinet else draw_shape(chance)
+    links, cuts, until = draw_faults(
+        chance, layout_of_shape(shape, nodes), ON_MYRINET if on_myrinet else (*FAULTS, BLACKOUT)
+    )
+    endpoints = 2 + chance.below(3)
+    settings = _settings(chance, endpoints)
+    restarts = tuple([(chance.below(until), chance.below(nodes)) for _ in range(chance.choice((0, 0, 0, 1, 3)))])
+    case = Case(
+        seed, shape, nodes, endpoints, tuple(settings.items()),
+        priced=chance.choice((0, 0, 0, 0, 0, 0, 0, 1, 10, 100)) * MICROSECOND,
+        changing=chance.choice((0, 0, 5)), slow=chance.choice((0, 50, 500)) * MICROSECOND,
+        freed=chance.choice((0, 0, 1)) * chance.below(until), requests=(), restarts=restarts, links=links, cuts=cuts,
+        until=until,
+    )  # fmt: skip
+    # Whoever sends a reply that is given up is told, unless it only brings a credit: then nobody would know.
+    answers = (SHORT, SHORT, MEDIUM, BULK) if case.may_lose_touch else (SHORT, SHORT, MEDIUM, BULK, NOTHING)
+    requests = [_request(chance, case, answers) for _ in range(REQUESTS + chance.below(20))]
+    if source(seed, "hot spot of am2").random() < 0.15:  # more than a ring has room for
+        requests = [replace(one, sink=0, endpoint=0) if one.source else one for one in requests]
+    return replace(case, requests=tuple(requests))
+
+
+def _request(chance: Source, case: Case, answers: tuple[str, ...]) -> Request:
+    form, answer = chance.choice((SHORT, SHORT, MEDIUM, BULK)), chance.choice(answers)
+    wrong = chance.choice(WRONG) if chance.random() < 0.05 else ""
+    if wrong == "segment":
+        form = BULK
+    origin, sender = chance.below(case.nodes), chance.below(case.endpoints)
+    sink, endpoint = chance.below(case.nodes), chance.below(case.endpoints)
+    if origin == sink and dict(case.settings)["frames"] == 1:
+        endpoint = sender  # two endpoints of one frame are never in the NIC together
+    return Request(
+        origin, sender, sink, endpoint, form, chance.choice(SIZES[form]), answer, chance.choice(SIZES[answer]), wrong
+    )
+
+
+def _settings(chance: Source, endpoints: int) -> dict[str, int]:
+    timeout = chance.choice((200 * MICROSECOND, MILLISECOND, 5 * MILLISECOND))
+    refused = chance.choice((100 * MICROSECOND, MILLISECOND))
+    return {
+        "channels": chance.choice((1, 2, 4, 32)),
+        "sequences": chance.choice((2, 2, 1 << 16)),
+        "scan": timeout // 5,
+        "timeout": timeout,
+        "longest_timeout": timeout * chance.choice((1, 4, 32)),
+        "retries": chance.choice((3, 40, 40)),
+        "refused": refused,
+        "credits": chance.choice((1, 2, 4, 4)),
+        "frames": 1 + chance.below(endpoints - 1),
+        "attempts": chance.choice((0, 1, 8)),
+        "attempt": chance.choice((0, 0, 1000)),
+        "stay": 3 * max(refused, timeout // 5),  # a packet that was refused comes again within
+        "mappings": chance.choice((2, 1024)),
+        "packet": chance.choice((512, 8192)),
+    }
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Less of everything, the largest steps first."""
+    count = len(case.requests)
+    step = count // 2
+    while step:
+        for at in range(0, count, step):
+            yield replace(case, requests=case.requests[:at] + case.requests[at + step :])
+        step //= 2
+    for at in range(len(case.restarts)):
+        yield replace(case, restarts=case.restarts[:at] + case.restarts[at + 1 :])
+    for at in range(len(case.cuts)):
+        yield replace(case, cuts=case.cuts[:at] + case.cuts[at + 1 :])
+    for at, impairment in enumerate(case.links):
+        if impairment != CALM:
+            yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
+    for plain in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
+        less = replace(case, **plain)  # type: ignore[arg-type]  # the keys are a case's
+        if less != case:
+            yield less

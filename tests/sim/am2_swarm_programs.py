@@ -1,0 +1,287 @@
+"""Programs of a swarm's case of AM-II: for each endpoint one that sends its requests, and one that handles what arrives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from protocols.am2 import page as layout
+from protocols.am2.host.am_errors import Returned, RuleError, Status
+from protocols.am2.host.bundle import Bundle
+from protocols.am2.host.endpoint_names import EndpointName
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.token import Token
+from protocols.am2.receiver import Delivered
+from testbed.engine.sources import source
+from testbed.sim.sim_node import SimNode
+from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Request
+from tests.sim.swarm import payload
+from tests.sim.swarm_faults import MICROSECOND, Violation
+
+if TYPE_CHECKING:
+    from tests.sim.am2_swarm_ledger import World
+
+WORDS, DATA, ANSWER, ANSWER_DATA, NOBODY = 1, 2, 3, 4, 200
+"""Handlers; of the last there is none."""
+NO_ENDPOINT: Final = 60_000
+WRONG_TAG: Final = 0xBAD
+GUARD: Final = 64
+"""Bytes behind a segment's data, which nothing may touch."""
+
+Place = tuple[int, int, str]
+"""A node, its endpoint, and what is wrong with the translation."""
+Lead = tuple[int, int]
+"""A place of the translation table, and how often that was mapped: all credits are there again then."""
+
+
+def words(serial: int, count: int) -> tuple[int, ...]:
+    """A short message's, behind its serial number."""
+    return tuple([serial * 1_000_003 + number & 0xFFFF_FFFF for number in range(count)])
+
+
+class Talker:
+    """One endpoint in one life of its node's NIC. open: requests whose end has not been heard of, and where they led. lost:
+    credits that cannot come back."""
+
+    def __init__(self, world: World, bundle: Bundle) -> None:
+        self.endpoint: Final = bundle.allocate_endpoint()
+        self.name: Final = tuple(self.endpoint.name)
+        self.world: Final = world
+        self.life: Final = world.lives[self.name[0]]
+        self.chance: Final = source(world.case.seed, f"endpoint {self.name}, life {self.life}")
+        self.open: Final[dict[int, Lead]] = {}
+        self.lost: Final[Counter[Lead]] = Counter()
+        self.has_sent = False
+        self.version = 0
+        self.handled = 0
+        self._places: dict[Place, int] = {}
+        self._mapped: Counter[int] = Counter()
+        self._mine: set[int] = set()
+        endpoint = self.endpoint
+        endpoint.segment = bytearray(world.rooms[self.name] + GUARD)
+        endpoint.error_handler = self.came_back
+        for number, handler in (
+            (WORDS, self.words),
+            (DATA, self.data),
+            (ANSWER, self.answer),
+            (ANSWER_DATA, self.answer_data),
+        ):
+            endpoint.set_handler(number, handler)
+        self._set_tag()
+        world.talkers[self.name] = self
+
+    def _set_tag(self) -> None:
+        node, endpoint = self.name
+        tag = 1_000_000 * self.version + 1_000 * node + 10 * endpoint + 1
+        self.endpoint.tag = self.world.tags[self.name] = tag
+
+    # Handlers.
+
+    def words(self, token: Token, serial: int, *rest: int) -> None:
+        request = self._request(token, serial)
+        if rest != words(serial, request.size):
+            raise Violation(f"request {serial} came as {rest}")
+        self._reply(token, serial, request)
+
+    def data(self, token: Token, data: memoryview, serial: int) -> None:
+        request = self._request(token, serial)
+        if data != payload(serial, request.size):
+            raise Violation(f"request {serial}: {len(data)} bytes are not what was sent")
+        self._reply(token, serial, request)
+
+    def _request(self, token: Token, serial: int) -> Request:
+        course = self.world.handles(serial, self.name)
+        self.handled += 1
+        request = course.request
+        if token.source != (request.source, request.origin) or token.tag != course.tag or token.is_reply:
+            raise Violation(f"request {serial} came from {token.source} under tag {token.tag}")
+        return request
+
+    def _reply(self, token: Token, serial: int, request: Request) -> None:
+        if serial % 8 == 0:
+            self._break_rules(token)
+        size = request.answered
+        if request.answer == SHORT:
+            token.reply(ANSWER, serial, *words(serial, size))
+        elif request.answer == MEDIUM:
+            token.reply_medium(ANSWER_DATA, payload(serial + 1, size), serial)
+        elif request.answer == BULK:
+            token.reply_bulk(ANSWER_DATA, payload(serial + 1, size), self.world.offsets[serial][1], serial)
+        if serial % 8 == 0 and request.answer != NOTHING:
+            refused(lambda: token.reply(ANSWER, serial))
+
+    def _break_rules(self, token: Token) -> None:
+        """A handler may not send requests, and may not poll."""
+        if self._places:
+            place = next(iter(self._places.values()))
+            refused(lambda: self.endpoint.try_request(place, WORDS, 0))
+        if not self.endpoint.is_empty:
+            refused(self.endpoint.poll)
+        if token.is_reply:
+            refused(lambda: token.reply(ANSWER, 0))
+
+    def answer(self, token: Token, serial: int, *rest: int) -> None:
+        request = self._answer(token, serial)
+        if rest != words(serial, request.answered):
+            raise Violation(f"the reply to request {serial} came as {rest}")
+
+    def answer_data(self, token: Token, data: memoryview, serial: int) -> None:
+        request = self._answer(token, serial)
+        if data != payload(serial + 1, request.answered):
+            raise Violation(f"the reply to request {serial}: {len(data)} bytes are not what was sent")
+
+    def _answer(self, token: Token, serial: int) -> Request:
+        request = self.world.is_replied(serial).request
+        if serial not in self._mine:
+            raise Violation(f"a reply to request {serial}, which this life has not sent")
+        if token.source != (request.sink, request.endpoint) or not token.is_reply:
+            raise Violation(f"the reply to request {serial} came from {token.source}")
+        if serial % 8 == 0:
+            self._break_rules(token)
+        self.ended(serial)
+        return request
+
+    def came_back(self, returned: Returned) -> None:
+        if returned.is_reply:
+            is_the_librarys = not returned.handler
+            if is_the_librarys and returned.arguments[:2] != (Status.BAD_HANDLER, NOBODY):
+                raise Violation(f"the library's own reply comes back: {returned.arguments}")
+            self.world.reply_comes_back(returned.arguments[2 if is_the_librarys else 0], returned.status)
+            return
+        serial = returned.arguments[0]
+        if serial not in self._mine:
+            raise Violation(f"request {serial} comes back, which this life has not sent")
+        self.world.comes_back(serial, returned.status)
+        self.ended(serial)
+
+    def ended(self, serial: int) -> None:
+        self.open.pop(serial, None)
+
+    def excuse(self, serial: int) -> None:
+        """Its end will perhaps never be heard of, and its credit not come back."""
+        lead = self.open.pop(serial, None)
+        if lead is not None:
+            self.lost[lead] += 1
+            self.endpoint.changed()
+
+    # Programs.
+
+    async def serve(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
+        """For as long as the life lasts."""
+        case, chance = self.world.case, self.chance
+        while True:
+            await self.endpoint.wait()
+            if case.slow and chance.random() < 0.5:
+                await node.sleep(chance.below(case.slow))
+            await self.endpoint.poll(chance.choice((None, 1, 3)))
+            if case.changing and self.handled >= case.changing:
+                self.handled = 0
+                self.version += 1
+                self._set_tag()
+
+    async def send(self, am: ActiveMessages, node: SimNode) -> None:
+        chance, courses = self.chance, self.world.courses
+        for serial, course in enumerate(courses):
+            request = course.request
+            if (request.source, request.origin) != self.name or course.is_sent:
+                continue
+            if chance.random() < 0.3:
+                await node.sleep(chance.below(300 * MICROSECOND))
+            while not course.is_sent:
+                place = self._place(request)
+                waits = self._lead(place) in self.open.values()
+                if self._has_lost(place) and not self.endpoint.credits(place) and not waits:
+                    break  # no credit will ever come back
+                if self._try(am, place, serial, request):
+                    course.is_sent = True
+                else:
+                    await self.endpoint.wait_for_room(place)
+        self.has_sent = True
+
+    def _has_lost(self, place: int) -> bool:
+        """Whether credits there may not come back."""
+        return bool(self.lost[self._lead(place)])
+
+    def _try(self, am: ActiveMessages, place: int, serial: int, request: Request) -> bool:
+        endpoint, world = self.endpoint, self.world
+        translation = endpoint.translation(place)
+        assert translation is not None
+        number = Delivered(am.node, am.incarnation, self.name[1], endpoint.outbox.number + 1)
+        world.sends(number, serial, translation.tag)
+        self._mine.add(serial)
+        handler = NOBODY if request.wrong == "handler" else WORDS if request.form == SHORT else DATA
+        if request.form == SHORT:
+            sent = endpoint.try_request(place, handler, serial, *words(serial, request.size))
+        elif request.form == MEDIUM:
+            sent = endpoint.try_request_medium(place, handler, payload(serial, request.size), serial)
+        else:
+            offset = world.offsets[serial][0]
+            if request.wrong == "segment":
+                offset = world.rooms[request.sink, request.endpoint] + GUARD + 1
+            sent = endpoint.try_request_bulk(place, handler, payload(serial, request.size), offset, serial)
+        if not sent:
+            world.does_not_send(number)
+            return False
+        self.open[serial] = lead = self._lead(place)
+        most = endpoint.library.settings.credits
+        has_its_credits = world.lives[request.sink] == 1 and (request.sink, request.endpoint) not in world.freed
+        if has_its_credits and sum(one == lead for one in self.open.values()) > most:
+            raise Violation(
+                f"endpoint {self.name} has {list(self.open)} under way, and {most} credits for each other one"
+            )
+        return True
+
+    def _lead(self, place: int) -> Lead:
+        return place, self._mapped[place]
+
+    def _place(self, request: Request) -> int:
+        """Of the translation table. Where the tag there is another one by now, and sometimes without a reason, it is mapped
+        anew, though replies may come."""
+        node, endpoint = there = request.sink, request.endpoint
+        name = EndpointName(node, NO_ENDPOINT if request.wrong == "endpoint" else endpoint)
+        tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[there]
+        key = (node, endpoint, request.wrong if request.wrong in ("tag", "endpoint") else "")
+        place = self._places.get(key)
+        if place is not None:
+            translation = self.endpoint.translation(place)
+            assert translation is not None
+            if translation.tag == tag and self.chance.random() >= 0.1:
+                return place
+            self.endpoint.unmap(place)
+        place = self._places[key] = self.endpoint.map_any(name, tag)
+        self._mapped[place] += 1
+        return place
+
+    def left(self) -> list[str]:
+        """What is not as it was at the beginning, in sentences."""
+        endpoint, out = self.endpoint, []
+        if not self.has_sent:
+            out.append("has not sent all its requests")
+        if self.open:
+            out.append(f"waits for the ends of requests {list(self.open)}")
+        if not endpoint.is_empty:
+            out.append("has messages that are not handled")
+        for place in self._places.values():
+            if endpoint.credits(place) != endpoint.library.settings.credits and not self._has_lost(place):
+                translation = endpoint.translation(place)
+                out.append(f"has {endpoint.credits(place)} credits for {translation}")
+        page = endpoint.inbox.page if endpoint.inbox.page is not None else endpoint.backing
+        taken = [
+            slot for slot in range(layout.SLOTS) if page[layout.PLACES[slot]] not in (layout.FREE, layout.ANSWERED)
+        ]
+        if taken:
+            out.append(f"has slots {taken} that are not free")
+        segment = endpoint.segment
+        if segment is None or any(segment[-GUARD:]):
+            out.append("has been written to behind its segment's data")
+        return [f"endpoint {self.name} {sentence}" for sentence in out]
+
+
+def refused(act: object) -> None:
+    """What a handler may not do. Raises Violation where it can."""
+    assert callable(act)
+    try:
+        act()
+    except RuleError:
+        return
+    raise Violation(f"a handler may do {act}")

@@ -1,0 +1,56 @@
+"""Runs of many programs under loss, recorded: what a process of its own is started for. Arguments: what, folder, seed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+from protocols.core.profile import Profile
+from protocols.emp import host as emp
+from testbed.engine.sources import source
+from testbed.sim.sim_node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.model import Description
+from tests.sim.echo_and_flood import TinyEndpoint, TinyPlug
+
+PROFILE = Profile("test", post=100, receive=700, ring=200, send=400, transfer=60, show=70, fetch=500, notice=30)
+
+
+async def ask_around(endpoint: TinyEndpoint, node: SimNode, seed: int, nodes: int) -> None:
+    chance = source(seed, node.name)
+    for _ in range(20):
+        await endpoint.ask(
+            (node.number + 1 + chance.below(nodes - 1)) % nodes,
+            chance.word().to_bytes(8, "big") * (1 + chance.below(100)),
+        )
+        await node.compute(chance.below(5_000))
+
+
+async def send_around(endpoint: emp.Endpoint, node: SimNode, seed: int, nodes: int) -> None:
+    """To each of the others, and from each, a message of some frames, in an order of one's own."""
+    chance = source(seed, node.name)
+    others = [number for number in range(nodes) if number != node.number]
+    buffers = [bytearray(9_000) for _ in others]
+    under_way: list[Awaitable[object]] = [
+        endpoint.post_receive(other, 1, buffer) for other, buffer in zip(others, buffers, strict=True)
+    ]
+    chance.shuffle(others)
+    for other in others:
+        under_way.append(endpoint.post_send(other, 1, chance.word().to_bytes(8, "big") * (1 + chance.below(1_000))))
+        await node.compute(chance.below(5_000))
+    for one in under_way:
+        await one
+
+
+def record(folder: Path, seed: int, what: str = "tiny") -> None:
+    cluster = Description.fat_tree(4, delay="2us", jitter="1us", rate="1gbit", loss="3%", duplicate="1%", seed=seed)
+    plug, program = (emp.plug(), send_around) if what == "emp" else (TinyPlug(timeout=1_000_000), ask_around)
+    with Simulation(cluster, plug, profile=PROFILE, folder=folder) as simulation:
+        for name in simulation.nodes:
+            simulation.spawn(name, program, seed, len(simulation.nodes))
+        simulation.run(timeout=10_000_000_000)
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[1])

@@ -1,0 +1,128 @@
+"""Programs that do not end, and what is said of them in every mode; and a firmware that does what it must not."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from testbed.workloads.form import Comm, Node
+from tests.sim.mpi_script_files import OURS
+
+OUTSIDE = Path(__file__).with_name("outside")
+HERE = "stalling.py"
+
+SCRIPTS = {
+    # name: the script, the rank of whom something is said, and what.
+    "both receive": (["comm.recv(source=1 - rank, tag=11)"], 0, r"waits for a receive from rank 1, tag 11.*, at {}:4 in"),
+    "both send synchronously": (["comm.ssend('x', 1 - rank)"], 1, r"waits for a send to rank 0, tag 0, .*, at {}:4 in"),
+    "another tag": (
+        ["if rank == 0:", "    comm.send('x', 1, tag=1)", "else:", "    comm.recv(source=0, tag=2)"],
+        1, r"waits for a receive from rank 0, tag 2, .*, at {}:7 in <module>",
+    ),
+    "iprobe": (
+        ["def poll():", "    while not comm.iprobe(tag=7):", "        pass", "if rank:", "    poll()"],
+        1, r"polls, at {}:[56] in poll",
+    ),
+    "test": (["request = comm.irecv(source=1 - rank)", "while not request.test()[0]:", "    pass"], 0, r"polls, at {}:[56] in"),
+    "computes": (["if rank:", "    while True:", "        pass", "comm.recv()"], 1, r"runs, at {}:[56] in <module>"),
+    "a lock": (
+        ["import threading", "held = threading.Lock()", "held.acquire()", "if rank:", "    held.acquire()", "comm.recv()"],
+        1, r"runs, at {}:8 in <module>",
+    ),
+    "has ended early": (["if rank:", "    raise SystemExit", "comm.recv()"], 0, r"waits for a receive from .*, at {}:6 in"),
+    "catches all": (
+        ["while True:", "    try:", "        comm.recv()", "    except BaseException:", "        pass"],
+        1, r"waits for a receive .*, at {}:6 in <module>",
+    ),
+    "catches all and polls": (
+        ["while True:", "    try:", "        while not comm.iprobe(): pass", "    except:", "        continue"],
+        1, r"polls, at {}:6 in <module>",
+    ),
+    "polls at last": (
+        ["try:", "    comm.recv()", "finally:", "    while not comm.iprobe(): pass"], 0, r"waits for a receive .*, at {}:5 in",
+    ),
+    "computes at last": (
+        ["try:", "    comm.recv()", "finally:", "    n = 0", "    while True:", "        n += 1"],
+        0, r"waits for a receive .*, at {}:5 in",
+    ),
+    "catches all and computes": (
+        ["n = 0", "while True:", "    try:", "        while True:", "            n += 1", "    except BaseException:", "        pass"],
+        0, r"runs, at {}:[78] in <module>",
+    ),
+}  # fmt: skip
+ALIKE = ("both send synchronously", "another tag", "has ended early", "a lock", "computes at last", "polls at last")
+"""In namespaces nothing is done for these that is not done for others."""
+
+BUSY = ("computes", "a lock", "catches all and computes")  # no virtual time passes
+
+
+def written(folder: Path, name: str) -> tuple[str, str]:
+    """One of these scripts, and the sentence, a regular expression."""
+    body, rank, sentence = SCRIPTS[name]
+    path = folder / "stalls.py"
+    begin = "comm = MPI.COMM_WORLD; rank = comm.rank"
+    path.write_text(OURS + "\n".join([begin, "print('rank', rank, 'begins')", *body]) + "\n")
+    return str(path), rf"n{rank + 1}\b.* " + sentence.format(str(path).replace(".", r"\."))
+
+
+async def polls_in_vain(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    request = await comm.irecv(source=1 - comm.rank, tag=5)
+    while not await has_come(request):
+        pass
+
+
+async def has_come(request: object) -> bool:
+    return (await request.test())[0]  # type: ignore[attr-defined]
+
+
+async def waits_in_vain(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    await has_been_received(comm)
+
+
+async def has_been_received(comm: Comm) -> None:
+    await comm.recv(source=1 - comm.rank, tag=5)
+
+
+async def catches_all(comm: Comm, node: Node) -> None:  # noqa: ARG001
+    while True:
+        with contextlib.suppress(BaseException):
+            await comm.recv(source=1 - comm.rank)
+
+
+AWAITED = {
+    "polls": (polls_in_vain, rf"polls, at \S*{HERE}:\d+ in has_come"),
+    "waits": (waits_in_vain, rf"waits for a receive .*, at \S*{HERE}:\d+ in has_been_received"),
+    "catches all": (catches_all, rf"waits for a receive .*, at \S*{HERE}:\d+ in catches_all"),
+}
+
+# The tag of a letter that makes the firmware of `outside/unruly` go wrong, at which node, and what is said.
+# ruff: noqa: E501 -- scripts and sentences in tables
+
+FAULTS = {
+    101: (
+        "n1",
+        r"the firmware \(unruly\.protocol\.Firmware\) has raised KeyError:\n(.|\n)*in ring\n(.|\n)*no letter 1",
+    ),
+    102: ("n2", r"the firmware \(unruly\.protocol\.Firmware\) has raised IndexError:\n(.|\n)*no place for a letter"),
+    103: (
+        "n2",
+        r"the firmware \(unruly\.protocol\.Firmware\) has raised ZeroDivisionError:\n(.|\n)*in tick\n(.|\n)*no time",
+    ),
+    104: (
+        "n2",
+        r"the firmware \(unruly\.protocol\.Firmware\) leaves its deadline in the past, \d+ ns before now: 10,000 calls",
+    ),
+    105: ("n1", r"a frame of 1515 bytes cannot be sent: the interface's MTU is 1500, which lets it take 1514 bytes"),
+    106: ("n2", r"the host library \(unruly\.protocol\.Host\) has raised ValueError:\n(.|\n)*no such letter"),
+}
+
+
+async def send_a_letter(comm: Comm, node: Node, *, tag: int) -> None:  # noqa: ARG001
+    """And go on whatever comes of it."""
+    while True:
+        try:
+            if comm.rank == 0:
+                await comm.Send(b"x", 1, tag=tag)
+            await comm.Recv(bytearray(1), 1 - comm.rank, tag=tag + 1)
+        except Exception:  # noqa: BLE001
+            pass

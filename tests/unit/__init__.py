@@ -1,0 +1,1 @@
+"""Unit tests: one part at a time, without namespaces."""

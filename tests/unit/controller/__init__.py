@@ -1,0 +1,1 @@
+"""Unit tests of checkers, scenarios, verdicts and run folders."""

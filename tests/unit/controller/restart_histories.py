@@ -1,0 +1,266 @@
+"""Histories with restarts, losses and errors, and what checkers must say of each: stories, each a function that asserts it.
+
+Mutants of the checkers are looked for with them, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED
+from testbed.controller.checkers.check_report import Report
+from testbed.controller.checkers.disturbances import CRASH, OTHER, Disturbance
+from testbed.controller.checkers.promises import Circumstances, Ending
+
+from tests.unit.controller.histories import MILLISECOND, SECOND, Told  # isort: skip
+
+LOST = "nothing lost"
+
+
+class Story(Told):
+    """A history whose programs may be started again."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        super().__init__(nodes)
+        self.disturbances: list[Disturbance] = []
+
+    def restart(self, rank: int) -> None:
+        """Its program is gone, and begins anew 2 ms later."""
+        gone = self.clock
+        self.clock += 2 * MILLISECOND
+        self._counts[rank] = 0
+        self.disturbances.append(Disturbance(CRASH, gone, self.clock, frozenset({f"n{rank + 1}"})))
+
+    def deliver(self, source: int, sink: int, content: str, tag: int = 0) -> None:
+        """A message whose sender is told so."""
+        receive = self.begin_receive(sink, source, tag)
+        send = self.begin_send(source, sink, tag, content)
+        self.received(sink, receive, source, tag, content)
+        self.sent(source, send)
+
+    def acknowledged(self, source: int, sink: int, content: str, tag: int = 0) -> None:
+        """A message that its sender is told has been sent, and that does not come."""
+        self.sent(source, self.begin_send(source, sink, tag, content))
+
+    def judged(self, ending: Ending = Ending.DONE, after: int = 0, settled: bool = True) -> Report:
+        """after: nanoseconds between its last event and the run's end."""
+        return self.report(Circumstances(ending, self.clock + after, self.disturbances, settled=settled))
+
+
+def a_sender_that_is_restarted_sends_the_same_again_and_one_of_both_comes() -> None:
+    told = Story()
+    receive = told.begin_receive(1)
+    told.begin_send(0, 1, content="0a")  # on its way when the program ends
+    told.restart(0)
+    send = told.begin_send(0, 1, content="0a")
+    told.received(1, receive, 0, content="0a")
+    told.sent(0, send)
+    told.deliver(0, 1, "0b")
+    assert told.judged().passed
+
+
+def what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it() -> None:
+    told = Story()
+    receive = told.begin_receive(1)
+    told.begin_send(0, 1, content="0a")
+    told.received(1, receive, 0, content="0a")  # its sender dies before it is told
+    told.restart(0)
+    told.deliver(0, 1, "0a")
+    told.deliver(0, 1, "0b")
+    report = told.judged()
+    assert report.passed
+    assert report.checks["order"].checked == 3
+
+
+def a_message_between_the_two_says_which_of_them_came() -> None:
+    """0a, 0b, 0a: the second comes, so that the first 0a must be its former life's, though that was never finished."""
+    told = Story()
+    receives = told.begin_receive(1), told.begin_receive(1)
+    told.begin_send(0, 1, content="0a")
+    told.begin_send(0, 1, content="0b")
+    told.received(1, receives[0], 0, content="0a")
+    told.received(1, receives[1], 0, content="0b")
+    told.restart(0)
+    told.deliver(0, 1, "0a")
+    assert told.judged().passed
+
+
+def a_receiver_takes_with_it_what_it_had_and_the_same_is_sent_again() -> None:
+    told = Story()
+    told.begin_receive(1)
+    told.acknowledged(0, 1, "0a")
+    told.restart(1)
+    told.deliver(0, 1, "0a")
+    told.deliver(0, 1, "0b")
+    assert told.judged().passed
+
+
+def of_the_same_message_before_and_after_a_crash_the_one_before_is_gone() -> None:
+    """Two restarts: a message that is lost with the first is none of those that came between both."""
+    told = Story()
+    told.deliver(0, 1, "0a")
+    told.begin_receive(1)
+    told.acknowledged(0, 1, "0a")
+    told.restart(1)
+    told.deliver(0, 1, "0a")
+    told.deliver(0, 1, "0b")
+    told.deliver(0, 1, "0a")
+    told.restart(1)
+    told.deliver(0, 1, "0c")
+    assert told.judged().passed
+
+
+def what_is_behind_a_send_of_a_program_that_ended_then_may_be_lost_with_it() -> None:
+    told = Story()
+    told.deliver(0, 1, "0a")
+    told.acknowledged(0, 1, "0b")
+    told.restart(0)
+    told.deliver(0, 1, "0a")
+    told.begin_receive(1)
+    assert told.judged(Ending.STUCK).passed
+
+
+def what_was_lost_before_a_restart_stays_lost() -> None:
+    for rank in (0, 1):
+        told = Story()
+        told.acknowledged(0, 1, "0a")
+        told.deliver(0, 1, "0b")
+        told.restart(rank)
+        told.deliver(0, 1, "0c")
+        assert told.judged().failed == (LOST,)
+
+
+def what_is_lost_after_a_restart_is_lost() -> None:
+    for rank in (0, 1):
+        told = Story()
+        told.deliver(0, 1, "0a")
+        told.restart(rank)
+        told.deliver(0, 1, "0a")
+        told.acknowledged(0, 1, "0b")
+        told.deliver(0, 1, "0c")
+        assert told.judged().failed == (LOST,)
+
+
+def of_messages_that_repeat_one_that_is_lost_is_counted_once() -> None:
+    told = Story()
+    for life in range(3):
+        for _ in range(4):
+            told.deliver(0, 1, "0a")
+        if life < 2:
+            told.restart(0)
+    told.acknowledged(0, 1, "0a")
+    told.deliver(0, 1, "0a")
+    told.begin_receive(1)
+    assert told.judged(Ending.STUCK).checks[LOST].failed == 1
+
+
+def one_failed_receive_explains_one_lost_message() -> None:
+    told = Story(3)
+    told.disturbances.append(Disturbance(CRASH, 0, told.clock, frozenset({"n3"})))
+    failed = told.begin_receive(1)
+    told.failed(1, failed, ERR_PROC_FAILED)
+    told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
+    for content in ("0a", "0b"):
+        told.acknowledged(0, 1, content)
+    told.deliver(0, 1, "0c")
+    assert told.judged().checks[LOST].failed == 2, "the receive had failed before they were sent"
+    told = Story(3)
+    told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
+    failed = told.begin_receive(1)
+    for content in ("0a", "0b"):
+        told.acknowledged(0, 1, content)
+    told.failed(1, failed, ERR_PROC_FAILED)
+    told.deliver(0, 1, "0c")
+    assert told.judged().checks[LOST].failed == 1
+
+
+def receives_that_failed_are_given_to_the_messages_that_need_them() -> None:
+    """The second message fits the first receive only, and the first one both."""
+    told = Story()
+    told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
+    receives = told.begin_receive(1), told.begin_receive(1, tag=1)
+    told.acknowledged(0, 1, "0a", tag=1)
+    told.acknowledged(0, 1, "0b", tag=2)
+    for receive in receives:
+        told.failed(1, receive, ERR_PROC_FAILED)
+    told.deliver(0, 1, "0c", tag=1)
+    told.deliver(0, 1, "0d", tag=2)
+    assert told.judged().passed
+
+
+def a_receive_that_fails_for_no_reason_explains_nothing() -> None:
+    told = Story()
+    receive = told.begin_receive(1)
+    told.acknowledged(0, 1, "0a")
+    told.failed(1, receive, ERR_PROC_FAILED)
+    told.deliver(0, 1, "0b")
+    assert told.judged(Ending.BROKEN_OFF).failed == (LOST, "errors")
+
+
+def a_lost_message_is_told_where_another_error_has_ended_the_run() -> None:
+    told = Story(3)
+    told.acknowledged(0, 1, "0a")
+    told.deliver(0, 1, "0b")
+    told.disturbances.append(Disturbance(CRASH, told.clock, nodes=frozenset({"n3"})))
+    told.failed(0, told.begin_send(0, 2), ERR_PROC_FAILED)
+    assert told.judged(Ending.BROKEN_OFF, settled=False).failed == (LOST,)
+
+
+def a_receive_that_waits_when_the_network_has_come_to_rest_has_lost_its_message() -> None:
+    told = Story(3)
+    told.begin_receive(1)
+    told.acknowledged(0, 1, "0a")
+    told.failed(0, told.begin_send(0, 2), ERR_PROC_FAILED)
+    told.disturbances.append(Disturbance(CRASH, 0, nodes=frozenset({"n3"})))
+    assert told.judged(Ending.BROKEN_OFF, after=2 * SECOND).failed == (LOST,)
+    told.disturbances.append(Disturbance(OTHER, 0))  # a loss by chance, lifted with the run
+    assert told.judged(Ending.BROKEN_OFF, after=2 * SECOND).failed == (LOST,)
+
+
+def a_receiver_that_computes_is_no_proof_of_a_loss() -> None:
+    told = Story()
+    told.begin_receive(1)
+    told.acknowledged(0, 1, "0a")
+    assert told.judged(Ending.BROKEN_OFF, after=5 * SECOND, settled=False).passed
+    told.clock += 5 * SECOND
+    told.deliver(0, 1, "0b", tag=1)
+    assert told.judged(Ending.BROKEN_OFF, settled=False).failed == (LOST,), "it has heard of another one since"
+
+
+def a_receive_that_its_program_has_left_behind_is_no_proof_of_a_loss() -> None:
+    told = Story()
+    told.begin_receive(1)
+    told.acknowledged(0, 1, "0a")
+    report = told.judged(settled=False)
+    assert report.passed
+    assert report.figures["messages that may have been on their way when the run was over"] == 1
+
+
+def a_long_message_may_still_come_into_a_receive_that_was_begun_before_others() -> None:
+    told = Story()
+    told.begin_receive(1)
+    told.sent(0, told.begin_send(0, 1, content="0a", size=4000))
+    told.deliver(0, 1, "0b")
+    assert told.judged(Ending.BROKEN_OFF, settled=False).passed
+    assert told.judged(Ending.STUCK).failed == (LOST,)
+
+
+STORIES: tuple[Callable[[], None], ...] = (
+    a_sender_that_is_restarted_sends_the_same_again_and_one_of_both_comes,
+    what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it,
+    a_message_between_the_two_says_which_of_them_came,
+    a_receiver_takes_with_it_what_it_had_and_the_same_is_sent_again,
+    of_the_same_message_before_and_after_a_crash_the_one_before_is_gone,
+    what_is_behind_a_send_of_a_program_that_ended_then_may_be_lost_with_it,
+    what_was_lost_before_a_restart_stays_lost,
+    what_is_lost_after_a_restart_is_lost,
+    of_messages_that_repeat_one_that_is_lost_is_counted_once,
+    one_failed_receive_explains_one_lost_message,
+    receives_that_failed_are_given_to_the_messages_that_need_them,
+    a_receive_that_fails_for_no_reason_explains_nothing,
+    a_lost_message_is_told_where_another_error_has_ended_the_run,
+    a_receive_that_waits_when_the_network_has_come_to_rest_has_lost_its_message,
+    a_receiver_that_computes_is_no_proof_of_a_loss,
+    a_receive_that_its_program_has_left_behind_is_no_proof_of_a_loss,
+    a_long_message_may_still_come_into_a_receive_that_was_begun_before_others,
+)

@@ -1,0 +1,1 @@
+"""Unit tests of clocks, the event loop, tasks and servers."""

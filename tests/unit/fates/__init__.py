@@ -1,0 +1,1 @@
+"""Unit tests of frame fates: chances, rules, hash and replay."""

@@ -1,0 +1,1 @@
+"""Unit tests of what talks to the Linux kernel."""

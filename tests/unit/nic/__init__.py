@@ -1,0 +1,1 @@
+"""Unit tests of the executors that run a firmware."""

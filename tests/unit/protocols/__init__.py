@@ -1,0 +1,1 @@
+"""Unit tests of EMP, AM-II, the mapper and MPI, without a network."""

@@ -1,0 +1,76 @@
+"""MPI's devices on AM-II without communicators: transfers are begun and looked at, nodes start again, wires are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from protocols.am2.settings import SECOND, Settings
+from protocols.core.completion import Completion
+from protocols.mpi import am2
+from protocols.mpi.am2.endpoint import Am2Endpoint
+from protocols.mpi.device import Receipt
+from protocols.mpi.mpi_errors import Envelope, MPIError
+from tests.unit.protocols.mpi_devices import Am2Ranks
+
+
+class Nodes:
+    """So many. ranks, wires: beneath."""
+
+    def __init__(self, count: int = 2, settings: Settings | None = None) -> None:
+        self.ranks = Am2Ranks(count, settings)
+        self.wires = self.ranks.wires
+        self.devices = self.ranks.devices
+
+    def endpoint(self, number: int) -> Am2Endpoint:
+        endpoint = self.devices[number]._endpoint
+        assert isinstance(endpoint, Am2Endpoint)
+        return endpoint
+
+    def send(self, source: int, destination: int, data: bytes, *, tag: int = 0) -> Completion[Envelope]:
+        return self.devices[source].send(destination, 0, tag, memoryview(data))
+
+    def receive(self, node: int, source: int, size: int, *, tag: int = 0) -> tuple[Receipt, bytearray]:
+        buffer = bytearray(size)
+        return self.devices[node].receive(source, 0, tag, memoryview(buffer)), buffer
+
+    def restart(self, number: int) -> None:
+        """The NIC, and its program's device."""
+        self.wires.restart(number)
+        self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
+
+    def go(self, span: int, lost: Callable[[bytes], bool]) -> None:
+        """So many nanoseconds go by; of the frames that are sent meanwhile those are lost."""
+        end = self.wires.now + span
+        while True:
+            while frames := [frame for nic in range(len(self.devices)) for frame in self.wires.take(nic)]:
+                for frame in frames:
+                    if not lost(frame):
+                        self.wires.give(frame)
+            deadline = self.wires.deadline
+            if deadline is None or deadline > end:
+                break
+            self.wires.tick()
+        self.wires.now = end
+
+    def deafen(self, span: int) -> None:
+        """Nothing arrives anywhere for so many nanoseconds."""
+        self.go(span, lambda _: True)
+
+    def talk(self, one: int, other: int) -> None:
+        """Each can send to the other."""
+        for source, destination in ((one, other), (other, one)):
+            receipt, buffer = self.receive(destination, source, 5, tag=99)
+            sent = self.send(source, destination, b"hello", tag=99)
+            self.wires.elapse(SECOND)
+            assert sent.result().length == 5
+            assert receipt.result() == Envelope(source, 99, 5)
+            assert buffer == b"hello"
+
+
+def failure(over: Completion[Envelope]) -> int:
+    """The error class of a transfer that has failed."""
+    with pytest.raises(MPIError) as raised:
+        over.result()
+    return raised.value.Get_error_class()

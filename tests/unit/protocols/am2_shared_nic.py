@@ -1,0 +1,158 @@
+"""One shared NIC of AM-II alone: a test is its host processes, which write into their frames by hand, and its only peer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from protocols.am2 import page as layout
+from protocols.am2.apart import Nic
+from protocols.am2.apart_memory import size_of
+from protocols.am2.nic_memory import NOBODY
+from protocols.am2.settings import Settings
+from protocols.core.firmware import Adapter, Buffer
+from protocols.core.memory import UnpinnedError
+from protocols.core.split_memory import Ring
+from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, Card
+
+HEAP = 1 << 19
+"""Bytes of a host's."""
+_NOBODY = 0xFFFF_FFFF
+
+
+class Heap:
+    """A host's pinned memory, as the NIC reaches it: nothing else, and nothing at all once the host is gone."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(HEAP)
+
+    def view(self, address: int, length: int) -> memoryview:
+        if address + length > len(self.bytes):
+            raise UnpinnedError(f"{length} bytes at 0x{address:x}")
+        return memoryview(self.bytes)[address : address + length]
+
+    def fence(self) -> None:
+        """There is one processor."""
+
+
+@dataclass
+class Window:
+    """A host's: its frames with the table of who is in which, and its heap. pages: by endpoint, where they are while the
+    endpoints are in no frame."""
+
+    frames: int
+    descriptors: bytearray
+    heap: Heap
+    ring: Ring
+    bound: list[int] = field(default_factory=list)
+    pages: dict[int, bytearray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for frame in range(self.frames):
+            self.bound.append(NOBODY)
+            self.bind(frame, NOBODY)
+
+    def bind(self, frame: int, endpoint: int) -> None:
+        self.bound[frame] = endpoint
+        word = _NOBODY if endpoint == NOBODY else endpoint
+        at = self.frames * layout.SIZE + 4 * frame
+        self.descriptors[at : at + 4] = word.to_bytes(4, sys.byteorder)
+
+    def page(self, endpoint: int) -> memoryview:
+        """Its frame."""
+        frame = self.bound.index(endpoint)
+        return memoryview(self.descriptors)[frame * layout.SIZE : (frame + 1) * layout.SIZE]
+
+
+class Shared(Card):
+    """Node 0's, with `hosts` processes. told: of all of them; shown: the same, with the place of whom it was shown to."""
+
+    def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
+        super().__init__(settings)
+        own = settings or Settings()
+        self.settings = own
+        self.shown: list[tuple[int, int, int]] = []
+        self.windows: dict[int, Window] = {}
+        self.nic = Nic(Adapter(0, ADDRESSES), _Actions(self), own)
+        self.firmware = self.nic.firmware
+        self.introduce(1)
+        for place in range(hosts):
+            self.attach(place)
+
+    def number(self, place: int, endpoint: int = 0) -> int:
+        return place * self.settings.numbers + endpoint
+
+    def place(self, endpoint: int) -> int:
+        return endpoint // self.settings.numbers
+
+    # Its hosts.
+
+    def attach(self, place: int) -> Window:
+        frames = self.settings.frames
+        descriptors, heap = bytearray(size_of(frames)), Heap()
+        ring = self.nic.attach(self.now, place, heap, memoryview(descriptors))
+        self.windows[place] = Window(frames, descriptors, heap, ring)
+        return self.windows[place]
+
+    def detach(self, place: int) -> Window:
+        """What was its."""
+        window = self.windows.pop(place)
+        self.nic.detach(self.now, place, 2)
+        return window
+
+    def ring(self, endpoint: int, subject: int) -> None:
+        self.windows[self.place(endpoint)].ring(self.now, endpoint << layout.SUBJECTS | subject)
+
+    def create(self, endpoint: int, *, load: bool = True) -> None:
+        window = self.windows[self.place(endpoint)]
+        window.pages[endpoint] = page = bytearray(layout.SIZE)
+        with memoryview(page) as view:
+            layout.set_tag(view, TAG)
+        self.ring(endpoint, layout.CREATE)
+        if load:
+            self.load(endpoint)
+
+    def load(self, endpoint: int) -> None:
+        """Its host has a frame for it, and says so."""
+        window = self.windows[self.place(endpoint)]
+        window.bind(window.bound.index(NOBODY), endpoint)
+        window.page(endpoint)[:] = window.pages[endpoint]
+        self.ring(endpoint, layout.LOAD)
+
+    def take_out(self, endpoint: int) -> None:
+        """Its host takes it out of its frame, when the NIC has let go of it."""
+        window = self.windows[self.place(endpoint)]
+        window.pages[endpoint] = bytearray(window.page(endpoint))
+        window.bind(window.bound.index(endpoint), NOBODY)
+
+    def page(self, endpoint: int) -> memoryview:
+        return self.windows[self.place(endpoint)].page(endpoint)
+
+    def said(self, endpoint: int) -> list[int]:
+        """What its host was told of it."""
+        return [subject for number, subject in self.told if number == endpoint]
+
+
+class _Actions:
+    """The NIC's surroundings."""
+
+    def __init__(self, card: Shared) -> None:
+        self._card = card
+
+    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+        return b"".join(pieces)
+
+    def send(self, frame: Buffer) -> None:
+        self._card.sent.append(bytes(frame))
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self._card.sent.append(make())
+
+    def store(self, piece: memoryview, data: Buffer) -> None:
+        piece[:] = data
+
+    def show(self, host: int, index: int) -> None:
+        said = index >> layout.SUBJECTS, index & layout.SUBJECT
+        self._card.shown.append((host, *said))
+        self._card.told.append(said)

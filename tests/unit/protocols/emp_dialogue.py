@@ -1,0 +1,101 @@
+"""EMP's frames in words, so that a test reads as what two NICs say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocols.core.firmware import FIRST
+from protocols.emp import codec
+from protocols.emp.host import Endpoint, plug
+from protocols.emp.settings import Settings
+from tests.unit.protocols.list_wires import Wires
+
+TIMEOUT = Settings().timeout
+
+
+A_TIME = 700_000
+"""An incarnation where they are times, not counted."""
+
+
+def nics(
+    count: int = 2, mtu: int = 1500, settings: Settings | None = None, incarnation: int = FIRST
+) -> tuple[Wires, list[Endpoint]]:
+    """So many NICs, and their hosts. Settings are those of all, and may be changed while they run. incarnation: with which
+    all begin."""
+    wires = Wires(plug(settings), count, mtu, incarnation)
+    return wires, hosts(wires)
+
+
+def hosts(wires: Wires) -> list[Endpoint]:
+    found = [agent.host for agent in wires.agents]
+    assert all(isinstance(host, Endpoint) for host in found)
+    return found  # type: ignore[return-value]  # as asserted
+
+
+def counted(wires: Wires, number: int, name: str) -> int:
+    return wires.agents[number].firmware.counted()[name]
+
+
+DROPPED = (
+    "malformed", "corrupt", "strangers", "stale", "unknown", "early", "unmatched", "held_full", "duplicates",
+    "late_acknowledgements", "wrong_acknowledgements",
+)  # fmt: skip
+TAKEN = ("data_stored", "acknowledgements_received")
+
+
+def accounted(wires: Wires, number: int) -> int:
+    """Frames of which it is known what became of them."""
+    return sum(counted(wires, number, name) for name in DROPPED + TAKEN)
+
+
+def said(frames: Iterable[bytes]) -> list[str]:
+    """ "header 3" (of message 3), "data 3.1" (its frame 1), "ack 3.2" (up to its frame 2), "restarted 3.0" (refused)."""
+    words = []
+    for raw in frames:
+        kind = codec.type_of(raw)
+        if kind == codec.TYPE_MESSAGE:
+            words.append(f"header {codec.unpack_message(raw)[6]}")
+            continue
+        _, _, _, _, _, _, _, message, frame, status, _ = codec.unpack_frame(raw)
+        what = "data" if kind == codec.TYPE_DATA else "ack" if status == codec.STATUS_OK else "restarted"
+        words.append(f"{what} {message}.{frame}")
+    return words
+
+
+def content(size: int, start: int = 0) -> bytes:
+    """Bytes that differ from place to place."""
+    return bytes((start + place * 7 + (place >> 8)) & 0xFF for place in range(size))
+
+
+def acknowledgement(
+    wires: Wires, of: int, by: int, message: int, frame: int, status: int = 0, sender: int | None = None
+) -> bytes:
+    """Made by hand: what `by` would say to `of`."""
+    return codec.pack_frame(
+        wires.addresses[of], wires.addresses[by], codec.TYPE_ACK, 0, 3,
+        wires.incarnations[of] if sender is None else sender, wires.incarnations[by], message, frame, status,
+    )  # fmt: skip
+
+
+def header(
+    wires: Wires, to: int, by: int, message: int, payload: bytes = b"", *, tag: int = 0, total: int | None = None,
+    last: bool = True, frame: int = 0, unit: int = 3, oldest: int = 0, sender: int | None = None,
+    receiver: int | None = None, source: int | None = None, destination: int | None = None,
+) -> bytes:  # fmt: skip
+    """A message's first frame, made by hand."""
+    return codec.pack_message(
+        wires.addresses[to], wires.addresses[by], codec.FLAGS_LAST if last else 0, unit,
+        wires.incarnations[by] if sender is None else sender, wires.incarnations[to] if receiver is None else receiver,
+        message, frame, 0, by if source is None else source, to if destination is None else destination, tag,
+        len(payload) if total is None else total, oldest, payload,
+    )  # fmt: skip
+
+
+def data(
+    wires: Wires, to: int, by: int, message: int, frame: int, payload: bytes, *, last: bool = False, unit: int = 3
+) -> bytes:
+    """Another frame of a message, made by hand."""
+    return codec.pack_frame(
+        wires.addresses[to], wires.addresses[by], codec.TYPE_DATA, codec.FLAGS_LAST if last else 0, unit,
+        wires.incarnations[by], wires.incarnations[to], message, frame, 0, payload,
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""Random schedules of EMP: its settings and sizes drawn as well."""
+
+from __future__ import annotations
+
+import sys
+from random import Random
+
+from protocols.core.completion import Completion
+from protocols.emp.descriptors import ANY_SOURCE
+from protocols.emp.host import ANY_TAG, EmpError, TruncatedError, plug
+from protocols.emp.settings import Settings
+from tests.unit.protocols.random_schedules import Delivered, Library, Schedule
+
+
+def truncated(completion: Completion[Delivered]) -> Delivered | None:
+    try:
+        completion.result()
+    except TruncatedError as error:
+        return error.received
+    return None
+
+
+LIBRARY = Library(ANY_SOURCE, ANY_TAG, truncated)
+
+
+def schedule(seed: int) -> Schedule:
+    """The case of a seed."""
+    random = Random(f"EMP {seed}")
+    settings = Settings(unit=random.choice([1, 2, 3, 7]), window=random.choice([1, 2, 16]))
+    mtu = random.choice([100, 1500, 9000])
+    full = mtu - 28
+    edges = [0, full - 16, full - 15, 3 * full - 16, 3 * full - 15, 4096, 4097, 7 * 4096, 7 * 4096 + 1]
+    sizes = [1, 4, *random.sample(edges, 3)]
+    return Schedule(seed, plug(settings), LIBRARY, sizes, random.choice([2, 2, 3, 5]), mtu)
+
+
+def run(seed: int) -> Schedule:
+    """The case of a seed, to its end. AssertionError says what is wrong; that a transfer fails is wrong, too."""
+    case = schedule(seed)
+    try:
+        case.run()
+    except EmpError as error:
+        raise AssertionError(f"a transfer fails: {error}") from error
+    return case
+
+
+if __name__ == "__main__":
+    sys.stdout.write(run(int(sys.argv[1])).digest.hexdigest())

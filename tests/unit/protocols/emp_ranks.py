@@ -1,0 +1,40 @@
+"""MPI's ranks on EMP's NICs, joined by lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from protocols.emp.host import plug
+from protocols.emp.settings import Settings
+from protocols.mpi import Comm, emp
+from tests.unit.protocols.host_programs import Program, run
+from tests.unit.protocols.list_wires import Wires
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """So many ranks; a device each, and a communicator each in `world`."""
+
+    def __init__(self, count: int = 2, settings: Settings | None = None, mtu: int = 1500) -> None:
+        self.wires = Wires(plug(settings), count, mtu)
+        self.devices = [emp.device(agent.host) for agent in self.wires.agents]
+        self.world = self.communicators(0)
+
+    def communicators(self, context: int) -> list[Comm]:
+        """One communicator, as each rank has it."""
+        return [Comm(device, context) for device in self.devices]
+
+    def run(self, *programs: Callable[[Comm], Program[T]], deliver: Callable[[], object] | None = None) -> list[T]:
+        """Run a program on each rank; what they return."""
+        return run(
+            self.wires, *(program(comm) for program, comm in zip(programs, self.world, strict=True)), deliver=deliver
+        )
+
+    def at_rest(self) -> bool:
+        """Whether no descriptor is in use any more, and nobody waits for anything."""
+        return not any(
+            agent.host.waiting() or agent.firmware.waiting() or device.waiting()
+            for agent, device in zip(self.wires.agents, self.devices, strict=True)
+        )

@@ -1,0 +1,70 @@
+"""Host programs on NICs that are joined by lists: coroutines that await completions, and frames that go between them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeVar
+
+from testbed.engine.waitables import Awaited
+from tests.unit.protocols.list_wires import Wires
+
+T = TypeVar("T")
+
+Program = Coroutine[object, None, T]
+"""What ``async def`` makes. It awaits completions, or what calls back as they do, and nothing else."""
+
+
+class StuckError(AssertionError):
+    """Nobody can go on any more, or not within the rounds that were granted; says what everybody waits for."""
+
+
+def run(
+    wires: Wires, *programs: Program[T], deliver: Callable[[], object] | None = None, rounds: int = 20_000
+) -> list[T]:
+    """Carry programs on until all have returned; what they have returned.
+
+    In every round each program that is ready goes on until it waits; then deliver() hands over what the NICs have sent
+    (all of it, unless a test says how). When nobody is ready but to poll, and nothing has been sent, the next deadline
+    comes. A program's exception ends the run.
+    """
+    deliver = deliver or wires.exchange
+    results: dict[int, T] = {}
+    waits: dict[int, Awaited] = {}
+    ready: deque[int] = deque(range(len(programs)))
+    try:
+        for _ in range(rounds):
+            polling = []
+            for place in [ready.popleft() for _ in range(len(ready))]:
+                waits.pop(place, None)
+                try:
+                    awaited = programs[place].send(None)
+                except StopIteration as stop:
+                    results[place] = stop.value
+                    continue
+                assert hasattr(awaited, "add_callback"), f"program {place} awaits {awaited!r}"
+                waits[place] = awaited
+                if awaited.done:
+                    polling.append(place)
+                awaited.add_callback(lambda _, place=place: ready.append(place))
+            if len(results) == len(programs):
+                return [results[place] for place in range(len(programs))]
+            if any(nic.sent for nic in wires.nics):
+                deliver()
+            elif len(polling) == len(ready) and not wires.tick() and not ready:
+                break
+        raise StuckError("\n".join(_waiting(wires, waits)))
+    finally:
+        for program in programs:
+            program.close()
+
+
+def _waiting(wires: Wires, waits: dict[int, Awaited]) -> Sequence[str]:
+    return [
+        *[f"program {place}: {awaited!r}" for place, awaited in waits.items()],
+        *[
+            f"node {number}: {what}"
+            for number, agent in enumerate(wires.agents)
+            for what in (*agent.host.waiting(), *agent.firmware.waiting())
+        ],
+    ]

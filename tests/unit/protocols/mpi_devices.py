@@ -1,0 +1,34 @@
+"""MPI's ranks on every kind of device: EMP's NICs match, AM-II's do not, and there is one whose messages are frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from protocols.am2.plug import plug
+from protocols.am2.settings import SECOND, Settings
+from protocols.mpi import am2
+from tests.unit.protocols.emp_ranks import Ranks
+from tests.unit.protocols.list_wires import Wires
+from tests.unit.protocols.nicless_endpoints import by_library
+
+RanksOf = Callable[..., Ranks]
+"""Makes so many; mtu: of their links."""
+
+
+class Am2Ranks(Ranks):
+    """On AM-II's NICs."""
+
+    def __init__(self, count: int = 2, settings: Settings | None = None, mtu: int = 1500) -> None:
+        self.wires = Wires(plug(settings), count, mtu)
+        self.devices = [am2.device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
+        self.world = self.communicators(0)
+
+    def at_rest(self) -> bool:
+        """As of EMP's, when answers that programs need not wait for have come."""
+        self.wires.elapse(10 * SECOND)
+        return super().at_rest()
+
+
+everywhere = pytest.mark.parametrize("ranks_of", [Ranks, Am2Ranks, by_library], ids=["emp", "am2", "by library"])

@@ -1,0 +1,251 @@
+"""Random schedules: messages among a few NICs whose wires lose, repeat, reorder and damage frames, all from one seed.
+
+In two phases, after TigerBeetle's simulator: first the wires have faults and nothing wrong may happen; then they are
+healed, and within a bounded time every transfer must be done and nothing be left over. For protocols whose host library
+matches messages by source and tag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Protocol
+
+from protocols.core.completion import Completion
+from protocols.core.firmware import Plug
+from tests.unit.protocols.list_wires import Wires
+
+GUARD = 64
+"""Bytes around each buffer that nothing may touch."""
+
+
+class Delivered(Protocol):
+    """What a receive says of its message."""
+
+    @property
+    def source(self) -> int: ...
+    @property
+    def tag(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+
+
+class Endpoint(Protocol):
+    """What a schedule asks of a host library."""
+
+    @property
+    def free(self) -> int: ...
+    @property
+    def pinned(self) -> int: ...
+    def post_send(self, destination: int, tag: int, data: bytearray) -> Completion[Delivered]: ...
+    def post_receive(self, source: int, tag: int, buffer: memoryview) -> Completion[Delivered]: ...
+    def waiting(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Library:
+    """How a protocol says: any source, any tag, and that a message was longer than its receive."""
+
+    any_source: int
+    any_tag: int
+    truncated: Callable[[Completion[Delivered]], Delivered | None]
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Chances of each frame."""
+
+    loss: float = 0
+    repetition: float = 0
+    damage: float = 0
+    delay: float = 0
+    """That it comes some rounds later than those sent after it."""
+
+    @staticmethod
+    def drawn(random: Random) -> Faults:
+        """Each kind is there or not, rare or frequent."""
+        return Faults(*[random.choice([0, 0.02, 0.2, 0.4]) for _ in range(4)])
+
+
+@dataclass(eq=False)
+class Message:
+    source: int
+    destination: int
+    tag: int
+    content: bytes
+
+
+@dataclass(eq=False)
+class Receive:
+    """room: bytes of its buffer. any_source, any_tag: what it asks for besides its message."""
+
+    of: Message
+    room: int
+    any_source: bool = False
+    any_tag: bool = False
+    memory: bytearray = field(default_factory=bytearray)
+    completion: Completion[Delivered] | None = None
+
+
+def _reuse(memory: bytearray, _: object) -> None:
+    """A sender's memory serves something else as soon as its message is sent."""
+    memory[:] = b"\xdd" * len(memory)
+
+
+class Schedule:
+    """One case. After `run`, `digest` stands for every frame that was ever sent, and when."""
+
+    def __init__(self, seed: int, plug: Plug, library: Library, sizes: Sequence[int], count: int, mtu: int) -> None:
+        random = self.random = Random(seed)
+        self.library = library
+        self.wires = Wires(plug, count, mtu)
+        self.hosts: list[Endpoint] = [agent.host for agent in self.wires.agents]  # type: ignore[misc]  # as it must be
+        self.descriptors = self.hosts[0].free
+        self.faults = Faults.drawn(random)
+        self.digest = hashlib.sha256()
+        tags = random.choice([1, 3, 20])
+        self.messages = [
+            Message(
+                random.randrange(count), random.randrange(count), random.randrange(tags),
+                random.randbytes(random.choice(sizes)),
+            )
+            for _ in range(random.randrange(1, 40))
+        ]  # fmt: skip
+        self.receives = self._receives()
+        self._at_once = [random.choice([1, 3, 1000]) for _ in range(count)]  # receives posted ahead, by node
+        self._sends: list[tuple[Message, Completion[Delivered]]] = []
+        self._to_send = list(self.messages)
+        self._to_post = list(self.receives)
+        self._posted: list[Receive] = []
+        self._flying: list[tuple[int, int, bytes]] = []  # round in which it comes, order, frame
+        self._round = 0
+        self._order = 0
+
+    def run(self, faulty: int = 200, healed: int = 5000) -> None:
+        """So many rounds with faults, then as many as may be needed to end. AssertionError says what is wrong."""
+        for _ in range(faulty):
+            self._go_on()
+            if not self._unfinished():
+                break
+        self.faults = Faults()
+        for _ in range(healed):
+            if not self._go_on() and not self._unfinished():
+                break
+        else:
+            raise AssertionError(f"no end after {healed} rounds: {self.wires.waiting()}")
+        self._check()
+
+    def _receives(self) -> list[Receive]:
+        """One for each message, in any order; some too short. Nodes receive by source and tag, or take whatever comes:
+        mixed, one could take what another waits for."""
+        random = self.random
+        wild = [random.choice([(False, False), (False, False), (True, True)]) for _ in self.hosts]
+        longest = max((len(message.content) for message in self.messages), default=0)
+        receives = []
+        for message in self.messages:
+            room = longest if random.random() < 0.8 else random.randrange(longest + 1)
+            receives.append(Receive(message, room, *wild[message.destination]))
+        random.shuffle(receives)
+        return receives
+
+    def _go_on(self) -> bool:
+        """One round; False if nothing can happen any more."""
+        random, wires = self.random, self.wires
+        self._round += 1
+        posted = self._post()
+        for number in range(len(self.hosts)):
+            for frame in wires.take(number):
+                self.digest.update(wires.now.to_bytes(8, "big") + frame)
+                self._send(frame)
+        due = [flying for flying in self._flying if flying[0] <= self._round]
+        self._flying = [flying for flying in self._flying if flying[0] > self._round]
+        for _, _, frame in sorted(due):
+            wires.give(frame)
+        if due or posted or self._flying:
+            if random.random() < 0.02:
+                wires.tick()  # sooner than the frames that fly
+            return True
+        return wires.tick()
+
+    def _post(self) -> bool:
+        random, posted = self.random, False
+        for _ in range(random.randrange(4)):
+            if self._to_send and random.random() < 0.5:
+                message = self._to_send.pop(0)
+                host = self.hosts[message.source]
+                memory = bytearray(message.content)
+                send = host.post_send(message.destination, message.tag, memory)
+                send.add_callback(partial(_reuse, memory))
+                self._sends.append((message, send))
+                posted = True
+        waiting = Counter(
+            one.of.destination for one in self.receives if one.completion is not None and not one.completion.done
+        )
+        for receive in list(self._to_post):
+            node = receive.of.destination
+            if waiting[node] < self._at_once[node] and random.random() < 0.3:
+                waiting[node] += 1
+                self._to_post.remove(receive)
+                self._posted.append(receive)
+                receive.memory[:] = b"\xee" * (receive.room + 2 * GUARD)
+                receive.completion = self.hosts[node].post_receive(
+                    self.library.any_source if receive.any_source else receive.of.source,
+                    self.library.any_tag if receive.any_tag else receive.of.tag,
+                    memoryview(receive.memory)[GUARD : GUARD + receive.room],
+                )
+                posted = True
+        return posted
+
+    def _send(self, frame: bytes) -> None:
+        random, faults = self.random, self.faults
+        if random.random() < faults.loss:
+            return
+        for _ in range(2 if random.random() < faults.repetition else 1):
+            sent = frame
+            if random.random() < faults.damage:
+                place = random.randrange(8 * len(frame))
+                sent = frame[: place // 8] + bytes([frame[place // 8] ^ 1 << place % 8]) + frame[place // 8 + 1 :]
+            later = random.randrange(1, 20) if random.random() < faults.delay else 0
+            self._order += 1
+            self._flying.append((self._round + later, self._order, sent))
+
+    def _unfinished(self) -> bool:
+        return (
+            bool(self._to_send or self._to_post)
+            or any(not send.done for _, send in self._sends)
+            or any(one.completion is not None and not one.completion.done for one in self.receives)
+        )
+
+    def _check(self) -> None:
+        """Each message once, whole, in order; nothing overrun; nothing left over."""
+        for message, send in self._sends:
+            assert send.done, ("a send is never done", self.wires.waiting())
+            assert send.result().length == len(message.content)
+        came: dict[tuple[int, int, int], list[Receive]] = {}
+        for node in range(len(self.hosts)):
+            for receive in (one for one in self._posted if one.of.destination == node):
+                assert receive.completion is not None
+                assert receive.completion.done, ("a receive is never done", self.wires.waiting())
+                got = self.library.truncated(receive.completion) or receive.completion.result()
+                assert receive.any_source or got.source == receive.of.source
+                assert receive.any_tag or got.tag == receive.of.tag
+                came.setdefault((got.source, node, got.tag), []).append(receive)
+                cut = self.library.truncated(receive.completion) is not None
+                assert cut == (got.length > receive.room), "a receive fails if, and only if, its message is longer"
+        for flow, receives in came.items():
+            sent = [m.content for m in self.messages if (m.source, m.destination, m.tag) == flow]
+            assert len(receives) == len(sent), "each message is received once"
+            for content, receive in zip(sent, receives, strict=True):
+                filled = content[: receive.room]
+                rest = b"\xee" * (receive.room - len(filled) + GUARD)
+                assert receive.memory == b"\xee" * GUARD + filled + rest, "whole, in order, nothing overrun"
+        for host, agent in zip(self.hosts, self.wires.agents, strict=True):
+            assert host.free == self.descriptors, "no descriptor is lost"
+            assert host.pinned == 0, "no memory stays pinned"
+            assert host.waiting() == []
+            assert agent.firmware.waiting() == []
+            assert agent.firmware.deadline is None

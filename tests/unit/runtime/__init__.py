@@ -1,0 +1,1 @@
+"""Unit tests of node processes, shared NICs, the relay and sockets."""

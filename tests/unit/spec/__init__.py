@@ -1,0 +1,1 @@
+"""Unit tests of cluster descriptions, scenarios and layouts."""

@@ -1,0 +1,1 @@
+"""Unit tests of this suite's own parts and of ci/house.py."""
