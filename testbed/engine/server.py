@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Generator
 from heapq import heapreplace
 from types import coroutine
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop
 
 _LOAD_PERIOD: Final = 10_000_000  # ns; as `testbed.cluster.faults.background_load` has in namespaces
 

@@ -28,9 +28,9 @@ from testbed.fates.records import Record
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
 from testbed.kernel import qdiscs, rtnl_dump
-from testbed.kernel.datapaths import TABLE, Asked, Fit
+from testbed.kernel.datapaths import TABLE, Fit
 from testbed.kernel.loss_classifier import read_counters
-from testbed.spec.layout import Impairment
+from testbed.spec.layout import Asked, Impairment
 
 SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
 DEADLINE: Final = (100 if os.environ.get("TESTBED_VM") else 20) * SLOW

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.namespace_names import check_cluster
@@ -41,13 +41,8 @@ from testbed.json_text import check, loads
 from testbed.kernel.filesystem import make_directory, read_text, remove_directory, replace_file
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
-from testbed.spec.layout import Layout
+from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
-
-if TYPE_CHECKING:
-    from testbed.kernel.datapaths import Asked
-else:
-    Asked = str  # enough to check a state file; importing the module takes longer than reading the file
 
 FORMAT = 1
 
