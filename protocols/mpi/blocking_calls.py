@@ -16,8 +16,8 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 from protocols.mpi import comm as awaited
 from protocols.mpi import mpi_messages, requests
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.device import nothing
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.mpi_transfers import nothing
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from protocols.core.completion import Completion, Turn
 from protocols.mpi.buffers import readable, writable
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Dispatch, Found, Incoming, nothing, pickled, send_object, send_pickled
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
     ERR_COMM,
@@ -31,8 +31,6 @@ from protocols.mpi.mpi_errors import (
 )
 from protocols.mpi.mpi_messages import Message as Matched
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.mpi_transfers import Dispatch, Found, nothing
-from protocols.mpi.pickled_objects import Incoming, pickled, send_object, send_pickled
 from protocols.mpi.pieces import Data, gathered
 from protocols.mpi.requests import Prequest, Request
 from protocols.mpi.send_buffer import SendBuffer

@@ -1,25 +1,229 @@
-"""Queues of sends and receives in front of a host library. MPICH, from which EMP's own MPI is derived, calls this a
-device.
+"""Sends and receives in progress, of bytes and of objects, and the queues in front of a host library. MPICH, from which
+EMP's own MPI is derived, calls this a device.
 
 A host library that matches messages (`MatchingEndpoint`) sends and receives messages by rank, context and tag as long
 as it has descriptors. `Device` lets a program begin any number of transfers: those without a descriptor wait for one.
 Sends queue behind sends and receives behind receives, so each kind is begun in the program's order, which keeps
 matching in order.
+
+A send tracks its message after the program has continued (`Dispatch`). MPI 4.1, section 3.4: a standard send may
+complete before its message has been received. Section 9.3: a later failure is reported by a later call related to the
+same operation, if there is one. So a request that has not been waited for reports it. If no such call is left, the next
+call that involves the same rank, in the message's communicator, reports it with class ERR_PROC_FAILED, which is about a
+rank (ULFM). Failures that no call has reported are reported when the program ends.
+
+The receiver of a pickled object does not know its size, and EMP has no probe that would tell. So an object's message
+has at most FIRST bytes, for which every receive of an object has room: a head (magic, tag of the continuation, bytes of
+the pickle) and the beginning of the pickle. The rest is a second message, the continuation. It uses a context of the
+library's own, under a tag that the sender uses for nothing else, so only the receive that follows the first one can
+take it: matching and order are those of the first message alone, wildcards included. The continuation is sent when the
+first message is complete. On EMP that means that it has been received, so the continuation usually finds its receive.
+FIRST is a page: one descriptor, and at 1500 bytes a frame one collection of EMP's. As always with pickle, the receiver
+must trust the sender.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from enum import Enum
 from functools import partial
+from struct import Struct
 from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
-from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from protocols.mpi.endpoints import MatchingEndpoint, ScatteringEndpoint
-from protocols.mpi.mpi_errors import CANCELLED, ERR_NO_MEM, Envelope, MPIError
-from protocols.mpi.mpi_transfers import Dispatch, Found, Losses, Receipt, sought
+from protocols.mpi.mpi_errors import (
+    CANCELLED,
+    ERR_COUNT,
+    ERR_NO_MEM,
+    ERR_TRUNCATE,
+    ERR_TYPE,
+    NOBODY,
+    Envelope,
+    MPIError,
+)
 from protocols.mpi.pieces import Data, Pieces
+
+FIRST: Final = 4096
+_HEAD: Final = Struct("!4sIQ")
+_MAGIC: Final = b"\x80PY\x01"  # 0x80: no text begins so; 1: version of the layout
+_ROOM: Final = FIRST - _HEAD.size
+
+
+class Found(NamedTuple):
+    """Result of a probe. handle: the endpoint's own, for `receive_claimed`."""
+
+    envelope: Envelope
+    handle: object
+
+
+class Receipt(Completion[Envelope]):
+    """A receive in progress. take_back: set by the endpoint that has it, to cancel it: it then completes with
+    CANCELLED, unless it has matched a message."""
+
+    __slots__ = ("_size", "_source", "_tag", "take_back")
+
+    def __init__(self, source: int, tag: int, size: int) -> None:
+        """source, tag: may be wildcards. size: bytes of its buffer."""
+        super().__init__()
+        self._source = source
+        self._tag = tag
+        self._size = size
+        self.take_back: Callable[[], object] | None = None
+
+    @property
+    def what(self) -> str:
+        return f"a receive from {_sought(self._source, self._tag)}, {self._size} bytes"
+
+
+class Observer(Enum):
+    """The party to which a send itself reports its failure."""
+
+    CALLER = "the call that sends, until it returns"
+    REQUEST = "the request, until it has been waited for"
+    NOBODY = "nobody: the program has gone on"
+
+
+class Dispatch(Completion[Envelope]):
+    """A send in progress.
+
+    A protocol that acknowledges reception completes it. One that buffers calls `release` when the program may reuse its
+    buffer, and later `deliver` or `lose`, unless the run ends before the outcome is known.
+
+    destination: the device's rank. context: the message's. is_open: it is complete, and its message's arrival is not
+    known yet. on_outcome: called once, when that is known: `result` then raises the error if it has not arrived. whole:
+    the send of which this is a part, and which fails with it.
+    """
+
+    __slots__ = ("_losses", "_observer", "context", "destination", "is_open", "on_outcome", "whole")
+
+    def __init__(
+        self,
+        what: str = "a send to rank %s, tag %s, %s bytes",
+        destination: int = ANY_SOURCE,
+        tag: int = 0,
+        size: int = 0,
+        context: int = -1,
+        losses: Losses | None = None,
+    ) -> None:
+        """what: %-format for destination, tag and size (bytes). losses: None if its failure need not be reported."""
+        super().__init__(what, destination, tag, size)
+        self.destination: Final = destination
+        self.context: Final = context
+        self.is_open = False
+        self.on_outcome: Callable[[Dispatch], object] | None = None
+        self.whole: Dispatch | None = None
+        self._observer = Observer.CALLER
+        self._losses = losses
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request will report its outcome."""
+        return self._observer is Observer.REQUEST
+
+    def release(self, envelope: Envelope) -> None:
+        """Complete it: its buffer may be reused."""
+        self.is_open = True
+        self.complete(envelope)
+
+    def deliver(self) -> None:
+        """Record that its message has arrived."""
+        self.is_open = False
+        if self.on_outcome is not None:
+            self.on_outcome(self)
+
+    def lose(self, error: MPIError) -> None:
+        """Record that its message has not arrived, or that the outcome will remain unknown, and complete it."""
+        self._error = error
+        self.deliver()
+        self._report(error)
+
+    def fail(self, error: Exception) -> None:
+        super().fail(error)
+        if self._observer is not Observer.CALLER:
+            self._report(error)
+
+    def leave_to(self, observer: Observer) -> None:
+        """Set who reports a failure, when the call that has begun the send returns."""
+        self._observer = observer
+        if self._error is not None:
+            self._report(self._error)
+
+    def taken(self) -> None:
+        """Record that its request has been waited for, and has reported its outcome so far."""
+        self._observer = Observer.NOBODY
+        if self._losses is not None and self._losses.known:
+            self._losses.discard(self)
+
+    def failure(self) -> MPIError:
+        """Return the error of a failed send."""
+        assert isinstance(self._error, MPIError)
+        return self._error
+
+    def _report(self, error: Exception) -> None:
+        whole = self.whole
+        if whole is None:
+            if self._losses is not None and isinstance(error, MPIError):
+                self._losses.add(self)
+        elif not whole.done:
+            whole.fail(error)
+        elif isinstance(error, MPIError):
+            whole.lose(error)
+
+
+class Losses:
+    """Failed sends of one node that its program has not been told of, shared by its communicators."""
+
+    __slots__ = ("_tell", "known")
+
+    def __init__(self) -> None:
+        self.known: list[Dispatch] = []
+        self._tell: Callable[[str], object] | None = None
+
+    def add(self, dispatch: Dispatch) -> None:
+        if self._tell is not None:
+            self._tell(_sentence(dispatch))
+        elif dispatch not in self.known:
+            self.known.append(dispatch)
+
+    def discard(self, dispatch: Completion[Envelope]) -> None:
+        """Remove a send that its program has been told of."""
+        self.known = [known for known in self.known if known is not dispatch]
+
+    def check(self, contexts: Collection[int], peer: int) -> None:
+        """Raise MPIError, once, if messages to this rank are lost that no request can report. peer: a rank, or
+        ANY_SOURCE."""
+        self._raise(
+            [
+                known
+                for known in self.known
+                if not known.has_request and known.context in contexts and peer in (ANY_SOURCE, known.destination)
+            ]
+        )
+
+    def finish(self) -> None:
+        """Raise MPIError for all of them, since the program makes no further call."""
+        self._raise(self.known)
+
+    def close(self, tell: Callable[[str], object]) -> None:
+        """Report losses elsewhere, since the program has ended. tell: is given a sentence for each unreported loss, now
+        and later."""
+        for dispatch in self.known:
+            tell(_sentence(dispatch))
+        self.known = []
+        self._tell = tell
+
+    def _raise(self, lost: list[Dispatch]) -> None:
+        if not lost:
+            return
+        self.known = [known for known in self.known if known not in lost]
+        more = f"; and {len(lost) - 1} more" if len(lost) > 1 else ""
+        error = lost[0].failure()
+        raise MPIError(error.error_class, _sentence(lost[0]) + more)
+
 
 Over = Completion[Envelope] | Completion[Found | None]
 
@@ -107,7 +311,7 @@ class Device:
     ) -> Completion[Found | None]:
         """Find the message that a receive, begun now, would get; without wait, None if there is none yet. claim: only
         `receive_claimed` can receive it then."""
-        over: Completion[Found | None] = Completion(f"a message from {sought(source, tag)}")
+        over: Completion[Found | None] = Completion(f"a message from {_sought(source, tag)}")
         if wait:
             begin = partial(self._endpoint.probe, source, context, tag, True, claim, over)
             self._begin(self._receives, begin, over, source, _NOTHING, tag)
@@ -211,9 +415,159 @@ class Device:
             self._pumping = False
 
 
+def send_object(
+    device: Device, destination: int, contexts: tuple[int, int], tag: int, obj: object, synchronous: bool = False
+) -> Dispatch:
+    """Pickle an object and begin to send it, as `send_pickled`. Also raises the exceptions of pickling."""
+    return send_pickled(device, destination, contexts, tag, pickled(obj), synchronous)
+
+
+def pickled(obj: object) -> bytes:
+    return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def send_pickled(
+    device: Device, destination: int, contexts: tuple[int, int], tag: int, data: bytes, synchronous: bool = False
+) -> Dispatch:
+    """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it does not complete
+    before it is matched. Raises MPIError (ERR_COUNT) if it is too large."""
+    size = len(data)
+    if size <= _ROOM:
+        return device.send(destination, contexts[0], tag, memoryview(_HEAD.pack(_MAGIC, 0, size) + data), synchronous)
+    if size - _ROOM > device.max_message_size:
+        raise MPIError(ERR_COUNT, f"a pickled object of {size} bytes: at most {device.max_message_size + _ROOM}")
+    view = memoryview(data)
+    continuation = device.next_continuation()
+    what = "a send of an object to rank %s, tag %s, %s bytes"
+    whole = Dispatch(what, destination, tag, size, contexts[0], device.losses)
+    head = memoryview(_HEAD.pack(_MAGIC, continuation, size) + view[:_ROOM])
+    send_rest = partial(_send_rest, device, destination, contexts[1], continuation, view[_ROOM:], whole)
+    first = device.send(destination, contexts[0], tag, head, synchronous)
+    first.whole = whole
+    first.add_callback(send_rest)
+    return whole
+
+
+def _send_rest(
+    device: Device,
+    destination: int,
+    context: int,
+    continuation: int,
+    rest: memoryview,
+    whole: Dispatch,
+    first: Completion[Envelope],
+) -> None:
+    try:
+        first.result()
+    except MPIError as error:
+        whole.fail(error)
+        return
+    if first.result() is CANCELLED:
+        whole.complete(CANCELLED)
+    else:
+        last = device.send(destination, context, continuation, rest)
+        last.whole = whole
+        last.add_callback(partial(_hand_on, whole))
+
+
+def _hand_on(whole: Dispatch, last: Completion[Envelope]) -> None:
+    if whole.done:
+        return  # its first message is lost
+    try:
+        whole.complete(last.result())
+    except MPIError as error:
+        whole.fail(error)
+
+
+class Incoming:
+    """An incoming object. over: done when it is complete; fails as a receive does, and with ERR_TYPE if the message is
+    not an object's. The envelope's length is the pickle's. first: the receive of its first message."""
+
+    __slots__ = ("_contexts", "_data", "_device", "_envelope", "first", "over")
+
+    def __init__(
+        self, device: Device, source: int, contexts: tuple[int, int], tag: int, claimed: Found | None = None
+    ) -> None:
+        """claimed: the message, if a probe has claimed it."""
+        self._device = device
+        self._contexts = contexts
+        self._data = memoryview(bytearray(FIRST))
+        self._envelope: Envelope
+        if claimed is None:
+            self.first = device.receive(source, contexts[0], tag, self._data)
+        else:
+            self.first = device.receive_claimed(claimed, contexts[0], self._data)
+        self.over: Completion[Envelope] = Completion("%s", self.first)
+        self.first.add_callback(self._first)
+
+    def load(self) -> object:
+        """Return the object, once it is complete. Raises the exceptions of unpickling."""
+        return pickle.loads(self._data)
+
+    def _first(self, first: Completion[Envelope]) -> None:
+        try:
+            source, tag, length = envelope = first.result()
+        except MPIError as error:
+            self.over.fail(_no_object(error.envelope) if error.error_class == ERR_TRUNCATE else error)
+            return
+        if envelope is CANCELLED:
+            self.over.complete(envelope)
+            return
+        if length < _HEAD.size:
+            self.over.fail(_no_object(first.result()))
+            return
+        magic, continuation, size = _HEAD.unpack_from(self._data)
+        if magic != _MAGIC or length != _HEAD.size + min(size, _ROOM):
+            self.over.fail(_no_object(first.result()))
+            return
+        self._envelope = Envelope(source, tag, size)
+        begin = self._data[_HEAD.size : length]
+        if size <= _ROOM:
+            self._data = begin
+            self.over.complete(self._envelope)
+            return
+        try:
+            self._data = memoryview(bytearray(size))
+        except (MemoryError, OverflowError):
+            self.over.fail(MPIError(ERR_NO_MEM, f"no memory for an object of {size} bytes", self._envelope))
+            return
+        self._data[:_ROOM] = begin
+        rest = self._device.receive(source, self._contexts[1], continuation, self._data[_ROOM:])
+        rest.add_callback(self._rest)
+
+    def _rest(self, rest: Completion[Envelope]) -> None:
+        try:
+            rest.result()
+        except MPIError as error:
+            self.over.fail(error)
+        else:
+            self.over.complete(self._envelope)
+
+
+def nothing() -> Dispatch:
+    """Return a completed transfer with PROC_NULL."""
+    done = Dispatch("a transfer with rank %s, tag %s, %s bytes", PROC_NULL)
+    done.complete(NOBODY)
+    return done
+
+
 def _scatter(pieces: Pieces, whole: memoryview, over: Completion[Envelope]) -> None:
     try:
         length = over.result().length
     except MPIError as error:
         length = error.envelope.length if error.envelope is not None else 0
     pieces.scatter(whole[:length])
+
+
+def _sought(source: int, tag: int) -> str:
+    who = f"rank {source}" if source >= 0 else "any rank"
+    return f"{who}, tag {tag}" if tag >= 0 else f"{who}, any tag"
+
+
+def _sentence(dispatch: Dispatch) -> str:
+    return f"{dispatch.what}, was reported done, and has failed since: {dispatch.failure()}"
+
+
+def _no_object(envelope: Envelope | None) -> MPIError:
+    who = f" from rank {envelope.source}, tag {envelope.tag}," if envelope else ""
+    return MPIError(ERR_TYPE, f"the message{who} is no object: what Send sends, Recv receives", envelope)

@@ -26,9 +26,8 @@ from protocols.emp.host import (
 )
 from protocols.emp.host import Found as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
-from protocols.mpi.mpi_transfers import Dispatch, Found, Receipt
 from protocols.mpi.pieces import Pieces
 
 _TAG_BITS: Final = 24

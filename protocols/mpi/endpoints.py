@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from protocols.core.completion import Completion
-from protocols.mpi.mpi_transfers import Dispatch, Found, Receipt
 from protocols.mpi.pieces import Pieces
+
+if TYPE_CHECKING:
+    from protocols.mpi.device import Dispatch, Found, Receipt
 
 
 class MatchingEndpoint(Protocol):

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.device import Dispatch, Found, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
-from protocols.mpi.mpi_transfers import Dispatch, Found, Receipt
 
 MATCHED: Final = 0xFFFF
 """The context for telling a sender of a match."""

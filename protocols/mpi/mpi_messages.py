@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from protocols.mpi.buffers import writable
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Found, Incoming, nothing
 from protocols.mpi.mpi_errors import ERR_REQUEST, MPIError
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.mpi_transfers import Found, nothing
-from protocols.mpi.pickled_objects import Incoming
 from protocols.mpi.requests import Request
 
 if TYPE_CHECKING:

@@ -13,11 +13,9 @@ from contextlib import suppress
 
 from protocols.core.completion import Completion, Turn
 from protocols.mpi.constants import UNDEFINED
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Dispatch, Incoming, Observer
 from protocols.mpi.mpi_errors import CANCELLED, ERR_ARG, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.mpi_transfers import Dispatch, Observer
-from protocols.mpi.pickled_objects import Incoming
 
 
 class Request:

@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from protocols.mpi.device import Dispatch, Observer
 from protocols.mpi.mpi_errors import MPIError
-from protocols.mpi.mpi_transfers import Dispatch, Observer
 
 ROOM: Final = 1 << 20
 """Bytes, about as many as the kernel buffers of a TCP connection."""

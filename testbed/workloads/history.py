@@ -33,9 +33,8 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
-from protocols.mpi.mpi_transfers import Dispatch, Found, Receipt
 from protocols.mpi.pieces import Data, gathered
 
 Tell = Callable[[Mapping[str, object]], object]

@@ -26,9 +26,9 @@ from protocols.core.completion import Completion
 from protocols.mpi.am2 import pairs
 from protocols.mpi.am2.pairs import MASK, Fragment, Head, Incoming, Lines, Pair, Piece, Session, Word, carry
 from protocols.mpi.am2.staging_area import Staging
+from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
-from protocols.mpi.mpi_transfers import Dispatch
 
 _PACK: Final = tuple(struct.Struct(f"!{count}I").pack for count in range(10))
 _REFUSALS: Final = 10_000

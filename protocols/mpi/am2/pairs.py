@@ -26,9 +26,9 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
 from protocols.core.completion import Completion
 from protocols.mpi.am2.staging_area import SLOT
+from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
-from protocols.mpi.mpi_transfers import Dispatch
 
 MASK: Final = 0xFFFF_FFFF
 WINDOW: Final = 64

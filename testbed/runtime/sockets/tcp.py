@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
 from protocols.mpi.matching import MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
-from protocols.mpi.mpi_transfers import Dispatch, Found, Receipt
 from testbed.engine.loop import Loop
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection, connected

@@ -21,10 +21,9 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Dispatch, Found, Receipt
 from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
 from protocols.mpi.mpi_errors import Envelope
-from protocols.mpi.mpi_transfers import Dispatch, Found, Receipt
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
 from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MAX, Assembly, Message, Pieces, split

@@ -11,8 +11,8 @@ from protocols.am2.settings import SECOND, Settings
 from protocols.core.completion import Completion
 from protocols.mpi import am2
 from protocols.mpi.am2.endpoint import Am2Endpoint
+from protocols.mpi.device import Receipt
 from protocols.mpi.mpi_errors import Envelope, MPIError
-from protocols.mpi.mpi_transfers import Receipt
 
 
 class Nodes:

@@ -11,10 +11,9 @@ from ranks import Ranks
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device
+from protocols.mpi.device import Device, Found, Receipt
 from protocols.mpi.matching import MatchingByLibrary
 from protocols.mpi.mpi_errors import Envelope
-from protocols.mpi.mpi_transfers import Found, Receipt
 
 
 class Post:

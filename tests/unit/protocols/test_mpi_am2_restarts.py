@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.completion import Completion
 from protocols.mpi import ANY_SOURCE, ERR_PROC_FAILED
+from protocols.mpi.device import Receipt
 from protocols.mpi.mpi_errors import Envelope, MPIError
-from protocols.mpi.mpi_transfers import Receipt
 
 COUNT = 3
 SIZES = [8, 33, 500, 4000, 20_000, 150_000]

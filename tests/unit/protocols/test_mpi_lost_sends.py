@@ -10,8 +10,8 @@ from am2_nodes import Nodes, failure
 
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, PROC_NULL, Comm, Request
+from protocols.mpi.device import Dispatch
 from protocols.mpi.mpi_errors import MPIError
-from protocols.mpi.mpi_transfers import Dispatch
 from protocols.mpi.send_buffer import SendBuffer
 
 IMPATIENT = Settings(retries=3, longest_timeout=20 * MILLISECOND)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.device import Found, Receipt
 from protocols.mpi.matching import Arrival, Matching, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
-from protocols.mpi.mpi_transfers import Found, Receipt
 
 
 def receive(

@@ -12,8 +12,8 @@ from ranks import Ranks
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ERR_COUNT, ERR_PROC_FAILED, ERR_TYPE, Comm, Request, Status
+from protocols.mpi.device import FIRST
 from protocols.mpi.mpi_errors import MPIError
-from protocols.mpi.pickled_objects import FIRST
 
 HEAD = 16
 LARGEST_IN_ONE = FIRST - HEAD - (len(pickle.dumps(bytes(3000), protocol=5)) - 3000)

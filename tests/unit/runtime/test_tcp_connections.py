@@ -10,9 +10,9 @@ from contextlib import closing
 import pytest
 
 from protocols.core.completion import Completion
+from protocols.mpi.device import Found, Receipt
 from protocols.mpi.matching import Matching, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
-from protocols.mpi.mpi_transfers import Found, Receipt
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection
 
 GONE = MPIError(ERR_PROC_FAILED, "the connection has ended")

@@ -6,8 +6,8 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter
+from protocols.mpi.device import Found
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
-from protocols.mpi.mpi_transfers import Found
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
 ADDRESSES = [bytes(6)] * 2
