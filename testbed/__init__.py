@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ def __getattr__(name: str) -> object:
     """Import a public name on first access, so that commands do not pay for modules they do not use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'testbed' has no attribute {name!r}")
-    import importlib
 
     value: object = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value

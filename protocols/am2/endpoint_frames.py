@@ -6,14 +6,12 @@ latest sending, which tells that no copy of it will be accepted any more (sectio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from protocols.am2.nic_memory import Frames
 from protocols.am2.page import ENTRIES
+from protocols.am2.peers import Peer
 from protocols.am2.transport import Message
-
-if TYPE_CHECKING:
-    from protocols.am2.peers import Peer
 
 # Offsets in a page at which the NIC saves its ring positions for the endpoint's next load.
 _NEXT_REQUEST: Final = 18

@@ -18,10 +18,10 @@ from protocols.mpi.pieces import Data, Pieces
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-    Count: TypeAlias = SupportsIndex | tuple[SupportsIndex, SupportsIndex]
-    Message: TypeAlias = ReadableBuffer | Sequence[ReadableBuffer | Count | Datatype | str | None] | None
-    """A buffer; [buffer, count], [buffer, datatype], [buffer, count, datatype], where a count may be (count, displacement)
-    and a datatype a typecode; None: no bytes. Without a datatype, counts are of the buffer's own items."""
+Count: TypeAlias = SupportsIndex | tuple[SupportsIndex, SupportsIndex]
+Message: TypeAlias = "ReadableBuffer | Sequence[ReadableBuffer | Count | Datatype | str | None] | None"
+"""A buffer; [buffer, count], [buffer, datatype], [buffer, count, datatype], where a count may be (count, displacement)
+and a datatype a typecode; None: no bytes. Without a datatype, counts are of the buffer's own items."""
 
 
 def readable(message: Message) -> Data:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from operator import and_
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from protocols.core.completion import Completion, Turn
-from protocols.mpi.buffers import readable, writable
+from protocols.mpi.buffers import Message, readable, writable
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
 from protocols.mpi.device import Device, Dispatch, Found, Incoming, nothing, pickled, send_object, send_pickled
 from protocols.mpi.mpi_errors import (
@@ -34,9 +34,6 @@ from protocols.mpi.mpi_status import Status
 from protocols.mpi.pieces import Data, gathered
 from protocols.mpi.requests import Prequest, Request
 from protocols.mpi.send_buffer import SendBuffer
-
-if TYPE_CHECKING:
-    from protocols.mpi.buffers import Message
 
 T = TypeVar("T")
 

@@ -5,16 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from protocols.mpi.buffers import Message as Buffer
 from protocols.mpi.buffers import writable
 from protocols.mpi.device import Device, Found, Incoming, nothing
 from protocols.mpi.mpi_errors import ERR_REQUEST, MPIError
 from protocols.mpi.mpi_status import Status
 from protocols.mpi.requests import Request
-
-if TYPE_CHECKING:
-    from protocols.mpi.buffers import Message as Buffer
 
 
 class Message:

@@ -19,7 +19,7 @@ from testbed.spec.layout import Impairment, Layout
 
 if TYPE_CHECKING:
     from testbed.cluster.records.state import State, Store
-    from testbed.kernel.datapaths import Asked
+    from testbed.spec.layout import Asked
 
 
 @click.command("up")

@@ -6,17 +6,14 @@ import itertools
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.transitions import Progress, silent
+from testbed.spec.layout import Asked
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
-
-if TYPE_CHECKING:
-    from testbed.kernel.datapaths import Asked
 
 _numbers = itertools.count(1)
 

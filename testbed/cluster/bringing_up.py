@@ -7,7 +7,6 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from testbed.cluster import lifecycle, removal
 from testbed.cluster.lifecycle import Outcome
@@ -18,10 +17,7 @@ from testbed.cluster.transitions import DesiredState, Progress, silent
 from testbed.errors import UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity
-from testbed.spec.layout import Impairment, Layout
-
-if TYPE_CHECKING:
-    from testbed.kernel.datapaths import Asked
+from testbed.spec.layout import Asked, Impairment, Layout
 
 
 def bring_up(

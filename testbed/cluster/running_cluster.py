@@ -15,6 +15,8 @@ from testbed.cluster.faults import fault_injection
 from testbed.cluster.records.paths import RoundTrip, round_trip
 from testbed.cluster.records.state import State, Store
 from testbed.spec.layout import Node
+from testbed.spec.selection import nodes_of
+from testbed.spec.units import parse_rate
 
 if TYPE_CHECKING:
     from testbed.machines.ssh_connections import Connection, Group
@@ -247,8 +249,6 @@ class RunningCluster:
 
     def load_link(self, senders: Sequence[str], receiver: str, rate: str | int, seconds: float = 0) -> Fault:
         """Send datagrams from several nodes to one, each at this rate; without senders, from all other nodes (incast)."""
-        from testbed.spec.units import parse_rate
-
         return self._fault(
             fault_injection.load_link(self._store, self.name, senders, receiver, parse_rate(rate), seconds)
         )
@@ -290,7 +290,6 @@ class RunningCluster:
         """
         from testbed.cluster.access import secure_shell
         from testbed.machines.ssh_connections import group
-        from testbed.spec.selection import nodes_of
 
         meant = nodes_of(self._state.layout, nodes or ["all"])
         secure_shell.ensure(self._store, self.name, meant)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from testbed.cluster import removal
 from testbed.cluster.faults.injections import Injection
@@ -30,10 +29,7 @@ from testbed.errors import KernelError, TestbedError
 from testbed.kernel import cgroups, namespaces
 from testbed.kernel.filesystem import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
-from testbed.spec.layout import Layout
-
-if TYPE_CHECKING:
-    from testbed.kernel.datapaths import Asked
+from testbed.spec.layout import Asked, Layout
 
 Progress = Callable[[int, int], None]  # operations done, operations in total
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator
 from types import coroutine
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop
 
 _SECOND: Final = 10**9
 _LOAD_PERIOD: Final = 10_000_000  # ns; as `testbed.cluster.faults.background_load` has in namespaces

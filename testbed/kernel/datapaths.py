@@ -17,13 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, TypeAlias, get_args
 
 from testbed.errors import UnsupportedError
-from testbed.spec.layout import Impairment
-
-Datapath: TypeAlias = Literal["direct", "netem", "tc", "relay"]
-Asked: TypeAlias = Literal["auto", "direct", "netem", "tc", "relay"]
+from testbed.spec.layout import Asked, Datapath, Impairment
 
 LADDER: Final[tuple[Datapath, ...]] = get_args(Datapath)
 

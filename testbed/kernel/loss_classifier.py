@@ -31,7 +31,8 @@ from testbed.fates.header_fields import Field, Fields
 from testbed.fates.headers import standard_fields
 from testbed.kernel import bpf, syscalls, userns
 from testbed.kernel.children import in_child
-from testbed.kernel.loss_program import COUNTERS, WORD, FlowKey, GuardedField, Losses, loss_program
+from testbed.kernel.flow_program import WORD, FlowKey, GuardedField
+from testbed.kernel.loss_program import COUNTERS, Losses, loss_program
 from testbed.kernel.netlink import RequestError, RouteSocket, attributes
 from testbed.kernel.rtnl_dump import NLM_F_REQUEST_DUMP, RTM_GETTFILTER, TC_H_CLSACT_INGRESS, TCA_KIND, TCA_OPTIONS
 from testbed.spec.layout import Impairment

@@ -15,6 +15,10 @@ from testbed.spec.kinds import Kind, kind_of
 DirectionName = Literal["forward", "backward"]
 """Direction of a link: from its first end to its second, or back."""
 
+Datapath = Literal["direct", "netem", "tc", "relay"]
+Asked = Literal["auto", "direct", "netem", "tc", "relay"]
+"""A datapath as a user asks for it."""
+
 BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
 

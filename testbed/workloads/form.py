@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, dataclass_transform
 
 from protocols.mpi.comm import Comm
+from testbed.engine.tasks import Task, Work
 from testbed.errors import TestbedError
-
-if TYPE_CHECKING:
-    from testbed.engine.tasks import Task, Work
 
 __all__ = ["Clock", "Comm", "Contents", "Native", "Node", "RestartedError", "VerificationError", "Workload"]
 

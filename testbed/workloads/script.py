@@ -9,16 +9,13 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING
 
 from testbed.errors import TestbedError
 from testbed.workloads.form import Comm, Node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 _FACE = "testbed.mpi"
 

@@ -20,9 +20,8 @@ from testbed.cluster.records.state import Store
 from testbed.errors import DescriptionError, NotFoundError, TestbedError
 from testbed.fates.text_files import BrokenFileError
 from testbed.fates.tokens import RuleError
-from testbed.kernel.datapaths import Asked
 from testbed.kernel.rtnl_dump import Contents
-from testbed.spec.layout import Impairment
+from testbed.spec.layout import Asked, Impairment
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets

@@ -17,12 +17,12 @@ from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
 from testbed.kernel import capabilities, loss_classifier
-from testbed.kernel.datapaths import Asked, Choice, choose
+from testbed.kernel.datapaths import Choice, choose
 from testbed.kernel.filesystem import read_text
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import Carried, Treated
 from testbed.spec.kinds import Kind
-from testbed.spec.layout import Impairment, Layout, Link
+from testbed.spec.layout import Asked, Impairment, Layout, Link
 
 
 class Chooser:

@@ -6,15 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.treatments import Treatment
 from testbed.runtime.relay.orders import Orders
-from testbed.spec.layout import Layout
-
-if TYPE_CHECKING:
-    from testbed.kernel.datapaths import Asked
+from testbed.spec.layout import Asked, Layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from testbed.spec.layout import Impairment
+from testbed.spec.layout import Datapath, Impairment
 
 UNIMPAIRED = Impairment()
 
@@ -23,7 +23,7 @@ class Treatment:
     unsegmented.
     """
 
-    datapath: Literal["direct", "netem", "tc", "relay"] = "direct"
+    datapath: Datapath = "direct"
     forward: Impairment = UNIMPAIRED
     backward: Impairment = UNIMPAIRED
     down: bool = False

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,6 +58,8 @@ _PREFIX = "testbed-"
 def temporary_directory(purpose: str) -> Iterator[Path]:
     """An empty temporary directory, removed at the end of the block. purpose: a word in its name, which also identifies
     the owner."""
+    import tempfile  # with all kinds of compression: 5 ms that bringing up a cluster need not wait for
+
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{purpose}-{identity()}-") as path:
         yield Path(path)
 
@@ -69,6 +69,9 @@ def collect_temporary() -> Iterator[tuple[Path, Identity]]:
 
     Directories from another boot or pid namespace stay: it is unknown here whether their owner is alive.
     """
+    import shutil
+    import tempfile
+
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*:*:*:*-*")):
         owner = _owner(path)
         if owner is not None and owner.here and not owner.alive:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.namespace_names import check_cluster
@@ -40,13 +40,8 @@ from testbed.json_text import check, loads
 from testbed.kernel.filesystem import make_directory, read_text, remove_directory, replace_file
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
-from testbed.spec.layout import Layout
+from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
-
-if TYPE_CHECKING:
-    from testbed.kernel.datapaths import Asked
-else:
-    Asked = str  # enough to check a state file; importing the module takes longer than reading the file
 
 FORMAT = 1
 

@@ -23,12 +23,12 @@ from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict
 from testbed.errors import ConflictError, KernelError, NotFoundError
 from testbed.kernel import userns
 from testbed.kernel.children import in_child
-from testbed.kernel.datapaths import Datapath, Fit
+from testbed.kernel.datapaths import Fit
 from testbed.kernel.datapaths import judge as judge_datapath
 from testbed.kernel.filesystem import read_text
 from testbed.runtime import event_log
 from testbed.runtime.relay.orders import Places
-from testbed.spec.layout import End, Impairment, Layout, Link
+from testbed.spec.layout import Datapath, End, Impairment, Layout, Link
 
 
 def measure(store: Store, state: State, target: str | None, seconds: float | None, table: Table) -> Verdict:

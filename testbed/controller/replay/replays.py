@@ -28,6 +28,7 @@ from testbed.fates.records import Record, Replay, without_chance
 from testbed.observe.recorded import FATES, Recorded, read_layout, recorded
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment, Layout
+from testbed.spec.units import format_duration
 from testbed.workloads.lookup import Form
 
 if TYPE_CHECKING:
@@ -183,7 +184,6 @@ def find_fewest(repetition: Repetition, most: int) -> Shrunk[str]:
 
 def _fewest_faults(repetition: Repetition, scenario: Scenario, most: int) -> Shrunk[str]:
     from testbed.controller.scenarios.random_faults import draw_faults
-    from testbed.spec.units import format_duration
 
     faults = list(scenario.faults)
     if scenario.random is not None:  # drawn faults are shrunk like listed ones

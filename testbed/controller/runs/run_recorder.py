@@ -16,6 +16,7 @@ from testbed.controller.runs.run_target import RunTarget
 from testbed.controller.verdict.verdicts import Verdict
 from testbed.errors import TestbedError, reason_of
 from testbed.runtime.journal import UnwritableError
+from testbed.spec.layout_json import to_json
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -24,8 +25,6 @@ class KeptFolder(RunFolder):
     """A run's folder with the run's status."""
 
     def __init__(self, path: Path, asked: Mapping[str, object], where: RunTarget) -> None:
-        from testbed.spec.layout_json import to_json
-
         request = {**asked, "began": time.time(), "command": shlex.join(sys.argv), "environment": run_environment()}
         super().__init__(path, request, where.toml, to_json(where.layout))
         self._result: dict[str, object] = {"status": "failed"}

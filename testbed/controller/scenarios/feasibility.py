@@ -13,7 +13,6 @@ from testbed.fates.rules import Rule
 from testbed.fates.tokens import RuleError
 from testbed.fields import known_fields
 from testbed.kernel import userns
-from testbed.kernel.datapaths import Asked
 from testbed.kernel.filesystem import read_text
 from testbed.spec.fault_models import (
     Churn,
@@ -29,7 +28,7 @@ from testbed.spec.fault_models import (
     Traffic,
 )
 from testbed.spec.kinds import Kind
-from testbed.spec.layout import Layout
+from testbed.spec.layout import Asked, Layout
 from testbed.spec.problems import item
 from testbed.spec.scenario import Scenario, slow_fault
 from testbed.spec.selection import node_of

@@ -6,13 +6,11 @@ It has no addresses and no topology: only the first byte of the route counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from testbed.fabric.myrinet.channel import Channel
 from testbed.fabric.myrinet.route import delta
 from testbed.fates.header_fields import ETHERNET_HEADER, ROUTE_BYTE
-
-if TYPE_CHECKING:
-    from testbed.fabric.myrinet.channel import Channel
 
 _SMALLEST: Final = ETHERNET_HEADER + 2
 """Bytes of a frame with one byte of route and a CRC."""

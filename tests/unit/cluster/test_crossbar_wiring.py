@@ -15,12 +15,12 @@ from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import Wiring, free_ends
 from testbed.errors import UnsupportedError
 from testbed.kernel import capabilities
-from testbed.kernel.datapaths import Abilities, Asked
+from testbed.kernel.datapaths import Abilities
 from testbed.kernel.offloads import Offloads
 from testbed.runtime.relay.orders import Orders, Plug
 from testbed.spec.dilation import slow_layout
 from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.layout import Layout
+from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve

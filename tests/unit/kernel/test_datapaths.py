@@ -8,9 +8,9 @@ import pytest
 
 from testbed.errors import UnsupportedError
 from testbed.kernel import datapaths, netem, shapers
-from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Abilities, Asked, Choice, Datapath, Fit, choose, judge
+from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Abilities, Choice, Fit, choose, judge
 from testbed.spec.contradictions import contradictions
-from testbed.spec.layout import Impairment
+from testbed.spec.layout import Asked, Datapath, Impairment
 
 NOTHING = Impairment()
 MS = 10**6

@@ -1,0 +1,287 @@
+"""BPF code that finds a frame's flow as `fates.flows.flow_of` finds it, and puts the flow's words on the stack.
+
+The words of a flow are destination MAC << 16 | EtherType, source MAC << 16 | number of key fields, and the key fields.
+Reading behind a frame's end gives zeros, since the kernel's helper clears what it cannot fill; the model's rules for
+frames cut short come to the same. The kernel carries a frame's outer VLAN tag beside it, or in it; it drops a tagged frame
+of less than 20 bytes before any filter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from testbed.fates import fate_hash
+from testbed.fates.header_fields import (
+    ETHERNET_HEADER,
+    IPV4,
+    IPV6,
+    MAX_HOPS,
+    MAX_TAGS,
+    ROUTE_BYTE,
+    SMALLEST_ETHERTYPE,
+    TAGS,
+    Field,
+)
+from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Program, Register
+
+WORD: Final = 8
+
+# A helper function and a field of the context: the kernel's include/uapi/linux/bpf.h (struct __sk_buff).
+_SKB_LOAD_BYTES: Final = 26
+VLAN_PRESENT: Final = 20
+VLAN_TAG_BYTES: Final = 4
+
+_TCP, _UDP = 6, 17
+_IPV4_HEADER, _IPV6_HEADER, _PORTS = 20, 40, 4
+
+# The stack, from its end at R10 down: the frame's size, bytes read from the frame, the flow's words, and before them the
+# entry of a new flow.
+SIZE: Final = -WORD
+_READ: Final = SIZE - _IPV6_HEADER
+# Registers that keep their meaning throughout: the context, the offset of the network header, the EtherType (later the IP
+# protocol), and the offset of the counter of the frame's loss, 0 for a frame that is not lost.
+CONTEXT, _AT, _TYPE, CAUSE = R6, R7, R8, R9
+
+
+@dataclass(frozen=True, slots=True)
+class FlowKey:
+    """The flow key of a protocol. begins: the first bytes of its header, which are then the key's first word, for a
+    protocol that shares its EtherType; empty: for all others of the EtherType."""
+
+    ethertype: int
+    fields: tuple[GuardedField, ...]
+    begins: bytes = b""
+    routed: bool = False
+
+    @property
+    def words(self) -> int:
+        return len(self.fields) + bool(self.begins)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedField:
+    """A field of a network header, of up to eight bytes, and the fields that must have a certain value for it to be
+    there."""
+
+    field: Field
+    guards: tuple[tuple[GuardedField, int], ...] = ()
+
+
+def find_flow(program: Program, flow_keys: tuple[FlowKey, ...]) -> None:
+    """Put the flow's words on the stack."""
+    key = flow_place(flow_keys)
+    _read(program, 0, 8)
+    _to_upper_48(program, R1)
+    program.store(R10, key, R1, 8)
+    _read(program, 6, 8)
+    program.mov(_TYPE, R1)
+    program.and_(_TYPE, 0xFFFF)
+    _to_upper_48(program, R1)
+    program.store(R10, key + WORD, R1, 8)
+    for word in range(2, flow_words(flow_keys)):
+        program.store(R10, key + word * WORD, 0, 8)
+    program.mov(_AT, ETHERNET_HEADER)
+    _skip_tags(program)
+    program.jump_if(_TYPE, "<", SMALLEST_ETHERTYPE, "flow found")
+    _or_into(program, key, _TYPE)
+    program.jump_if(_TYPE, "==", IPV4, "IPv4")
+    program.jump_if(_TYPE, "==", IPV6, "IPv6")
+    ethertypes = dict.fromkeys(flow_key.ethertype for flow_key in flow_keys)
+    for ethertype in ethertypes:
+        program.jump_if(_TYPE, "==", ethertype, f"protocol {ethertype}")
+    program.jump("flow found")
+    for ethertype in ethertypes:
+        program.label(f"protocol {ethertype}")
+        alike = [flow_key for flow_key in flow_keys if flow_key.ethertype == ethertype]
+        if alike[0].routed:
+            _skip_route(program)
+        for flow_key in sorted(alike, key=lambda flow_key: not flow_key.begins):  # the one for all others comes last
+            _find_protocol_flow(program, flow_key, key)
+        program.jump("flow found")
+    _find_ip_flow(program, key)
+    program.label("flow found")
+
+
+def _find_protocol_flow(program: Program, flow_key: FlowKey, key: int) -> None:
+    other = program.new_label("other")
+    word = 2
+    if size := len(flow_key.begins):
+        _load(program, 0, size, other)
+        program.constant(R2, int.from_bytes(flow_key.begins, "big"))
+        program.jump_if(R1, "!=", R2, other)
+        program.store(R10, key + word * WORD, R1, 8)
+        word += 1
+    _set_count(program, key, flow_key.words)
+    for place, field in enumerate(flow_key.fields, word):
+        _read_field(program, field, key + place * WORD)
+    if size:
+        program.jump("flow found")
+        program.label(other)
+
+
+def _skip_tags(program: Program) -> None:
+    """Find the EtherType behind up to two VLAN tags; the kernel may have taken the first of them out of the frame."""
+    for tag in range(MAX_TAGS):
+        tagged = f"tag {tag}"
+        for ethertype in TAGS:
+            program.jump_if(_TYPE, "==", ethertype, tagged)
+        program.jump("no tag")
+        program.label(tagged)
+        if tag == MAX_TAGS - 1:
+            program.load(R1, CONTEXT, VLAN_PRESENT, 4)
+            program.jump_if(R1, "!=", 0, "no tag")
+        program.mov(R2, _AT)
+        program.add(R2, 2)
+        _call_load_bytes(program, R2, _READ, 2)
+        program.jump_if(R0, "!=", 0, "no tag")  # cut off
+        program.load(_TYPE, R10, _READ, 2)
+        program.big_endian(_TYPE, 16)
+        program.add(_AT, VLAN_TAG_BYTES)
+    program.label("no tag")
+
+
+def _find_ip_flow(program: Program, key: int) -> None:
+    """Put the key of an IP flow on the stack: the protocol number and, for TCP and UDP, the lower port; 0 where absent."""
+    program.label("IPv4")
+    _set_count(program, key, 2)
+    _call_load_bytes(program, _AT, _READ, _IPV4_HEADER)
+    program.load(R1, R10, _READ, 1)
+    program.mov(R2, R1)
+    program.rsh(R2, 4)
+    program.jump_if(R2, "!=", 4, "flow found")
+    program.load(_TYPE, R10, _READ + 9, 1)
+    program.store(R10, key + 2 * WORD, _TYPE, 8)
+    # Only a first fragment has ports: the offset is 13 bits of bytes 6 and 7.
+    program.load(R2, R10, _READ + 6, 1)
+    program.and_(R2, 0x1F)
+    program.load(R3, R10, _READ + 7, 1)
+    program.or_(R2, R3)
+    program.jump_if(R2, "!=", 0, "flow found")
+    program.and_(R1, 0x0F)
+    program.lsh(R1, 2)
+    program.jump_if(R1, "<", _IPV4_HEADER, "flow found")
+    program.add(_AT, R1)
+    program.jump("transport")
+
+    program.label("IPv6")
+    _set_count(program, key, 2)
+    _call_load_bytes(program, _AT, _READ, _IPV6_HEADER)
+    program.load(R1, R10, _READ, 1)
+    program.rsh(R1, 4)
+    program.jump_if(R1, "!=", 6, "flow found")
+    program.load(_TYPE, R10, _READ + 6, 1)
+    program.store(R10, key + 2 * WORD, _TYPE, 8)
+    program.add(_AT, _IPV6_HEADER)
+
+    program.label("transport")
+    program.jump_if(_TYPE, "==", _TCP, "ports")
+    program.jump_if(_TYPE, "!=", _UDP, "flow found")
+    program.label("ports")
+    _call_load_bytes(program, _AT, _READ, _PORTS)
+    program.load(R1, R10, _READ, 2)
+    program.big_endian(R1, 16)
+    program.load(R2, R10, _READ + 2, 2)
+    program.big_endian(R2, 16)
+    program.jump_if(R1, "<=", R2, "lower port")
+    program.mov(R1, R2)
+    program.label("lower port")
+    program.store(R10, key + 3 * WORD, R1, 8)
+
+
+def _skip_route(program: Program) -> None:
+    """Move the offset of the network header behind a source route, if there is one."""
+    end = program.new_label("route's end")
+    for _ in range(MAX_HOPS):
+        program.mov(R2, _AT)
+        _call_load_bytes(program, R2, _READ, 1)
+        program.jump_if(R0, "!=", 0, end)  # cut off
+        program.load(R1, R10, _READ, 1)
+        program.jump_if(R1, "<", ROUTE_BYTE, end)
+        program.add(_AT, 1)
+    program.label(end)
+
+
+def _read_field(program: Program, guarded: GuardedField, place: int) -> None:
+    """Put a field's value on the stack; the 0 there stays where the frame does not have the field."""
+    absent = program.new_label("absent")
+    _check_guards(program, guarded, absent)
+    _load_field(program, guarded.field, absent)
+    program.store(R10, place, R1, 8)
+    program.label(absent)
+
+
+def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
+    for guard, value in guarded.guards:
+        _check_guards(program, guard, absent)
+        if not 0 <= value <= fate_hash.MASK:  # no field has it
+            program.jump(absent)
+            return
+        _load_field(program, guard.field, absent)
+        program.constant(R2, value)
+        program.jump_if(R1, "!=", R2, absent)
+
+
+def _load_field(program: Program, field: Field, absent: str) -> None:
+    """Load a field's value into R1; jump to `absent` if the frame ends before."""
+    _load(program, field.offset, field.width, absent)
+    program.constant(R2, field.mask or (1 << 8 * field.width) - 1)
+    program.and_(R1, R2)
+    program.rsh(R1, field.shift)
+
+
+def _load(program: Program, offset: int, size: int, absent: str) -> None:
+    """Load up to eight bytes of the network header, as a number, into R1; jump to `absent` if the frame ends before."""
+    program.store(R10, _READ, 0, 8)
+    program.mov(R2, _AT)
+    program.add(R2, offset)
+    _call_load_bytes(program, R2, _READ + WORD - size, size)
+    program.jump_if(R0, "!=", 0, absent)
+    program.load(R1, R10, _READ, 8)
+    program.big_endian(R1, 64)
+
+
+def flow_words(flow_keys: tuple[FlowKey, ...]) -> int:
+    """Return the words of a flow's key in the map: two, and the key fields; IP has two."""
+    return 2 + max(2, *(flow_key.words for flow_key in flow_keys), 0)
+
+
+def flow_place(flow_keys: tuple[FlowKey, ...]) -> int:
+    """Return the offset of the flow's words on the stack."""
+    return _READ - flow_words(flow_keys) * WORD
+
+
+def _read(program: Program, offset: int, size: int) -> None:
+    """Load bytes of the frame, as a big-endian number of 64 bits, into R1."""
+    program.mov(R2, offset)
+    _call_load_bytes(program, R2, _READ, size)
+    program.load(R1, R10, _READ, 8)
+    program.big_endian(R1, 64)
+
+
+def _call_load_bytes(program: Program, offset: Register, place: int, size: int) -> None:
+    """Copy bytes of the frame to the stack; if the frame ends before, they are cleared and R0 is not 0."""
+    if offset is not R2:
+        program.mov(R2, offset)
+    program.mov(R1, CONTEXT)
+    program.mov(R3, R10)
+    program.add(R3, place)
+    program.mov(R4, size)
+    program.call(_SKB_LOAD_BYTES)
+
+
+def _to_upper_48(program: Program, register: Register) -> None:
+    """Clear the lowest 16 bits."""
+    program.rsh(register, 16)
+    program.lsh(register, 16)
+
+
+def _set_count(program: Program, key: int, count: int) -> None:
+    program.mov(R1, count)
+    _or_into(program, key + WORD, R1)
+
+
+def _or_into(program: Program, place: int, value: Register) -> None:
+    program.load(R2, R10, place, 8)
+    program.or_(R2, value)
+    program.store(R10, place, R2, 8)
