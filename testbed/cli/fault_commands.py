@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json
+from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json, seconds_of
 
 if TYPE_CHECKING:
     from testbed.cluster.faults.fault_injection import Injected
@@ -97,7 +97,14 @@ def inject_command(
             given_keys[key] = _absolute(given_keys[key])
     keys = Impairments(**given_keys).explicit()
     done = fault_injection.inject(
-        store, cluster, target, keys, rules=rules, replay=replay or "", direction=direction, seconds=_seconds(duration)
+        store,
+        cluster,
+        target,
+        keys,
+        rules=rules,
+        replay=replay or "",
+        direction=direction,
+        seconds=seconds_of(duration),
     )
     pair = example(done.state, done.injection.links)
     trip = round_trip(done.state, *pair) if pair is not None else None
@@ -131,7 +138,7 @@ def link_command(target: str, action: str, duration: str | None, name: str | Non
             raise click.UsageError("--for goes with 'down' and 'flap'")
         _print_healed(cluster, fault_injection.heal_cut(store, cluster, target), as_json)
         return
-    seconds = _seconds(duration) or (1.0 if action == "flap" else 0.0)
+    seconds = seconds_of(duration) or (1.0 if action == "flap" else 0.0)
     _print_injected(cluster, fault_injection.cut(store, cluster, target, seconds), as_json)
 
 
@@ -152,7 +159,7 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
     cluster = store.existing(name)
     written = " ".join(groups).split("/")
     wanted = [[node for node in group.replace(",", " ").split() if node] for group in written]
-    _print_injected(cluster, fault_injection.partition(store, cluster, wanted, _seconds(duration)), as_json)
+    _print_injected(cluster, fault_injection.partition(store, cluster, wanted, seconds_of(duration)), as_json)
 
 
 @click.command("load")
@@ -185,7 +192,7 @@ def load_command(
 
     store = Store()
     cluster = store.existing(name)
-    seconds = _seconds(duration)
+    seconds = seconds_of(duration)
     if cpu is not None:
         if rate is not None or incast is not None or len(nodes) != 1:
             raise click.UsageError("--cpu goes with one node: testbed load n1 --cpu 50%")
@@ -251,20 +258,6 @@ def _number(word: str) -> int:
     if not word.isdecimal():
         raise click.BadParameter(f"{word!r} is not the number of an injection", param_hint="NUMBER")
     return int(word)
-
-
-def _seconds(duration: str | None) -> float:
-    if duration is None:
-        return 0.0
-    from testbed.spec.units import UnitError, parse_duration
-
-    try:
-        nanoseconds = parse_duration(duration)
-    except UnitError as error:
-        raise click.BadParameter(str(error), param_hint="--for") from error
-    if nanoseconds == 0:
-        raise click.BadParameter("a time longer than 0", param_hint="--for")
-    return nanoseconds / 1e9
 
 
 def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip | None = None) -> None:
