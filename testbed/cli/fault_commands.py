@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from testbed.cluster.faults.fault_injection import Injected
     from testbed.cluster.faults.injections import Injection
     from testbed.cluster.records.paths import RoundTrip
+    from testbed.cluster.records.state import Store
 
 Command = Callable[..., None]
 
@@ -85,11 +86,9 @@ def inject_command(
     """
     from testbed.cluster.faults import fault_injection
     from testbed.cluster.records.paths import example, round_trip
-    from testbed.cluster.records.state import Store
     from testbed.spec.elements import Impairments
 
-    store = Store()
-    cluster = store.existing(name)
+    store, cluster = _running(name)
     given_keys = {key: value for key, value in impairments.items() if value is not None}
     for option in _FILES:
         key = option.replace("-", "_")
@@ -111,6 +110,14 @@ def inject_command(
     _print_injected(cluster, done, as_json, trip)
 
 
+def _running(name: str | None) -> tuple[Store, str]:
+    """Return the store and the name of the cluster that is meant. Raises NotFoundError."""
+    from testbed.cluster.records.state import Store
+
+    store = Store()
+    return store, store.existing(name)
+
+
 def _absolute(path: str) -> str:
     from pathlib import Path
 
@@ -129,10 +136,8 @@ def link_command(target: str, action: str, duration: str | None, name: str | Non
     The NICs at the ends of a link that is down have no carrier.
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
 
-    store = Store()
-    cluster = store.existing(name)
+    store, cluster = _running(name)
     if action == "up":
         if duration is not None:
             raise click.UsageError("--for goes with 'down' and 'flap'")
@@ -153,10 +158,8 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
     Traffic within a group passes as before, and nodes in no group reach everybody.
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
 
-    store = Store()
-    cluster = store.existing(name)
+    store, cluster = _running(name)
     written = " ".join(groups).split("/")
     wanted = [[node for node in group.replace(",", " ").split() if node] for group in written]
     _print_injected(cluster, fault_injection.partition(store, cluster, wanted, seconds_of(duration)), as_json)
@@ -187,11 +190,9 @@ def load_command(
     testbed load --incast n2 --rate 100mbit  all others send to n2
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
     from testbed.spec.units import UnitError, parse_rate
 
-    store = Store()
-    cluster = store.existing(name)
+    store, cluster = _running(name)
     seconds = seconds_of(duration)
     if cpu is not None:
         if rate is not None or incast is not None or len(nodes) != 1:
@@ -243,13 +244,11 @@ def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
     What the description declares stays.
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
     from testbed.cluster.services import relay_client
 
-    store = Store()
     named = words[0] if words and not words[0].isdecimal() else None
     numbers = [_number(word) for word in words[named is not None :]]
-    cluster = store.existing(cluster_named(named, name))
+    store, cluster = _running(cluster_named(named, name))
     idle = relay_client.idle_rules(store, store.choose(cluster), numbers)
     _print_healed(cluster, fault_injection.heal(store, cluster, numbers), as_json, idle)
 
