@@ -6,6 +6,7 @@ traceback and exits with the class's exit code.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -99,6 +100,14 @@ class FirmwareError(TestbedError):
         self.what = what
         self.when = when
         super().__init__(f"{node}: at {when} ns: {what}" if node else f"at {when} ns: {what}")
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Suggest the nearest of the names, to be put behind the one that is unknown; empty if none is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(names), 1)
+    return f" — did you mean {near[0]!r}?" if near else ""
 
 
 def reason_of(error: OSError) -> str:

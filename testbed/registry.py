@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from testbed.errors import NotFoundError, TestbedError
+from testbed.errors import NotFoundError, TestbedError, did_you_mean
 
 DEFAULT_PROTOCOL: Final = "emp"
 """The default protocol of NICs."""
@@ -91,12 +91,8 @@ def load(group: str, name: str) -> object:
     entry = there.get(name)
     kind = group.rpartition(".")[2].removesuffix("s")
     if entry is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, there, 1)
-        hint = f" — did you mean {near[0]!r}?" if near else ""
         known = f"there are {', '.join(there)}" if there else "no package registers one: is testbed installed anew?"
-        raise NotFoundError(f"no {kind} is called {name!r}{hint}; {known}")
+        raise NotFoundError(f"no {kind} is called {name!r}{did_you_mean(name, there)}; {known}")
     return imported(group, name, entry)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import echo, json_option, name_option, print_json
+from testbed.cli.consoles import echo, json_option, name_option, print_json, seconds_of, stop_descriptor
 
 if TYPE_CHECKING:
     from testbed.observe.sniff.capture import CaptureResult
@@ -48,7 +47,7 @@ def capture_command(
     from testbed.observe.sniff.capture import capture, enter
     from testbed.observe.sniff.capture_sinks import CaptureFile, Facts, Lines
 
-    seconds = _seconds(duration)
+    seconds = seconds_of(duration)
     store = Store()
     cluster = store.choose(name).name
     if path is None:
@@ -57,10 +56,7 @@ def capture_command(
         # Opened before entering the user namespace: the file is this user's.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         sink = CaptureFile(1) if path == "-" else CaptureFile(os.open(path, flags, 0o644), path)
-    stop, stopped = os.pipe()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: os.write(stopped, b"\n"))
+    stop = stop_descriptor()
     enter(store, cluster)
 
     def begun() -> None:
@@ -98,15 +94,3 @@ def _tell(captured: CaptureResult) -> None:
     ):
         if number:
             echo(f"warning: {number} {words}", err=True)
-
-
-def _seconds(duration: str | None) -> float:
-    from testbed.spec.units import UnitError, parse_duration
-
-    try:
-        nanoseconds = parse_duration(duration) if duration is not None else 0
-    except UnitError as error:
-        raise click.BadParameter(str(error), param_hint="--for") from error
-    if duration is not None and nanoseconds == 0:
-        raise click.BadParameter("a time longer than 0", param_hint="--for")
-    return nanoseconds / 1e9

@@ -6,7 +6,10 @@ Text from files, programs or frames cannot act on the terminal: control characte
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import sys
 import unicodedata
 from collections.abc import Mapping
 
@@ -58,6 +61,43 @@ def _escape(character: str) -> str:
 def print_json(kind: str, document: Mapping[str, object], *, line: bool = False) -> None:
     """Print a document with its kind and format version. line: on one line, as one of several."""
     echo(to_json({"format": FORMAT, "kind": kind, **document}, indent=None if line else 2))
+
+
+def seconds_of(duration: str | None) -> float:
+    """Parse the value of --for; 0 where it is not given. Raises click.BadParameter."""
+    if duration is None:
+        return 0.0
+    from testbed.spec.units import UnitError, parse_duration
+
+    try:
+        nanoseconds = parse_duration(duration)
+    except UnitError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from error
+    if nanoseconds == 0:
+        raise click.BadParameter("a time longer than 0", param_hint="--for")
+    return nanoseconds / 1e9
+
+
+def in_words(seconds: float) -> str:
+    """Format an age: ``2 h 5 min``, ``3 min 20 s``, ``7 s``."""
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def stop_descriptor() -> int:
+    """Return a descriptor that becomes readable at Ctrl-C, SIGTERM or SIGHUP, instead of what these do otherwise."""
+    stop, stopped = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: os.write(stopped, b"\n"))
+    return stop
+
+
+def show_phase(what: str = "") -> None:
+    """Show what is being done, in one line of a terminal, in place of the last; empty: remove it."""
+    if sys.stderr.isatty():
+        click.echo(f"\r{what}\x1b[K", err=True, nl=False)
 
 
 def cluster_named(cluster: str | None, name: str | None) -> str | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.consoles import FORMAT, echo, json_option, to_json
-from testbed.errors import NotFoundError, TestbedError, reason_of
+from testbed.errors import NotFoundError, TestbedError, did_you_mean, reason_of
 
 if TYPE_CHECKING:
     from testbed.observe.decoding.capture_files import Source
@@ -124,10 +124,7 @@ def _print_messages(source: Source, chosen: Filter | None, wanted: str | None, a
 def _unknown_message(source: Source, wanted: str, names: list[str]) -> str:
     if not names:
         return f"there are no messages in {source.path}"
-    from difflib import get_close_matches
-
-    near = get_close_matches(wanted, names, 1)
-    hint = f" — did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(wanted, names)
     return f"no message {wanted!r} in {source.path}{hint}; there are {len(names):,}, which --messages lists"
 
 

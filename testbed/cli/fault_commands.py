@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json
+from testbed.cli.consoles import cluster_named, echo, json_option, name_option, print_json, seconds_of
 
 if TYPE_CHECKING:
     from testbed.cluster.faults.fault_injection import Injected
     from testbed.cluster.faults.injections import Injection
     from testbed.cluster.records.paths import RoundTrip
+    from testbed.cluster.records.state import Store
 
 Command = Callable[..., None]
 
@@ -85,11 +86,9 @@ def inject_command(
     """
     from testbed.cluster.faults import fault_injection
     from testbed.cluster.records.paths import example, round_trip
-    from testbed.cluster.records.state import Store
     from testbed.spec.elements import Impairments
 
-    store = Store()
-    cluster = store.existing(name)
+    store, cluster = _running(name)
     given_keys = {key: value for key, value in impairments.items() if value is not None}
     for option in _FILES:
         key = option.replace("-", "_")
@@ -97,11 +96,26 @@ def inject_command(
             given_keys[key] = _absolute(given_keys[key])
     keys = Impairments(**given_keys).explicit()
     done = fault_injection.inject(
-        store, cluster, target, keys, rules=rules, replay=replay or "", direction=direction, seconds=_seconds(duration)
+        store,
+        cluster,
+        target,
+        keys,
+        rules=rules,
+        replay=replay or "",
+        direction=direction,
+        seconds=seconds_of(duration),
     )
     pair = example(done.state, done.injection.links)
     trip = round_trip(done.state, *pair) if pair is not None else None
     _print_injected(cluster, done, as_json, trip)
+
+
+def _running(name: str | None) -> tuple[Store, str]:
+    """Return the store and the name of the cluster that is meant. Raises NotFoundError."""
+    from testbed.cluster.records.state import Store
+
+    store = Store()
+    return store, store.existing(name)
 
 
 def _absolute(path: str) -> str:
@@ -122,16 +136,14 @@ def link_command(target: str, action: str, duration: str | None, name: str | Non
     The NICs at the ends of a link that is down have no carrier.
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
 
-    store = Store()
-    cluster = store.existing(name)
+    store, cluster = _running(name)
     if action == "up":
         if duration is not None:
             raise click.UsageError("--for goes with 'down' and 'flap'")
         _print_healed(cluster, fault_injection.heal_cut(store, cluster, target), as_json)
         return
-    seconds = _seconds(duration) or (1.0 if action == "flap" else 0.0)
+    seconds = seconds_of(duration) or (1.0 if action == "flap" else 0.0)
     _print_injected(cluster, fault_injection.cut(store, cluster, target, seconds), as_json)
 
 
@@ -146,13 +158,11 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
     Traffic within a group passes as before, and nodes in no group reach everybody.
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
 
-    store = Store()
-    cluster = store.existing(name)
+    store, cluster = _running(name)
     written = " ".join(groups).split("/")
     wanted = [[node for node in group.replace(",", " ").split() if node] for group in written]
-    _print_injected(cluster, fault_injection.partition(store, cluster, wanted, _seconds(duration)), as_json)
+    _print_injected(cluster, fault_injection.partition(store, cluster, wanted, seconds_of(duration)), as_json)
 
 
 @click.command("load")
@@ -180,12 +190,10 @@ def load_command(
     testbed load --incast n2 --rate 100mbit  all others send to n2
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
     from testbed.spec.units import UnitError, parse_rate
 
-    store = Store()
-    cluster = store.existing(name)
-    seconds = _seconds(duration)
+    store, cluster = _running(name)
+    seconds = seconds_of(duration)
     if cpu is not None:
         if rate is not None or incast is not None or len(nodes) != 1:
             raise click.UsageError("--cpu goes with one node: testbed load n1 --cpu 50%")
@@ -236,13 +244,11 @@ def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
     What the description declares stays.
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.state import Store
     from testbed.cluster.services import relay_client
 
-    store = Store()
     named = words[0] if words and not words[0].isdecimal() else None
     numbers = [_number(word) for word in words[named is not None :]]
-    cluster = store.existing(cluster_named(named, name))
+    store, cluster = _running(cluster_named(named, name))
     idle = relay_client.idle_rules(store, store.choose(cluster), numbers)
     _print_healed(cluster, fault_injection.heal(store, cluster, numbers), as_json, idle)
 
@@ -251,20 +257,6 @@ def _number(word: str) -> int:
     if not word.isdecimal():
         raise click.BadParameter(f"{word!r} is not the number of an injection", param_hint="NUMBER")
     return int(word)
-
-
-def _seconds(duration: str | None) -> float:
-    if duration is None:
-        return 0.0
-    from testbed.spec.units import UnitError, parse_duration
-
-    try:
-        nanoseconds = parse_duration(duration)
-    except UnitError as error:
-        raise click.BadParameter(str(error), param_hint="--for") from error
-    if nanoseconds == 0:
-        raise click.BadParameter("a time longer than 0", param_hint="--for")
-    return nanoseconds / 1e9
 
 
 def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip | None = None) -> None:

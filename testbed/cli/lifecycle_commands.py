@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.collector import collector_off
-from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_option, name_option, print_json
+from testbed.cli.consoles import (
+    cluster_argument,
+    cluster_named,
+    echo,
+    json_option,
+    name_option,
+    print_json,
+    stop_descriptor,
+)
 from testbed.cli.progress_display import counted
 from testbed.registry import DEFAULT_PROTOCOL
 from testbed.spec.layout import Impairment, Layout
@@ -241,10 +248,7 @@ def nics_command(protocol: str, functions: int, cluster: str | None, name: str |
 
     store = Store()
     running = RunningCluster(store, store.choose(cluster_named(cluster, name)))
-    stop, stopped = os.pipe()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: os.write(stopped, b"\n"))
+    stop = stop_descriptor()
     with share_nics(running, protocol, functions=functions) as standing:
         echo(f"the NICs of {running.name} are shared: Ctrl-C ends it", err=True)
         standing.tend(stop)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.collector import collector_off
-from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_option, name_option, print_json
+from testbed.cli.consoles import cluster_argument, cluster_named, echo, in_words, json_option, name_option, print_json
 from testbed.errors import TestbedError, reason_of
 from testbed.spec.layout_json import impairment_to_json
 from testbed.spec.selection import SELECTOR
@@ -155,7 +155,7 @@ def _print(status: ClusterStatus) -> None:
     from testbed.cluster.records.status import summary
 
     state = status.state
-    age = _duration(time.time() - state.created)
+    age = in_words(time.time() - state.created)
     ends = "until taken down" if state.lasting else f"until process {state.owner.pid} ends"
     echo(f"{state.name} ({state.origin}): {summary(state.layout)}, up for {age}, {ends}")
     if state.phase != "up":
@@ -201,7 +201,7 @@ def _print(status: ClusterStatus) -> None:
         functions = f"{state.nics.functions} functions" if state.nics.functions > 1 else "1 function"
         echo(f"   NICs shared for {state.nics.protocol}, {functions} each, until process {state.nics.owner.pid} ends")
     for injection in state.injected:
-        left = f", {_duration(_left(injection))} left" if injection.until else ""
+        left = f", {in_words(_left(injection))} left" if injection.until else ""
         echo(f"   injected {injection.number}: {injection.what}{left}")
 
 
@@ -255,9 +255,3 @@ def _condition(link: LinkStatus) -> str:
 def _traffic(out: Direction, back: Direction) -> str:
     dropped = out.dropped + back.dropped
     return f"out {out.frames} in {back.frames} frames" + (f", {dropped} dropped" if dropped else "")
-
-
-def _duration(seconds: float) -> str:
-    whole = max(0, round(seconds))
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"

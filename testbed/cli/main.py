@@ -41,7 +41,7 @@ _COMMANDS = {
     "events": ("event_commands", "Show what was done to a cluster and what happened to it."),
     "nics": ("lifecycle_commands", "Share the NICs of a cluster, for scripts that attach."),
     "exec": ("enter", "Run a program in a node."),
-    "ssh": ("ssh", "Have an sshd in every node; log in to one."),
+    "ssh": ("enter", "Have an sshd in every node; log in to one."),
     "shell": ("enter", "Open a shell in a node."),
     "validate": ("describe", "Check a description; all errors at once."),
     "topologies": ("describe", "List the clusters that come with testbed."),

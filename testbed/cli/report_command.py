@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import click
 
 from testbed.cli.collector import collector_off
-from testbed.cli.consoles import echo
+from testbed.cli.consoles import echo, show_phase
 
 
 @click.command("report", short_help="Make one HTML file of runs: verdict, plots, tables.")
@@ -40,12 +39,6 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
     if len(folders) > MAX:
         raise click.UsageError(f"{len(folders)} runs are too many for one report: {MAX} at most")
     with collector_off():  # a million rows are kept: nothing to collect
-        size = make_report(folders, output, _follow)
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)
+        size = make_report(folders, output, show_phase)
+    show_phase()
     echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
-
-
-def _follow(what: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{what}\x1b[K", err=True, nl=False)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json, show_phase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,19 +51,13 @@ def reproduce_command(
     """
     from testbed.controller.reproduction import reproduce
 
-    reproduction = reproduce(protocol, mode=mode, dilate=dilate, profile=profile, runs=runs, follow=_follow)
-    if sys.stderr.isatty():
-        click.echo("\r\x1b[K", err=True, nl=False)
+    reproduction = reproduce(protocol, mode=mode, dilate=dilate, profile=profile, runs=runs, follow=show_phase)
+    show_phase()
     if as_json:
         print_json("reproduce", _document(reproduction))
     else:
         _print(reproduction)
     ctx.exit(_NOT_REPRODUCED if reproduction.failures else 0)
-
-
-def _follow(what: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"\r{what}\x1b[K", err=True, nl=False)
 
 
 def _print(reproduction: Reproduction) -> None:

@@ -56,11 +56,21 @@ def pid_namespace() -> int:
 
 def _start_time(pid: int) -> int:
     """Read when a process started, in clock ticks after boot; -1 when it does not run."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields and fields[0] not in "ZX" else -1
+
+
+def _stat(pid: int) -> list[str]:
+    """Read the fields behind the name in a process's stat; empty when there is no such process."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return -1
-    return -1 if fields[0] in "ZX" else int(fields[19])
+        return []
+
+
+def state_of(pid: int) -> str:
+    """Return a process's state as in proc(5): "T" is stopped, "Z" a zombie; empty when there is no such process."""
+    return next(iter(_stat(pid)), "")
 
 
 _EXITING = 0x4  # PF_EXITING
@@ -68,11 +78,8 @@ _EXITING = 0x4  # PF_EXITING
 
 def is_ending(pid: int) -> bool:
     """Whether a process has ended or is exiting: it closes its descriptors, and its parent has not waited for it yet."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return True
-    return fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
+    fields = _stat(pid)
+    return not fields or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def identity(pid: int = 0) -> Identity:

@@ -12,7 +12,7 @@ from statistics import linear_regression
 from typing import Any, Final, TypeVar
 
 from testbed import registry
-from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
+from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, did_you_mean
 from testbed.workloads.workload_settings import checked
 
 Form = TypeVar("Form")
@@ -201,8 +201,7 @@ def restrict(paper: Paper, runs: Collection[str]) -> Paper:
     """Restrict the paper to what these runs measure. Raises NotFoundError for an unknown run."""
     for name in runs:
         if name not in paper.runs:
-            near = get_close_matches(name, paper.runs, 1)
-            hint = f" — did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, paper.runs)
             raise NotFoundError(f"the paper has no run {name!r}{hint}; there are {', '.join(paper.runs)}")
     rows: list[Row] = []
     for row in paper.rows:

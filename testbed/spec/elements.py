@@ -278,6 +278,10 @@ class Element(BaseModel):
         hide_input_in_errors=True,
     )
 
+    def __init_subclass__(cls, *, init: bool = True, **options: Unpack[ConfigDict]) -> None:
+        """init: False for type checkers where a base class says what its subclasses are constructed from (PEP 681)."""
+        super().__init_subclass__(**options)
+
     def __init__(self, **data: object) -> None:
         try:
             super().__init__(**data)
@@ -295,6 +299,15 @@ class Element(BaseModel):
 def keys(model: type[Element]) -> tuple[str, ...]:
     """Return the keys that a table may have in TOML."""
     return tuple(str(field.validation_alias or name) for name, field in model.model_fields.items())
+
+
+def variant_schema(model: type[Element], definitions: dict[str, Any], key: str, title: str) -> dict[str, Any]:
+    """Return the JSON Schema of a model, one of several that a key tells apart; add to definitions what it refers to."""
+    schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    definitions |= schema.pop("$defs", {})
+    schema["required"] = sorted({key, *schema.get("required", ())})
+    schema["title"] = title
+    return schema
 
 
 class Impairments(Element):

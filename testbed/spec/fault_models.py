@@ -73,7 +73,7 @@ PositiveRate = Annotated[Rate, AfterValidator(_positive)]
 class Fault(Element):
     """Base of all kinds of faults. Times are nanoseconds since the programs began."""
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # with `init=False`, of all faults: what is given is text as in TOML
 
         def __init__(self, **said: object) -> None: ...
 
@@ -144,12 +144,8 @@ class Fault(Element):
         return [(begin, begin + self.for_ if self.for_ is not None else None) for begin in begins]
 
 
-class _On(Fault):
+class _On(Fault, init=False):
     """Base of faults on named targets."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     on: Texts
     pick: Annotated[int, Field(ge=1)] | None = Field(
@@ -171,30 +167,22 @@ class _On(Fault):
         return f"{some}{', '.join(self.on)}" + (f" ({direction})" if direction else "")
 
 
-class OnLinks(_On):
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
-
+class OnLinks(_On, init=False):
     on: Texts = Field(
         description="Links: 'n1--s1', a node or switch (all its links), one end ('n1:eth0'), a tag ('@rack1'), or 'all'."
     )
 
 
-class OnNodes(_On):
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
-
+class OnNodes(_On, init=False):
     on: Texts = Field(description="Nodes, tags ('@rack1'), or 'all'.")
 
+    @property
+    def what(self) -> str:
+        return f"{self.kind} on {self.where()}"
 
-class Impair(OnLinks, Impairments):
+
+class Impair(OnLinks, Impairments, init=False):
     """Any of the impairments of a description."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["impair"] = "impair"
     direction: str = Field("", description="'out' of the node or 'in', 'a-b' by the ends' names; both if not said.")
@@ -214,12 +202,8 @@ class Impair(OnLinks, Impairments):
         return super().problems()
 
 
-class Rule(OnLinks):
+class Rule(OnLinks, init=False):
     """Fault rules: 'drop emp.type == 3 and nth(3)'. They count from when it begins."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["rule"] = "rule"
     on: Texts = Field(("all",), description="Links; all if not said.")
@@ -231,12 +215,8 @@ class Rule(OnLinks):
         return f"{', '.join(f'rule {text!r}' for text in self.rules)} on {self.where(self.direction)}"
 
 
-class Down(OnLinks):
+class Down(OnLinks, init=False):
     """Cables are pulled out."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["down"] = "down"
 
@@ -245,24 +225,16 @@ class Down(OnLinks):
         return f"down: {self.where()}"
 
 
-class Flap(Down):
+class Flap(Down, init=False):
     """Cables are pulled out and plugged in again."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "must"
 
     kind: Literal["flap"] = "flap"  # type: ignore[assignment]  # another kind, with an end
 
 
-class Partition(Fault):
+class Partition(Fault, init=False):
     """Nothing passes between groups of nodes."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["partition"] = "partition"
     groups: Annotated[tuple[Texts, ...], Listed] | None = Field(
@@ -308,33 +280,17 @@ class Partition(Fault):
         return mistakes
 
 
-class Crash(OnNodes):
+class Crash(OnNodes, init=False):
     """A node's process is killed: its program ends, and its NIC with all that it knew. With an end, it starts again then:
     its NIC with the next incarnation, its program from the beginning."""
 
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
-
     kind: Literal["crash"] = "crash"
 
-    @property
-    def what(self) -> str:
-        return f"crash on {self.where()}"
 
-
-class Restart(OnNodes):
+class Restart(OnNodes, init=False):
     """A node's process is killed and started again, at once or after a time."""
 
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
-
     kind: Literal["restart"] = "restart"
-
-    @property
-    def what(self) -> str:
-        return f"restart on {self.where()}"
 
     def times(self, horizon: int) -> list[tuple[int, int | None]]:
         return [(begin, begin if end is None else end) for begin, end in super().times(horizon)]
@@ -345,12 +301,8 @@ class Restart(OnNodes):
         return super().problems()
 
 
-class Reset(OnNodes):
+class Reset(OnNodes, init=False):
     """A node's NIC restarts, with the next incarnation. Its program uses the old one, so it restarts, too."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "never"
 
@@ -371,28 +323,16 @@ class Reset(OnNodes):
         ]
 
 
-class Pause(OnNodes):
+class Pause(OnNodes, init=False):
     """A node is paused, with its NIC: frames for it wait."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "must"
 
     kind: Literal["pause"] = "pause"
 
-    @property
-    def what(self) -> str:
-        return f"pause on {self.where()}"
 
-
-class Slow(OnNodes):
+class Slow(OnNodes, init=False):
     """A NIC's processor takes a multiple of its time for everything."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["slow"] = "slow"
     factor: Annotated[float, Field(gt=1, le=1e6, allow_inf_nan=False)] = Field(description="How many times as long.")
@@ -402,12 +342,8 @@ class Slow(OnNodes):
         return f"NIC's processor {self.factor:g} times as slow on {self.where()}"
 
 
-class Cpu(OnNodes):
+class Cpu(OnNodes, init=False):
     """Another program uses a node's processor."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["cpu"] = "cpu"
     share: Share = Field(description="How much of one: '50%'.")
@@ -417,12 +353,8 @@ class Cpu(OnNodes):
         return f"load of {self.share:.0%} of a processor on {self.where()}"
 
 
-class Traffic(Fault):
+class Traffic(Fault, init=False):
     """Nodes send datagrams to another at a constant rate, without flow control."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["traffic"] = "traffic"
     senders: Texts = Field(description="Nodes.")
@@ -434,12 +366,8 @@ class Traffic(Fault):
         return f"load of {units.format_rate(self.rate)} from {', '.join(self.senders)} to {self.receiver}"
 
 
-class Incast(Fault):
+class Incast(Fault, init=False):
     """All other nodes send to one."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     kind: Literal["incast"] = "incast"
     receiver: str = Field(description="A node.")
@@ -450,12 +378,8 @@ class Incast(Fault):
         return f"incast of {units.format_rate(self.rate)} from each to {self.receiver}"
 
 
-class Churn(OnNodes):
+class Churn(OnNodes, init=False):
     """Nodes crash and restart at random times, with 'mean' between two crashes of any of them."""
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **said: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "may"
 
@@ -463,10 +387,6 @@ class Churn(OnNodes):
     on: Texts = Field(("all",), description="Nodes of which one is drawn each time.")
     mean: Period = Field(description="Between two crashes, on average.")
     away: Duration = Field(0, description="How long a node is gone.")
-
-    @property
-    def what(self) -> str:
-        return f"churn on {self.where()}"
 
     def problems(self) -> list[Problem]:
         mistakes = [

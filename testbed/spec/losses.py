@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from testbed.spec.names import ranges
 from testbed.spec.problems import MismatchError
 from testbed.spec.units import UnitError, format_probability, parse_probability
 
@@ -48,13 +49,7 @@ def parse_pattern(text: str) -> tuple[frozenset[int], int]:
 def check_pattern(text: str) -> str:
     """Return the shortest text of the pattern. Raises MismatchError."""
     numbers, period = parse_pattern(text)
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    written = ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in ranges)
+    written = ", ".join(ranges(numbers))
     return f"{written} every {period}" if period else written
 
 

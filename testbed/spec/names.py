@@ -6,7 +6,7 @@ The rules for interface names are the kernel's (dev_valid_name, and the names re
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from testbed.spec.problems import MismatchError
 
@@ -33,23 +33,19 @@ HIGHEST_PORT = 65_535
 
 def check_name(value: str) -> str:
     """Check the name of a cluster, node or switch, which becomes part of file, interface and namespace names."""
-    if not _NAME.match(value):
-        sound = re.sub(r"[^A-Za-z0-9_-]+", "-", value[:200]).strip("-_")[:63]
-        raise MismatchError(
-            "a name of 1 to 63 letters, digits, '-' and '_' that begins with a letter or digit",
-            sound if len(value) <= 63 else "",
-        )
-    return value
+    return _check(value, _NAME, "_-", "a name of 1 to 63 letters, digits, '-' and '_'")
 
 
 def check_tag(value: str) -> str:
     """Check a tag of nodes and links."""
-    if not _TAG.match(value):
-        sound = re.sub(r"[^A-Za-z0-9_.-]+", "-", value[:200]).strip("-_.")[:63]
-        raise MismatchError(
-            "a tag of 1 to 63 letters, digits, '-', '_' and '.' that begins with a letter or digit",
-            sound if len(value) <= 63 else "",
-        )
+    return _check(value, _TAG, "_.-", "a tag of 1 to 63 letters, digits, '-', '_' and '.'")
+
+
+def _check(value: str, pattern: re.Pattern[str], marks: str, expected: str) -> str:
+    """Check against a pattern of letters, digits and these marks; a short text's mistakes become dashes in the hint."""
+    if not pattern.match(value):
+        valid = re.sub(rf"[^A-Za-z0-9{marks}]+", "-", value).strip(marks) if len(value) <= 63 else ""
+        raise MismatchError(f"{expected} that begins with a letter or digit", valid)
     return value
 
 
@@ -113,13 +109,18 @@ def check_cpus(value: object) -> tuple[int, ...]:
 
 def format_cpus(numbers: Sequence[int]) -> str:
     """Format as ranges, like the kernel: ``0-1,3``."""
+    return ",".join(ranges(numbers))
+
+
+def ranges(numbers: Iterable[int]) -> list[str]:
+    """Format numbers as ranges in order: ``0-1`` and ``3``."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in parts)
+    return [f"{low}" if low == high else f"{low}-{high}" for low, high in parts]
 
 
 def port_number(text: str) -> int:

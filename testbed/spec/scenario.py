@@ -28,7 +28,7 @@ from pydantic import Field, model_validator
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.spec import units
 from testbed.spec.dilation import slow_rate, slow_rule
-from testbed.spec.elements import Duration, Element, Listed, Name, keys
+from testbed.spec.elements import Duration, Element, Listed, Name, keys, variant_schema
 from testbed.spec.fault_models import KEYS, KINDS, Fault, Impair, Incast, Period, Rule, Texts, Traffic
 from testbed.spec.loader import read_text, table_of
 from testbed.spec.parser import read
@@ -202,13 +202,7 @@ def _written(element: Element) -> dict[str, object]:
 def json_schema() -> Mapping[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a scenario in TOML, for editors."""
     definitions: dict[str, Any] = {}
-    forms = []
-    for kind, model in KINDS.items():
-        schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-        definitions |= schema.pop("$defs", {})
-        schema["required"] = sorted({"kind", *schema.get("required", ())})
-        schema["title"] = kind
-        forms.append(schema)
+    forms = [variant_schema(model, definitions, "kind", kind) for kind, model in KINDS.items()]
     chance = RandomFaults.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions |= chance.pop("$defs", {})
     return {

@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 
 from testbed.spec import units
-from testbed.spec.elements import Defaults, Element, Impairments, Link, Nic, Node, Switch
+from testbed.spec.elements import Defaults, Element, Impairments, Link, Nic, Node, Switch, variant_schema
 from testbed.spec.generators import SHAPES
 from testbed.spec.losses import format_gemodel
 from testbed.spec.model import Description, Heading
@@ -107,13 +107,7 @@ def json_schema() -> Table:
     """Return the JSON Schema (draft 2020-12) of a TOML description, for editors, without cross-references."""
     schema = Description.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions = schema.setdefault("$defs", {})
-    shapes = []
-    for name, model in SHAPES.items():
-        own = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-        definitions |= own.pop("$defs", {})
-        own["required"] = sorted({"shape", *own.get("required", ())})
-        own["title"] = name
-        shapes.append(own)
+    shapes = [variant_schema(model, definitions, "shape", name) for name, model in SHAPES.items()]
     schema["properties"]["generate"] = {
         "description": "A shape that grows into nodes, switches and links; listed ones are added.",
         "oneOf": shapes,

@@ -125,8 +125,6 @@ def parse_size(value: object) -> int:
 
 def parse_probability(value: object) -> float:
     """Parse a probability 0..1; text with ``%``, text without, or a number 0..1. Raises UnitError."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise UnitError(value, _PROBABILITY)
     number, unit = _split(value, _PROBABILITY)
     if unit not in ("", "%"):
         raise UnitError(value, _PROBABILITY, _shown(number) + "%" if 0 <= number <= 100 else "")
@@ -170,8 +168,6 @@ def format_probability(probability: float) -> str:
 
 def _integer(value: object, expected: str, units: Mapping[str, int], base: str, bare: int) -> int:
     """Parse an integer quantity. bare: factor of a number without a unit; 0 where only zero may lack one."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise UnitError(value, expected)
     number, unit = _split(value, expected)
     factor = units.get(unit.lower()) if unit else bare
     if factor is None:
@@ -189,8 +185,10 @@ def _integer(value: object, expected: str, units: Mapping[str, int], base: str, 
     return result.numerator
 
 
-def _split(value: str | float, expected: str) -> tuple[Fraction, str]:
+def _split(value: object, expected: str) -> tuple[Fraction, str]:
     """Split into the number, exact, and its unit, if any. Refuses negative numbers, NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise UnitError(value, expected)
     if isinstance(value, int):
         number, unit = Fraction(value), ""
     elif isinstance(value, float):

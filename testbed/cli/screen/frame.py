@@ -13,7 +13,8 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
 
-from testbed.cli.screen.panels import PANELS, Column, Panel, Row, clock, duration, ordered, scaled, share
+from testbed.cli.consoles import in_words
+from testbed.cli.screen.panels import PANELS, Column, Panel, Row, clock, ordered, scaled, share
 from testbed.cli.screen.view import HELP, View
 from testbed.observe.live.snapshot import Absent, Snapshot
 
@@ -94,7 +95,7 @@ def _finished(lines: list[Line], view: View, width: int, height: int) -> Frame:
 
 def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     title: Line = [(f" {clean(snapshot.cluster)}", TITLE), (f"  {snapshot.summary}", PLAIN)]
-    first = _spread(title, [(f"up for {duration(snapshot.age)}  {clock(snapshot.time)[:8]} ", DIM)], width)
+    first = _spread(title, [(f"up for {in_words(snapshot.age)}  {clock(snapshot.time)[:8]} ", DIM)], width)
     if snapshot.warning:
         second: Line = [(f" {clean(snapshot.warning)}", ALARM)]
     else:

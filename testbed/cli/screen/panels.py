@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from testbed.cli.consoles import in_words
 from testbed.observe.live.snapshot import Direction, Program, Snapshot
 
 _STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -36,12 +37,6 @@ def size(count: int) -> str:
 def share(value: float) -> str:
     """Format as a percentage of one processor: 0%, 7%, 153%."""
     return f"{100 * value:.0f}%"
-
-
-def duration(seconds: float) -> str:
-    whole = max(0, round(seconds))
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
 
 
 def _three(value: float) -> str:
@@ -213,7 +208,7 @@ def _faults(snapshot: Snapshot) -> list[Row]:
             (
                 str(fault.number),
                 fault.what,
-                "" if fault.seconds_left is None else duration(fault.seconds_left),
+                "" if fault.seconds_left is None else in_words(fault.seconds_left),
                 ", ".join(fault.links),
             ),
             detail=(fault.what, ", ".join(fault.links)),

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol
-from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, reason_of
+from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, did_you_mean, reason_of
 from testbed.kernel.filesystem import read_text
 from testbed.spec.units import UnitError, parse_duration, parse_rate, parse_size
 
@@ -40,8 +40,7 @@ def profile_of(
         return _loaded(Path(given), protocol, within)
     known = {profile.name: profile for profile in (IDEAL, *protocol.profiles)}
     if text not in known:
-        near = get_close_matches(text, known, 1)
-        hint = f" — did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(text, known)
         raise NotFoundError(f"no profile is called {text!r}{hint}; there are {', '.join(known)}, and files in TOML")
     return known[text]
 

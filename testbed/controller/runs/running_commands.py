@@ -24,7 +24,7 @@ from testbed.cluster.access import node_programs
 from testbed.cluster.access.node_programs import CommandError, CommandTimeoutError
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.kernel.processes import open_ports
+from testbed.kernel.processes import open_ports, state_of
 
 LISTENING: Final = 0.5
 """Seconds that a command gets to end, or to listen, before the next one is started."""
@@ -221,15 +221,12 @@ class RunningCommands:
 def _await_listening(command: Command) -> None:
     """Wait until a command listens, as the next one may connect to it."""
     deadline = time.monotonic() + LISTENING
-    while time.monotonic() < deadline and not _has_ended(command.process.pid) and not _listens(command.process.pid):
+    while (
+        time.monotonic() < deadline
+        and state_of(command.process.pid) not in ("", "Z")
+        and not _listens(command.process.pid)
+    ):
         time.sleep(_LOOK)
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether the process is a zombie, whose exit status is still to be collected, or is gone."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    return True
 
 
 def _listens(pid: int) -> bool:

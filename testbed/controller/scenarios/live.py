@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from testbed.cluster.faults import fault_injection
@@ -22,6 +21,7 @@ from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
 from testbed.controller.verdict.accounts import schedstat, take_account
 from testbed.errors import KernelError, UnsupportedError
+from testbed.kernel.processes import state_of
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
 from testbed.spec.scenario import Scenario
 
@@ -236,7 +236,7 @@ class LiveStage:
         stopped: set[str] = set()
 
         def counted() -> Counts:
-            stopped.update(name for name in names if _is_stopped(self._run.pids.get(name, 0)))
+            stopped.update(name for name in names if state_of(self._run.pids.get(name, 0)) == "T")
             return {"nodes": len(stopped)}
 
         # A process stops when it next has a processor: on a busy machine a short pause could be over before.
@@ -272,9 +272,3 @@ def _of_relay(report: Mapping[str, Any] | None, place: Place) -> Mapping[str, An
     link, direction = place
     counters: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
     return counters
-
-
-def _is_stopped(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    return False

@@ -226,9 +226,7 @@ def classifier_findings(before: Account, after: Account, table: Table) -> list[F
     """Return findings on every direction that a loss classifier decides."""
     findings = []
     for (link, direction), now in after.classifiers.items():
-        had = before.classifiers.get((link, direction), Counters())
-        # A classifier installed since then has counted from 0.
-        had = had if had.offered <= now.offered else Counters()
+        had = _classified(before, (link, direction), now)
         counts = {
             "without room in the table of flows": now.untold - had.untold,
             "passed by a busy Gilbert-Elliott state": now.unsteady - had.unsteady,
@@ -238,6 +236,12 @@ def classifier_findings(before: Account, after: Account, table: Table) -> list[F
         total = sum(counts.values())
         findings.append(_finding(table, "classifier inexact", total, detail, (link, direction)))
     return findings
+
+
+def _classified(before: Account, place: tuple[str, str], now: Counters) -> Counters:
+    """Return what a direction's classifier had counted; one installed since then has counted from 0."""
+    had = before.classifiers.get(place, Counters())
+    return had if had.offered <= now.offered else Counters()
 
 
 def replug_findings(events: Iterable[Event], since: int, table: Table) -> list[Finding]:
@@ -281,8 +285,7 @@ def _counted(before: Account, after: Account, link: str, direction: str) -> tupl
     """Return the frames lost, by chance or pattern, and the frames not decided by rules; None where no datapath counts
     them."""
     if (now := after.classifiers.get((link, direction))) is not None:
-        had = before.classifiers.get((link, direction), Counters())
-        had = had if had.offered <= now.offered else Counters()
+        had = _classified(before, (link, direction), now)
         return now.lost - had.lost, now.offered - had.offered
     counters = _relay_counters(after, link, direction)
     if counters is None:

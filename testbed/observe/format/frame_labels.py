@@ -44,11 +44,9 @@ def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
     ethertype, network, protocol, transport = locate(frame)
     source, destination = frame[6:12], frame[:6]
     between = f"{nics.get(source) or source.hex(':')} > {nics.get(destination) or destination.hex(':')}"
-    if ethertype == IPV4:
-        between = f"{_address(frame, network + 12, 4)} > {_address(frame, network + 16, 4)}"
-        return f"{between} {_internet(frame, protocol, transport)}"
-    if ethertype == IPV6:
-        between = f"{_address(frame, network + 8, 16)} > {_address(frame, network + 24, 16)}"
+    if ethertype in (IPV4, IPV6):
+        at, size = (network + 12, 4) if ethertype == IPV4 else (network + 8, 16)
+        between = f"{_address(frame, at, size)} > {_address(frame, at + size, size)}"
         return f"{between} {_internet(frame, protocol, transport)}"
     if ethertype == _ARP:
         return _arp(frame, network)
