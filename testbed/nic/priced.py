@@ -217,8 +217,10 @@ class PricedNic(ImmediateNic):
 
     def _react(self, now: int, cost: int, react: Callable[[int, Cause], object], cause: Cause) -> None:
         """Let the firmware react to an event, whose effects begin when a processor takes it."""
-        self.handled_at = now
         self._event = Handling(cost)
+        if self._agent is None:
+            return
+        self.handled_at = now
         try:
             react(now, cause)
         except Exception as error:
@@ -419,9 +421,8 @@ class PricedNic(ImmediateNic):
         self.ring(now, self._rings.popleft())
 
     def _ring(self, now: int, index: int) -> None:
-        if self._agent is not None:
-            self._react(now, self._profile.ring, self._firmware.ring, index)
-            self._handlers.add(now, RING, self._event)
+        self._react(now, self._profile.ring, self._firmware.ring, index)
+        self._handlers.add(now, RING, self._event)
 
     def let_see(self) -> None:
         """Do nothing: the host sees completions at simulated times."""
