@@ -79,6 +79,22 @@ class Receipt(Completion[Envelope]):
         return f"a receive from {_sought(self._source, self._tag)}, {self._size} bytes"
 
 
+class Search(Completion[Found | None]):
+    """A probe in progress."""
+
+    __slots__ = ("_source", "_tag")
+
+    def __init__(self, source: int, tag: int) -> None:
+        """source, tag: may be wildcards."""
+        super().__init__()
+        self._source = source
+        self._tag = tag
+
+    @property
+    def what(self) -> str:
+        return f"a message from {_sought(self._source, self._tag)}"
+
+
 class Observer(Enum):
     """The party to which a send itself reports its failure."""
 
@@ -311,7 +327,7 @@ class Device:
     ) -> Completion[Found | None]:
         """Find the message that a receive, begun now, would get; without wait, None if there is none yet. claim: only
         `receive_claimed` can receive it then."""
-        over: Completion[Found | None] = Completion(f"a message from {_sought(source, tag)}")
+        over = Search(source, tag)
         if wait:
             begin = partial(self._endpoint.probe, source, context, tag, True, claim, over)
             self._begin(self._receives, begin, over, source, _NOTHING, tag)
@@ -323,7 +339,7 @@ class Device:
         elif claim:
             over.complete(None)
         else:
-            looked: Completion[Found | None] = Completion(over.what)
+            looked = Search(source, tag)
             looked.add_callback(partial(self._leave_to_receives, context, over))
             if not self._endpoint.probe(source, context, tag, False, False, looked):
                 looked.complete(None)

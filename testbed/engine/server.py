@@ -7,11 +7,11 @@ the time at which a job ends is known on its arrival: reserving is arithmetic, w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import coroutine
 from typing import Final
 
-from testbed.engine.loop import Loop
+from testbed.engine.loop import Loop, VirtualClock
 
 _SECOND: Final = 10**9
 _LOAD_PERIOD: Final = 10_000_000  # ns; as `testbed.cluster.faults.background_load` has in namespaces
@@ -80,8 +80,8 @@ class Booked(Server):
 
     __slots__ = ("_begins", "_clock", "_ends")
 
-    def __init__(self, name: str, clock: Callable[[], int]) -> None:
-        """clock: the time before which nothing will be booked any more."""
+    def __init__(self, name: str, clock: VirtualClock) -> None:
+        """clock: shows the time before which nothing will be booked any more."""
         super().__init__(name)
         self._clock = clock
         self._begins: list[int] = []  # of bookings, in order; adjacent jobs are merged
@@ -91,9 +91,16 @@ class Booked(Server):
         self.jobs += 1
         self.busy += cost
         begins, ends = self._begins, self._ends
-        if ends and ends[0] <= (past := self._clock()):
+        if ends and ends[0] <= (past := self._clock.time):
             over = bisect_right(ends, past)
             del begins[:over], ends[:over]
+        if not ends or ends[-1] < now:
+            finish = now + cost
+            if cost:
+                begins.append(now)
+                ends.append(finish)
+                self.free = finish
+            return finish
         place = bisect_right(ends, now)
         start = now
         while place < len(begins) and start + cost > begins[place]:

@@ -29,6 +29,9 @@ RING, TICK, FETCHED, STORED, SENT, RECEIVED = KINDS
 """Sources of events: the bus (a descriptor), the timer, the DMA engines that read and write host memory, and the two
 sides of the MAC."""
 
+_TURNS: Final[tuple[tuple[int, ...], ...]] = tuple((*KINDS[last + 1 :], *KINDS[: last + 1]) for last in KINDS)
+"""By the kind of the last event: the kinds in the order in which a processor polls them."""
+
 
 class Handling:
     """An event in the processor. cost: total time of the firmware's reaction, ns. begun: when the processor took it;
@@ -59,16 +62,18 @@ class Handlers:
         self._last = RECEIVED
 
     def add(self, now: int, kind: int, event: Handling) -> None:
-        """Queue an event."""
+        """Start an event, or queue it if the processor is busy: nothing is queued while it is not."""
         event.since = now
-        self.pending[kind].append(event)
-        if not self._busy:
-            self._take(now)
+        if self._busy:
+            self.pending[kind].append(event)
+        else:
+            self._last = kind
+            self._start(now, event)
 
-    def _take(self, now: int) -> None:
-        """Start the next event, if any; complete events of no cost at once."""
-        while (event := self._next()) is not None:
-            server = self.server
+    def _start(self, now: int, event: Handling | None) -> None:
+        """Start an event, if any; complete those of no cost at once, and start the next."""
+        server = self.server
+        while event is not None:
             server.waited += now - event.since
             event.begun = now
             over = server.reserve(now, event.cost)
@@ -78,20 +83,21 @@ class Handlers:
                 self._loop.at(over, self._end, event)
                 return
             self._finish(now, event)
+            event = self._next()
 
     def _next(self) -> Handling | None:
         pending = self.pending
-        for step in range(1, len(pending) + 1):
-            kind = (self._last + step) % len(pending)
-            if pending[kind]:
-                self._last = kind
-                return pending[kind].popleft()
+        if any(pending):
+            for kind in _TURNS[self._last]:
+                if pending[kind]:
+                    self._last = kind
+                    return pending[kind].popleft()
         return None
 
     def _end(self, event: Handling) -> None:
         now = self._loop.now()
         self._finish(now, event)
-        self._take(now)
+        self._start(now, self._next())
 
     def _finish(self, now: int, event: Handling) -> None:
         """Complete an event. Events that this causes wait for their turn."""
@@ -144,7 +150,7 @@ class PricedNic(ImmediateNic):
         self.receiver = self._receiving.server
         self.reading = Server(f"reading DMA engine of {name}")
         self.writing = Server(f"writing DMA engine of {name}")
-        self.bus = Booked(f"bus of {name}", loop.now)
+        self.bus = Booked(f"bus of {name}", clock)
         self._event = Handling(0)  # that the firmware is handling
         self._rings: deque[int] = deque()  # descriptors on their way to the firmware
         self._posted = 0
@@ -210,8 +216,10 @@ class PricedNic(ImmediateNic):
 
     def _react(self, now: int, cost: int, react: Callable[[int, Cause], object], cause: Cause) -> None:
         """Let the firmware react to an event, whose effects begin when a processor takes it."""
-        self.handled_at = now
         self._event = Handling(cost)
+        if self._agent is None:
+            return
+        self.handled_at = now
         try:
             react(now, cause)
         except Exception as error:
@@ -229,10 +237,14 @@ class PricedNic(ImmediateNic):
 
     def _look(self, now: int) -> None:
         """Start the pending effects of an event that a processor has taken."""
-        self._fetch_next(now)
-        self._send_ready(now)
-        self._store_next(now)
-        self._go_on(now)
+        if self._fetches:
+            self._fetch_next(now)
+        if self._outgoing:
+            self._send_ready(now)
+        if self._stores:
+            self._store_next(now)
+        if self._following:
+            self._go_on(now)
 
     # By the firmware: sending.
 
@@ -408,9 +420,8 @@ class PricedNic(ImmediateNic):
         self.ring(now, self._rings.popleft())
 
     def _ring(self, now: int, index: int) -> None:
-        if self._agent is not None:
-            self._react(now, self._profile.ring, self._firmware.ring, index)
-            self._handlers.add(now, RING, self._event)
+        self._react(now, self._profile.ring, self._firmware.ring, index)
+        self._handlers.add(now, RING, self._event)
 
     def let_see(self) -> None:
         """Do nothing: the host sees completions at simulated times."""

@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from protocols.core.profile import IDEAL, Profile
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record, Replay
 from testbed.fates.rules import RuleSet
+from testbed.nic.immediate import ImmediateNic
+from testbed.nic.priced import PricedNic
 from testbed.sim.recorder import CAPTURE, FATES, TRACE
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
+from testbed.sim.way import Way
 from testbed.spec.model import Description
 from tests.sim.echo_and_flood import TinyEndpoint, TinyPlug
 from tests.sim.recorded_run import record
@@ -112,9 +116,13 @@ def test_the_log_of_fates_replays(tmp_path: Path) -> None:
     assert [(one.flow, one.n, one.fate) for one in again] == [(one.flow, one.n, one.fate) for one in log]
 
 
-def test_what_is_recorded_wraps_directions_that_do_not_know_of_it(tmp_path: Path) -> None:
-    with Simulation(Description.star(2), TinyPlug(), folder=tmp_path) as simulation:
-        assert {type(way).__name__ for way in simulation.network.ways.values()} == {"Way"}
+@pytest.mark.parametrize(("profile", "nic"), [(IDEAL, ImmediateNic), (Profile(send=1), PricedNic)])
+def test_what_is_recorded_wraps_directions_and_nics_that_do_not_know_of_it(
+    tmp_path: Path, profile: Profile, nic: type[ImmediateNic]
+) -> None:
+    with Simulation(Description.star(2), TinyPlug(), profile=profile, folder=tmp_path) as simulation:
+        assert {type(way) for way in simulation.network.ways.values()} == {Way}
+        assert {type(node.nic) for node in simulation.nodes.values()} == {nic}
 
 
 def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -> None:

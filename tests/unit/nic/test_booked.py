@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.engine.loop import VirtualClock
 from testbed.engine.server import Booked
 
 
 def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:
-    booked = Booked("bus", lambda: 0)
+    booked = Booked("bus", VirtualClock())
     assert booked.reserve(100, 50) == 150
     assert booked.reserve(0, 60) == 60  # before it
     assert booked.reserve(0, 50) == 200  # 60 to 100 is too short
@@ -20,7 +21,7 @@ def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:
 
 
 def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
-    booked = Booked("bus", lambda: 0)
+    booked = Booked("bus", VirtualClock())
     booked.reserve(100, 50)
     assert booked.reserve(100, 0) == 100
     assert booked.reserve(120, 0) == 150
@@ -28,7 +29,7 @@ def test_a_job_that_costs_nothing_waits_for_the_one_that_is_served() -> None:
 
 
 def test_utilisation_counts_what_has_been_served_until_now() -> None:
-    booked = Booked("bus", lambda: 0)
+    booked = Booked("bus", VirtualClock())
     booked.reserve(0, 100)
     booked.reserve(300, 100)
     assert [booked.utilisation(now) for now in (100, 200, 350, 400)] == [1.0, 0.5, 150 / 350, 0.5]
@@ -37,16 +38,16 @@ def test_utilisation_counts_what_has_been_served_until_now() -> None:
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40), st.integers(0, 10)), max_size=60))
 def test_no_time_is_given_away_twice_and_none_is_left_that_would_have_done(jobs: list[tuple[int, int, int]]) -> None:
     """Against a table of all nanoseconds. Time goes on between the jobs; nobody comes before it."""
-    clock = [0]
-    booked = Booked("bus", lambda: clock[0])
+    clock = VirtualClock()
+    booked = Booked("bus", clock)
     taken = [False] * 10_000
     for ahead, cost, later in jobs:
-        now = clock[0] + ahead
+        now = clock.time + ahead
         start = now
         while any(taken[start : start + cost]) or (not cost and start and taken[start - 1] and taken[start]):
             start += 1
         assert booked.reserve(now, cost) == start + cost
         taken[start : start + cost] = [True] * cost
-        clock[0] += later
+        clock.time += later
     assert booked.busy == sum(taken)
     assert round(booked.utilisation(len(taken)) * len(taken)) == sum(taken)
