@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -89,8 +90,7 @@ def _try_tbf(route: RouteSocket) -> str:
 def _try_size_table(route: RouteSocket) -> str:
     """Try a size table on pfifo, which every kernel with traffic control has."""
     sizes = qdiscs.size_table(lambda size: max(size, 60), 1500)
-    options = {"limit": 100}
-    request = qdiscs.request(qdiscs.FifoMessage, _OTHER, "pfifo", 0x0003_0000, options, sizes=sizes)
+    request = qdiscs.request(_OTHER, "pfifo", 0x0003_0000, struct.pack("=I", 100), sizes=sizes)
     why = _refused(route, [request])
     if not why and not qdiscs.qdiscs(route)[_OTHER].sized:
         why = "it was not kept"

@@ -6,7 +6,6 @@ are given as open file descriptors. Constants have the names of the kernel's hea
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -16,16 +15,27 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
+from testbed.kernel.netlink import (
+    ETH_P_ALL,
+    JOINING,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    NLM_F_REQUEST,
+    RTM_DELQDISC,
+    RTM_DELTFILTER,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    TC_H_CLSACT,
+    TC_H_CLSACT_INGRESS,
+    TC_H_ROOT,
+)
 from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Text, shaped
 
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
 RTM_NEWROUTE, RTM_DELROUTE = 24, 25
 RTM_NEWNEIGH, RTM_DELNEIGH = 28, 29
-RTM_NEWQDISC, RTM_DELQDISC = 36, 37
-RTM_NEWTFILTER, RTM_DELTFILTER = 44, 45
-
-NLM_F_REQUEST, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x1, 0x100, 0x200, 0x400
 CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 
 AF_INET, AF_BRIDGE, AF_INET6 = 2, 7, 10
@@ -33,13 +43,7 @@ IFF_UP = 1
 IFA_F_NODAD = 0x02
 NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
-TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFFF
-ETH_P_ALL = socket.htons(0x0003)
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
-
-# Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
-# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
-DECIDING, STAGING, JOINING = 2, 3, 4
 
 # In u32's first table of a hook: what matches nothing, and a redirection beside it.
 _STANDING_BY, PREPARED = 0x8000_0900, 0x8000_0801
@@ -301,6 +305,11 @@ def add_clsact(index: U32) -> Message:
     return _message(tcmsg, RTM_NEWQDISC, NLM_F_CREATE, fields, [("TCA_KIND", "clsact")])
 
 
+def _filter(kind: int, flags: int, index: int, handle: int, priority: int, attributes: list[Attribute]) -> Message:
+    fields = {"index": index, "handle": handle, "parent": TC_H_CLSACT_INGRESS, "info": priority << 16 | ETH_P_ALL}
+    return _message(tcmsg, kind, flags, fields, attributes)
+
+
 @shaped
 def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: Fixed = 0) -> Message:
     """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
@@ -308,52 +317,28 @@ def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: F
     handle: `PREPARED`
     where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
     """
-    fields = {
-        "index": index,
-        "handle": handle,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
     parameters = {"action": TC_ACT_STOLEN, "eaction": TCA_EGRESS_REDIR, "ifindex": out}
     action = _nested(("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", _nested(("TCA_MIRRED_PARMS", parameters))))
     # u32 with a key that always matches: kernels without cls_matchall have it.
     everything = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x0+0"]}
     options = _nested(("TCA_U32_SEL", everything), ("TCA_U32_ACT", _nested(("TCA_ACT_PRIO_1", action))))
-    return _message(
-        tcmsg,
-        RTM_NEWTFILTER,
-        CREATE,
-        fields,
-        [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)],
-    )
+    return _filter(RTM_NEWTFILTER, CREATE, index, handle, priority, [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)])
 
 
 @shaped
 def prepare_redirection(index: U32, priority: Fixed) -> Message:
     """A filter that matches nothing. The first filter of a priority and the last one to go make the kernel wait for
     milliseconds; beside this one a redirection comes and goes at once. EEXIST where it is there."""
-    fields = {
-        "index": index,
-        "handle": _STANDING_BY,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
     nothing = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x1+0", "0x1/0x1+0"]}
-    options = _nested(("TCA_U32_SEL", nothing))
-    return _message(tcmsg, RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)])
+    attributes: list[Attribute] = [("TCA_KIND", "u32"), ("TCA_OPTIONS", _nested(("TCA_U32_SEL", nothing)))]
+    return _filter(RTM_NEWTFILTER, CREATE, index, _STANDING_BY, priority, attributes)
 
 
 @shaped
 def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
     """Undo `redirect_incoming`, for a handle of `PREPARED` at once; for 0 with what has been prepared. ENOENT where it has
     not been done, EINVAL without a hook."""
-    fields = {
-        "index": index,
-        "handle": handle,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
-    return _message(tcmsg, RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
+    return _filter(RTM_DELTFILTER, 0, index, handle, priority, [("TCA_KIND", "u32")] if handle else [])
 
 
 @shaped

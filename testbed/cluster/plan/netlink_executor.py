@@ -24,6 +24,7 @@ from testbed.cluster.plan.operations import (
     EndRedirect,
     ForgetLearned,
     ForgetPort,
+    InNamespace,
     Join,
     MakeCable,
     MakeNamespace,
@@ -55,7 +56,7 @@ from testbed.cluster.plan.operations import (
 from testbed.cluster.records.ownership import Mark
 from testbed.cluster.removal import end_programs
 from testbed.errors import ConflictError, KernelError, reason_of
-from testbed.kernel import cgroups, diversion, namespaces, netlink_messages, offloads, processes, syscalls
+from testbed.kernel import cgroups, diversion, namespaces, netlink, netlink_messages, offloads, processes, syscalls
 from testbed.kernel.filesystem import write_setting
 from testbed.kernel.netlink import RequestError
 from testbed.kernel.rtnl_dump import ROUTING, Contents, interface, node_contents, wire_contents
@@ -175,12 +176,10 @@ class NetlinkExecutor:
                         cgroups.end(group)
                 del self.paths[key]
             case SetRouting(key, version, on):
-                with namespaces.staying():
-                    syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
+                with namespaces.inside(self.paths[key]):
                     write_setting(ROUTING[version], str(int(on)))
             case SetOffloads(key, device, _, taken):
-                with namespaces.staying():
-                    syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
+                with namespaces.inside(self.paths[key]):
                     offloads.allow(device, taken)
             case AwaitCarrier(_, index):
                 self._await_carrier(index)
@@ -317,22 +316,18 @@ class NetlinkExecutor:
             case Part(_, index):
                 return [netlink_messages.remove_clsact(index)]
             case PrepareRedirect(_, index):
-                return [netlink_messages.prepare_redirection(index, netlink_messages.STAGING)]
+                return [netlink_messages.prepare_redirection(index, netlink.STAGING)]
             case Redirect(_, index, _, out, prepared):
                 if prepared:
-                    return [
-                        netlink_messages.redirect_incoming(
-                            index, out, netlink_messages.STAGING, netlink_messages.PREPARED
-                        )
-                    ]
+                    return [netlink_messages.redirect_incoming(index, out, netlink.STAGING, netlink_messages.PREPARED)]
                 return [
                     netlink_messages.add_clsact(index),
-                    netlink_messages.redirect_incoming(index, out, netlink_messages.STAGING),
+                    netlink_messages.redirect_incoming(index, out, netlink.STAGING),
                 ]
             case EndRedirect(_, index, prepared):
                 return [
                     netlink_messages.end_redirection(
-                        index, netlink_messages.STAGING, netlink_messages.PREPARED if prepared else 0
+                        index, netlink.STAGING, netlink_messages.PREPARED if prepared else 0
                     )
                 ]
             case ForgetPort(_, index):
@@ -408,21 +403,11 @@ def taken(name: str) -> str:
 
 def _batch_key(operation: Operation) -> str | None:
     """The key of the namespace for an operation's netlink request; None if it is no request."""
-    match operation:
-        case MakeNamespace() | RemoveNamespace() | SetRouting() | SetLimits() | SetSurroundings() | SetOffloads():
-            return None
-        case AwaitCarrier() | Drain():
-            return None
-        case MakeSwitch() | SetPort() | AddForwarding() | RemoveForwarding() | ForgetLearned() | Join() | Part():
-            return namespace_names.WIRE
-        case SetNetem() | SetShaper() | RemoveQdisc() | SetLoss() | RemoveLoss():
-            return namespace_names.WIRE
-        case PrepareRedirect() | Redirect() | EndRedirect() | ForgetPort():
-            return namespace_names.WIRE
-        case AddHook() | Divert() | Undivert():
-            return namespace_names.WIRE
-        case _:
-            return operation.key
+    if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetSurroundings | SetOffloads):
+        return None
+    if isinstance(operation, AwaitCarrier | Drain):
+        return None
+    return operation.key if isinstance(operation, InNamespace | MakeCable) else namespace_names.WIRE
 
 
 def _advice(error: OSError) -> str:

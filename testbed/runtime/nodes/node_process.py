@@ -24,6 +24,7 @@ from testbed.engine.loop import running
 from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
 from testbed.errors import FirmwareError
 from testbed.kernel import syscalls
+from testbed.kernel.daemons import write_output_to
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.setns import enter
 from testbed.runtime.incarnations import incarnation
@@ -92,7 +93,7 @@ def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: 
         if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
         syscalls.name_process(f"node {place.name}")
-        _write_to(log)
+        write_output_to(log)
         _Node(orders, place, channel, partial(progress.watched, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
@@ -150,14 +151,6 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
     if not adapter.routed:
         return b""
     return adapter.address + orders.ethertype.to_bytes(2, "big")
-
-
-def _write_to(log: str) -> None:
-    """Redirect standard output and error to this file."""
-    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    for standard in (1, 2):
-        os.dup2(log_file, standard)
-    os.close(log_file)
 
 
 class _Wire(Protocol):
