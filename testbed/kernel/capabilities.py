@@ -106,7 +106,7 @@ def _try_seed(route: RouteSocket) -> str:
     """Try a seed and read it back: a kernel that does not know the attribute ignores it."""
     options = netem.options_of(Impairment(loss=0.1), mtu=1500, seed=_SEED)
     why = _refused(route, [netem.request(_ONE, options)])
-    if not why and netem.reported(qdiscs.qdiscs(route)[_ONE]).seed != _SEED:
+    if not why and netem.decoded(qdiscs.qdiscs(route)[_ONE].options).seed != _SEED:
         why = "it was not kept (kernels from 6.6 on do)"
     return f"this kernel's netem takes no seed: {why}" if why else ""
 

@@ -18,10 +18,10 @@ from typing import Final
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.wire_time import SECOND, default_queue, wire_size
-from testbed.fates.jitter import normal_table, pareto_table, parse_table
+from testbed.fates.jitter import table_of
 from testbed.kernel import qdiscs
 from testbed.kernel.netlink import attribute, attributes
-from testbed.kernel.qdiscs import Qdisc, SizeTable, largest_frame, size_table
+from testbed.kernel.qdiscs import SizeTable, largest_frame, size_table
 from testbed.spec.layout import Impairment
 
 KIND: Final = "netem"
@@ -132,18 +132,12 @@ def distribution_table(distribution: str, source: str = "", text: str = "") -> t
     the kernel's own uniform distribution could not come back. text: of a table's file, read from source. Raises
     BrokenFileError, and UnsupportedError for a table that is too long.
     """
-    if distribution == "normal":
-        return normal_table()
-    if distribution == "pareto":
-        return pareto_table()
-    if distribution == "table":
-        table = parse_table(text, source)
-        if len(table) > MAX_TABLE_ENTRIES:
-            raise UnsupportedError(
-                f"{source} has {len(table):,} entries; netem takes tables of {MAX_TABLE_ENTRIES:,} at most"
-            )
-        return table
-    return _UNIFORM
+    table = table_of(distribution, source, text)
+    if len(table) > MAX_TABLE_ENTRIES:
+        raise UnsupportedError(
+            f"{source} has {len(table):,} entries; netem takes tables of {MAX_TABLE_ENTRIES:,} at most"
+        )
+    return table or _UNIFORM
 
 
 def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, table: str = "") -> Options:
@@ -226,11 +220,6 @@ def _encoded(options: Options) -> bytes:
     latency, jitter = (min(time >> _TICK, _CERTAIN) for time in (options.latency, options.jitter))
     fixed = _QOPT.pack(latency, options.limit, options.loss, options.gap, options.duplicate, jitter)
     return fixed + b"".join(attribute(kind, value) for kind, value in attrs)
-
-
-def reported(qdisc: Qdisc) -> Options:
-    """Return the options of a netem in a dump. Kernels before 6.6 keep no seed."""
-    return decoded(qdisc.options)
 
 
 def decoded(raw: bytes) -> Options:

@@ -30,7 +30,7 @@ from testbed.kernel.netlink import (
     TC_H_CLSACT_INGRESS,
     TC_H_ROOT,
 )
-from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Text, shaped
+from testbed.kernel.shapes import U32, Fixed, Ip, Mac, Message, Text, shaped
 
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
@@ -230,7 +230,16 @@ def remove_forwarding(port: U32, mac: Mac) -> Message:
     return _forwarding(RTM_DELNEIGH, 0, port, mac)
 
 
-def _address(kind: int, flags: int, family: int, index: int, prefix: int, address: str) -> Message:
+# Adding an address that the interface has already changes nothing.
+_ADD = NLM_F_CREATE | NLM_F_REPLACE
+
+
+def _family(address: str) -> int:
+    return AF_INET6 if ":" in address else AF_INET
+
+
+def _address(kind: int, flags: int, index: int, prefix: int, address: str) -> Message:
+    family = _family(address)
     # IPv6 duplicate-address detection would keep the address unusable for a second, and the plan has no duplicates.
     fields = {
         "family": family,
@@ -242,33 +251,19 @@ def _address(kind: int, flags: int, family: int, index: int, prefix: int, addres
     return _message(ifaddrmsg, kind, flags, fields, [(attribute, address)])
 
 
-# Adding an address that the interface has already changes nothing.
-_ADD = NLM_F_CREATE | NLM_F_REPLACE
+@shaped
+def add_ip(index: U32, address: Ip, prefix: Fixed) -> Message:
+    return _address(RTM_NEWADDR, _ADD, index, prefix, address)
 
 
 @shaped
-def add_ip4(index: U32, address: Ip4, prefix: Fixed) -> Message:
-    return _address(RTM_NEWADDR, _ADD, AF_INET, index, prefix, address)
+def remove_ip(index: U32, address: Ip, prefix: Fixed) -> Message:
+    return _address(RTM_DELADDR, 0, index, prefix, address)
 
 
-@shaped
-def add_ip6(index: U32, address: Ip6, prefix: Fixed) -> Message:
-    return _address(RTM_NEWADDR, _ADD, AF_INET6, index, prefix, address)
-
-
-@shaped
-def remove_ip4(index: U32, address: Ip4, prefix: Fixed) -> Message:
-    return _address(RTM_DELADDR, 0, AF_INET, index, prefix, address)
-
-
-@shaped
-def remove_ip6(index: U32, address: Ip6, prefix: Fixed) -> Message:
-    return _address(RTM_DELADDR, 0, AF_INET6, index, prefix, address)
-
-
-def _route(kind: int, flags: int, family: int, network: str, prefix: int, gateway: str) -> Message:
+def _route(kind: int, flags: int, network: str, prefix: int, gateway: str) -> Message:
     fields = {
-        "family": family,
+        "family": _family(network),
         "dst_len": prefix,
         "table": RT_TABLE_MAIN,
         "proto": RTPROT_STATIC,
@@ -279,23 +274,13 @@ def _route(kind: int, flags: int, family: int, network: str, prefix: int, gatewa
 
 
 @shaped
-def add_route4(network: Ip4, prefix: Fixed, gateway: Ip4) -> Message:
-    return _route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, AF_INET, network, prefix, gateway)
+def add_ip_route(network: Ip, prefix: Fixed, gateway: Ip) -> Message:
+    return _route(RTM_NEWROUTE, _ADD, network, prefix, gateway)
 
 
 @shaped
-def add_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
-    return _route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, AF_INET6, network, prefix, gateway)
-
-
-@shaped
-def remove_route4(network: Ip4, prefix: Fixed, gateway: Ip4) -> Message:
-    return _route(RTM_DELROUTE, 0, AF_INET, network, prefix, gateway)
-
-
-@shaped
-def remove_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
-    return _route(RTM_DELROUTE, 0, AF_INET6, network, prefix, gateway)
+def remove_ip_route(network: Ip, prefix: Fixed, gateway: Ip) -> Message:
+    return _route(RTM_DELROUTE, 0, network, prefix, gateway)
 
 
 @shaped
@@ -363,23 +348,24 @@ def remove_qdisc(index: U32) -> Message:
     return _message(tcmsg, RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
 
 
+def _split(network: str) -> tuple[str, int]:
+    address, _, prefix = network.partition("/")
+    return address, int(prefix)
+
+
 def add_address(index: int, address: str) -> bytes:
     """Add an address, written with its prefix length (``10.0.0.1/16``), to an interface."""
-    text, _, prefix = address.partition("/")
-    return (add_ip6 if ":" in text else add_ip4)(index, text, int(prefix))
+    return add_ip(index, *_split(address))
 
 
 def remove_address(index: int, address: str) -> bytes:
-    text, _, prefix = address.partition("/")
-    return (remove_ip6 if ":" in text else remove_ip4)(index, text, int(prefix))
+    return remove_ip(index, *_split(address))
 
 
 def add_route(destination: str, gateway: str) -> bytes:
     """Add a static route to a network, written ``10.1.0.0/16``, by a gateway."""
-    network, _, prefix = destination.partition("/")
-    return (add_route6 if ":" in network else add_route4)(network, int(prefix), gateway)
+    return add_ip_route(*_split(destination), gateway)
 
 
 def remove_route(destination: str, gateway: str) -> bytes:
-    network, _, prefix = destination.partition("/")
-    return (remove_route6 if ":" in network else remove_route4)(network, int(prefix), gateway)
+    return remove_ip_route(*_split(destination), gateway)

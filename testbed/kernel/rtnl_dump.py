@@ -163,48 +163,34 @@ def named(route: RouteSocket, name: str) -> Interface | None:
     return _interface(answer)
 
 
-_NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0)
-
-
 def _interface(entry: memoryview) -> Interface:
     _, _, index, flags, _ = _LINK.unpack_from(entry)
-    name = kind = mac = alias = ""
-    mtu = master = peer = 0
-    learning = flooding = sends = True
-    counters = _NO_COUNTERS
-    for part, value in attributes(entry[_LINK.size :]):
-        if part == IFLA_IFNAME:
-            name = text(value)
-        elif part == IFLA_ADDRESS:
-            mac = _mac(value)
-        elif part == IFLA_MTU:
-            (mtu,) = _U32.unpack(value)
-        elif part == IFLA_MASTER:
-            (master,) = _U32.unpack(value)
-        elif part == IFLA_LINK:
-            (peer,) = _U32.unpack(value)
-        elif part == IFLA_OPERSTATE:
-            sends = value[0] == IF_OPER_UP
-        elif part == IFLA_IFALIAS:
-            alias = text(value)
-        elif part == IFLA_STATS64:
-            rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
-            has_otherhost = len(value) >= _OTHERHOST_AT + _OTHERHOST.size
-            (otherhost,) = _OTHERHOST.unpack_from(value, _OTHERHOST_AT) if has_otherhost else (0,)
-            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, otherhost)
-        elif part == IFLA_LINKINFO:
-            for inner, payload in attributes(value):
-                if inner == IFLA_INFO_KIND:
-                    kind = text(payload)
-                elif inner == IFLA_INFO_SLAVE_DATA:
-                    for setting, number in attributes(payload):
-                        if setting == IFLA_BRPORT_LEARNING:
-                            learning = bool(number[0])
-                        elif setting == IFLA_BRPORT_UNICAST_FLOOD:
-                            flooding = bool(number[0])
+    values = dict(attributes(entry[_LINK.size :]))
+    told = dict(attributes(values[IFLA_LINKINFO])) if IFLA_LINKINFO in values else {}
+    port = dict(attributes(told[IFLA_INFO_SLAVE_DATA])) if IFLA_INFO_SLAVE_DATA in told else {}
+    name, kind, alias = (
+        text(found[part]) if part in found else ""
+        for found, part in ((values, IFLA_IFNAME), (told, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
+    )
+    mtu, master, peer = (
+        int(_U32.unpack(values[part])[0]) if part in values else 0 for part in (IFLA_MTU, IFLA_MASTER, IFLA_LINK)
+    )
+    learning, flooding = (
+        part not in port or bool(port[part][0]) for part in (IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD)
+    )
+    mac = _mac(values[IFLA_ADDRESS]) if IFLA_ADDRESS in values else ""
+    sends = IFLA_OPERSTATE not in values or values[IFLA_OPERSTATE][0] == IF_OPER_UP
+    counters = _counters(values[IFLA_STATS64]) if IFLA_STATS64 in values else Counters(0, 0, 0, 0, 0, 0)
     return Interface(
         index, name, kind, mac, mtu, bool(flags & IFF_UP), master, peer, alias, counters, learning, flooding, sends
     )
+
+
+def _counters(value: memoryview) -> Counters:
+    rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
+    has_otherhost = len(value) >= _OTHERHOST_AT + _OTHERHOST.size
+    (otherhost,) = _OTHERHOST.unpack_from(value, _OTHERHOST_AT) if has_otherhost else (0,)
+    return Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, otherhost)
 
 
 def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:

@@ -18,7 +18,7 @@ from testbed.errors import UnsupportedError
 from testbed.fabric.wire_time import SECOND, default_queue, wire_size
 from testbed.kernel import qdiscs
 from testbed.kernel.netlink import attribute, attributes
-from testbed.kernel.qdiscs import Qdisc, SizeTable, largest_frame, size_table
+from testbed.kernel.qdiscs import SizeTable, largest_frame, size_table
 from testbed.spec.layout import Impairment
 
 KIND: Final = "tbf"
@@ -104,11 +104,6 @@ def requests(index: int, options: Options, before: Options | None = None) -> lis
         handle = HANDLE + (0x1_0000 if options.in_frames else 0x2_0000)
         messages.append(qdiscs.request(index, kind, handle, _U32.pack(options.limit), parent=HANDLE | 1))
     return messages
-
-
-def reported(qdisc: Qdisc) -> Options:
-    """Return the options of a TBF in a dump."""
-    return decoded(qdisc.options)
 
 
 def decoded(raw: bytes) -> Options:

@@ -124,7 +124,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: S
         splice.set(wanted[name])
         found = splice.qdisc()
         assert (found.kind, found.handle) == ("netem", netem.HANDLE), name
-        assert netem.reported(found) == as_reported(wanted[name]), name
+        assert netem.decoded(found.options) == as_reported(wanted[name]), name
         assert found.sized is (wanted[name].sizes is not None), name
 
 

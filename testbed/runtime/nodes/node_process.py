@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from protocols.core.firmware import Adapter, Agent, Host
+from protocols.core.firmware import Adapter, Agent, Firmware, Host
 from testbed.engine.loop import running
 from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
 from testbed.errors import FirmwareError
@@ -34,7 +34,7 @@ from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here, Orders, Place
 from testbed.runtime.nodes.run_progress import Progress
-from testbed.runtime.nodes.veth_port import Asking, HoldingPort, port_on, socket_on
+from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on, socket_on
 from testbed.runtime.shared.attachment import HostDriver
 from testbed.runtime.shared.node_agents import NodesNic
 
@@ -153,48 +153,6 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
     return adapter.address + orders.ethertype.to_bytes(2, "big")
 
 
-class _Wire(Protocol):
-    """Counts of received frames."""
-
-    @property
-    def taken(self) -> int: ...
-
-    @property
-    def dropped(self) -> int: ...
-
-    def lost(self) -> list[str]: ...
-
-    def look(self) -> None: ...
-
-
-class _Nic(Protocol):
-    """State of a NIC: whether the firmware is running."""
-
-    @property
-    def busy(self) -> bool: ...
-
-
-class _Port(Protocol):
-    """Counts of frames that were not sent."""
-
-    @property
-    def unsent(self) -> int: ...
-
-    @property
-    def down(self) -> int: ...
-
-    @property
-    def kept(self) -> int: ...
-
-
-class _Firmware(Protocol):
-    """The firmware's counters and state, in this process or in an agent."""
-
-    def counted(self) -> Mapping[str, int]: ...
-
-    def waiting(self) -> list[str]: ...
-
-
 class _Node:
     def __init__(
         self, orders: Orders, place: Place, channel: Channel, watched: Callable[[Host], Host], starts: int
@@ -212,10 +170,10 @@ class _Node:
         self._starts = starts
         self._dilated: DilatedNic | None = None
         self._shared: NodesNic | None = None
-        self._wire: _Wire
-        self._nic: _Nic
-        self._port: _Port
-        self._firmware: _Firmware
+        self._wire: FrameSocket | NodesNic
+        self._nic: InlineNic | DilatedNic | NodesNic
+        self._port: VethPort | NodesNic
+        self._firmware: Firmware | NodesNic
         if orders.shared is not None:
             self._shared = shared = NodesNic(orders, orders.shared, place.device)
             self._wire = self._nic = self._port = self._firmware = shared
