@@ -23,16 +23,9 @@ _ONE, _OTHER = 101, 102
 @functools.cache
 def abilities() -> Abilities:
     """Return this machine's abilities, probed once in a process."""
-    return probe(loss_classifier.probe)
-
-
-def probe(classifier: Callable[[], str]) -> Abilities:
-    """Try everything; nothing is left behind. classifier: returns why loss by BPF is not available, empty if it is."""
-    why = classifier()
+    why = loss_classifier.probe()
     found = in_child(_inside)
-    if why:
-        return replace(found, bpf=False, reasons={**found.reasons, "bpf": why})
-    return replace(found, bpf=True)
+    return replace(found, bpf=not why, reasons={**found.reasons, "bpf": why} if why else found.reasons)
 
 
 def _inside() -> Abilities:

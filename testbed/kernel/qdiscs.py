@@ -126,7 +126,6 @@ class Qdisc:
     dropped: int
     queued: int
     backlog: int
-    requeued: int
 
 
 def qdiscs(route: RouteSocket) -> dict[int, Qdisc]:
@@ -145,6 +144,6 @@ def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
     size, frames = _BASIC.unpack_from(statistics[TCA_STATS_BASIC])
     if TCA_STATS_PKT64 in statistics:
         (frames,) = _U64.unpack_from(statistics[TCA_STATS_PKT64])
-    queued, backlog, dropped, requeued, _ = _QUEUE.unpack_from(statistics[TCA_STATS_QUEUE])
+    queued, backlog, dropped, _, _ = _QUEUE.unpack_from(statistics[TCA_STATS_QUEUE])
     kind, options, sized = text(values[TCA_KIND]), bytes(values.get(TCA_OPTIONS, b"")), TCA_STAB in values
-    return Qdisc(index, kind, handle, options, sized, frames, size, dropped, queued, backlog, requeued)
+    return Qdisc(index, kind, handle, options, sized, frames, size, dropped, queued, backlog)

@@ -127,9 +127,8 @@ class Cable:
             found = by_name(interfaces(self.wire.route))
             for way, end in self._ends.items():
                 self._taps[way] = Tap(stack.enter_context(opened(wire, end, EVERY_PROTOCOL)))
-                attach_filter(
-                    self._taps[way].socket, once_program(found[end].index)
-                )  # not what is put back into a switch
+                # Not what is put back into a switch.
+                attach_filter(self._taps[way].socket, once_program(found[end].index))
             self.index_a, self.index_b = (found[end].index for end in self._ends.values())
             yield
         self._taps.clear()
