@@ -83,10 +83,8 @@ class Outlet:
         "_on_hold",
         "_put",
         "_say",
-        "held",
         "kept",
         "sent",
-        "stops",
     )
 
     def __init__(
@@ -95,10 +93,6 @@ class Outlet:
         """head: see `frame_of`."""
         self.kept: Final[deque[Frame]] = deque()
         """Frames that wait, in order."""
-        self.held = 0
-        """Frames that had to wait, since the beginning."""
-        self.stops = 0
-        """Number of STOPs received."""
         self.sent = 0
         self._put = put
         self._say = say
@@ -113,7 +107,6 @@ class Outlet:
     def send(self, frame: Frame) -> None:
         """Send a frame now, or as soon as the network takes it. The caller must not change it any more."""
         if self.sent == self._next and not self._goes_on():
-            self.held += 1
             self.kept.append(frame)
             if len(self.kept) == 1:
                 self._on_hold()
@@ -129,7 +122,6 @@ class Outlet:
             return True
         reached = self.sent - ((self.sent - word.count) & _NUMBERS)
         if word.kind == STOP:
-            self.stops += 1
             self._limit = self.sent
         else:
             self._limit = max(self.sent, reached + word.window)

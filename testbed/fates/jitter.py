@@ -55,17 +55,14 @@ class Jitter:
         return (self._spread * self._table[word * self._size >> 64] + SCALE // 2) >> 13
 
 
-def jitter_of(distribution: str, spread: int, source: str = "", text: str = "") -> Jitter:
-    """Make the jitter of a named distribution. text: the table's, read from source. Raises BrokenFileError."""
+def table_of(distribution: str, source: str = "", text: str = "") -> tuple[int, ...]:
+    """Return the table of a named distribution, empty for the uniform one. text: of a table's file, read from source. Raises
+    BrokenFileError."""
     if distribution == "table":
-        return Jitter(spread, parse_table(text, source))
-    if distribution == "normal":
-        return Jitter(spread, normal_table())
-    if distribution == "pareto":
-        return Jitter(spread, pareto_table())
-    if distribution not in ("uniform", ""):
+        return parse_table(text, source)
+    if distribution not in ("uniform", "", "normal", "pareto"):
         raise ValueError(f"no distribution is called {distribution!r}")
-    return Jitter(spread)
+    return {"normal": normal_table, "pareto": pareto_table}.get(distribution, tuple)()
 
 
 @functools.cache

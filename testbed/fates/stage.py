@@ -20,7 +20,7 @@ from testbed.fates.fate_counters import Numbers, Outcome, Tallies
 from testbed.fates.flows import Classifier, Counted, Flows
 from testbed.fates.header_fields import Fields, Located
 from testbed.fates.headers import standard_fields
-from testbed.fates.jitter import Jitter, jitter_of, parse_trace
+from testbed.fates.jitter import Jitter, parse_trace, table_of
 from testbed.fates.loss_models import GilbertElliott, Pattern
 from testbed.fates.records import Fate, Record
 from testbed.fates.rules import Judge, RuleSet
@@ -168,7 +168,7 @@ class FateStage:
             steps = parse_trace(text_of(texts, impairment.jitter_file), impairment.jitter_file)
         elif impairment.jitter:
             text = text_of(texts, impairment.jitter_file) if impairment.jitter_file else ""
-            jitter = jitter_of(impairment.distribution, impairment.jitter, impairment.jitter_file, text)
+            jitter = Jitter(impairment.jitter, table_of(impairment.distribution, impairment.jitter_file, text))
         pattern = Pattern(impairment.loss_pattern) if impairment.loss_pattern else None
         if impairment.rules != self._impairment.rules:
             own = RuleSet(self._own.fields, tallies=self._own.tallies)

@@ -1,4 +1,4 @@
-"""Create, look up and run maps and programs of the kernel's BPF machine by bpf(2).
+"""Create and look up maps and programs of the kernel's BPF machine by bpf(2).
 
 A map or program lives as long as a file descriptor or a filter refers to it. Failures are OSError with the operation.
 """
@@ -18,8 +18,8 @@ from typing import Final, Literal
 from testbed.kernel.changes import announce
 
 # Commands and types: the kernel's include/uapi/linux/bpf.h.
-_MAP_CREATE, _MAP_LOOKUP_ELEM, _MAP_UPDATE_ELEM, _MAP_DELETE_ELEM = 0, 1, 2, 3
-_PROG_LOAD, _PROG_TEST_RUN = 5, 10
+_MAP_CREATE, _MAP_LOOKUP_ELEM, _MAP_UPDATE_ELEM = 0, 1, 2
+_PROG_LOAD: Final = 5
 _PROG_GET_FD_BY_ID, _MAP_GET_FD_BY_ID, _OBJ_GET_INFO_BY_FD = 13, 14, 15
 _MAP_LOOKUP_BATCH = 24
 _MAP_TYPE_HASH, _MAP_TYPE_ARRAY = 1, 2
@@ -51,7 +51,7 @@ class VerifierError(OSError):
         super().__init__(code, f"{os.strerror(code)}: the program {name!r}: {'; '.join(last) or 'nothing was said'}")
 
 
-def _call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
+def call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:
     """Call bpf(2). attributes: a packed union bpf_attr; the kernel writes into an array. what: the operation, for errors."""
     number = _NUMBERS.get(platform.machine())
     if number is None:
@@ -112,11 +112,6 @@ class Map(_Open):
         self._element(_MAP_UPDATE_ELEM, key, ctypes.addressof(buffer), flags, "write to")
         announce(f"bpf update {self.name}")
 
-    def delete(self, key: bytes) -> None:
-        """Remove a key. Raises FileNotFoundError for one that is not there."""
-        self._element(_MAP_DELETE_ELEM, key, 0, 0, "delete from")
-        announce(f"bpf delete {self.name}")
-
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries. One that is added meanwhile may be missing."""
         keys = ctypes.create_string_buffer(_BATCH * self.key_size)
@@ -132,7 +127,7 @@ class Map(_Open):
             )  # fmt: skip
             attributes = ctypes.create_string_buffer(packed, batch.size)
             try:
-                _call(_MAP_LOOKUP_BATCH, attributes, f"read the map {self.name}")
+                call(_MAP_LOOKUP_BATCH, attributes, f"read the map {self.name}")
             except OSError as error:
                 if error.errno != errno.ENOENT:  # the last batch says so
                     raise
@@ -150,7 +145,7 @@ class Map(_Open):
         self._check(len(key) == self.key_size, "key")
         buffer = ctypes.create_string_buffer(key, self.key_size)
         attributes = struct.pack("=IxxxxQQQ", self.descriptor, ctypes.addressof(buffer), value, flags)
-        _call(command, attributes, f"{what} the map {self.name}")
+        call(command, attributes, f"{what} the map {self.name}")
 
     def _check(self, fits: bool, what: str) -> None:
         if not fits:
@@ -176,7 +171,7 @@ def make_map(kind: Literal["hash", "array"], name: str, key_size: int, value_siz
     """
     number, flags = (_MAP_TYPE_HASH, _NO_PREALLOC) if kind == "hash" else (_MAP_TYPE_ARRAY, 0)
     attributes = struct.pack("=IIIIIII16s", number, key_size, value_size, most, flags, 0, 0, _name(name))
-    descriptor = _call(_MAP_CREATE, attributes, f"make the map {name}")
+    descriptor = call(_MAP_CREATE, attributes, f"make the map {name}")
     announce(f"bpf make map {name}")
     return Map(descriptor, name, key_size, value_size, most)
 
@@ -217,7 +212,7 @@ def _load(code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None
         0,
         _name(name),
     )
-    return _call(_PROG_LOAD, attributes, f"load the program {name}")
+    return call(_PROG_LOAD, attributes, f"load the program {name}")
 
 
 def _verifier_log(code: bytes, name: str) -> str:
@@ -232,7 +227,7 @@ def _verifier_log(code: bytes, name: str) -> str:
 
 def program_by_id(number: int) -> Loaded:
     """Open a program in the kernel by its id, whoever loaded it. Raises FileNotFoundError when there is none."""
-    descriptor = _call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
+    descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
     try:
         return _described_program(descriptor)
     except BaseException:
@@ -242,7 +237,7 @@ def program_by_id(number: int) -> Loaded:
 
 def map_by_id(number: int) -> Map:
     """Open a map in the kernel by its id, whoever created it. Raises FileNotFoundError when there is none."""
-    descriptor = _call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
+    descriptor = call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
     try:
         info = ctypes.create_string_buffer(_INFO_BYTES)
         _ask(descriptor, info)
@@ -264,28 +259,7 @@ def _described_program(descriptor: int) -> Loaded:
 
 def _ask(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
     attributes = struct.pack("=IIQ", descriptor, len(info), ctypes.addressof(info))
-    _call(_OBJ_GET_INFO_BY_FD, attributes, "ask what a BPF object is")
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A test run of a program. result: its return value, signed. duration: ns for one frame, the mean of all repeats."""
-
-    result: int
-    duration: int
-
-
-_RUN: Final = struct.Struct("=IIIIQQIIIIQQIII4x")
-
-
-def run_on(program: Loaded, frame: bytes, repeat: int = 1) -> Run:
-    """Run a classifier on a frame (14 bytes at least) without an interface; its changes to maps stay."""
-    data = ctypes.create_string_buffer(frame, len(frame))
-    packed = _RUN.pack(program.descriptor, 0, len(frame), 0, ctypes.addressof(data), 0, repeat, *[0] * 8)
-    attributes = ctypes.create_string_buffer(packed, _RUN.size)
-    _call(_PROG_TEST_RUN, attributes, f"run the program {program.name}")
-    _, result, _, _, _, _, _, duration, *_ = _RUN.unpack(attributes.raw)
-    return Run(result - (1 << 32) if result >> 31 else result, duration)
+    call(_OBJ_GET_INFO_BY_FD, attributes, "ask what a BPF object is")
 
 
 def _name(name: str) -> bytes:

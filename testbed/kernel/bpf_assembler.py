@@ -9,7 +9,7 @@ maps and helper functions are those of the kernel's include/uapi/linux/bpf.h.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, TypeAlias
@@ -63,6 +63,18 @@ class Instruction:
     map_name: str = ""
 
 
+def _operation(name: str) -> Callable[[Program, Register, Operand], None]:
+    opcode = _ALU64 | _OPERATIONS[name]
+
+    def append(program: Program, to: Register, operand: Operand) -> None:
+        if isinstance(operand, Register):
+            program.append(Instruction(opcode | _FROM_REGISTER, to.value, operand.value))
+        else:
+            program.append(Instruction(opcode, to.value, immediate=_checked(operand)))
+
+    return append
+
+
 class Program:
     """A program under construction."""
 
@@ -105,44 +117,22 @@ class Program:
             raise ValueError(f"the label {label!r} is {distance} instructions away, too far for a jump")
         return distance
 
-    # Arithmetic: to = to OPERATION operand, modulo 2^64.
+    # Arithmetic: to = to OPERATION operand, modulo 2^64. A negative number is sign-extended.
 
-    def mov(self, to: Register, operand: Operand) -> None:
-        self._arithmetic("mov", to, operand)
-
-    def add(self, to: Register, operand: Operand) -> None:
-        self._arithmetic("add", to, operand)
-
-    def sub(self, to: Register, operand: Operand) -> None:
-        self._arithmetic("sub", to, operand)
-
-    def mul(self, to: Register, operand: Operand) -> None:
-        self._arithmetic("mul", to, operand)
-
-    def mod(self, to: Register, operand: Operand) -> None:
-        """Divide as unsigned numbers and keep the remainder."""
-        self._arithmetic("mod", to, operand)
-
-    def and_(self, to: Register, operand: Operand) -> None:
-        """Combine by bitwise and; a negative number is sign-extended."""
-        self._arithmetic("and", to, operand)
-
-    def or_(self, to: Register, operand: Operand) -> None:
-        self._arithmetic("or", to, operand)
-
-    def xor(self, to: Register, operand: Operand) -> None:
-        self._arithmetic("xor", to, operand)
-
-    def lsh(self, to: Register, operand: Operand) -> None:
-        self._arithmetic("lsh", to, operand)
-
-    def rsh(self, to: Register, operand: Operand) -> None:
-        """Shift to the right as an unsigned number."""
-        self._arithmetic("rsh", to, operand)
+    mov = _operation("mov")
+    add = _operation("add")
+    sub = _operation("sub")
+    mul = _operation("mul")
+    mod = _operation("mod")  # the remainder of unsigned numbers
+    and_ = _operation("and")
+    or_ = _operation("or")
+    xor = _operation("xor")
+    lsh = _operation("lsh")
+    rsh = _operation("rsh")  # as an unsigned number
 
     def big_endian(self, to: Register, bits: Literal[16, 32, 64]) -> None:
         """Convert the lowest `bits` bits from network order; the bits above become 0."""
-        self._append(Instruction(_TO_BIG_ENDIAN, to.value, immediate=bits))
+        self.append(Instruction(_TO_BIG_ENDIAN, to.value, immediate=bits))
 
     def constant(self, to: Register, number: int) -> None:
         """Load an unsigned number of 64 bits."""
@@ -154,26 +144,26 @@ class Program:
 
     def load(self, to: Register, base: Register, offset: int, size: Size) -> None:
         """Load from memory, zero-extended."""
-        self._append(Instruction(_LDX | _SIZES[size] | _MEMORY, to.value, base.value, offset))
+        self.append(Instruction(_LDX | _SIZES[size] | _MEMORY, to.value, base.value, offset))
 
     def store(self, base: Register, offset: int, operand: Operand, size: Size) -> None:
         """Store to memory; a number is sign-extended."""
         if isinstance(operand, Register):
-            self._append(Instruction(_STX | _SIZES[size] | _MEMORY, base.value, operand.value, offset))
+            self.append(Instruction(_STX | _SIZES[size] | _MEMORY, base.value, operand.value, offset))
         else:
-            self._append(Instruction(_ST | _SIZES[size] | _MEMORY, base.value, 0, offset, _checked(operand)))
+            self.append(Instruction(_ST | _SIZES[size] | _MEMORY, base.value, 0, offset, _checked(operand)))
 
     def atomic_add(self, base: Register, offset: int, operand: Register) -> None:
         """Add atomically to a 64-bit number in memory."""
-        self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset))
+        self.append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset))
 
     def fetch_add(self, base: Register, offset: int, operand: Register) -> None:
         """Add atomically to a 64-bit number in memory; operand becomes the number before."""
-        self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset, _FETCH))
+        self.append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, operand.value, offset, _FETCH))
 
     def compare_exchange(self, base: Register, offset: int, new: Register) -> None:
         """Replace the 64-bit number in memory by `new` if it equals R0. R0 becomes the number before."""
-        self._append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, new.value, offset, _COMPARE_EXCHANGE))
+        self.append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, new.value, offset, _COMPARE_EXCHANGE))
 
     # Maps.
 
@@ -188,36 +178,29 @@ class Program:
     # Flow.
 
     def jump(self, label: str) -> None:
-        self._append(Instruction(_JMP, label=label))
+        self.append(Instruction(_JMP, label=label))
 
     def jump_if(self, left: Register, comparison: Comparison, right: Operand, label: str) -> None:
         """Jump if the unsigned comparison holds; a negative number is sign-extended to 64 bits first."""
         opcode = _JMP | _COMPARISONS[comparison]
         if isinstance(right, Register):
-            self._append(Instruction(opcode | _FROM_REGISTER, left.value, right.value, label=label))
+            self.append(Instruction(opcode | _FROM_REGISTER, left.value, right.value, label=label))
         else:
-            self._append(Instruction(opcode, left.value, immediate=_checked(right), label=label))
+            self.append(Instruction(opcode, left.value, immediate=_checked(right), label=label))
 
     def call(self, helper: int) -> None:
         """Call a helper function of the kernel by its number: arguments in R1 to R5, result in R0."""
-        self._append(Instruction(_CALL, immediate=helper))
+        self.append(Instruction(_CALL, immediate=helper))
 
     def exit(self) -> None:
-        self._append(Instruction(_EXIT))
-
-    def _arithmetic(self, operation: str, to: Register, operand: Operand) -> None:
-        opcode = _ALU64 | _OPERATIONS[operation]
-        if isinstance(operand, Register):
-            self._append(Instruction(opcode | _FROM_REGISTER, to.value, operand.value))
-        else:
-            self._append(Instruction(opcode, to.value, immediate=_checked(operand)))
+        self.append(Instruction(_EXIT))
 
     def _wide(self, to: Register, meaning: int, low: int, high: int, map_name: str = "") -> None:
         """Append a constant of 64 bits, which takes two instructions."""
-        self._append(Instruction(_CONSTANT64, to.value, meaning, immediate=low, map_name=map_name))
-        self._append(Instruction(0, immediate=high))
+        self.append(Instruction(_CONSTANT64, to.value, meaning, immediate=low, map_name=map_name))
+        self.append(Instruction(0, immediate=high))
 
-    def _append(self, instruction: Instruction) -> None:
+    def append(self, instruction: Instruction) -> None:
         self._instructions.append(instruction)
 
 

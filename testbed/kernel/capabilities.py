@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,16 +23,9 @@ _ONE, _OTHER = 101, 102
 @functools.cache
 def abilities() -> Abilities:
     """Return this machine's abilities, probed once in a process."""
-    return probe(loss_classifier.probe)
-
-
-def probe(classifier: Callable[[], str]) -> Abilities:
-    """Try everything; nothing is left behind. classifier: returns why loss by BPF is not available, empty if it is."""
-    why = classifier()
+    why = loss_classifier.probe()
     found = in_child(_inside)
-    if why:
-        return replace(found, bpf=False, reasons={**found.reasons, "bpf": why})
-    return replace(found, bpf=True)
+    return replace(found, bpf=not why, reasons={**found.reasons, "bpf": why} if why else found.reasons)
 
 
 def _inside() -> Abilities:
@@ -89,8 +83,7 @@ def _try_tbf(route: RouteSocket) -> str:
 def _try_size_table(route: RouteSocket) -> str:
     """Try a size table on pfifo, which every kernel with traffic control has."""
     sizes = qdiscs.size_table(lambda size: max(size, 60), 1500)
-    options = {"limit": 100}
-    request = qdiscs.request(qdiscs.FifoMessage, _OTHER, "pfifo", 0x0003_0000, options, sizes=sizes)
+    request = qdiscs.request(_OTHER, "pfifo", 0x0003_0000, struct.pack("=I", 100), sizes=sizes)
     why = _refused(route, [request])
     if not why and not qdiscs.qdiscs(route)[_OTHER].sized:
         why = "it was not kept"
@@ -106,7 +99,7 @@ def _try_seed(route: RouteSocket) -> str:
     """Try a seed and read it back: a kernel that does not know the attribute ignores it."""
     options = netem.options_of(Impairment(loss=0.1), mtu=1500, seed=_SEED)
     why = _refused(route, [netem.request(_ONE, options)])
-    if not why and netem.reported(qdiscs.qdiscs(route)[_ONE]).seed != _SEED:
+    if not why and netem.decoded(qdiscs.qdiscs(route)[_ONE].options).seed != _SEED:
         why = "it was not kept (kernels from 6.6 on do)"
     return f"this kernel's netem takes no seed: {why}" if why else ""
 

@@ -168,6 +168,14 @@ def _leave_terminal(name: str, kept: Collection[int], log: str) -> None:
     os.chdir("/")
 
 
+def write_output_to(log: str) -> None:
+    """Redirect standard output and error of this process to a file."""
+    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for standard in (1, 2):
+        os.dup2(log_file, standard)
+    os.close(log_file)
+
+
 def _close_all_but(kept: Collection[int]) -> None:
     """Close every descriptor but the standard ones and these, without opening one for a listing."""
     first = 3

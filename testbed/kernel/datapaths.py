@@ -20,12 +20,11 @@ from types import MappingProxyType
 from typing import Final, TypeAlias, get_args
 
 from testbed.errors import UnsupportedError
+from testbed.kernel.netem import LONGEST_JITTER
+from testbed.kernel.shapers import LATENESS
 from testbed.spec.layout import Asked, Datapath, Impairment
 
 LADDER: Final[tuple[Datapath, ...]] = get_args(Datapath)
-
-LONGEST_NETEM_JITTER: Final = 2**31 - 1
-"""Nanoseconds: the kernel cuts a longer one to this."""
 
 
 class Fit(Enum):
@@ -121,7 +120,7 @@ FEATURES: Final = (
             lambda i: bool(i.jitter) and i.distribution not in ("", "uniform"), chance=True),
     Feature("uniform jitter", "deviations that are evenly distributed",
             lambda i: bool(i.jitter) and i.distribution in ("", "uniform"), chance=True),
-    Feature("long jitter", "a jitter above 2.1 s", lambda i: i.jitter > LONGEST_NETEM_JITTER),
+    Feature("long jitter", "a jitter above 2.1 s", lambda i: i.jitter > LONGEST_JITTER),
     Feature("jitter trace", "deviations read from a file, one a frame", lambda i: i.distribution == "trace"),
     Feature("order under jitter", "frames keep their order, whatever their jitter",
             lambda i: bool(i.jitter) or i.distribution == "trace"),
@@ -191,11 +190,8 @@ def _netted(i: Impairment) -> str:
     )
 
 
-_BUCKET_NS: Final = 1_000_000  # as shapers.LATENESS, which cannot be imported without pyroute2
-
-
 def _bucket(i: Impairment) -> str:
-    return f"{i.rate * _BUCKET_NS // (8 * 10**9):,} bytes and one frame"
+    return f"{i.rate * LATENESS // (8 * 10**9):,} bytes and one frame"
 
 
 _NETEM: Final[dict[str, Entry]] = {

@@ -12,30 +12,41 @@ Classic BPF reads the mark: it needs no more privileges than the hook, and kerne
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from testbed.kernel.netlink import RequestError, RouteSocket, attributes
+from testbed.kernel.netlink import (
+    ETH_P_ALL,
+    MIRRED,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REQUEST,
+    RTM_DELTFILTER,
+    RTM_NEWTFILTER,
+    TC_H_CLSACT_EGRESS,
+    TC_H_CLSACT_INGRESS,
+    TC_MESSAGE,
+    TCA_KIND,
+    TCA_MIRRED_PARMS,
+    TCA_OPTIONS,
+    RequestError,
+    RouteSocket,
+    attribute,
+    filters,
+    message,
+    redirected_to,
+)
 
 PRIORITY: Final = 1
 """Before all other filters on a hook: they see none of the frames that a diversion takes."""
 
-INGRESS, EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3  # the hook's two sides: TC_H_CLSACT with TC_H_MIN_INGRESS, TC_H_MIN_EGRESS
-
-_RTM_NEWTFILTER, _RTM_DELTFILTER, _RTM_GETTFILTER = 44, 45, 46
-_REQUEST, _NEW, _DUMP = 0x1, 0x601, 0x301  # NLM_F_REQUEST, with EXCL and CREATE, with DUMP
-_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
-_FILTER: Final = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
-_INFO: Final = PRIORITY << 16 | 0x0300  # ETH_P_ALL in network order
-_MIRRED: Final = struct.Struct("=IIiiiiI")  # index, capab, action, refcnt, bindcnt, eaction, ifindex
+INGRESS, EGRESS = TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS  # the hook's two sides
+_INFO: Final = PRIORITY << 16 | ETH_P_ALL
 _INSTRUCTION: Final = struct.Struct("=HBBI")
-_PROGRAM: Final = struct.Struct("H6xQ")  # struct sock_fprog: length, address
-_KIND, _OPTIONS = 1, 2  # TCA_KIND, TCA_OPTIONS; TCA_ACT_KIND and TCA_ACT_OPTIONS alike
 _BPF_ACT, _BPF_OPS_LEN, _BPF_OPS = 1, 4, 5  # TCA_BPF_*
-_FIRST_ACTION, _MIRRED_PARMS = 1, 2
+_FIRST_ACTION: Final = 1
 _STOLEN: Final = 4  # TC_ACT_STOLEN
 _EGRESS_REDIR, _INGRESS_REDIR = 1, 3  # TCA_*
 _EVERYTHING: Final = 0xFFFF_FFFF
@@ -60,12 +71,6 @@ def marked_only(mark: int) -> bytes:
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_LEAVING, *others_end))
 
 
-def filter_option(program: bytes) -> tuple[bytes, object]:
-    """Return the value of the socket option SO_ATTACH_FILTER for a program, and the buffer to keep until it is set."""
-    kept = ctypes.create_string_buffer(program, len(program))
-    return _PROGRAM.pack(len(program) // _INSTRUCTION.size, ctypes.addressof(kept)), kept
-
-
 def _by_mark(mark: int, marked: int, others: int) -> tuple[tuple[int, int, int, int], ...]:
     return (0x20, 0, 0, _SKF_AD_MARK), (0x15, 0, 1, mark), (0x06, 0, 0, marked), (0x06, 0, 0, others)
 
@@ -84,7 +89,7 @@ def put_back(index: int, out: int, mark: int) -> bytes:
 def remove(index: int, side: int) -> bytes:
     """Encode the request that removes a filter of `divert` or `put_back`; refused with ENOENT where there is none, with
     EINVAL without a hook."""
-    return _request(_RTM_DELTFILTER, _REQUEST, index, side, b"")
+    return message(RTM_DELTFILTER, NLM_F_REQUEST, TC_MESSAGE.pack(0, index, 0, side, _INFO))
 
 
 class Diversion(NamedTuple):
@@ -109,41 +114,27 @@ def diversions(route: RouteSocket, indexes: Iterable[int]) -> dict[int, Diversio
 
 
 def _taken_to(route: RouteSocket, index: int, side: int) -> int:
-    body = _FILTER.pack(0, index, 0, side, _INFO)
     try:
-        dump = route.dump(_HEADER.pack(_HEADER.size + len(body), _RTM_GETTFILTER, _DUMP, 1, 0) + body)
+        found = filters(route, index, side, _INFO)
     except RequestError as error:
         if error.refusals[0].errno == errno.ENODEV:  # it has just gone
             return 0
         raise
-    for entry in dump:
-        *_, info = _FILTER.unpack_from(entry)
-        values = dict(attributes(entry[_FILTER.size :]))
-        if info >> 16 == PRIORITY and _OPTIONS in values:
-            options = dict(attributes(values[_OPTIONS]))
-            if _BPF_ACT in options:
-                action = dict(attributes(dict(attributes(options[_BPF_ACT]))[_FIRST_ACTION]))
-                parameters = dict(attributes(action[_OPTIONS]))[_MIRRED_PARMS]
-                return int(_MIRRED.unpack_from(parameters)[6]) or -1
+    for entry in found:
+        if entry.priority == PRIORITY and _BPF_ACT in entry.options:
+            return redirected_to(entry.options[_BPF_ACT]) or -1
     return 0
 
 
 def _take(index: int, side: int, out: int, leaving: bool, program: bytes) -> bytes:
     how = _EGRESS_REDIR if leaving else _INGRESS_REDIR
-    mirred = _attribute(_MIRRED_PARMS, _MIRRED.pack(0, 0, _STOLEN, 0, 0, how, out))
-    action = _attribute(_KIND, b"mirred\0") + _attribute(_OPTIONS, mirred)
+    mirred = attribute(TCA_MIRRED_PARMS, MIRRED.pack(0, 0, _STOLEN, 0, 0, how, out))
+    action = attribute(TCA_KIND, b"mirred\0") + attribute(TCA_OPTIONS, mirred)
     options = (
-        _attribute(_BPF_ACT, _attribute(_FIRST_ACTION, action))
-        + _attribute(_BPF_OPS_LEN, struct.pack("=H", len(program) // _INSTRUCTION.size))
-        + _attribute(_BPF_OPS, program)
+        attribute(_BPF_ACT, attribute(_FIRST_ACTION, action))
+        + attribute(_BPF_OPS_LEN, struct.pack("=H", len(program) // _INSTRUCTION.size))
+        + attribute(_BPF_OPS, program)
     )
-    return _request(_RTM_NEWTFILTER, _NEW, index, side, _attribute(_KIND, b"bpf\0") + _attribute(_OPTIONS, options))
-
-
-def _request(kind: int, flags: int, index: int, side: int, body: bytes) -> bytes:
-    tail = _FILTER.pack(0, index, 0, side, _INFO) + body
-    return _HEADER.pack(_HEADER.size + len(tail), kind, flags, 0, 0) + tail
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+    body = attribute(TCA_KIND, b"bpf\0") + attribute(TCA_OPTIONS, options)
+    flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
+    return message(RTM_NEWTFILTER, flags, TC_MESSAGE.pack(0, index, 0, side, _INFO) + body)

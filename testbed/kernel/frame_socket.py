@@ -16,19 +16,20 @@ from typing import Final
 from protocols.core.firmware import Buffer
 from testbed.engine.failures import HEADER, too_long
 from testbed.kernel.carrier import DOWN, has_carrier
+from testbed.kernel.packet_options import (
+    PACKET_IGNORE_OUTGOING,
+    SO_TIMESTAMPNS,
+    SOL_PACKET,
+    set_buffers,
+    take_statistics,
+)
 from testbed.kernel.packet_socket import HEADROOM
 
 BUFFER: Final = 8 << 20
 """Bytes of frames, with the kernel's overhead for each, that may wait while a program computes."""
 
-_SOL_PACKET: Final = 263
-_PACKET_STATISTICS: Final = 6
-_PACKET_IGNORE_OUTGOING: Final = 23
-_FORCED: Final = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}  # SO_SNDBUFFORCE, SO_RCVBUFFORCE
-_SO_TIMESTAMPNS: Final = 35
 _TIMESPEC: Final = struct.Struct("qq")
 _STAMP_ROOM: Final = socket.CMSG_SPACE(_TIMESPEC.size)
-_COUNTS: Final = struct.Struct("II")  # struct tpacket_stats: frames, of which dropped
 
 
 class FrameSocket:
@@ -52,12 +53,8 @@ class FrameSocket:
         """Frames that the kernel dropped because nobody read in time, up to the last `look`."""
         self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
         try:
-            for usual, forced in _FORCED.items():
-                try:
-                    self.socket.setsockopt(socket.SOL_SOCKET, forced, buffer)
-                except PermissionError:  # without root the machine's limit holds
-                    self.socket.setsockopt(socket.SOL_SOCKET, usual, buffer)
-            self.socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
+            set_buffers(self.socket, buffer, socket.SO_SNDBUF, socket.SO_RCVBUF)
+            self.socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
             self.socket.bind((device, ethertype))
         except BaseException:
             self.socket.close()
@@ -105,7 +102,7 @@ class FrameSocket:
 
     def stamp(self) -> None:
         """Let the kernel stamp each frame with its time of arrival: `stamped`."""
-        self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def stamped(self) -> list[tuple[int, bytes]]:
         """Receive all frames that wait, each with its time of arrival in nanoseconds of the monotonic clock."""
@@ -125,7 +122,6 @@ class FrameSocket:
 
     def look(self) -> None:
         """Update the counts."""
-        counts = self.socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _COUNTS.size)
-        received, dropped = _COUNTS.unpack(counts)  # reading resets the kernel's counts to 0
+        received, dropped = take_statistics(self.socket)
         self.taken += received - dropped
         self.dropped += dropped

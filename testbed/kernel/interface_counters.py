@@ -16,19 +16,24 @@ from typing import Final, NamedTuple
 
 from testbed.kernel import namespaces
 from testbed.kernel.children import in_child
-from testbed.kernel.netlink import RouteSocket, attributes
+from testbed.kernel.netlink import (
+    RTM_GETQDISC,
+    TC_H_ROOT,
+    TC_MESSAGE,
+    TCA_STATS2,
+    TCA_STATS_QUEUE,
+    RouteSocket,
+    attributes,
+    nested,
+)
 from testbed.kernel.rtnl_monitor import Monitor
 from testbed.kernel.setns import enter_keeper
 
-_HEADER = struct.Struct("=IHHII")
 _STATS_MESSAGE = struct.Struct("=BxHII")  # struct if_stats_msg: family, padding, index, which tables
 _LINK_64 = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
-_QDISC = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
 _QUEUE = struct.Struct("=5I")  # qlen, backlog, drops, requeues, overlimits
-_RTM_GETSTATS, _RTM_GETQDISC = 94, 38
-_DUMP: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_RTM_GETSTATS: Final = 94
 _IFLA_STATS_LINK_64: Final = 1
-_TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
 
 
 class Counted(NamedTuple):
@@ -46,7 +51,7 @@ def counted(route: RouteSocket) -> dict[int, Counted]:
     """Read the counters by interface index."""
     body = _STATS_MESSAGE.pack(0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))
     counters = {}
-    for entry in route.dump(_HEADER.pack(_HEADER.size + len(body), _RTM_GETSTATS, _DUMP, 1, 0) + body):
+    for entry in route.dump(_RTM_GETSTATS, body):
         _, _, index, _ = _STATS_MESSAGE.unpack_from(entry)
         for kind, value in attributes(entry[_STATS_MESSAGE.size :]):
             if kind == _IFLA_STATS_LINK_64:
@@ -57,17 +62,12 @@ def counted(route: RouteSocket) -> dict[int, Counted]:
 
 def queue_drops(route: RouteSocket) -> Mapping[int, int]:
     """Read by interface index the frames that its queueing disciplines have dropped: queue overflows and netem's losses."""
-    body = _QDISC.pack(0, 0, 0, 0, 0)
     drops: dict[int, int] = {}
-    for entry in route.dump(_HEADER.pack(_HEADER.size + len(body), _RTM_GETQDISC, _DUMP, 1, 0) + body):
-        _, index, _, parent, _ = _QDISC.unpack_from(entry)
-        if parent != 0xFFFF_FFFF:  # TC_H_ROOT: a discipline counts what those below it drop
-            continue
-        for kind, value in attributes(entry[_QDISC.size :]):
-            if kind == _TCA_STATS2:
-                for part, numbers in attributes(value):
-                    if part == _TCA_STATS_QUEUE:
-                        drops[index] = drops.get(index, 0) + _QUEUE.unpack_from(numbers)[2]
+    for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)):
+        _, index, _, parent, _ = TC_MESSAGE.unpack_from(entry)
+        numbers = nested(entry[TC_MESSAGE.size :], TCA_STATS2, TCA_STATS_QUEUE)
+        if parent == TC_H_ROOT and numbers is not None:  # a discipline counts what those below it drop
+            drops[index] = drops.get(index, 0) + _QUEUE.unpack_from(numbers)[2]
     return drops
 
 

@@ -33,8 +33,25 @@ from testbed.kernel import bpf, syscalls, userns
 from testbed.kernel.children import in_child
 from testbed.kernel.flow_program import WORD, FlowKey, GuardedField
 from testbed.kernel.loss_program import COUNTERS, Losses, loss_program
-from testbed.kernel.netlink import RequestError, RouteSocket, attributes
-from testbed.kernel.rtnl_dump import NLM_F_REQUEST_DUMP, RTM_GETTFILTER, TC_H_CLSACT_INGRESS, TCA_KIND, TCA_OPTIONS
+from testbed.kernel.netlink import (
+    DECIDING,
+    ETH_P_ALL,
+    NLM_F_CREATE,
+    NLM_F_REPLACE,
+    NLM_F_REQUEST,
+    RTM_DELTFILTER,
+    RTM_NEWTFILTER,
+    TC_H_CLSACT_INGRESS,
+    TC_MESSAGE,
+    TCA_KIND,
+    TCA_OPTIONS,
+    RequestError,
+    RouteSocket,
+    attribute,
+    filters,
+    message,
+    text,
+)
 from testbed.spec.layout import Impairment
 from testbed.spec.losses import parse_pattern
 
@@ -52,11 +69,7 @@ _PROGRAM: Final = "testbed_loss"
 _VERSION: Final = 1
 """Version of the program: one that decides or counts otherwise is another classifier."""
 
-_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
-_FILTER: Final = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
 _HANDLE: Final = 1
-_RTM_NEWTFILTER, _RTM_DELTFILTER = 44, 45
-_REQUEST, _REPLACE, _CREATE = 0x1, 0x100, 0x400  # NLM_F_*
 _FD, _NAME, _FLAGS, _ID = 6, 7, 8, 11  # TCA_BPF_*: the kernel's include/uapi/linux/pkt_cls.h
 _DIRECT_ACTION: Final = 1
 _U32: Final = struct.Struct("=I")
@@ -221,28 +234,23 @@ def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MAX_FLOWS
 
 def attach(index: int, classifier: Classifier) -> bytes:
     """Encode the request that hooks a classifier in, in place of the present one; the interface must have clsact."""
-    options = _attribute(_FD, _U32.pack(classifier.program.descriptor))
-    options += _attribute(_NAME, classifier.name.encode() + b"\0")
-    options += _attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
-    body = _attribute(TCA_KIND, b"bpf\0") + _attribute(TCA_OPTIONS, options)
-    return _request(_RTM_NEWTFILTER, _REQUEST | _CREATE | _REPLACE, index, body)
+    options = attribute(_FD, _U32.pack(classifier.program.descriptor))
+    options += attribute(_NAME, classifier.name.encode() + b"\0")
+    options += attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
+    flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
+    return message(RTM_NEWTFILTER, flags, _filter(index) + attribute(TCA_OPTIONS, options))
 
 
 def detach(index: int) -> bytes:
     """Encode the request that removes the classifier and its counts. ENOENT where there is none."""
-    return _request(_RTM_DELTFILTER, _REQUEST, index, _attribute(TCA_KIND, b"bpf\0"))
+    return message(RTM_DELTFILTER, NLM_F_REQUEST, _filter(index))
 
 
 def attached(route: RouteSocket, index: int) -> Attached | None:
     """Return the classifier on an interface's ingress hook. route: of the interface's namespace."""
-    request = _HEADER.pack(_HEADER.size + _FILTER.size, RTM_GETTFILTER, NLM_F_REQUEST_DUMP, 1, 0)
-    for entry in route.dump(request + _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
-        values = dict(attributes(entry[_FILTER.size :]))
-        if TCA_OPTIONS not in values or _text(values[TCA_KIND]) != "bpf":
-            continue
-        options = dict(attributes(values[TCA_OPTIONS]))
-        if _ID in options and _NAME in options and _text(options[_NAME]).split(" ")[0] == _PREFIX:
-            return Attached(_text(options[_NAME]), _U32.unpack(options[_ID])[0])
+    for _, _, kind, options in filters(route, index, TC_H_CLSACT_INGRESS):
+        if kind == "bpf" and _ID in options and _NAME in options and text(options[_NAME]).split(" ")[0] == _PREFIX:
+            return Attached(text(options[_NAME]), _U32.unpack(options[_ID])[0])
     return None
 
 
@@ -372,17 +380,6 @@ def _number(entry: bytes) -> int:
     return int(number)
 
 
-def _request(kind: int, flags: int, index: int, body: bytes) -> bytes:
-    from testbed.kernel import netlink_messages  # only who changes something pays for importing pyroute2
-
-    info = netlink_messages.DECIDING << 16 | netlink_messages.ETH_P_ALL
-    tail = _FILTER.pack(0, index, _HANDLE, TC_H_CLSACT_INGRESS, info) + body
-    return _HEADER.pack(_HEADER.size + len(tail), kind, flags, 0, 0) + tail
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def _text(value: memoryview) -> str:
-    return bytes(value).rstrip(b"\0").decode(errors="replace")
+def _filter(index: int) -> bytes:
+    info = DECIDING << 16 | ETH_P_ALL
+    return TC_MESSAGE.pack(0, index, _HANDLE, TC_H_CLSACT_INGRESS, info) + attribute(TCA_KIND, b"bpf\0")

@@ -70,6 +70,23 @@ def staying() -> Iterator[None]:
         os.close(here)
 
 
+def enter(path: str) -> None:
+    """Move the calling thread into the network namespace at this path. OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syscalls.setns(handle, syscalls.CLONE_NEWNET)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def inside(path: str) -> Iterator[None]:
+    """Be in the network namespace at this path. OSError."""
+    with staying():
+        enter(path)
+        yield
+
+
 def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
     """Make a namespace and stay in it (call within `staying`): settings written, loopback up with `alias`.
 

@@ -10,24 +10,33 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from testbed.kernel.changes import announce
 
+# Constants have the names of the kernel's headers.
 SOL_NETLINK = 270
-NETLINK_CAP_ACK = 10
-NETLINK_EXT_ACK = 11
-NETLINK_GET_STRICT_CHK = 12
-
-NLMSG_ERROR = 2
-NLMSG_DONE = 3
-NLM_F_ACK = 0x4
-NLM_F_DUMP_INTR = 0x10
-NLM_F_CAPPED = 0x100
-NLM_F_ACK_TLVS = 0x200
+NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 10, 11, 12
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP_INTR, NLM_F_DUMP = 0x1, 0x4, 0x10, 0x300
+NLM_F_CAPPED, NLM_F_ACK_TLVS = 0x100, 0x200  # of an error
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400  # of a request
 NLMSGERR_ATTR_MSG = 1
-
+RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
+TC_H_ROOT, TC_H_CLSACT = 0xFFFF_FFFF, 0xFFFF_FFF1
+TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS = 0xFFFF_FFF2, 0xFFFF_FFF3
+TCA_KIND, TCA_OPTIONS, TCA_STATS2, TCA_STAB = 1, 2, 7, 8  # TCA_ACT_KIND and TCA_ACT_OPTIONS alike
+TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 1, 3, 8
+TCA_MIRRED_PARMS = 2
+ETH_P_ALL = socket.htons(0x0003)
+# Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
+# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
+DECIDING, STAGING, JOINING = 2, 3, 4
+TC_MESSAGE = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
+MIRRED = struct.Struct("=IIiiiiI")  # struct tc_mirred: index, capab, action, refcnt, bindcnt, eaction, ifindex
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ERROR = struct.Struct("=i")
 _ATTRIBUTE = struct.Struct("=HH")
@@ -123,8 +132,9 @@ class RouteSocket:
             raise RequestError([_refusal(0, -code, flags, body)])
         raise OSError(errno.EBADMSG, "netlink: an empty answer")
 
-    def dump(self, request: bytes) -> list[memoryview]:
-        """Request a table; return the bodies (after the netlink header) of all its entries."""
+    def dump(self, table: int, fields: bytes) -> list[memoryview]:
+        """Request a table (RTM_GET*); return the bodies (after the netlink header) of all its entries."""
+        request = message(table, NLM_F_REQUEST | NLM_F_DUMP, fields, sequence=1)
         while True:
             self._socket.send(request)
             entries: list[memoryview] = []
@@ -143,6 +153,16 @@ class RouteSocket:
                         entries.append(body)
             if not interrupted:  # otherwise the table changed under the dump: ask again
                 return entries
+
+
+def message(kind: int, flags: int, body: bytes, sequence: int = 0) -> bytes:
+    """Encode a request. body: the message behind the netlink header."""
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    """Encode an attribute, padded to words."""
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int, memoryview]]:
@@ -167,9 +187,50 @@ def attributes(view: memoryview) -> Iterator[tuple[int, memoryview]]:
         offset += (length + 3) & ~3
 
 
+def nested(view: memoryview, *path: int) -> memoryview | None:
+    """Return the payload of an attribute within attributes, None where it is missing. path: the types, outermost first."""
+    for kind in path:
+        found = dict(attributes(view)).get(kind)
+        if found is None:
+            return None
+        view = found
+    return view
+
+
+def text(value: memoryview) -> str:
+    """Decode the payload of a text attribute."""
+    return bytes(value).rstrip(b"\0").decode(errors="replace")
+
+
+class Filter(NamedTuple):
+    """A filter of an interface's hook. options: attributes of its kind, by type."""
+
+    handle: int
+    priority: int
+    kind: str
+    options: Mapping[int, memoryview]
+
+
+def filters(route: RouteSocket, index: int, side: int, info: int = 0) -> list[Filter]:
+    """Read the filters on a side of an interface's hook (TC_H_CLSACT_*). info: restricts the dump to a priority."""
+    found = []
+    for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, info)):
+        _, _, handle, _, told = TC_MESSAGE.unpack_from(entry)
+        values = dict(attributes(entry[TC_MESSAGE.size :]))
+        options = dict(attributes(values[TCA_OPTIONS])) if TCA_OPTIONS in values else {}
+        found.append(Filter(handle, told >> 16, text(values[TCA_KIND]), options))
+    return found
+
+
+def redirected_to(actions: memoryview) -> int | None:
+    """Return the interface to which a filter's first action redirects: 0 when that is gone, None for another action."""
+    parameters = nested(actions, 1, TCA_OPTIONS, TCA_MIRRED_PARMS)
+    return None if parameters is None else int(MIRRED.unpack_from(parameters)[6])
+
+
 def _refusal(position: int, code: int, flags: int, body: memoryview) -> Refusal:
-    message = _extended_message(flags, body)
-    return Refusal(position, code, f"{os.strerror(code)} ({message})" if message else os.strerror(code))
+    said = _extended_message(flags, body)
+    return Refusal(position, code, f"{os.strerror(code)} ({said})" if said else os.strerror(code))
 
 
 def _extended_message(flags: int, body: memoryview) -> str:
@@ -182,5 +243,5 @@ def _extended_message(flags: int, body: memoryview) -> str:
         offset = _ERROR.size + ((length + 3) & ~3)
     for kind, value in attributes(body[offset:]):
         if kind == NLMSGERR_ATTR_MSG:
-            return bytes(value).rstrip(b"\0").decode(errors="replace")
+            return text(value)
     return ""

@@ -6,8 +6,6 @@ are given as open file descriptors. Constants have the names of the kernel's hea
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,7 +14,28 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Mtu, Text, shaped
+from testbed.kernel.netlink import (
+    ETH_P_ALL,
+    JOINING,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    NLM_F_REQUEST,
+    RTM_DELQDISC,
+    RTM_DELTFILTER,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    STAGING,
+    TC_H_CLSACT,
+    TC_H_CLSACT_EGRESS,
+    TC_H_CLSACT_INGRESS,
+    TC_H_ROOT,
+    TC_MESSAGE,
+    TCA_KIND,
+    attribute,
+    message,
+)
+from testbed.kernel.shapes import U32, Fixed, Ip, Mac, Message, Mtu, Text, shaped
 
 if TYPE_CHECKING:
     from pyroute2.netlink.rtnl.tcmsg import tcmsg
@@ -25,10 +44,6 @@ RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
 RTM_NEWROUTE, RTM_DELROUTE = 24, 25
 RTM_NEWNEIGH, RTM_DELNEIGH = 28, 29
-RTM_NEWQDISC, RTM_DELQDISC = 36, 37
-RTM_NEWTFILTER, RTM_DELTFILTER = 44, 45
-
-NLM_F_REQUEST, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x1, 0x100, 0x200, 0x400
 CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 
 AF_INET, AF_BRIDGE, AF_INET6 = 2, 7, 10
@@ -36,19 +51,11 @@ IFF_UP = 1
 IFA_F_NODAD = 0x02
 NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
-TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF3, 0xFFFF_FFFF
-ETH_P_ALL = socket.htons(0x0003)
-TCA_KIND = 1
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
 _ALL, _NONE = ("0x0/0x0+0",), ("0x0/0x1+0", "0x1/0x1+0")  # keys of u32 that match every frame, and no frame
 _ANY_CLASS = 0x0001_0001  # a hook has no classes: a filter without an action needs one to match
 
-_CLSACT_KIND = b"clsact\0"
-_CLSACT = struct.Struct("=IHHII BxxxiIII HH8s")  # struct nlmsghdr, struct tcmsg, one attribute with its padding
-
-# Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
-# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
-DECIDING, STAGING, JOINING = 2, 3, 4
+_CLSACT = attribute(TCA_KIND, b"clsact\0")
 
 # In u32's first table of a hook: what matches nothing, and a redirection beside it.
 _STANDING_BY, PREPARED = 0x8000_0900, 0x8000_0801
@@ -248,7 +255,16 @@ def remove_forwarding(port: U32, mac: Mac) -> Message:
     return _forwarding(RTM_DELNEIGH, 0, port, mac)
 
 
-def _address(kind: int, flags: int, family: int, index: int, prefix: int, address: str) -> Message:
+# Adding an address that the interface has already changes nothing.
+_ADD = NLM_F_CREATE | NLM_F_REPLACE
+
+
+def _family(address: str) -> int:
+    return AF_INET6 if ":" in address else AF_INET
+
+
+def _address(kind: int, flags: int, index: int, prefix: int, address: str) -> Message:
+    family = _family(address)
     # IPv6 duplicate-address detection would keep the address unusable for a second, and the plan has no duplicates.
     fields = {
         "family": family,
@@ -260,33 +276,19 @@ def _address(kind: int, flags: int, family: int, index: int, prefix: int, addres
     return _message(ifaddrmsg, kind, flags, fields, [(attribute, address)])
 
 
-# Adding an address that the interface has already changes nothing.
-_ADD = NLM_F_CREATE | NLM_F_REPLACE
+@shaped
+def add_ip(index: U32, address: Ip, prefix: Fixed) -> Message:
+    return _address(RTM_NEWADDR, _ADD, index, prefix, address)
 
 
 @shaped
-def add_ip4(index: U32, address: Ip4, prefix: Fixed) -> Message:
-    return _address(RTM_NEWADDR, _ADD, AF_INET, index, prefix, address)
+def remove_ip(index: U32, address: Ip, prefix: Fixed) -> Message:
+    return _address(RTM_DELADDR, 0, index, prefix, address)
 
 
-@shaped
-def add_ip6(index: U32, address: Ip6, prefix: Fixed) -> Message:
-    return _address(RTM_NEWADDR, _ADD, AF_INET6, index, prefix, address)
-
-
-@shaped
-def remove_ip4(index: U32, address: Ip4, prefix: Fixed) -> Message:
-    return _address(RTM_DELADDR, 0, AF_INET, index, prefix, address)
-
-
-@shaped
-def remove_ip6(index: U32, address: Ip6, prefix: Fixed) -> Message:
-    return _address(RTM_DELADDR, 0, AF_INET6, index, prefix, address)
-
-
-def _route(kind: int, flags: int, family: int, network: str, prefix: int, gateway: str) -> Message:
+def _route(kind: int, flags: int, network: str, prefix: int, gateway: str) -> Message:
     fields = {
-        "family": family,
+        "family": _family(network),
         "dst_len": prefix,
         "table": RT_TABLE_MAIN,
         "proto": RTPROT_STATIC,
@@ -297,23 +299,13 @@ def _route(kind: int, flags: int, family: int, network: str, prefix: int, gatewa
 
 
 @shaped
-def add_route4(network: Ip4, prefix: Fixed, gateway: Ip4) -> Message:
-    return _route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, AF_INET, network, prefix, gateway)
+def add_ip_route(network: Ip, prefix: Fixed, gateway: Ip) -> Message:
+    return _route(RTM_NEWROUTE, _ADD, network, prefix, gateway)
 
 
 @shaped
-def add_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
-    return _route(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, AF_INET6, network, prefix, gateway)
-
-
-@shaped
-def remove_route4(network: Ip4, prefix: Fixed, gateway: Ip4) -> Message:
-    return _route(RTM_DELROUTE, 0, AF_INET, network, prefix, gateway)
-
-
-@shaped
-def remove_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
-    return _route(RTM_DELROUTE, 0, AF_INET6, network, prefix, gateway)
+def remove_ip_route(network: Ip, prefix: Fixed, gateway: Ip) -> Message:
+    return _route(RTM_DELROUTE, 0, network, prefix, gateway)
 
 
 def add_clsact(index: int) -> bytes:
@@ -397,8 +389,7 @@ def remove_clsact(index: int) -> bytes:
 
 def _clsact(kind: int, flags: int, index: int) -> bytes:
     """Pack a request about an interface's hook: every cable at a switch gets one, impaired or not."""
-    header = (_CLSACT.size, kind, flags, 0, 0)
-    return _CLSACT.pack(*header, 0, index, 0xFFFF_0000, TC_H_CLSACT, 0, len(_CLSACT_KIND) + 4, TCA_KIND, _CLSACT_KIND)
+    return message(kind, flags, TC_MESSAGE.pack(0, index, 0xFFFF_0000, TC_H_CLSACT, 0) + _CLSACT)
 
 
 def add_qdisc(index: int, kind: str) -> bytes:
@@ -416,23 +407,24 @@ def remove_qdisc(index: U32) -> Message:
     return _tc_message(RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
 
 
+def _split(network: str) -> tuple[str, int]:
+    address, _, prefix = network.partition("/")
+    return address, int(prefix)
+
+
 def add_address(index: int, address: str) -> bytes:
     """Add an address, written with its prefix length (``10.0.0.1/16``), to an interface."""
-    text, _, prefix = address.partition("/")
-    return (add_ip6 if ":" in text else add_ip4)(index, text, int(prefix))
+    return add_ip(index, *_split(address))
 
 
 def remove_address(index: int, address: str) -> bytes:
-    text, _, prefix = address.partition("/")
-    return (remove_ip6 if ":" in text else remove_ip4)(index, text, int(prefix))
+    return remove_ip(index, *_split(address))
 
 
 def add_route(destination: str, gateway: str) -> bytes:
     """Add a static route to a network, written ``10.1.0.0/16``, by a gateway."""
-    network, _, prefix = destination.partition("/")
-    return (add_route6 if ":" in network else add_route4)(network, int(prefix), gateway)
+    return add_ip_route(*_split(destination), gateway)
 
 
 def remove_route(destination: str, gateway: str) -> bytes:
-    network, _, prefix = destination.partition("/")
-    return (remove_route6 if ":" in network else remove_route4)(network, int(prefix), gateway)
+    return remove_ip_route(*_split(destination), gateway)

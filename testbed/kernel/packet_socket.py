@@ -25,8 +25,20 @@ from typing import Final
 
 from testbed.kernel import gso
 from testbed.kernel.carrier import DOWN, has_carrier
-from testbed.kernel.diversion import filter_option, mark_program
+from testbed.kernel.diversion import mark_program
 from testbed.kernel.gso import FINISHED, GsoFrame
+from testbed.kernel.packet_options import (
+    ETH_P_ALL,
+    PACKET_AUXDATA,
+    PACKET_IGNORE_OUTGOING,
+    PACKET_VNET_HDR,
+    SO_MARK,
+    SO_TIMESTAMPNS,
+    SOL_PACKET,
+    attach_filter,
+    set_buffers,
+    take_statistics,
+)
 
 BATCH: Final = 64
 """Frames per system call."""
@@ -42,17 +54,6 @@ LARGEST: Final = 65_535 + HEADROOM
 """Bytes of a frame on an interface with the largest MTU."""
 
 _SIOCGIFMTU: Final = 0x8921
-_SOL_PACKET: Final = 263
-_PACKET_STATISTICS: Final = 6
-_PACKET_AUXDATA: Final = 8
-_PACKET_VNET_HDR: Final = 15
-_PACKET_IGNORE_OUTGOING: Final = 23
-_SO_SNDBUFFORCE: Final = 32
-_SO_RCVBUFFORCE: Final = 33
-_SO_TIMESTAMPNS: Final = 35
-_ETH_P_ALL: Final = 3
-_SO_ATTACH_FILTER: Final = 26
-_SO_MARK: Final = 36
 _NOBODYS: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
 _DESTINATION: Final = struct.Struct("=HHi12x")  # struct sockaddr_ll: family, protocol (the frame's own), index
 _FRONT: Final = gso.HEADER.size  # bytes before each frame
@@ -73,8 +74,6 @@ _MESSAGE: Final = struct.Struct("QI4xQQQQi4xI4x")  # struct mmsghdr: msghdr (nam
 _LENGTH: Final = struct.Struct("56xI4x")
 # Control data, in the order in which packet_recvmsg writes it: SCM_TIMESTAMPNS, then struct tpacket_auxdata.
 _CONTROL: Final = struct.Struct("16xqq16xI12xHH4x")
-_STATISTICS: Final = struct.Struct("II")
-
 _NANOSECONDS: Final = 1_000_000_000
 _AT_ONCE: Final = 2_000  # ns; two readings of the monotonic clock with another clock's between them take a tenth of it
 _ATTEMPTS: Final = 20
@@ -179,27 +178,19 @@ class PacketSocket:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
         self.statistics = Statistics()
         try:
-            for forced, usual in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
-                try:
-                    self._socket.setsockopt(socket.SOL_SOCKET, forced, buffer)
-                except PermissionError:  # without root the machine's limit holds
-                    self._socket.setsockopt(socket.SOL_SOCKET, usual, buffer)
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            set_buffers(self._socket, buffer, socket.SO_RCVBUF, socket.SO_SNDBUF)
+            self._socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+            self._socket.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+            self._socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             if mark:
-                self._mark(mark)
-            self._socket.bind((device, _ETH_P_ALL))
+                attach_filter(self._socket, mark_program(mark, marked=0, others=0xFFFF_FFFF))
+                self._socket.setsockopt(socket.SOL_SOCKET, SO_MARK, mark)
+            self._socket.bind((device, ETH_P_ALL))
             self._longest = self._mtu() + HEADROOM
         except BaseException:
             self._socket.close()
             raise
-
-    def _mark(self, mark: int) -> None:
-        program, _kept = filter_option(mark_program(mark, marked=0, others=0xFFFF_FFFF))
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_MARK, mark)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -352,6 +343,5 @@ class PacketSocket:
 
     def look(self) -> Statistics:
         """Update the statistics and return them."""
-        _, dropped = _STATISTICS.unpack(self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size))
-        self.statistics.overrun += dropped  # reading resets the kernel's count to 0
+        self.statistics.overrun += take_statistics(self._socket)[1]
         return self.statistics

@@ -16,7 +16,7 @@ import sys
 from typing import Final
 
 from testbed.errors import TestbedError
-from testbed.kernel import syscalls
+from testbed.kernel import namespaces
 from testbed.kernel.setns import enter_keeper
 
 _PIECE: Final = 65536  # bytes copied at once
@@ -30,17 +30,8 @@ def reach(namespace: str, port: int, keeper: int = 0) -> socket.socket:
     """
     if keeper:
         return _handed_over(command(namespace, port, keeper))
-    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        there = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            syscalls.setns(there, syscalls.CLONE_NEWNET)
-            return socket.create_connection(("127.0.0.1", port))
-        finally:
-            os.close(there)
-            syscalls.setns(here, syscalls.CLONE_NEWNET)
-    finally:
-        os.close(here)
+    with namespaces.inside(namespace):
+        return socket.create_connection(("127.0.0.1", port))
 
 
 def command(namespace: str, port: int, keeper: int) -> list[str]:

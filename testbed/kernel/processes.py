@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,23 +54,23 @@ def pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
-def _start_time(pid: int) -> int:
-    """Read when a process started, in clock ticks after boot; -1 when it does not run."""
-    fields = _stat(pid)
-    return int(fields[19]) if fields and fields[0] not in "ZX" else -1
-
-
 def _stat(pid: int) -> list[str]:
-    """Read the fields behind the name in a process's stat; empty when there is no such process."""
+    """Read the fields of a process from its state on (proc_pid_stat(5)); those of a dead one where it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return []
+        return ["X", "0"]
+
+
+def _start_time(pid: int) -> int:
+    """Read when a process started, in clock ticks after boot; -1 when it does not run."""
+    fields = _stat(pid)
+    return -1 if fields[0] in "ZX" else int(fields[19])
 
 
 def state_of(pid: int) -> str:
-    """Return a process's state as in proc(5): "T" is stopped, "Z" a zombie; empty when there is no such process."""
-    return next(iter(_stat(pid)), "")
+    """Return a process's state as in proc(5): "T" is stopped, "Z" a zombie, "X" is gone."""
+    return _stat(pid)[0]
 
 
 _EXITING = 0x4  # PF_EXITING
@@ -79,7 +79,7 @@ _EXITING = 0x4  # PF_EXITING
 def is_ending(pid: int) -> bool:
     """Whether a process has ended or is exiting: it closes its descriptors, and its parent has not waited for it yet."""
     fields = _stat(pid)
-    return not fields or fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
+    return fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def identity(pid: int = 0) -> Identity:
@@ -97,13 +97,6 @@ def network_namespace_of(pid: int) -> int:
     """Return the inode of a process's network namespace; 0 when it is gone or we may not read it."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
-    except OSError:
-        return 0
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
 
@@ -184,7 +177,7 @@ class Inhabitants:
 def _with_descendants(found: set[int], pids: set[int]) -> set[int]:
     if not found:
         return found
-    parents = {pid: _parent(pid) for pid in pids}
+    parents = {pid: int(_stat(pid)[1]) for pid in pids}
     grown = set(found)
     while more := {pid for pid in pids if parents[pid] in grown} - grown:
         grown |= more
@@ -241,11 +234,9 @@ def wait_for_end(handle: int, seconds: float | None = None) -> bool:
 def wait_until_gone(process: Identity) -> None:
     """Wait for the end of a process that is about to end by itself."""
     if process.alive:
-        with contextlib.suppress(ProcessLookupError):
-            handle = os.pidfd_open(process.pid)
+        with contextlib.suppress(ProcessLookupError), _handle(process.pid) as handle:
             if process.alive:
                 wait_for_end(handle)
-            os.close(handle)
     if process.here:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)  # where it is our own child
@@ -255,27 +246,29 @@ def end(process: Identity) -> None:
     """Kill one process, if it still runs, and wait until it has ended."""
     if not process.alive:
         return
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(process.pid)
-        try:
-            if process.alive:  # the number still means the same process now that we hold it
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-                announce(f"SIGKILL {process.pid}")
-                wait_for_end(handle)
-        finally:
-            os.close(handle)
+    with contextlib.suppress(ProcessLookupError), _handle(process.pid) as handle:
+        if process.alive:  # the number still means the same process now that we hold it
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            announce(f"SIGKILL {process.pid}")
+            wait_for_end(handle)
     with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, 0)  # where it is our own child
 
 
+@contextlib.contextmanager
+def _handle(pid: int) -> Iterator[int]:
+    """Hold a pidfd. ProcessLookupError."""
+    handle = os.pidfd_open(pid)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        handle = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-            announce(f"SIGKILL {pid}")
-        finally:
-            os.close(handle)
+    with contextlib.suppress(ProcessLookupError), _handle(pid) as handle:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        announce(f"SIGKILL {pid}")
 
 
 def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: float) -> None:

@@ -12,31 +12,40 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from testbed.kernel import diversion, offloads
+from testbed.kernel import diversion, offloads, qdiscs
 from testbed.kernel.diversion import Diversion
-from testbed.kernel.netlink import RequestError, RouteSocket, attributes
+from testbed.kernel.netlink import (
+    JOINING,
+    NLM_F_REQUEST,
+    RTM_GETQDISC,
+    STAGING,
+    TC_H_CLSACT,
+    TC_H_CLSACT_EGRESS,
+    TC_H_CLSACT_INGRESS,
+    TC_MESSAGE,
+    RequestError,
+    RouteSocket,
+    attribute,
+    attributes,
+    filters,
+    message,
+    redirected_to,
+    text,
+)
 from testbed.kernel.offloads import Offloads
+from testbed.kernel.qdiscs import Qdisc
 
-if TYPE_CHECKING:
-    from testbed.kernel.qdiscs import Qdisc  # which imports pyroute2
-
-_HEADER = struct.Struct("=IHHII")
-_ATTRIBUTE = struct.Struct("=HH")
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, protocol, scope, type, flags
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
-_FILTER = struct.Struct("=BxxxiIII")  # family, index, handle, parent, info
-_MIRRED = struct.Struct("=IIiiiiI")  # index, capab, action, refcnt, bindcnt, eaction, ifindex
 _U32 = struct.Struct("=I")
 _STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
 _OTHERHOST = struct.Struct("=Q")  # rx_otherhost_dropped, behind 24 others; since 5.19
 _OTHERHOST_AT = 24 * 8
 
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH = 18, 22, 26, 30
-NLM_F_REQUEST, NLM_F_REQUEST_DUMP = 0x1, 0x301
 IFLA_ADDRESS, IFLA_IFNAME, IFLA_MTU, IFLA_LINK, IFLA_MASTER = 1, 3, 4, 5, 10
 IFLA_OPERSTATE, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_STATS64 = 16, 18, 20, 23
 IFLA_INFO_KIND, IFLA_INFO_SLAVE_DATA = 1, 5
@@ -47,10 +56,8 @@ NDA_LLADDR, NDA_MASTER = 2, 9
 IFF_UP, IF_OPER_UP = 1, 6
 NUD_NOARP = 0x40
 RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
-RTM_GETQDISC, RTM_GETTFILTER = 38, 46
 _TC_U32_NODE = 0xFFF  # of a filter's handle: its number in its table
-TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF3
-TCA_KIND, TCA_OPTIONS, TCA_U32_ACT, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 1, 2, 7, 2, 2
+TCA_U32_ACT = 7
 RT_SCOPE_LINK = 253
 
 
@@ -130,10 +137,6 @@ class Interface:
     sends: bool = True
 
 
-def _text(value: memoryview) -> str:
-    return bytes(value).rstrip(b"\0").decode(errors="replace")
-
-
 def _mac(value: memoryview) -> str:
     return bytes(value).hex(":")
 
@@ -142,28 +145,21 @@ def _ip(value: memoryview) -> str:
     return socket.inet_ntop(socket.AF_INET if len(value) == 4 else socket.AF_INET6, value)
 
 
-def _dump(route: RouteSocket, kind: int, body: bytes) -> list[memoryview]:
-    return route.dump(_HEADER.pack(_HEADER.size + len(body), kind, NLM_F_REQUEST_DUMP, 1, 0) + body)
-
-
 def interfaces(route: RouteSocket) -> list[Interface]:
     """List all interfaces of the namespace in the order of their indexes."""
-    return [_interface(entry) for entry in _dump(route, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0))]
+    return [_interface(entry) for entry in route.dump(RTM_GETLINK, bytes(_LINK.size))]
 
 
 def interface(route: RouteSocket, index: int) -> Interface:
     """Read one interface of the namespace. RequestError when there is none."""
-    body = _LINK.pack(0, 0, index, 0, 0)
-    return _interface(route.ask(_HEADER.pack(_HEADER.size + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body))
+    return _interface(route.ask(message(RTM_GETLINK, NLM_F_REQUEST, _LINK.pack(0, 0, index, 0, 0), sequence=1)))
 
 
 def named(route: RouteSocket, name: str) -> Interface | None:
     """Read the interface of that name in the namespace; None when there is none."""
-    text = name.encode() + b"\0"
-    attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(text), IFLA_IFNAME) + text
-    body = _LINK.pack(0, 0, 0, 0, 0) + attribute + bytes(-len(attribute) % 4)
+    body = bytes(_LINK.size) + attribute(IFLA_IFNAME, name.encode() + b"\0")
     try:
-        answer = route.ask(_HEADER.pack(_HEADER.size + len(body), RTM_GETLINK, NLM_F_REQUEST, 1, 0) + body)
+        answer = route.ask(message(RTM_GETLINK, NLM_F_REQUEST, body, sequence=1))
     except RequestError as error:
         if error.refusals[0].errno == errno.ENODEV:
             return None
@@ -171,55 +167,41 @@ def named(route: RouteSocket, name: str) -> Interface | None:
     return _interface(answer)
 
 
-_NO_COUNTERS = Counters(0, 0, 0, 0, 0, 0)
-
-
 def _interface(entry: memoryview) -> Interface:
     _, _, index, flags, _ = _LINK.unpack_from(entry)
-    name = kind = mac = alias = ""
-    mtu = master = peer = 0
-    learning = flooding = sends = True
-    counters = _NO_COUNTERS
-    for attribute, value in attributes(entry[_LINK.size :]):
-        if attribute == IFLA_IFNAME:
-            name = _text(value)
-        elif attribute == IFLA_ADDRESS:
-            mac = _mac(value)
-        elif attribute == IFLA_MTU:
-            (mtu,) = _U32.unpack(value)
-        elif attribute == IFLA_MASTER:
-            (master,) = _U32.unpack(value)
-        elif attribute == IFLA_LINK:
-            (peer,) = _U32.unpack(value)
-        elif attribute == IFLA_OPERSTATE:
-            sends = value[0] == IF_OPER_UP
-        elif attribute == IFLA_IFALIAS:
-            alias = _text(value)
-        elif attribute == IFLA_STATS64:
-            rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
-            has_otherhost = len(value) >= _OTHERHOST_AT + _OTHERHOST.size
-            (otherhost,) = _OTHERHOST.unpack_from(value, _OTHERHOST_AT) if has_otherhost else (0,)
-            counters = Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, otherhost)
-        elif attribute == IFLA_LINKINFO:
-            for inner, payload in attributes(value):
-                if inner == IFLA_INFO_KIND:
-                    kind = _text(payload)
-                elif inner == IFLA_INFO_SLAVE_DATA:
-                    for setting, number in attributes(payload):
-                        if setting == IFLA_BRPORT_LEARNING:
-                            learning = bool(number[0])
-                        elif setting == IFLA_BRPORT_UNICAST_FLOOD:
-                            flooding = bool(number[0])
+    values = dict(attributes(entry[_LINK.size :]))
+    told = dict(attributes(values[IFLA_LINKINFO])) if IFLA_LINKINFO in values else {}
+    port = dict(attributes(told[IFLA_INFO_SLAVE_DATA])) if IFLA_INFO_SLAVE_DATA in told else {}
+    name, kind, alias = (
+        text(found[part]) if part in found else ""
+        for found, part in ((values, IFLA_IFNAME), (told, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
+    )
+    mtu, master, peer = (
+        int(_U32.unpack(values[part])[0]) if part in values else 0 for part in (IFLA_MTU, IFLA_MASTER, IFLA_LINK)
+    )
+    learning, flooding = (
+        part not in port or bool(port[part][0]) for part in (IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD)
+    )
+    mac = _mac(values[IFLA_ADDRESS]) if IFLA_ADDRESS in values else ""
+    sends = IFLA_OPERSTATE not in values or values[IFLA_OPERSTATE][0] == IF_OPER_UP
+    counters = _counters(values[IFLA_STATS64]) if IFLA_STATS64 in values else Counters(0, 0, 0, 0, 0, 0)
     return Interface(
         index, name, kind, mac, mtu, bool(flags & IFF_UP), master, peer, alias, counters, learning, flooding, sends
     )
+
+
+def _counters(value: memoryview) -> Counters:
+    rx, tx, rx_bytes, tx_bytes, _, _, rx_dropped, tx_dropped = _STATS.unpack_from(value)
+    has_otherhost = len(value) >= _OTHERHOST_AT + _OTHERHOST.size
+    (otherhost,) = _OTHERHOST.unpack_from(value, _OTHERHOST_AT) if has_otherhost else (0,)
+    return Counters(rx, tx, rx_bytes, tx_bytes, rx_dropped, tx_dropped, otherhost)
 
 
 def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:
     """Read by interface index the addresses with prefix length, without those of host scope, and for IPv4 without those of
     link scope."""
     texts_of: dict[int, set[str]] = {}
-    for entry in _dump(route, RTM_GETADDR, _ADDRESS.pack(0, 0, 0, 0, 0)):
+    for entry in route.dump(RTM_GETADDR, bytes(_ADDRESS.size)):
         family, prefix, _, scope, index = _ADDRESS.unpack_from(entry)
         if scope > RT_SCOPE_LINK or (scope == RT_SCOPE_LINK and family == socket.AF_INET):
             continue
@@ -233,7 +215,7 @@ def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:
 def static_routes(route: RouteSocket) -> frozenset[tuple[str, str]]:
     """Read the static routes of the main table: (destination network, gateway)."""
     routes = set()
-    for entry in _dump(route, RTM_GETROUTE, _ROUTE.pack(0, 0, 0, 0, 0, 0, 0, 0, 0)):
+    for entry in route.dump(RTM_GETROUTE, bytes(_ROUTE.size)):
         family, prefix, _, _, table, protocol, *_ = _ROUTE.unpack_from(entry)
         if protocol != RTPROT_STATIC or table != RT_TABLE_MAIN:
             continue
@@ -248,37 +230,21 @@ def static_routes(route: RouteSocket) -> frozenset[tuple[str, str]]:
 def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
     """Read the static forwarding entries of the switches: (switch's index, MAC) -> port's index."""
     entries = {}
-    for entry in _dump(route, RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_BRIDGE, 0, 0, 0, 0)):
+    for entry in route.dump(RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_BRIDGE, 0, 0, 0, 0)):
         _, index, state, _, _ = _NEIGHBOUR.unpack_from(entry)
         if not state & NUD_NOARP:
             continue
-        mac = ""
-        switch = 0
-        for attribute, value in attributes(entry[_NEIGHBOUR.size :]):
-            if attribute == NDA_LLADDR:
-                mac = _mac(value)
-            elif attribute == NDA_MASTER:
-                (switch,) = _U32.unpack(value)
-        if switch:
-            entries[switch, mac] = index
+        values = dict(attributes(entry[_NEIGHBOUR.size :]))
+        if NDA_MASTER in values:
+            (switch,) = _U32.unpack(values[NDA_MASTER])
+            entries[switch, _mac(values[NDA_LLADDR])] = index
     return entries
 
 
 def hooks(route: RouteSocket) -> frozenset[int]:
     """Return the interfaces that have the hook for filters (clsact)."""
-    indexes = set()
-    for entry in _dump(route, RTM_GETQDISC, _FILTER.pack(0, 0, 0, 0, 0)):
-        _, index, _, parent, _ = _FILTER.unpack_from(entry)
-        if parent == TC_H_CLSACT:
-            indexes.add(index)
-    return frozenset(indexes)
-
-
-def filtered(route: RouteSocket, indexes: Iterable[int]) -> list[int]:
-    """List those of these interfaces that have filters for incoming frames."""
-    return [
-        index for index in indexes if _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0))
-    ]
+    found = (TC_MESSAGE.unpack_from(entry) for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)))
+    return frozenset(index for _, index, _, parent, _ in found if parent == TC_H_CLSACT)
 
 
 def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[int, int]]:
@@ -306,26 +272,10 @@ def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int,
 
 def _redirections_at(route: RouteSocket, index: int, side: int) -> Iterator[tuple[int, int, int]]:
     """Read the handle, the priority and the target of each redirection on one side of an interface's hook."""
-    for entry in _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, side, 0)):
-        _, _, handle, _, info = _FILTER.unpack_from(entry)
-        values = dict(attributes(entry[_FILTER.size :]))
+    for handle, priority, kind, options in filters(route, index, side):
         # Other filters on the hook number their options differently.
-        if TCA_OPTIONS in values and _text(values[TCA_KIND]) == "u32":
-            out = _redirected_to(values[TCA_OPTIONS])
-            if out is not None:
-                yield handle, info >> 16, out
-
-
-def _redirected_to(options: memoryview) -> int | None:
-    for attribute, actions in attributes(options):
-        if attribute == TCA_U32_ACT:
-            for _, action in attributes(actions):
-                for part, value in attributes(action):
-                    if part == TCA_ACT_OPTIONS:
-                        for kind, parameters in attributes(value):
-                            if kind == TCA_MIRRED_PARMS:
-                                return int(_MIRRED.unpack_from(parameters)[6])
-    return None
+        if kind == "u32" and TCA_U32_ACT in options and (out := redirected_to(options[TCA_U32_ACT])) is not None:
+            yield handle, priority, out
 
 
 def node_contents(route: RouteSocket) -> Contents:
@@ -352,23 +302,20 @@ def _setting(path: str) -> str:
 
 def wire_contents(route: RouteSocket) -> Contents:
     """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
-    from testbed.kernel import netlink_messages, qdiscs  # only who changes a cluster pays for importing pyroute2
-
     found = by_name(interfaces(route))
     hooked = hooks(route)
-    busy = filtered(route, hooked)  # a switch's ports have hooks without filters
-    classifiers = _classifiers(route, busy) if busy else {}
+    busy = [index for index in hooked if filters(route, index, TC_H_CLSACT_INGRESS)]  # of a switch's ports few have any
     redirected = redirections(route, busy)
     return Contents(
         found,
         forwarding=forwarding(route),
-        redirections=redirected.get(netlink_messages.JOINING, {}),
-        staged=redirected.get(netlink_messages.STAGING, {}),
+        redirections=redirected.get(JOINING, {}),
+        staged=redirected.get(STAGING, {}),
         patched=egress_redirections(route, busy),
         offloads=_offloads(route, found.values()),
         hooks=hooked,
         qdiscs=qdiscs.qdiscs(route),
-        classifiers=classifiers,
+        classifiers=_classifiers(route, busy) if busy else {},
         diversions=diversion.diversions(route, busy),
     )
 

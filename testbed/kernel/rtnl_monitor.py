@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from typing import Final
 
-from testbed.kernel import namespaces, syscalls
+from testbed.kernel import namespaces
 
 _GROUPS: Final = 1 | 8  # RTMGRP_LINK, RTMGRP_TC
 
@@ -18,14 +17,9 @@ class Monitor:
 
     def __init__(self, namespace: str) -> None:
         """namespace: its path. OSError when it is not there."""
-        handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            with namespaces.staying():
-                syscalls.setns(handle, syscalls.CLONE_NEWNET)
-                kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-                self._socket = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
-        finally:
-            os.close(handle)
+        with namespaces.inside(namespace):
+            kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+            self._socket = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
         self._socket.bind((0, _GROUPS))
 
     @classmethod

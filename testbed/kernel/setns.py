@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from testbed.kernel import mounts, syscalls
+from testbed.kernel import mounts, namespaces, syscalls
 from testbed.kernel.filesystem import write_setting
 
 _HOSTS: Final = Path("/etc/hosts")
@@ -68,9 +68,7 @@ def enter(surroundings: Surroundings) -> None:
         write_setting(f"{surroundings.group}/cgroup.procs", "0")
     if surroundings.keeper:
         enter_keeper(surroundings.keeper)
-    handle = os.open(surroundings.namespace, os.O_RDONLY | os.O_CLOEXEC)
-    syscalls.setns(handle, syscalls.CLONE_NEWNET)
-    os.close(handle)
+    namespaces.enter(surroundings.namespace)
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
     mounts.leave_propagation()
     _show_sys(surroundings.group is not None)

@@ -14,13 +14,11 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyroute2.netlink import nla
-
 from testbed.errors import UnsupportedError
 from testbed.fabric.wire_time import SECOND, default_queue, wire_size
 from testbed.kernel import qdiscs
-from testbed.kernel.netlink import attributes
-from testbed.kernel.qdiscs import FifoMessage, Qdisc, QdiscMessage, SizeTable, largest_frame, size_table
+from testbed.kernel.netlink import attribute, attributes
+from testbed.kernel.qdiscs import SizeTable, largest_frame, size_table
 from testbed.spec.layout import Impairment
 
 KIND: Final = "tbf"
@@ -35,45 +33,10 @@ TC_LINKLAYER_ETHERNET = 1
 
 _RATESPEC = struct.Struct("=BBHhHI")  # cell log, link layer, overhead, cell align, minimum, rate
 _REST = struct.Struct("=III")  # limit, buffer, mtu; behind two ratespecs
-_FIFO = struct.Struct("=I")
+_U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
 _MAX = 0xFFFF_FFFF
 _TICK = 6  # PSCHED_SHIFT: the kernel reports times in 64 ns
-
-
-class _Message(QdiscMessage):
-    class options(nla):  # type: ignore[misc]  # noqa: N801  pyroute2 finds it by this name
-        nla_map = (
-            ("TCA_TBF_UNSPEC", "none"),
-            ("TCA_TBF_PARMS", "parms"),
-            ("TCA_TBF_RTAB", "none"),
-            ("TCA_TBF_PTAB", "none"),
-            ("TCA_TBF_RATE64", "uint64"),
-            ("TCA_TBF_PRATE64", "uint64"),
-            ("TCA_TBF_BURST", "uint32"),
-            ("TCA_TBF_PBURST", "uint32"),
-        )
-
-        class parms(nla):  # type: ignore[misc]  # noqa: N801
-            """struct tc_tbf_qopt."""
-
-            fields = (
-                ("rate_cell_log", "B"),
-                ("rate_linklayer", "B"),
-                ("rate_overhead", "H"),
-                ("rate_cell_align", "h"),
-                ("rate_mpu", "H"),
-                ("rate", "I"),
-                ("peak_cell_log", "B"),
-                ("peak_linklayer", "B"),
-                ("peak_overhead", "H"),
-                ("peak_cell_align", "h"),
-                ("peak_mpu", "H"),
-                ("peak", "I"),
-                ("limit", "I"),
-                ("buffer", "I"),
-                ("mtu", "I"),
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,37 +92,25 @@ def requests(index: int, options: Options, before: Options | None = None) -> lis
     before: the options in force, if any. Only where these count the queue in the other unit, it is replaced and its frames
     are lost: a queue in bytes is TBF's own, one in frames a pfifo in it.
     """
-    parms = {
-        "rate_linklayer": TC_LINKLAYER_ETHERNET,
-        "rate": min(options.rate, _MAX),
-        "limit": options.limit,
-    }
-    attrs: list[tuple[str, object]] = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", options.burst)]
+    rate = _RATESPEC.pack(0, TC_LINKLAYER_ETHERNET, 0, 0, 0, min(options.rate, _MAX))
+    encoded = attribute(TCA_TBF_PARMS, rate + bytes(_RATESPEC.size) + _REST.pack(options.limit, 0, 0))
+    encoded += attribute(TCA_TBF_BURST, _U32.pack(options.burst))
     if options.rate > _MAX:
-        attrs.append(("TCA_TBF_RATE64", options.rate))
-    messages = [qdiscs.request(_Message, index, KIND, HANDLE, {"attrs": attrs}, sizes=options.sizes)]
+        encoded += attribute(TCA_TBF_RATE64, _U64.pack(options.rate))
+    messages = [qdiscs.request(index, KIND, HANDLE, encoded, sizes=options.sizes)]
     if options.in_frames or (before is not None and before.in_frames):
         # TBF sets the limit of the fifo in it, in the fifo's unit.
         kind = "pfifo" if options.in_frames else "bfifo"
         handle = HANDLE + (0x1_0000 if options.in_frames else 0x2_0000)
-        limit = {"limit": options.limit}
-        messages.append(qdiscs.request(FifoMessage, index, kind, handle, limit, parent=HANDLE | 1))
+        messages.append(qdiscs.request(index, kind, handle, _U32.pack(options.limit), parent=HANDLE | 1))
     return messages
-
-
-def reported(qdisc: Qdisc) -> Options:
-    """Return the options of a TBF in a dump."""
-    return decoded(qdisc.options)
 
 
 def decoded(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS in a dump; the burst to the kernel's precision."""
-    rate = limit = buffer = rate64 = 0
-    for attribute, value in attributes(memoryview(raw)):
-        if attribute == TCA_TBF_PARMS:
-            *_, rate = _RATESPEC.unpack_from(value)
-            limit, buffer, _ = _REST.unpack_from(value, 2 * _RATESPEC.size)
-        elif attribute == TCA_TBF_RATE64:
-            (rate64,) = _U64.unpack_from(value)
-    rate = max(rate, rate64)
+    found = dict(attributes(memoryview(raw)))
+    *_, rate = _RATESPEC.unpack_from(found[TCA_TBF_PARMS])
+    limit, buffer, _ = _REST.unpack_from(found[TCA_TBF_PARMS], 2 * _RATESPEC.size)
+    if TCA_TBF_RATE64 in found:
+        rate = max(rate, *_U64.unpack_from(found[TCA_TBF_RATE64]))
     return Options(rate, round((buffer << _TICK) * rate / SECOND), limit)

@@ -24,8 +24,7 @@ Text: TypeAlias = str  # NUL-terminated on the wire
 Mac: TypeAlias = str  # "02:00:00:00:00:01"
 U32: TypeAlias = int  # native order, as netlink has it
 Mtu: TypeAlias = int  # a U32 that stands in the message twice, for both ends of a pair
-Ip4: TypeAlias = str
-Ip6: TypeAlias = str
+Ip: TypeAlias = str  # of either version
 Fixed: TypeAlias = int  # every value is a shape of its own: too small to be found again in the bytes
 
 
@@ -49,16 +48,18 @@ _SAMPLE: dict[str, Callable[[int, object], object]] = {
     "Mac": lambda i, _: f"5a:{0xC0 + i:02x}:3c:99:e7:{i + 1:02x}",
     "U32": lambda i, _: 0x3D5B_9700 + i,
     "Mtu": lambda i, _: 0x3D5B_9700 + i,
-    "Ip4": lambda i, _: f"211.{60 + i}.97.{140 + i}",
-    "Ip6": lambda i, _: f"5a5b:{0xC0 + i:x}:e7d3:1122:9988:7f6e:4d5c:{0x10 + i:x}",
+    "Ip": lambda i, value: (
+        f"5a5b:{0xC0 + i:x}:e7d3:1122:9988:7f6e:4d5c:{0x10 + i:x}"
+        if ":" in str(value)
+        else f"211.{60 + i}.97.{140 + i}"
+    ),
 }
 _BYTES: dict[str, Callable[[object], bytes]] = {
     "Text": lambda value: str(value).encode(),
     "Mac": lambda value: mac_bytes(str(value)),
     "U32": lambda value: _NATIVE_U32.pack(value),
     "Mtu": lambda value: _NATIVE_U32.pack(value),
-    "Ip4": lambda value: ipaddress.IPv4Address(value).packed,
-    "Ip6": lambda value: ipaddress.IPv6Address(value).packed,
+    "Ip": lambda value: ipaddress.ip_address(str(value)).packed,
 }
 
 
@@ -97,7 +98,7 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
         for i in range(len(values), len(names)):
             values.append(kwargs.get(names[i], defaults[i]))
         shape = tuple(
-            value if value is None or kind == "Fixed" else len(str(value)) if kind == "Text" else True
+            value if value is None or kind == "Fixed" else len(str(value)) if kind == "Text" else ":" in str(value)
             for kind, value in zip(kinds, values, strict=True)
         )
         known = shapes.get(shape)

@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import socket
 import struct
 from typing import Final
 
-from testbed.kernel import namespaces, syscalls
-from testbed.kernel.diversion import filter_option, marked_only
+from testbed.kernel import namespaces
+from testbed.kernel.carrier import DOWN
+from testbed.kernel.diversion import marked_only
+from testbed.kernel.packet_options import (
+    ETH_P_ALL,
+    PACKET_OUTGOING,
+    SO_TIMESTAMPNS,
+    attach_filter,
+    set_buffers,
+    take_statistics,
+)
 
 SNAPPED: Final = 64
 """Bytes of a frame, from its beginning, that a tap captures."""
@@ -24,15 +32,7 @@ FRAME_IN_BUFFER: Final = 1024
 """Bytes of a socket's buffer that a small frame takes, about."""
 
 _SIOCGIFINDEX: Final = 0x8933
-_SOL_PACKET: Final = 263
-_PACKET_STATISTICS: Final = 6
-_SO_ATTACH_FILTER: Final = 26
-_SO_RCVBUFFORCE: Final = 33
-_SO_TIMESTAMPNS: Final = 35
-_ETH_P_ALL: Final = 3
-_PACKET_OUTGOING: Final = 4
 _STAMP: Final = struct.Struct("qq")
-_STATISTICS: Final = struct.Struct("II")
 _CONTROL: Final = socket.CMSG_SPACE(_STAMP.size)
 _SECOND: Final = 1_000_000_000
 
@@ -40,8 +40,6 @@ _SECOND: Final = 1_000_000_000
 _INSTRUCTION: Final = struct.Struct("HBBI")
 _LOAD_HALF, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
 _WHOLE: Final = 0x40000
-
-_TRANSIENT: Final = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
 
 Capture = tuple[bool, int, int, bytes]
 """A captured frame: whether it left (else it came in), when (wall clock, nanoseconds), its length, and its first bytes."""
@@ -68,15 +66,12 @@ class Tap:
         """namespace: its path. accepted: a filter, see `any_of`. buffer: bytes that may wait; without root the machine's
         limit holds. port: an interface there; of incoming frames only those marked with its index are captured. OSError
         when there is no such interface."""
-        self._socket = socket_in(namespace, 0)
+        self._socket = socket_in(namespace)
         try:
-            try:
-                self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, buffer)
-            except PermissionError:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            self._filter((marked_only(index_in(self._socket, port)) if port else b"") + accepted)
-            self._socket.bind((device, _ETH_P_ALL))
+            set_buffers(self._socket, buffer, socket.SO_RCVBUF)
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            attach_filter(self._socket, (marked_only(index_in(self._socket, port)) if port else b"") + accepted)
+            self._socket.bind((device, ETH_P_ALL))
         except BaseException:
             self._socket.close()
             raise
@@ -103,29 +98,24 @@ class Tap:
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno in _TRANSIENT:  # reported once when the interface goes down
+                if error.errno in DOWN:  # reported once when the interface goes down
                     continue
                 raise
             seconds, nanoseconds = _STAMP.unpack(control[0][2])
-            outgoing = address[2] == _PACKET_OUTGOING
+            outgoing = address[2] == PACKET_OUTGOING
             frames.append((outgoing, seconds * _SECOND + nanoseconds, length, bytes(head[:length])))
         return frames
 
     def overrun(self) -> int:
         """Return the frames that did not fit into the buffer since the last call."""
-        _, dropped = _STATISTICS.unpack(self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size))
-        return int(dropped)
-
-    def _filter(self, accepted: bytes) -> None:
-        program, _kept = filter_option(accepted)
-        self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+        return take_statistics(self._socket)[1]
 
 
 class Sender:
     """A packet socket that sends frames by an interface."""
 
     def __init__(self, namespace: str, device: str) -> None:
-        self._socket = socket_in(namespace, 0)
+        self._socket = socket_in(namespace)
         try:
             self._socket.bind((device, 0))
         except BaseException:
@@ -140,7 +130,7 @@ class Sender:
         try:
             self._socket.send(frame)
         except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.ENOBUFS, *_TRANSIENT):
+            if error.errno in (errno.EAGAIN, errno.ENOBUFS, *DOWN):
                 return False
             raise
         return True
@@ -153,13 +143,7 @@ def index_in(opened: socket.socket, device: str) -> int:
     return index
 
 
-def socket_in(namespace: str, protocol: int) -> socket.socket:
+def socket_in(namespace: str) -> socket.socket:
     """Open a packet socket in another namespace, given by its path."""
-    handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with namespaces.staying():
-            syscalls.setns(handle, syscalls.CLONE_NEWNET)
-            kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-            return socket.socket(socket.AF_PACKET, kind, protocol)
-    finally:
-        os.close(handle)
+    with namespaces.inside(namespace):
+        return socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)

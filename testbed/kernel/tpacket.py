@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.kernel import gso
-from testbed.kernel.diversion import filter_option, once_program
+from testbed.kernel.diversion import once_program
+from testbed.kernel.packet_options import (
+    ETH_P_ALL,
+    PACKET_OUTGOING,
+    PACKET_RX_RING,
+    PACKET_VERSION,
+    PACKET_VNET_HDR,
+    SOL_PACKET,
+    attach_filter,
+    take_statistics,
+)
 from testbed.kernel.taps import index_in, socket_in
 
 BLOCK: Final = 1 << 18
@@ -25,19 +35,10 @@ BLOCK: Final = 1 << 18
 DELAY: Final = 10
 """Milliseconds after which the kernel hands over a block that is not full."""
 
-_SOL_PACKET: Final = 263
-_PACKET_RX_RING: Final = 5
-_PACKET_STATISTICS: Final = 6
-_PACKET_VERSION: Final = 10
-_PACKET_VNET_HDR: Final = 15
 _TPACKET_V3: Final = 2
-_ETH_P_ALL: Final = 3
-_SO_ATTACH_FILTER: Final = 26
-_OUTGOING: Final = 4  # PACKET_OUTGOING
 _SECOND: Final = 1_000_000_000
 
 _REQUEST: Final = struct.Struct("7I")  # struct tpacket_req3
-_COUNTS: Final = struct.Struct("3I")  # struct tpacket_stats_v3: frames with those dropped, dropped, freezes
 _BLOCK_HEAD: Final = struct.Struct("8x3I")  # of struct tpacket_block_desc: status, frames, where the first one is
 _STATUS: Final = 8  # where a block's status is
 _KERNELS: Final = bytes(4)  # TP_STATUS_KERNEL
@@ -71,18 +72,17 @@ class Ring:
         self._device = device
         self.counts = Counts()
         """Up to the last `look`."""
-        self._socket = socket_in(namespace, 0)
+        self._socket = socket_in(namespace)
         try:
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V3)
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+            self._socket.setsockopt(SOL_PACKET, PACKET_VERSION, _TPACKET_V3)
+            self._socket.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
             request = _REQUEST.pack(BLOCK, blocks, 2048, blocks * (BLOCK // 2048), DELAY, 0, 0)
-            self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
+            self._socket.setsockopt(SOL_PACKET, PACKET_RX_RING, request)
             self._memory = mmap.mmap(self._socket.fileno(), blocks * BLOCK)
             self.index: Final = self._index_now()
             # Frames that the relay puts back into a switch come in on the port once more.
-            program, _kept = filter_option(once_program(self.index))
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-            self._socket.bind((device, _ETH_P_ALL))
+            attach_filter(self._socket, once_program(self.index))
+            self._socket.bind((device, ETH_P_ALL))
         except BaseException:
             self._socket.close()
             raise
@@ -123,7 +123,7 @@ class Ring:
             start = at + mac
             at += step
             frame = memory[start : start + here]
-            when, left = seconds * _SECOND + nanoseconds, kind == _OUTGOING
+            when, left = seconds * _SECOND + nanoseconds, kind == PACKET_OUTGOING
             if here < length:
                 self.counts.cut += 1
             elif flags & (_VLAN_VALID | _CSUM_NOT_READY):
@@ -145,8 +145,7 @@ class Ring:
 
     def look(self) -> Counts:
         """Update the counts and return them."""
-        answer = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _COUNTS.size)
-        frames, dropped, _ = _COUNTS.unpack(answer)  # reading resets the kernel's counts to 0
+        frames, dropped = take_statistics(self._socket)
         self.counts.taken += frames - dropped
         self.counts.dropped += dropped
         return self.counts

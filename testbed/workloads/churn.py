@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
@@ -12,6 +11,7 @@ from typing import Any, Final
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from protocols.mpi.requests import Request
 from testbed.workloads.form import Comm, Contents, Node, VerificationError, Workload
+from testbed.workloads.quantiles import log_uniform
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _HEAD: Final = struct.Struct("!IIIIQ")  # sender, its life, number by receiver, bytes of content, nanoseconds left
@@ -82,7 +82,7 @@ class _Life:
             await node.sleep(min(left, round(chance.expovariate(self._churn.rate) * _SECOND)))
             to = (self._comm.rank + 1 + chance.randrange(others)) % self._comm.size
             if self._under_way[to] < self._churn.outstanding and self._end > node.now():
-                await self._send(to, _size(chance, self._churn.largest))
+                await self._send(to, log_uniform(chance.random(), self._churn.largest))
 
     async def _send(self, to: int, size: int) -> None:
         node, number = self._node, self._numbers[to]
@@ -174,8 +174,3 @@ async def _arrives(request: Request) -> bool:
 def _shift(rank: int, life: int, number: int) -> int:
     """Return the number of a message's content."""
     return rank * 101 + life * 37 + number
-
-
-def _size(chance: random.Random, largest: int) -> int:
-    """Draw a size, log-uniformly: short sizes are as frequent as long ones, and 0 occurs."""
-    return min(largest, int((largest + 1) ** chance.random()) - 1)

@@ -1,4 +1,4 @@
-"""Summary statistics of a sample."""
+"""Samples: how they are drawn, and their summary statistics."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def fairness(rates: Sequence[float]) -> float:
 def warm_up(count: int) -> int:
     """Return the number of warm-up rounds: a tenth of those measured, at least 10."""
     return max(10, count // 10)
+
+
+def log_uniform(draw: float, largest: int) -> int:
+    """Scale a draw from 0 to 1 to a size, log-uniformly: short sizes are as frequent as long ones, and 0 occurs."""
+    return min(largest, int((largest + 1) ** draw) - 1)

@@ -10,7 +10,7 @@ from typing import Final
 from protocols.mpi.requests import Request
 from testbed.engine.tasks import Task
 from testbed.workloads.form import Comm, Contents, Node, VerificationError, Workload
-from testbed.workloads.quantiles import quantiles
+from testbed.workloads.quantiles import log_uniform, quantiles
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, flags
@@ -104,7 +104,7 @@ class RandomTraffic(Workload):
             (
                 (rank + chance.randrange(1, size)) % size,
                 chance.randrange(self.tags),
-                _size(chance.random(), self.largest),
+                log_uniform(chance.random(), self.largest),
             )
             for _ in range(self.messages)
         ]
@@ -155,8 +155,3 @@ class _Receiver:
 def _shift(rank: int, number: int) -> int:
     """Return the number of a message's content."""
     return rank * 101 + number
-
-
-def _size(chance: float, largest: int) -> int:
-    """Draw a size, log-uniformly: short sizes are as frequent as long ones, and 0 occurs."""
-    return min(largest, int((largest + 1) ** chance) - 1)

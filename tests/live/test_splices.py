@@ -30,8 +30,9 @@ from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.treatments import Treatment, Treatments
 from testbed.cluster.plan.veth_wiring import free_ends, taps
 from testbed.kernel import offloads, rtnl_dump
-from testbed.kernel.diversion import filter_option, mark_program
+from testbed.kernel.diversion import mark_program
 from testbed.kernel.namespaces import open_path
+from testbed.kernel.packet_options import attach_filter
 from testbed.runtime.relay.orders import Carried
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Link, Node, Switch
@@ -191,8 +192,7 @@ def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
     with node_sockets.opened(wire, carried.heard[0], 3) as one, node_sockets.opened(wire, carried.heard[1], 3) as other:
         for end in (one, other) if carried.mark else ():
             mark = inside(wire).links[carried.mark].index
-            program, _kept = filter_option(mark_program(mark, marked=0, others=0xFFFF_FFFF))
-            end.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+            attach_filter(end, mark_program(mark, marked=0, others=0xFFFF_FFFF))
             end.setsockopt(socket.SOL_SOCKET, 36, mark)  # SO_MARK
         with Copier(one, other, carried) as copier:
             yield copier

@@ -26,14 +26,10 @@ from testbed.fields import known_fields
 from testbed.kernel import qdiscs, rtnl_dump
 from testbed.kernel.datapaths import TABLE, Fit
 from testbed.kernel.loss_classifier import read_counters
-<<<<<<< HEAD:tests/semantics/datapaths.py
 from testbed.spec.layout import Asked, Impairment
 from tests.live.machine_state import eventually
 from tests.semantics.tapped_links import Cable, Schedule, Stamped, Way
 from tests.unit.fates.wire_frames import carry
-=======
-from testbed.spec.layout import Asked, Impairment
->>>>>>> 3eb6fd5fb2d72e6c74f7858e33144973a20b1e65:tests/semantics/carriers.py
 
 SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
 DEADLINE: Final = (100 if os.environ.get("TESTBED_VM") else 20) * SLOW

@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Final, Literal, TypeAlias
 
 from testbed import RunningCluster
-from testbed.kernel.diversion import filter_option, once_program
+from testbed.kernel.diversion import once_program
 from testbed.kernel.namespaces import OpenNamespace, open_path
+from testbed.kernel.packet_options import attach_filter
 from testbed.kernel.rtnl_dump import by_name, interfaces
 from tests.live.forked_children import background
 from tests.live.iproute2 import wire_path
@@ -29,7 +30,7 @@ Way: TypeAlias = Literal["forward", "backward"]
 
 BUFFER: Final = 256 << 20
 _SEND_BYTES: Final = 16 << 20
-_SO_ATTACH_FILTER, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 26, 32, 33, 35
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_TIMESTAMPNS = 32, 33, 35
 _SOL_PACKET, _PACKET_STATISTICS, _PACKET_AUXDATA, _PACKET_IGNORE_OUTGOING = 263, 6, 8, 23
 _STAMP = struct.Struct("qq")
 _AUXDATA = struct.Struct("3I4H")
@@ -125,8 +126,8 @@ class Cable:
             found = by_name(interfaces(self.wire.route))
             for way, end in self._ends.items():
                 self._taps[way] = Tap(stack.enter_context(opened(wire, end, EVERY_PROTOCOL)))
-                once, _kept = filter_option(once_program(found[end].index))  # not what is put back into a switch
-                self._taps[way].socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, once)
+                # Not what is put back into a switch.
+                attach_filter(self._taps[way].socket, once_program(found[end].index))
             self.index_a, self.index_b = (found[end].index for end in self._ends.values())
             yield
         self._taps.clear()

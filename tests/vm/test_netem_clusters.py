@@ -54,14 +54,14 @@ def test_a_link_is_impaired_changed_in_place_and_healed(kind: str) -> None:
         assert cluster.state.datapaths == {link: "netem"}
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK
         with stage_of(cluster) as (found, (a, b)):
-            assert netem.reported(found[a]).latency == netem.reported(found[b]).latency == 30 * MS
+            assert netem.decoded(found[a].options).latency == netem.decoded(found[b].options).latency == 30 * MS
             frames = found[a].frames
             assert frames >= 15
         fault = cluster.inject(link, delay="70ms", direction="n1-" + cluster.state.layout.links[0].b.owner)
         assert 100 <= shortest_round_trip(cluster) <= 100 + plain + SLACK
         with stage_of(cluster) as (found, ends):
             assert ends == [a, b]
-            assert sorted(netem.reported(found[end]).latency for end in ends) == [30 * MS, 70 * MS]
+            assert sorted(netem.decoded(found[end].options).latency for end in ends) == [30 * MS, 70 * MS]
             assert found[a].frames >= frames + 15  # changed, not made anew
         fault.lift()
         assert 60 <= shortest_round_trip(cluster) <= 60 + plain + SLACK

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from testbed.cluster.records.state import State, Store, file_source
 from testbed.errors import NotFoundError, TestbedError, reason_of
-from testbed.kernel import cgroups, namespaces
+from testbed.kernel import cgroups
 from testbed.kernel.children import default_for_programs
 from testbed.kernel.setns import Surroundings, enter
 from testbed.spec.layout import Node
@@ -57,11 +57,9 @@ def surroundings(store: Store, state: State, name: str) -> Surroundings:
     exist."""
     node = node_of(state, name)
     path = state.namespaces.get(name, "")
-    hidden = state.keeper is not None and path.startswith(f"{namespaces.NAMES}/")  # in the keeper's mount namespace
-    alive = state.keeper.alive if hidden and state.keeper is not None else namespaces.is_namespace(path)
     if state.ended:
         raise NotFoundError(state.ended)
-    if not alive:
+    if not state.has_namespace(name):
         raise NotFoundError(
             f"node {name} of cluster {state.name} is gone: its network namespace does not exist any more; "
             f"'testbed up' makes it again, 'testbed down --name {state.name}' removes the rest"
@@ -74,7 +72,7 @@ def surroundings(store: Store, state: State, name: str) -> Surroundings:
         namespace=path,
         host_name=name,
         hosts=directory / "hosts",
-        keeper=state.keeper.pid if hidden and state.keeper is not None else 0,
+        keeper=state.hiding.pid if state.hiding is not None else 0,
         files=files,
         environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},
         cpus=node.cpus,

@@ -18,7 +18,7 @@ from testbed.cluster.access import node_programs
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem, UnsupportedError
-from testbed.kernel import daemons, processes, syscalls
+from testbed.kernel import daemons, namespaces, processes
 from testbed.kernel.filesystem import write_setting
 from testbed.kernel.processes import Identity
 from testbed.kernel.setns import Surroundings, enter_keeper, is_inside
@@ -98,9 +98,7 @@ def _start(
             write_setting(f"{place.group}/cgroup.procs", "0")
         if place.keeper and not is_inside(place.keeper):
             enter_keeper(place.keeper)
-        handle = os.open(place.namespace, os.O_RDONLY | os.O_CLOEXEC)
-        syscalls.setns(handle, syscalls.CLONE_NEWNET)
-        os.close(handle)
+        namespaces.enter(place.namespace)
         if place.cpus:
             os.sched_setaffinity(0, place.cpus)
         first()

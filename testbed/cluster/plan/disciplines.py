@@ -16,13 +16,12 @@ from typing import TypeAlias
 from testbed.cluster.plan.operations import SetLoss, SetNetem, SetShaper
 from testbed.cluster.plan.treatments import Treatment
 from testbed.cluster.plan.veth_wiring import Device, Stage
-from testbed.errors import NotFoundError
 from testbed.fates import fate_hash
+from testbed.fates.text_files import text_of
 from testbed.fields import known_fields
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.qdiscs import Qdisc
 from testbed.kernel.rtnl_dump import Contents
-from testbed.spec.layout import Impairment
 
 Discipline: TypeAlias = SetNetem | SetShaper | SetLoss
 
@@ -51,7 +50,8 @@ def disciplines(
     for direction, impairment, earlier, into, out in directions:
         key = fate_hash.direction_key(seed, name, direction)
         if treatment.datapath == "netem" and impairment:
-            options = netem.options_of(impairment, mtu=mtu, seed=key, table=_table(impairment, files))
+            table = text_of(files, impairment.jitter_file) if impairment.jitter_file else ""
+            options = netem.options_of(impairment, mtu=mtu, seed=key, table=table)
             # The kernel does not report a distribution's table.
             changed = before is not None and before.datapath == "netem" and earlier != impairment
             found.append(SetNetem(out[1], index(out), impairment, options, changed))
@@ -65,23 +65,18 @@ def disciplines(
     return found
 
 
-def _table(impairment: Impairment, files: Mapping[str, str]) -> str:
-    if not impairment.jitter_file:
-        return ""
-    try:
-        return files[impairment.jitter_file]
-    except KeyError:
-        raise NotFoundError(f"the text of the file {impairment.jitter_file} was not given") from None
-
-
 def changes_in_place(wished: SetNetem | SetShaper, found: Qdisc | None) -> bool:
     """Whether the existing discipline can be changed without replacing it."""
-    if found is None:
+    if found is None or not _is_ours(wished, found):
         return False
     if isinstance(wished, SetNetem):
-        return (found.kind, found.handle) == (netem.KIND, netem.HANDLE)
-    recounted = wished.before is not None and wished.before.in_frames != wished.options.in_frames
-    return (found.kind, found.handle) == (shapers.KIND, shapers.HANDLE) and not recounted
+        return True
+    return wished.before is None or wished.before.in_frames == wished.options.in_frames
+
+
+def _is_ours(wished: SetNetem | SetShaper, found: Qdisc) -> bool:
+    module = netem if isinstance(wished, SetNetem) else shapers
+    return (found.kind, found.handle) == (module.KIND, module.HANDLE)
 
 
 def in_force(wished: Discipline, wire: Contents) -> bool:
@@ -89,18 +84,11 @@ def in_force(wished: Discipline, wire: Contents) -> bool:
     if isinstance(wished, SetLoss):
         return wire.classifiers.get(wished.index) == loss_classifier.name_of(wished.losses)
     found = wire.qdiscs.get(wished.index)
-    if found is None:
+    if found is None or not _is_ours(wished, found) or found.sized != (wished.options.sizes is not None):
         return False
     if isinstance(wished, SetShaper):
-        if (found.kind, found.handle) != (shapers.KIND, shapers.HANDLE):
-            return False
         counted_alike = wished.before is None or wished.before == wished.options
-        sized = found.sized == (wished.options.sizes is not None)
-        return counted_alike and sized and wished.options.matches(shapers.reported(found))
-    if wished.changed or (found.kind, found.handle) != (netem.KIND, netem.HANDLE):
-        return False
-    reported = netem.reported(found)
-    told = wished.options.reportable
+        return counted_alike and wished.options.matches(shapers.decoded(found.options))
+    reported, told = netem.decoded(found.options), wished.options.reportable
     # Kernels before 6.6 have no seed.
-    same = reported == told or (reported.seed is None and reported == replace(told, seed=None))
-    return same and found.sized == (wished.options.sizes is not None)
+    return not wished.changed and reported in (told, replace(told, seed=None))

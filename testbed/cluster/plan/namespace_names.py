@@ -35,7 +35,7 @@ def key_of(namespace_name: str) -> str:
 
 def switch(name: str) -> str:
     """The interface of a switch in the wire namespace."""
-    return name if len(name) <= _LONGEST and name not in _TAKEN else _short(name)
+    return _short(name) if name in _TAKEN else _fitting(name)
 
 
 def trunk_end(switch: str, other: str, number: int) -> str:
@@ -45,8 +45,7 @@ def trunk_end(switch: str, other: str, number: int) -> str:
 
 def far_end(owner: str, port: str) -> str:
     """The wire-side interface of the cable of a node's NIC."""
-    name = f"{owner}.{port}"
-    return name if len(name) <= _LONGEST else _short(name)
+    return _fitting(f"{owner}.{port}")
 
 
 def patch(device: str) -> tuple[str, str]:
@@ -55,8 +54,7 @@ def patch(device: str) -> tuple[str, str]:
     If neither is plugged in, the relay listens on both. Only the names of patches and stages have a '+' before their
     first dot.
     """
-    plugged, free = f"port+{device}", f"free+{device}"
-    return (plugged, free) if len(plugged) <= _LONGEST else (_short(plugged), _short(free))
+    return _fitting(f"port+{device}"), _fitting(f"free+{device}")
 
 
 def stage(device: str) -> tuple[str, str]:
@@ -64,8 +62,11 @@ def stage(device: str) -> tuple[str, str]:
 
     device: the one after which a patch of that link would be named.
     """
-    forward, backward = f"fwd+{device}", f"bwd+{device}"
-    return (forward, backward) if len(forward) <= _LONGEST else (_short(forward), _short(backward))
+    return _fitting(f"fwd+{device}"), _fitting(f"bwd+{device}")
+
+
+def _fitting(name: str) -> str:
+    return name if len(name) <= _LONGEST else _short(name)
 
 
 def _short(name: str) -> str:

@@ -15,24 +15,17 @@ from types import TracebackType
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.operation_requests import requests_of
 from testbed.cluster.plan.operations import (
-    AddForwarding,
-    AddHook,
     AwaitCarrier,
-    Divert,
     Drain,
     EndEgress,
     EndRedirect,
-    ForgetLearned,
-    ForgetPort,
-    Join,
+    InNamespace,
+    MakeCable,
     MakeNamespace,
-    MakeSwitch,
     Operation,
     Part,
     PrepareEgress,
     PrepareRedirect,
-    Redirect,
-    RedirectEgress,
     RemoveAddress,
     RemoveDevice,
     RemoveForwarding,
@@ -41,12 +34,8 @@ from testbed.cluster.plan.operations import (
     RemoveQdisc,
     RemoveRoute,
     SetLimits,
-    SetLoss,
-    SetNetem,
     SetOffloads,
-    SetPort,
     SetRouting,
-    SetShaper,
     SetSurroundings,
     Undivert,
 )
@@ -175,12 +164,10 @@ class NetlinkExecutor:
                         cgroups.end(group)
                 del self.paths[key]
             case SetRouting(key, version, on):
-                with namespaces.staying():
-                    syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
+                with namespaces.inside(self.paths[key]):
                     write_setting(ROUTING[version], str(int(on)))
             case SetOffloads(key, device, _, taken):
-                with namespaces.staying():
-                    syscalls.setns(self.open(key).descriptor, syscalls.CLONE_NEWNET)
+                with namespaces.inside(self.paths[key]):
                     offloads.allow(device, taken)
             case AwaitCarrier(_, index):
                 self._await_carrier(index)
@@ -213,7 +200,7 @@ class NetlinkExecutor:
         found = qdiscs.qdiscs(route).get(index)
         if found is not None and found.kind == shapers.KIND and found.queued:
             self.early[link] = self.early.get(link, 0) + found.queued
-            route.execute(shapers.requests(index, replace(shapers.reported(found), rate=_NO_LIMIT)))
+            route.execute(shapers.requests(index, replace(shapers.decoded(found.options), rate=_NO_LIMIT)))
         deadline = time.monotonic() + _DRAIN_PATIENCE
         while found is not None and found.queued and time.monotonic() < deadline:
             time.sleep(_MOMENT)
@@ -283,23 +270,11 @@ def taken(name: str) -> str:
 
 def _batch_key(operation: Operation) -> str | None:
     """The key of the namespace for an operation's netlink request; None if it is no request."""
-    match operation:
-        case MakeNamespace() | RemoveNamespace() | SetRouting() | SetLimits() | SetSurroundings() | SetOffloads():
-            return None
-        case AwaitCarrier() | Drain():
-            return None
-        case MakeSwitch() | SetPort() | AddForwarding() | RemoveForwarding() | ForgetLearned() | Join() | Part():
-            return namespace_names.WIRE
-        case SetNetem() | SetShaper() | RemoveQdisc() | SetLoss() | RemoveLoss():
-            return namespace_names.WIRE
-        case PrepareRedirect() | Redirect() | EndRedirect() | ForgetPort():
-            return namespace_names.WIRE
-        case PrepareEgress() | RedirectEgress() | EndEgress():
-            return namespace_names.WIRE
-        case AddHook() | Divert() | Undivert():
-            return namespace_names.WIRE
-        case _:
-            return operation.key
+    if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetSurroundings | SetOffloads):
+        return None
+    if isinstance(operation, AwaitCarrier | Drain):
+        return None
+    return operation.key if isinstance(operation, InNamespace | MakeCable) else namespace_names.WIRE
 
 
 def _advice(error: OSError) -> str:

@@ -41,7 +41,7 @@ from testbed.cluster.plan.operations import (
     SetUp,
     Undivert,
 )
-from testbed.kernel import diversion, netlink_messages
+from testbed.kernel import diversion, netlink, netlink_messages
 from testbed.kernel.namespaces import OpenNamespace
 
 _DeviceChange: TypeAlias = MakeSwitch | MakeCable | RemoveDevice | SetDevice | SetUp | SetDown
@@ -126,7 +126,7 @@ def _port_change(operation: _PortChange) -> bytes:
 
 
 def _redirection(operation: _Redirection) -> list[bytes]:
-    staging, prepared_handle = netlink_messages.STAGING, netlink_messages.PREPARED
+    staging, prepared_handle = netlink.STAGING, netlink_messages.PREPARED
     match operation:
         case AddHook(_, index):
             return [netlink_messages.add_clsact(index)]

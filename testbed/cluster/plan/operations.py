@@ -3,38 +3,69 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from testbed.kernel.offloads import Offloads
 from testbed.spec.graphviz import described
 from testbed.spec.layout import Impairment
 
-if TYPE_CHECKING:  # printing a plan must not import pyroute2
+if TYPE_CHECKING:  # their code is for those who apply a plan
     from testbed.kernel import netem, shapers
     from testbed.kernel.loss_program import Losses
 
 
+class _Printed:
+    """line: what str() returns, with the operation's attributes filled in."""
+
+    __slots__ = ()
+    line: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.line.format(self)
+
+
 @dataclass(frozen=True, slots=True)
-class MakeNamespace:
+class InNamespace(_Printed):
+    """An operation in a namespace, by its key."""
+
     key: str
 
+    @property
+    def where(self) -> str:
+        return self.key or "the wire namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class _Device(InNamespace):
+    """An operation on an interface."""
+
+    device: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _WireDevice(_Printed):
+    """An operation on an interface of the wire namespace."""
+
+    device: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class MakeNamespace(InNamespace):
     def __str__(self) -> str:
         return f"make node {self.key}" if self.key else "make the wire namespace"
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveNamespace:
-    key: str
-
-    def __str__(self) -> str:
-        return f"remove node {self.key}"
+class RemoveNamespace(InNamespace):
+    line = "remove node {0.key}"
 
 
 @dataclass(frozen=True, slots=True)
-class SetRouting:
+class SetRouting(InNamespace):
     """Enable or disable routing of IPv4 (version 4) or IPv6 (6) between a node's NICs."""
 
-    key: str
     version: int
     on: bool
 
@@ -44,10 +75,9 @@ class SetRouting:
 
 
 @dataclass(frozen=True, slots=True)
-class SetLimits:
+class SetLimits(InNamespace):
     """Set a node's CPU share (cores) and memory limit (bytes); 0: none."""
 
-    key: str
     cpu_share: float
     memory: int
 
@@ -56,24 +86,19 @@ class SetLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class SetSurroundings:
+class SetSurroundings(InNamespace):
     """Note that programs started from now on see other files, variables, CPUs or names; no kernel operation."""
 
-    key: str
-
-    def __str__(self) -> str:
-        return f"let programs started in {self.key} from now on see its changed files, environment and CPUs"
+    line = "let programs started in {0.key} from now on see its changed files, environment and CPUs"
 
 
 @dataclass(frozen=True, slots=True)
-class MakeSwitch:
+class MakeSwitch(_Printed):
+    line = "make switch {0.name}"
     name: str
     device: str
     index: int
     mac: str
-
-    def __str__(self) -> str:
-        return f"make switch {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +130,15 @@ class MakeCable:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveDevice:
-    key: str
-    device: str
-    index: int
-
+class RemoveDevice(_Device):
     def __str__(self) -> str:
         return f"remove {self.device}" + (f" in {self.key}" if self.key else "")
 
 
 @dataclass(frozen=True, slots=True)
-class SetDevice:
+class SetDevice(_Device):
     """Change an interface; None leaves a value unchanged. switch 0 unplugs it."""
 
-    key: str
-    device: str
-    index: int
     mtu: int | None = None
     mac: str | None = None
     switch: int | None = None
@@ -132,46 +150,29 @@ class SetDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class SetUp:
-    key: str
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"set {self.device} in {self.key or 'the wire namespace'} up"
+class SetUp(_Device):
+    line = "set {0.device} in {0.where} up"
 
 
 @dataclass(frozen=True, slots=True)
-class SetDown:
+class SetDown(_Device):
     """Set an interface down; the other end of its cable loses its carrier."""
 
-    key: str
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"set {self.device} in {self.key or 'the wire namespace'} down"
+    line = "set {0.device} in {0.where} down"
 
 
 @dataclass(frozen=True, slots=True)
-class SetOffloads:
+class SetOffloads(_Device):
     """Let an interface accept these GSO frames, and otherwise only frames that fit on a wire."""
 
-    key: str
-    device: str
-    index: int
+    line = "set offloads of {0.device} in {0.where} {0.taken}"
     taken: Offloads
-
-    def __str__(self) -> str:
-        return f"set offloads of {self.device} in {self.key or 'the wire namespace'} {self.taken}"
 
 
 @dataclass(frozen=True, slots=True)
-class SetPort:
+class SetPort(_WireDevice):
     """Set whether a switch's port learns addresses and floods."""
 
-    device: str
-    index: int
     learning: bool
     flooding: bool
 
@@ -181,94 +182,72 @@ class SetPort:
 
 
 @dataclass(frozen=True, slots=True)
-class AddForwarding:
+class AddForwarding(_Printed):
+    line = "forward {0.mac} on {0.switch} to {0.device}"
     switch: str
     device: str
     index: int
     mac: str
 
-    def __str__(self) -> str:
-        return f"forward {self.mac} on {self.switch} to {self.device}"
-
 
 @dataclass(frozen=True, slots=True)
-class RemoveForwarding:
+class RemoveForwarding(_Printed):
+    line = "forget {0.mac} on {0.switch}"
     switch: str
     index: int
     mac: str
 
-    def __str__(self) -> str:
-        return f"forget {self.mac} on {self.switch}"
-
 
 @dataclass(frozen=True, slots=True)
-class ForgetLearned:
+class ForgetLearned(_Printed):
     """Flush the addresses that a switch has learned."""
 
+    line = "forget what {0.switch} learned"
     switch: str
     index: int
 
-    def __str__(self) -> str:
-        return f"forget what {self.switch} learned"
-
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class Join(_Printed):
     """Join two wire-side ends: frames that come in on either leave by the other."""
 
+    line = "join {0.label}"
     label: str
     device: str
     index: int
     other_device: str
     other_index: int
 
-    def __str__(self) -> str:
-        return f"join {self.label}"
-
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Part(_WireDevice):
     """Undo a Join at one end."""
 
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"part {self.device}"
+    line = "part {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class Redirect:
+class Redirect(_WireDevice):
     """Redirect frames that come in on an interface to another, before any other processing. prepared: at once, by what
     `PrepareRedirect` has set up."""
 
-    device: str
-    index: int
+    line = "redirect {0.device} to {0.out_device}"
     out_device: str
     out: int
     prepared: bool = False
 
-    def __str__(self) -> str:
-        return f"redirect {self.device} to {self.out_device}"
-
 
 @dataclass(frozen=True, slots=True)
-class PrepareRedirect:
+class PrepareRedirect(_WireDevice):
     """Do all of a redirection that takes the kernel long."""
 
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"prepare to redirect {self.device}"
+    line = "prepare to redirect {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class EndRedirect:
+class EndRedirect(_WireDevice):
     """prepared: at once, and it stays prepared."""
 
-    device: str
-    index: int
     prepared: bool = False
 
     def __str__(self) -> str:
@@ -276,38 +255,28 @@ class EndRedirect:
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareEgress:
+class PrepareEgress(_WireDevice):
     """Prepare to redirect the frames that leave by a port: those that come from its stage leave in any case, and those that
     came in by its patch, which are from the cable's own end, go nowhere."""
 
-    device: str
-    index: int
+    line = "prepare to redirect what leaves by {0.device}"
     patch_device: str
     stage_device: str
 
-    def __str__(self) -> str:
-        return f"prepare to redirect what leaves by {self.device}"
-
 
 @dataclass(frozen=True, slots=True)
-class RedirectEgress:
+class RedirectEgress(_WireDevice):
     """Redirect the frames that leave by a port to its patch, at once, by what `PrepareEgress` has set up."""
 
-    device: str
-    index: int
+    line = "redirect what leaves by {0.device} to {0.patch_device}"
     patch_device: str
     patch: int
 
-    def __str__(self) -> str:
-        return f"redirect what leaves by {self.device} to {self.patch_device}"
-
 
 @dataclass(frozen=True, slots=True)
-class EndEgress:
+class EndEgress(_WireDevice):
     """End what `RedirectEgress` does. prepared: it stays prepared."""
 
-    device: str
-    index: int
     prepared: bool = False
 
     def __str__(self) -> str:
@@ -315,91 +284,67 @@ class EndEgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(_Printed):
     """Wait until an interface that receives no more frames has sent those in its discipline.
 
     Frames in a token bucket are sent early. link: the link to which the frames belong.
     """
 
+    line = "drain {0.device}"
     link: str
     device: str
     index: int
 
-    def __str__(self) -> str:
-        return f"drain {self.device}"
-
 
 @dataclass(frozen=True, slots=True)
-class ForgetPort:
+class ForgetPort(_WireDevice):
     """Flush the addresses that a switch has learned at a port."""
 
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"forget what was learned at {self.device}"
+    line = "forget what was learned at {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class AddHook:
+class AddHook(_WireDevice):
     """Prepare an interface for diversion. If it is up, frames that it would send in the next milliseconds are lost."""
 
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"add a hook to {self.device}"
+    line = "add a hook to {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitCarrier:
+class AwaitCarrier(_WireDevice):
     """Wait until the kernel sends by an interface that has just come up."""
 
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"wait until {self.device} can send"
+    line = "wait until {0.device} can send"
 
 
 @dataclass(frozen=True, slots=True)
-class Divert:
+class Divert(_WireDevice):
     """Divert frames that come in on an interface to the relay, at the interface `tap`.
 
     back: at a switch's port, the tap for frames that leave by the port; 0 elsewhere. Frames marked with the port's
     index come from the relay: those on `tap` enter the port, and only they pass there.
     """
 
-    device: str
-    index: int
+    line = "divert frames of {0.device} to the relay"
     tap: int
     back: int = 0
 
-    def __str__(self) -> str:
-        return f"divert frames of {self.device} to the relay"
-
 
 @dataclass(frozen=True, slots=True)
-class Undivert:
+class Undivert(_WireDevice):
     """End the diversion of an interface's frames.
 
     tap: the interface is one at which the relay listens; frames that the relay still holds would be lost.
     """
 
-    device: str
-    index: int
+    line = "divert frames of {0.device} no more"
     tap: bool = False
-
-    def __str__(self) -> str:
-        return f"divert frames of {self.device} no more"
 
 
 @dataclass(frozen=True, slots=True)
-class SetNetem:
+class SetNetem(_WireDevice):
     """Set netem on a stage's end. changed: since it was last set, in a value that the kernel does not report."""
 
-    device: str
-    index: int
     impairment: Impairment
     options: netem.Options
     changed: bool = False
@@ -409,11 +354,9 @@ class SetNetem:
 
 
 @dataclass(frozen=True, slots=True)
-class SetShaper:
+class SetShaper(_WireDevice):
     """Limit the rate at a stage's end by a token bucket. before: its previous settings, if known."""
 
-    device: str
-    index: int
     impairment: Impairment
     options: shapers.Options
     before: shapers.Options | None = None
@@ -423,22 +366,16 @@ class SetShaper:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveQdisc:
+class RemoveQdisc(_WireDevice):
     """Remove an interface's queueing discipline together with the frames that wait in it."""
 
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"remove the queueing discipline of {self.device}"
+    line = "remove the queueing discipline of {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class SetLoss:
+class SetLoss(_WireDevice):
     """Set a classifier that loses frames coming in by a free end."""
 
-    device: str
-    index: int
     impairment: Impairment
     losses: Losses
 
@@ -447,54 +384,34 @@ class SetLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveLoss:
-    device: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"remove the classifier of {self.device}"
+class RemoveLoss(_WireDevice):
+    line = "remove the classifier of {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class AddAddress:
-    key: str
-    device: str
-    index: int
+class AddAddress(_Device):
+    line = "add address {0.address} to {0.key}:{0.device}"
     address: str
 
-    def __str__(self) -> str:
-        return f"add address {self.address} to {self.key}:{self.device}"
-
 
 @dataclass(frozen=True, slots=True)
-class RemoveAddress:
-    key: str
-    device: str
-    index: int
+class RemoveAddress(_Device):
+    line = "remove address {0.address} from {0.key}:{0.device}"
     address: str
 
-    def __str__(self) -> str:
-        return f"remove address {self.address} from {self.key}:{self.device}"
-
 
 @dataclass(frozen=True, slots=True)
-class AddRoute:
-    key: str
+class AddRoute(InNamespace):
+    line = "add route {0.destination} via {0.via} to {0.key}"
     destination: str
     via: str
 
-    def __str__(self) -> str:
-        return f"add route {self.destination} via {self.via} to {self.key}"
-
 
 @dataclass(frozen=True, slots=True)
-class RemoveRoute:
-    key: str
+class RemoveRoute(InNamespace):
+    line = "remove route {0.destination} via {0.via} from {0.key}"
     destination: str
     via: str
-
-    def __str__(self) -> str:
-        return f"remove route {self.destination} via {self.via} from {self.key}"
 
 
 Operation: TypeAlias = (

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from testbed.cluster.faults.injections import Injection
-from testbed.cluster.plan.namespace_names import check_cluster
+from testbed.cluster.plan.namespace_names import WIRE, check_cluster
 from testbed.cluster.plan.veth_wiring import Device
 from testbed.errors import (
     ConflictError,
@@ -38,6 +38,7 @@ from testbed.errors import (
 )
 from testbed.json_text import check, loads
 from testbed.kernel.filesystem import make_directory, read_text, remove_directory, replace_file
+from testbed.kernel.namespaces import NAMES, is_namespace
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
 from testbed.spec.layout import Asked, Layout
@@ -97,6 +98,18 @@ class State:
         if self.keeper is not None and not self.keeper.alive:
             return True
         return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.alive
+
+    @property
+    def hiding(self) -> Identity | None:
+        """The namespace holder, if the namespaces have names only inside its mount namespace."""
+        named = self.namespaces.get(WIRE, "").startswith(f"{NAMES}/")
+        return self.keeper if named else None
+
+    def has_namespace(self, key: str) -> bool:
+        """Whether a namespace of the cluster exists."""
+        if (holder := self.hiding) is not None:
+            return key in self.namespaces and holder.alive
+        return is_namespace(self.namespaces.get(key, ""))
 
     def to_json(self) -> str:
         return json.dumps(

@@ -95,7 +95,7 @@ def status(state: State) -> ClusterStatus:
         tuple(
             NodeStatus(
                 node.name,
-                _is_there(state, node.name),
+                state.has_namespace(node.name),
                 tuple(pid for pid in programs.get(node.name, ()) if pid not in own),
                 agents.get(node.name),
             )
@@ -204,19 +204,6 @@ def _agents(state: State) -> dict[str, AgentStatus]:
 Found = Mapping[str, Mapping[str, Interface]]
 
 
-def _hidden(state: State) -> bool:
-    """Whether the namespaces have names only inside the holder's mount namespace."""
-    return state.keeper is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
-        f"{namespaces.NAMES}/"
-    )
-
-
-def _is_there(state: State, key: str) -> bool:
-    if _hidden(state):
-        return state.keeper is not None and state.keeper.alive
-    return namespaces.is_namespace(state.namespaces.get(key, ""))
-
-
 def _read_interfaces(state: State) -> Found:
     """Read the interfaces of the wire namespace and of nodes with direct links, by key and name."""
     keys = {namespace_names.WIRE} | {
@@ -231,8 +218,8 @@ Read = Callable[[str, RouteSocket], Mapping[str, Interface]]
 def _look(state: State, keys: Collection[str], read: Read) -> Found:
     """Apply `read` to each of these namespaces."""
     paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
-    if state.keeper is not None and _hidden(state):
-        return userns.call_inside(state.keeper.pid, partial(_read, paths, read)) if state.keeper.alive else {}
+    if (holder := state.hiding) is not None:
+        return userns.call_inside(holder.pid, partial(_read, paths, read)) if holder.alive else {}
     return _read(paths, read)
 
 

@@ -25,7 +25,7 @@ from testbed.cluster.services.service_kinds import LOG, Agents, RelayProcesses
 from testbed.cluster.services.services import Tended
 from testbed.engine.loop import Loop
 from testbed.errors import ConflictError, KernelError
-from testbed.kernel import daemons, locks, processes, syscalls
+from testbed.kernel import daemons, locks, namespaces, processes
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
@@ -144,9 +144,7 @@ class _Supervisor:
 
     def _begin(self) -> None:
         """Enter the wire namespace and adopt the running services."""
-        wire = os.open(self._wire, os.O_RDONLY | os.O_CLOEXEC)
-        syscalls.setns(wire, syscalls.CLONE_NEWNET)
-        os.close(wire)
+        namespaces.enter(self._wire)
         self._loop = Loop(Waiter())
         directory = self._places.directory
         self._relay = Tended(self._loop, directory, RelayProcesses(self._store, self._cluster, RouteSocket()))
@@ -174,8 +172,6 @@ class _Supervisor:
         self._loop.stop()
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object]:
-        if request["do"] == "agents":
-            return {"agents": dict(self._agents.pids)}
         if request["do"] != "look":
             return {"error": f"the supervisor does not know how to {request['do']}"}
         if not self._look():

@@ -222,9 +222,7 @@ def _await_listening(command: Command) -> None:
     """Wait until a command listens, as the next one may connect to it."""
     deadline = time.monotonic() + LISTENING
     while (
-        time.monotonic() < deadline
-        and state_of(command.process.pid) not in ("", "Z")
-        and not _listens(command.process.pid)
+        time.monotonic() < deadline and state_of(command.process.pid) not in "XZ" and not _listens(command.process.pid)
     ):
         time.sleep(_LOOK)
 

@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from protocols.core.firmware import Adapter, Agent, Host
+from protocols.core.firmware import Adapter, Agent, Firmware, Host
 from testbed.engine.loop import running
 from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
 from testbed.errors import FirmwareError
 from testbed.kernel import syscalls
+from testbed.kernel.daemons import write_output_to
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.setns import enter
 from testbed.runtime.incarnations import incarnation
@@ -33,7 +34,7 @@ from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import Here, Orders, Place
 from testbed.runtime.nodes.run_progress import Progress
-from testbed.runtime.nodes.veth_port import Asking, HoldingPort, port_on, socket_on
+from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on, socket_on
 from testbed.runtime.shared.attachment import HostDriver
 from testbed.runtime.shared.node_agents import NodesNic
 
@@ -92,7 +93,7 @@ def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: 
         if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
         syscalls.name_process(f"node {place.name}")
-        _write_to(log)
+        write_output_to(log)
         _Node(orders, place, channel, partial(progress.watched, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
@@ -152,56 +153,6 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
     return adapter.address + orders.ethertype.to_bytes(2, "big")
 
 
-def _write_to(log: str) -> None:
-    """Redirect standard output and error to this file."""
-    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    for standard in (1, 2):
-        os.dup2(log_file, standard)
-    os.close(log_file)
-
-
-class _Wire(Protocol):
-    """Counts of received frames."""
-
-    @property
-    def taken(self) -> int: ...
-
-    @property
-    def dropped(self) -> int: ...
-
-    def lost(self) -> list[str]: ...
-
-    def look(self) -> None: ...
-
-
-class _Nic(Protocol):
-    """State of a NIC: whether the firmware is running."""
-
-    @property
-    def busy(self) -> bool: ...
-
-
-class _Port(Protocol):
-    """Counts of frames that were not sent."""
-
-    @property
-    def unsent(self) -> int: ...
-
-    @property
-    def down(self) -> int: ...
-
-    @property
-    def kept(self) -> int: ...
-
-
-class _Firmware(Protocol):
-    """The firmware's counters and state, in this process or in an agent."""
-
-    def counted(self) -> Mapping[str, int]: ...
-
-    def waiting(self) -> list[str]: ...
-
-
 class _Node:
     def __init__(
         self, orders: Orders, place: Place, channel: Channel, watched: Callable[[Host], Host], starts: int
@@ -219,10 +170,10 @@ class _Node:
         self._starts = starts
         self._dilated: DilatedNic | None = None
         self._shared: NodesNic | None = None
-        self._wire: _Wire
-        self._nic: _Nic
-        self._port: _Port
-        self._firmware: _Firmware
+        self._wire: FrameSocket | NodesNic
+        self._nic: InlineNic | DilatedNic | NodesNic
+        self._port: VethPort | NodesNic
+        self._firmware: Firmware | NodesNic
         if orders.shared is not None:
             self._shared = shared = NodesNic(orders, orders.shared, place.device)
             self._wire = self._nic = self._port = self._firmware = shared

@@ -28,7 +28,7 @@ from typing import Final
 
 from protocols.core.split_memory import Apart
 from testbed.errors import KernelError, TestbedError, reason_of
-from testbed.kernel import daemons, offloads, processes, syscalls
+from testbed.kernel import daemons, namespaces, offloads, processes
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.setns import enter_keeper, is_inside
 from testbed.runtime import event_log
@@ -158,7 +158,7 @@ class _WarmParent:
         """Fork the agents of shared NICs and wait until they listen. Its node process notices one that does not."""
         waiting = []
         for place in self._orders.places:
-            pid, ready = node_agents.begin(self._orders, apart, place, _go_to, self._logs / f"{place.name}.nic.log")
+            pid, ready = node_agents.begin(self._orders, apart, place, self._logs / f"{place.name}.nic.log")
             self._watch(_Child(place.name, pid, os.pidfd_open(pid), agent=True))
             waiting.append(ready)
         for ready in waiting:
@@ -264,7 +264,7 @@ def _entered(orders: Orders) -> Orders:
 def _switch_off(place: Place) -> None:
     """Switch a NIC's offloads off, so that the kernel's frames on its interface are complete, as the firmware's are."""
     try:
-        _go_to(place)
+        namespaces.enter(place.surroundings.namespace)
         if _offloads_of(place):
             offloads.allow(place.device, Offloads.NONE)
     except OSError as error:
@@ -273,7 +273,7 @@ def _switch_off(place: Place) -> None:
 
 def _restore(place: Place, wanted: Offloads) -> None:
     with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
-        _go_to(place)
+        namespaces.enter(place.surroundings.namespace)
         taken = _offloads_of(place)
         if taken is not None and taken < wanted:
             offloads.allow(place.device, wanted)
@@ -282,11 +282,3 @@ def _restore(place: Place, wanted: Offloads) -> None:
 def _offloads_of(place: Place) -> Offloads | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
         return offloads.taken(opened.fileno(), place.device)
-
-
-def _go_to(place: Place) -> None:
-    handle = os.open(place.surroundings.namespace, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        syscalls.setns(handle, syscalls.CLONE_NEWNET)
-    finally:
-        os.close(handle)

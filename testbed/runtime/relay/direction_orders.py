@@ -13,7 +13,7 @@ from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record, Replay
 from testbed.fates.rules import Handle, RuleSet
 from testbed.fates.stage import FateOptions
-from testbed.kernel.packet_socket import Arena
+from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import Carried, Treated
 from testbed.spec.layout import DirectionName
@@ -78,6 +78,29 @@ class InjectedRules:
     def idle(self) -> list[str]:
         """A sentence for each rule that has never decided a fate, including lifted and declared ones."""
         return [*self._model.idle_rules(), *self._rules.idle()]
+
+
+class CarriedLink:
+    """A link that the relay carries: its orders, and packet sockets, by the direction whose frames come in on them."""
+
+    def __init__(self, carried: Carried, options: LinkOptions) -> None:
+        self.carried = carried
+        self.seed = options.seed
+        self._texts = texts_of(carried, options.files)
+        self._loop = options.loop
+        self._sockets: dict[str, PacketSocket] = {}
+
+    def close(self) -> None:
+        for heard in self._sockets.values():
+            heard.close()
+
+    def still_there(self) -> bool:
+        """Whether its interfaces are those on which it was opened."""
+        return sum(heard.still_there() for heard in self._sockets.values()) == len(self._sockets)  # all: to update MTUs
+
+    def sockets(self) -> dict[str, PacketSocket]:
+        """The sockets, by the direction whose frames come in on them."""
+        return self._sockets
 
 
 def texts_of(carried: Carried, files: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -26,7 +26,7 @@ from testbed.fates.stage import FateOptions
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.runtime.background_writer import Aside
-from testbed.runtime.relay.direction_orders import InjectedRules, LinkOptions, texts_of
+from testbed.runtime.relay.direction_orders import CarriedLink, InjectedRules, LinkOptions, texts_of
 from testbed.runtime.relay.lateness import Lateness
 from testbed.runtime.relay.orders import DIRECTIONS, Carried, Orders, Treated
 from testbed.runtime.relay.relay_network import Driver, ModelledLink
@@ -160,22 +160,18 @@ class Carriage:
         return count
 
 
-class LinkCarriage:
+class LinkCarriage(CarriedLink):
     """A link: two sockets and two directions."""
 
     def __init__(self, carried: Carried, options: LinkOptions) -> None:
         """Open the sockets. OSError if a free end does not exist."""
-        self.carried = carried
-        self.seed = options.seed
-        self._texts = texts_of(carried, options.files)
-        self._loop = options.loop
-        self._sockets: list[PacketSocket] = []
+        super().__init__(carried, options)
         self._impairs = True
         mark = socket.if_nametoindex(carried.mark) if carried.mark else 0
         try:
-            for end, tap in zip((carried.a, carried.b), carried.heard, strict=True):
-                self._sockets.append(PacketSocket(tap, options.arena, BUFFER, out=end, mark=mark))
-            a, b = self._sockets
+            for name, end, tap in zip(DIRECTIONS, (carried.a, carried.b), carried.heard, strict=True):
+                self._sockets[name] = PacketSocket(tap, options.arena, BUFFER, out=end, mark=mark)
+            a, b = self._sockets.values()
             self.directions = {
                 "forward": self._direct("forward", a, b, options),
                 "backward": self._direct("backward", b, a, options),
@@ -219,12 +215,12 @@ class LinkCarriage:
             carriage.catch_up(now)
 
     def _stop_reading(self) -> None:
-        for heard in self._sockets:
+        for heard in self._sockets.values():
             self._loop.unwatch(heard.fileno())
 
     def _watch(self) -> None:
         """Impair frames from now on."""
-        for heard, name in zip(self._sockets, DIRECTIONS, strict=True):
+        for name, heard in self._sockets.items():
             self._loop.watch(heard.fileno(), self.directions[name].read)
         self._impairs = True
 
@@ -233,7 +229,7 @@ class LinkCarriage:
         now = self._loop.now()
         early = sum(carriage.flush(now) for carriage in self.directions.values())
         self._stop_reading()
-        for heard, name in zip(self._sockets, DIRECTIONS, strict=True):
+        for name, heard in self._sockets.items():
             self._loop.watch(heard.fileno(), self.directions[name].pass_through)
         self._impairs = False
         return early
@@ -252,21 +248,9 @@ class LinkCarriage:
                 pass
         return early
 
-    def close(self) -> None:
-        for heard in self._sockets:
-            heard.close()
-
-    def still_there(self) -> bool:
-        """Whether its interfaces are those on which it was opened."""
-        return sum(heard.still_there() for heard in self._sockets) == len(self._sockets)  # `all` would skip MTU updates
-
     def more(self, direction: str, now: int) -> dict[str, object]:
         """The fields of a direction's report that depend on the type of link."""
         return {"queued": list(self.directions[direction].model.queued(now))}
-
-    def sockets(self) -> dict[str, PacketSocket]:
-        """The sockets, by the direction whose frames come in on them."""
-        return dict(zip(DIRECTIONS, self._sockets, strict=True))
 
 
 AnyLink = LinkCarriage | ModelledLink

@@ -21,7 +21,7 @@ from testbed.fabric.stop_go import ADDRESS, ASK, GO, STOP, Word, frame_of, word_
 from testbed.fates.fate_counters import Counters
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import PacketSocket
-from testbed.runtime.relay.direction_orders import InjectedRules, LinkOptions, texts_of
+from testbed.runtime.relay.direction_orders import CarriedLink, InjectedRules, LinkOptions, texts_of
 from testbed.runtime.relay.lateness import Lateness
 from testbed.runtime.relay.orders import DIRECTIONS, Carried, Treated
 from testbed.spec.layout import DirectionName
@@ -243,20 +243,16 @@ class Uplink:
         return found
 
 
-class ModelledLink:
+class ModelledLink(CarriedLink):
     """A link with a modelled switch at one end or both."""
 
     def __init__(self, carried: Carried, driver: Driver, options: LinkOptions) -> None:
         """Open the sockets and join the network. OSError if a free end does not exist."""
-        self.carried = carried
-        self.seed = options.seed
+        super().__init__(carried, options)
         self.directions: Final[dict[str, ChannelCarriage]] = {}
         self.uplinks: Final[dict[str, Uplink]] = {}
         """Uplinks, by the direction in which the NIC sends."""
-        self._texts = texts_of(carried, options.files)
-        self._loop = loop = options.loop
         self._driver = driver
-        self._sockets: dict[str, PacketSocket] = {}
         try:
             for name, device in zip(DIRECTIONS, (carried.a, carried.b), strict=True):
                 if device:
@@ -267,7 +263,7 @@ class ModelledLink:
         for name, other in (DIRECTIONS, DIRECTIONS[::-1]):
             self.directions[name] = self._direct(name, self._sockets.get(other), options)
         for sending, socket in self._sockets.items():
-            self.uplinks[sending] = Uplink(loop, driver, self.directions[sending], socket)
+            self.uplinks[sending] = Uplink(self._loop, driver, self.directions[sending], socket)
 
     def _direct(self, name: DirectionName, out: PacketSocket | None, options: LinkOptions) -> ChannelCarriage:
         treated: Treated = getattr(self.carried, name)
@@ -312,21 +308,9 @@ class ModelledLink:
     def pass_through(self) -> None:
         """Do nothing: there is no path around modelled switches."""
 
-    def close(self) -> None:
-        for socket in self._sockets.values():
-            socket.close()
-
-    def still_there(self) -> bool:
-        """Whether its interfaces are those on which it was opened."""
-        return sum(socket.still_there() for socket in self._sockets.values()) == len(self._sockets)
-
     def more(self, direction: str, now: int) -> dict[str, object]:  # noqa: ARG002  as of other links
         """The fields of a direction's report that depend on the type of link."""
         uplink = self.uplinks.get(direction)
         if uplink is None:
             return {"queued": [0, 0]}
         return {"queued": list(uplink.waiting), "stops": uplink.stops, "waited": uplink.waited}
-
-    def sockets(self) -> dict[str, PacketSocket]:
-        """The sockets, by the direction whose frames come in on them."""
-        return self._sockets

@@ -9,13 +9,13 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from protocols.core.firmware import Host
 from protocols.core.split_memory import Apart
-from testbed.kernel import syscalls
+from testbed.kernel import namespaces, syscalls
+from testbed.kernel.daemons import write_output_to
 from testbed.runtime.nodes.places import Orders, Place
 from testbed.runtime.shared.agent import Offer, SharedAgent
 from testbed.runtime.shared.attachment import Attachment, HostDriver
@@ -63,10 +63,9 @@ class NodesNic:
         return self._attachment.waiting()
 
 
-def begin(orders: Orders, apart: Apart, place: Place, go_to: Callable[[Place], None], log: Path) -> tuple[int, int]:
+def begin(orders: Orders, apart: Apart, place: Place, log: Path) -> tuple[int, int]:
     """Fork the agent of a node's NIC; return its pid, and a descriptor that is readable when it listens or has ended.
-
-    go_to: enters the node's network namespace. log: the file for the agent's error.
+    log: the file for the agent's error.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -81,13 +80,10 @@ def begin(orders: Orders, apart: Apart, place: Place, go_to: Callable[[Place], N
         os.closerange(3, writing)
         os.closerange(writing + 1, 1 << 20)
         syscalls.name_process(f"nic {place.name}")
-        log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        for standard in (1, 2):
-            os.dup2(log_file, standard)
-        os.close(log_file)
+        write_output_to(os.fspath(log))
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
-        go_to(place)
+        namespaces.enter(place.surroundings.namespace)
         offer = Offer(apart, orders.ethertype, place.device, (place.adapter,), spin=orders.spin, mtus=orders.mtus)
         agent = SharedAgent(offer)
         os.write(writing, _LISTENS)

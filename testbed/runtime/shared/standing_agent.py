@@ -3,7 +3,6 @@ supervisor starts, and restarts when it dies. It outlives the supervisor, and re
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Final
 from protocols.core.firmware import Adapter
 from testbed import packages
 from testbed.errors import TestbedError, UnsupportedError
-from testbed.kernel import syscalls
+from testbed.kernel import namespaces
 from testbed.runtime.shared.agent import Offer, SharedAgent
 from testbed.runtime.shared.functions import MAX, address_of
 from testbed.runtime.supervision import Supervision
@@ -78,11 +77,7 @@ class StandingAgent:
 
     def prepare(self) -> None:
         """Enter the node and accept host processes. Raises TestbedError, OSError."""
-        handle = os.open(self._namespace, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            syscalls.setns(handle, syscalls.CLONE_NEWNET)
-        finally:
-            os.close(handle)
+        namespaces.enter(self._namespace)
         try:
             self._agent = SharedAgent(self._offer)
             supervision = Supervision(self._asked.parent, self._command)

@@ -10,7 +10,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from testbed.workloads.active_messages.barrier import TAG
+from testbed.workloads.active_messages.barrier import TAG, serve_until
 from testbed.workloads.form import Node
 
 ASK, STOP, ANSWER = 1, 2, 3
@@ -69,8 +69,7 @@ class Client:
         await self._drain()
 
     async def _ask(self, handler: int) -> None:
-        while len(self._under_way) >= self._window:
-            await self._some()
+        await serve_until(self.endpoint, lambda: len(self._under_way) < self._window)
         number = self._number = self._number + 1 & 0xFFFF_FFFF
         self._under_way[number] = self._now()
         await self.endpoint.request(0, handler, number, *_REST)
@@ -82,12 +81,7 @@ class Client:
             self.trips.append(now - began)
 
     async def _drain(self) -> None:
-        while self._under_way:
-            await self._some()
-
-    async def _some(self) -> None:
-        await self.endpoint.wait()
-        await self.endpoint.poll()
+        await serve_until(self.endpoint, lambda: not self._under_way)
 
 
 class Server:
@@ -110,9 +104,7 @@ class Server:
 
     async def until_stopped(self, endpoint: Endpoint, clients: int) -> None:
         """Serve one endpoint until `clients` clients have stopped it."""
-        while self.stopped[endpoint] < clients:
-            await endpoint.wait()
-            await endpoint.poll()
+        await serve_until(endpoint, lambda: self.stopped[endpoint] >= clients)
 
     def _stop(self, token: Token, *words: int) -> None:
         self.stopped[token.endpoint] += 1

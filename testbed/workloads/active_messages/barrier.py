@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocols.am2.host.am_errors import Returned, ReturnedError, Status
+from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
@@ -22,6 +23,13 @@ _HERE, _VALUES = 1, 2
 _NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _PAUSE: Final = 10_000_000  # nanoseconds before a message returned by a node that had not begun is sent again
 _MAX: Final = 7  # values of 64 bits in the words of one message
+
+
+async def serve_until(endpoint: Endpoint, holds: Callable[[], bool]) -> None:
+    """Handle the messages of an endpoint until something holds."""
+    while not holds():
+        await endpoint.wait()
+        await endpoint.poll()
 
 
 class Collectives:

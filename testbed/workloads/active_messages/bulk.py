@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from testbed.workloads.active_messages.am_requests import ANSWER, STOP, Server
-from testbed.workloads.active_messages.barrier import TAG, Collectives
+from testbed.workloads.active_messages.barrier import TAG, Collectives, serve_until
 from testbed.workloads.form import Native, Node, VerificationError
 from testbed.workloads.quantiles import warm_up
 from testbed.workloads.workload_settings import MessageSizes
@@ -55,23 +54,17 @@ class ActiveBulk(Native[ActiveMessages]):
             for count in (warm_up(self.count), self.count):
                 begun = node.now()
                 for number in range(count):
-                    await _some(endpoint, places, 1)
+                    await serve_until(endpoint, lambda: bool(places))
                     place, data = places.pop(), bytes((number & 0xFF,)) * size
                     await endpoint.request_bulk(0, _DATA, data, place * size, place, number)
-                await _some(endpoint, places, window)
+                await serve_until(endpoint, lambda: len(places) == window)
                 took = node.now() - begun
             node.row(size_bytes=size, count=self.count, bandwidth_bit_s=8e9 * size * self.count / max(1, took))
         await endpoint.request(0, STOP, places.pop(), 0, 0, 0)
-        await _some(endpoint, places, window)
+        await serve_until(endpoint, lambda: len(places) == window)
 
 
 def _stored(token: Token, data: memoryview, place: int, number: int) -> None:
     if not data[0] == data[-1] == number & 0xFF:
         raise VerificationError(f"message {number} has come with other data than was sent")
     token.reply(ANSWER, place)
-
-
-async def _some(endpoint: Endpoint, places: list[int], least: int) -> None:
-    while len(places) < least:
-        await endpoint.wait()
-        await endpoint.poll()

@@ -8,7 +8,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from testbed.workloads.active_messages.barrier import TAG
+from testbed.workloads.active_messages.barrier import TAG, serve_until
 from testbed.workloads.form import Node, VerificationError
 
 _DATA, _TAKEN = 5, 6
@@ -37,9 +37,7 @@ class CreditStream:
         begun, self._taken = self._now(), 0
         for number in range(count):
             await self.endpoint.request_medium(0, _DATA, bytes((number & 0xFF,)) * self._size, number)
-        while self._taken < count:
-            await self.endpoint.wait()
-            await self.endpoint.poll()
+        await serve_until(self.endpoint, lambda: self._taken >= count)
         return self._now() - begun
 
     def _count(self, _: Token) -> None:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 import pytest
+from bpf_runs import run_on
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,7 +126,7 @@ class Machine:
         program.mov(R0, 0)
         program.exit()
         with bpf.load_classifier(program.assemble({"result": self._result.descriptor}), "computes") as loaded:
-            bpf.run_on(loaded, FRAME)
+            run_on(loaded, FRAME)
         value = self._result.lookup(bytes(4))
         assert value is not None
         return int.from_bytes(value, "little" if struct.pack("=H", 1) == b"\1\0" else "big")

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
+from bpf_runs import run_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from testbed.fates.flows import Flow, flow_of
 from testbed.fates.header_fields import ETHERNET_HEADER, MAX_HOPS, Fields
 from testbed.fates.headers import standard_fields
 from testbed.fates.stage import FateOptions
-from testbed.kernel import bpf, loss_classifier
+from testbed.kernel import loss_classifier
 from testbed.kernel.loss_classifier import Classifier, losses_of, name_of, refusal
 from testbed.kernel.loss_program import TC_ACT_SHOT, TC_ACT_UNSPEC
 from testbed.spec.layout import Impairment
@@ -105,7 +106,7 @@ def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FI
         for n, frame in enumerate(map(runnable, frames), 1):
             dropped = model.offer(n, frame).dropped
             model.poll(n)
-            result = bpf.run_on(classifier.program, frame).result
+            result = run_on(classifier.program, frame).result
             flow = flow_of(frame, readers)
             assert result == (TC_ACT_SHOT if dropped else TC_ACT_UNSPEC), f"frame {n}: {flow} {frame.hex()}"
             flows[flow] += 1
@@ -198,7 +199,7 @@ def test_the_hash_has_no_weak_key(key: str) -> None:
         with loss_classifier.load(losses) as classifier:
             for n in range(1, 300):
                 lost = fate_hash.draw(start, n) >> 11 < fate_hash.threshold(loss)
-                assert (bpf.run_on(classifier.program, ethernet(bytes(46))).result == TC_ACT_SHOT) == lost
+                assert (run_on(classifier.program, ethernet(bytes(46))).result == TC_ACT_SHOT) == lost
 
 
 @pytest.mark.requires("bpf")
@@ -250,7 +251,7 @@ def test_the_other_direction_and_another_seed_lose_others() -> None:
     for seed, direction in ((SEED, "forward"), (SEED, "backward"), (SEED + 1, "backward")):
         losses = losses_of(fate_hash.direction_key(seed, LINK, direction), Impairment(loss=0.5))
         with loss_classifier.load(losses) as classifier:
-            results.add(tuple(bpf.run_on(classifier.program, ethernet()).result for _ in range(64)))
+            results.add(tuple(run_on(classifier.program, ethernet()).result for _ in range(64)))
     assert len(results) == 3
 
 
@@ -261,12 +262,12 @@ def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_t
     known = [ethernet(source=source) for source in (A, B, C)]
     with loss_classifier.load(losses_of(KEY, impairment), flows=3) as classifier:
         for frame in known:
-            assert (bpf.run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
+            assert (run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
         lost = 0
         for n in range(4_000):
-            lost += bpf.run_on(classifier.program, ethernet(source=C + 1 + n % 50)).result == TC_ACT_SHOT
+            lost += run_on(classifier.program, ethernet(source=C + 1 + n % 50)).result == TC_ACT_SHOT
             frame = known[n % 3]
-            assert (bpf.run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
+            assert (run_on(classifier.program, frame).result == TC_ACT_SHOT) == model.offer(0, frame).dropped
         counted = classifier.counters()
         assert counted.untold == 4_000
         assert not counted.exact
@@ -278,9 +279,9 @@ def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_t
 def test_a_new_program_counts_frames_from_one_again_and_can_go_on_in_the_old_ones_counters() -> None:
     losses = losses_of(KEY, Impairment(loss=0.5))
     with loss_classifier.load(losses) as first:
-        fates = [bpf.run_on(first.program, ethernet()).result for _ in range(50)]
+        fates = [run_on(first.program, ethernet()).result for _ in range(50)]
         with loss_classifier.load(losses, first.maps["counters"]) as second:
-            assert [bpf.run_on(second.program, ethernet()).result for _ in range(50)] == fates
+            assert [run_on(second.program, ethernet()).result for _ in range(50)] == fates
             assert second.counters() == first.counters()
             assert second.counters().offered == 100
             assert set(second.flows().values()) == {50}

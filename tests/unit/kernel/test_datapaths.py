@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from testbed.errors import UnsupportedError
-from testbed.kernel import datapaths, netem, shapers
+from testbed.kernel import datapaths, netem
 from testbed.kernel.datapaths import LADDER, NAMES, TABLE, Abilities, Choice, Fit, choose, judge
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import Asked, Datapath, Impairment
@@ -129,14 +129,6 @@ def test_figures_are_those_of_the_impairment() -> None:
     )
     assert bound("netem", JITTER, "order under jitter").endswith("frames within 0.002 ms")
     assert bound("tc", RATE, "rate").endswith(": 1,250 bytes and one frame")
-
-
-def test_the_bucket_that_is_told_of_is_the_one_that_is_made() -> None:
-    assert shapers.LATENESS == datapaths._BUCKET_NS
-
-
-def test_the_longest_jitter_is_the_one_that_is_refused() -> None:
-    assert netem.LONGEST_JITTER == datapaths.LONGEST_NETEM_JITTER
 
 
 @pytest.mark.parametrize("name", ASKING)

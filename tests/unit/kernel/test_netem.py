@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from testbed.errors import UnsupportedError
 from testbed.fates.jitter import SCALE, normal_table, pareto_table
 from testbed.fates.text_files import BrokenFileError
-from testbed.kernel import netem, netlink_messages, qdiscs, shapers
-from testbed.kernel.netem import Correlations, Extras, Options, Slot
+from testbed.kernel import netem, netlink, netlink_messages, qdiscs, shapers
+from testbed.kernel.netem import Options
 from testbed.kernel.netlink import attributes
 from testbed.spec.layout import Impairment
 
@@ -24,7 +24,7 @@ HEADERS = 16 + 20  # of netlink and of traffic control
 MILLISECOND = 10**6
 
 
-def payload(request: bytes, attribute: int = qdiscs.TCA_OPTIONS) -> bytes:
+def payload(request: bytes, attribute: int = netlink.TCA_OPTIONS) -> bytes:
     return bytes(dict(attributes(memoryview(request)[HEADERS:]))[attribute])
 
 
@@ -42,7 +42,7 @@ def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
     length, kind, flags = struct.unpack_from("=IHH", request)
     assert (length, kind, flags) == (len(request), 36, 0x1 | 0x100 | 0x400)  # RTM_NEWQDISC; REQUEST, REPLACE, CREATE
     assert struct.unpack_from("=BxxxiII", request, 16) == (0, 7, 0x1_0000, 0xFFFF_FFFF)
-    assert payload(request, qdiscs.TCA_KIND) == b"netem\0"
+    assert payload(request, netlink.TCA_KIND) == b"netem\0"
     raw = payload(request)
     assert struct.unpack_from("=6I", raw) == (10, 5, 6, 1, 8, 2)
     found = {kind: bytes(value) for kind, value in attributes(memoryview(raw)[24:])}
@@ -67,7 +67,6 @@ def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() 
         return bytes(dict(attributes(memoryview(payload(netem.request(7, given)))[24:]))[netem.TCA_NETEM_LOSS])
 
     assert model(Options(gemodel=(1, 2, 3, 4))) == {2: struct.pack("=4I", 1, 2, 3, 4)}
-    assert model(Options(gimodel=(1, 2, 3, 4, 5))) == {1: struct.pack("=5I", 1, 2, 3, 4, 5)}
 
 
 def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
@@ -77,24 +76,10 @@ def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
     shapers.requests(7, shapers.Options(1000, 3000, 7, in_frames=True))
     request = netem.request(7, given)
     assert netem.decoded(payload(request)) == replace(given, sizes=None)
-    assert len(payload(request, qdiscs.TCA_STAB)) == 4 + 24 + 4 + 2 * (MTU + 14 + 4 + 1) + 2
-
-
-def test_a_change_is_refused_where_there_is_nothing_to_change() -> None:
-    (flags,) = struct.unpack_from("=H", netem.request(7, Options(), create=False), 6)
-    assert flags == 0x1 | 0x100
+    assert len(payload(request, netlink.TCA_STAB)) == 4 + 24 + 4 + 2 * (MTU + 14 + 4 + 1) + 2
 
 
 U32 = st.integers(0, 2**32 - 1)
-SLOTS = st.builds(
-    Slot,
-    st.integers(0, 2**62),
-    st.integers(0, 2**62),
-    st.integers(0, 2**31 - 2),
-    st.integers(0, 2**31 - 2),
-    st.integers(0, 2**62),
-    st.integers(0, 2**62),
-)
 OPTIONS = st.builds(
     Options,
     latency=st.integers(0, 2**62),
@@ -105,24 +90,19 @@ OPTIONS = st.builds(
     reorder=U32,
     gap=U32,
     corrupt=U32,
-    correlations=st.builds(Correlations, U32, U32, U32, U32, U32),
     rate=st.one_of(U32, st.integers(0, 2**63)),
     packet_overhead=st.integers(-(2**31), 2**31 - 1),
     cell_size=U32,
     cell_overhead=st.integers(-(2**31), 2**31 - 1),
-    ecn=st.booleans(),
-    slot=st.one_of(st.none(), SLOTS.filter(lambda slot: slot != Slot())),
+    gemodel=st.one_of(st.just(()), st.tuples(U32, U32, U32, U32)),
     seed=st.one_of(st.none(), st.integers(0, 2**64 - 1)),
     table=st.lists(st.integers(-(2**15), 2**15 - 1), max_size=9).map(tuple),
 )
-FOUR, FIVE = st.tuples(U32, U32, U32, U32), st.tuples(U32, U32, U32, U32, U32)
 
 
 @settings(max_examples=200, deadline=None)
-@given(OPTIONS, st.one_of(st.none(), FOUR, FIVE))
-def test_whatever_is_encoded_is_decoded_again(given: Options, model: tuple[int, ...] | None) -> None:
-    if model is not None:
-        given = replace(given, **{"gemodel" if len(model) == 4 else "gimodel": model})  # type: ignore[arg-type]
+@given(OPTIONS)
+def test_whatever_is_encoded_is_decoded_again(given: Options) -> None:
     assert netem.decoded(payload(netem.request(7, given))) == given
 
 
@@ -212,16 +192,6 @@ def test_a_rate_is_the_nearest_in_bytes_and_never_unlimited(rate: int, found: in
     assert options(Impairment(rate=rate)).rate == found
 
 
-def test_extras_are_passed_on() -> None:
-    slot = Slot(1, 2, 3, 4, 5, 6)
-    extras = Extras(0.5, 0.5, 0.5, 0.5, 0.5, gap=5, ecn=True, slot=slot)
-    found = options(Impairment(delay=1, loss=0.1, reorder=0.1), extras=extras)
-    half = 2**31
-    assert found.correlations == Correlations(half, half, half, half, half)
-    assert (found.gap, found.ecn, found.slot) == (5, True, slot)
-    assert options(Impairment(), extras=Extras(gimodel=(0, 1, 0, 1, 0.5))).gimodel == (0, 2**32 - 1, 0, 2**32 - 1, half)
-
-
 # The limit
 
 
@@ -281,24 +251,20 @@ def test_a_table_that_is_too_long_or_broken_is_refused_with_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("impairment", "extras", "said"),
+    ("impairment", "said"),
     [
-        (Impairment(rules=("drop udp",)), Extras(), "it has no fault rules"),
-        (Impairment(loss_pattern="5"), Extras(), "it loses by chance only, not by a pattern"),
-        (Impairment(rate_trace="t"), Extras(), "its rate is a number, not a trace"),
-        (Impairment(distribution="trace", jitter_file="t"), Extras(), "its jitter is drawn, not read from a trace"),
-        (Impairment(corrupt=0.1, corrupt_bits=2), Extras(), "it flips one bit of a corrupted frame, not several"),
-        (Impairment(loss=0.1, gemodel=(0.1, 1, 1, 0)), Extras(), "it has one model of loss at a time"),
-        (Impairment(loss=0.1), Extras(gimodel=(0.0,) * 5), "it has one model of loss at a time"),
-        (Impairment(delay=1, jitter=2**31), Extras(), "its jitter is 2,147,483,647 ns at most"),
-        (Impairment(delay=1), Extras(gap=3), "a gap needs frames to reorder"),
-        (Impairment(delay=1), Extras(loss_correlation=0.5), "a loss correlation needs an independent loss"),
-        (Impairment(), Extras(gimodel=(0.5,)), "the four-state model has five probabilities"),
+        (Impairment(rules=("drop udp",)), "it has no fault rules"),
+        (Impairment(loss_pattern="5"), "it loses by chance only, not by a pattern"),
+        (Impairment(rate_trace="t"), "its rate is a number, not a trace"),
+        (Impairment(distribution="trace", jitter_file="t"), "its jitter is drawn, not read from a trace"),
+        (Impairment(corrupt=0.1, corrupt_bits=2), "it flips one bit of a corrupted frame, not several"),
+        (Impairment(loss=0.1, gemodel=(0.1, 1, 1, 0)), "it has one model of loss at a time"),
+        (Impairment(delay=1, jitter=2**31), "its jitter is 2,147,483,647 ns at most"),
     ],
 )
-def test_what_netem_cannot_be_told_is_refused(impairment: Impairment, extras: Extras, said: str) -> None:
+def test_what_netem_cannot_be_told_is_refused(impairment: Impairment, said: str) -> None:
     with pytest.raises(UnsupportedError) as caught:
-        options(impairment, extras=extras)
+        options(impairment)
     assert str(caught.value) == f"netem cannot do this: {said}"
 
 

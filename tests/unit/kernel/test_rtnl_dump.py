@@ -11,7 +11,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from testbed.kernel import namespaces, netlink_messages, rtnl_dump, syscalls
+from testbed.kernel import namespaces, netlink, netlink_messages, rtnl_dump, syscalls
 from testbed.kernel.netlink import RouteSocket
 
 pytestmark = pytest.mark.requires("root")
@@ -22,8 +22,8 @@ class Recorded(RouteSocket):
 
     entries: list[memoryview]
 
-    def dump(self, request: bytes) -> list[memoryview]:
-        self.entries = super().dump(request)
+    def dump(self, table: int, fields: bytes) -> list[memoryview]:
+        self.entries = super().dump(table, fields)
         return self.entries
 
 
@@ -138,11 +138,9 @@ def test_forwarding_entries_are_decoded_alike(route: Recorded) -> None:
 
 
 def test_redirections_are_found_on_those_that_have_them(route: Recorded) -> None:
-    assert rtnl_dump.redirections(route, [1001, 1002, 1003, 1004]) == {
-        netlink_messages.JOINING: {1003: 1004, 1004: 1003}
-    }
+    assert rtnl_dump.redirections(route, [1001, 1002, 1003, 1004]) == {netlink.JOINING: {1003: 1004, 1004: 1003}}
 
 
 def test_a_hook_without_redirection_is_none(route: Recorded) -> None:
     route.execute([netlink_messages.remove_clsact(1003), netlink_messages.add_clsact(1003)])
-    assert rtnl_dump.redirections(route, [1003, 1004]) == {netlink_messages.JOINING: {1004: 1003}}
+    assert rtnl_dump.redirections(route, [1003, 1004]) == {netlink.JOINING: {1004: 1003}}

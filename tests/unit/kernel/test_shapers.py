@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
-from testbed.kernel import qdiscs, shapers
+from testbed.kernel import netlink, shapers
 from testbed.kernel.netlink import attributes
 from testbed.kernel.shapers import Options
 from testbed.spec.layout import Impairment
@@ -18,14 +18,14 @@ MTU = 1500
 HEADERS = 16 + 20
 
 
-def payload(request: bytes, attribute: int = qdiscs.TCA_OPTIONS) -> bytes:
+def payload(request: bytes, attribute: int = netlink.TCA_OPTIONS) -> bytes:
     return bytes(dict(attributes(memoryview(request)[HEADERS:]))[attribute])
 
 
 def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
     (request,) = shapers.requests(7, Options(rate=2**33, burst=3000, limit=9000))
     assert struct.unpack_from("=BxxxiII", request, 16) == (0, 7, 0x2_0000, 0xFFFF_FFFF)
-    assert payload(request, qdiscs.TCA_KIND) == b"tbf\0"
+    assert payload(request, netlink.TCA_KIND) == b"tbf\0"
     found = {kind: bytes(value) for kind, value in attributes(memoryview(payload(request)))}
     ratespec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 2**32 - 1)
     assert found == {
@@ -37,8 +37,8 @@ def test_a_request_is_laid_out_as_the_kernels_header_says() -> None:
 
 def test_a_queue_in_frames_is_a_fifo_of_frames_in_the_bucket() -> None:
     tbf, fifo = shapers.requests(7, Options(1000, 3000, 7, in_frames=True))
-    assert payload(tbf, qdiscs.TCA_KIND) == b"tbf\0"
-    assert payload(fifo, qdiscs.TCA_KIND) == b"pfifo\0"
+    assert payload(tbf, netlink.TCA_KIND) == b"tbf\0"
+    assert payload(fifo, netlink.TCA_KIND) == b"pfifo\0"
     assert struct.unpack_from("=BxxxiII", fifo, 16) == (0, 7, 0x3_0000, 0x2_0001)
     assert payload(fifo) == struct.pack("=I", 7)
 
@@ -46,7 +46,7 @@ def test_a_queue_in_frames_is_a_fifo_of_frames_in_the_bucket() -> None:
 def test_a_queue_in_bytes_again_replaces_the_fifo_of_frames() -> None:
     before = Options(1000, 3000, 7, in_frames=True)
     _, fifo = shapers.requests(7, Options(1000, 3000, 9000), before)
-    assert payload(fifo, qdiscs.TCA_KIND) == b"bfifo\0"
+    assert payload(fifo, netlink.TCA_KIND) == b"bfifo\0"
     assert len(shapers.requests(7, Options(1000, 3000, 9000), Options(1000, 3000, 8000))) == 1
 
 

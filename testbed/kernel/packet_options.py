@@ -1,0 +1,41 @@
+"""Options of packet sockets: numbers of the kernel's headers that Python lacks, and what is set with them."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+from typing import Final
+
+SOL_PACKET: Final = 263
+PACKET_RX_RING, PACKET_STATISTICS, PACKET_AUXDATA, PACKET_VERSION = 5, 6, 8, 10
+PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING = 15, 23
+SO_ATTACH_FILTER, SO_TIMESTAMPNS, SO_MARK = 26, 35, 36
+_FORCED: Final = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}  # SO_SNDBUFFORCE, SO_RCVBUFFORCE
+ETH_P_ALL: Final = 3
+PACKET_OUTGOING: Final = 4
+_PROGRAM: Final = struct.Struct("H6xQ")  # struct sock_fprog: length, address
+_INSTRUCTION: Final = 8  # bytes of one of classic BPF
+_STATISTICS: Final = struct.Struct("II")  # struct tpacket_stats: frames, of which dropped
+
+
+def set_buffers(opened: socket.socket, size: int, *kinds: int) -> None:
+    """Set the size of a socket's buffers, in bytes; without root the machine's limit holds. kinds: SO_RCVBUF, SO_SNDBUF."""
+    for kind in kinds:
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, _FORCED[kind], size)
+        except PermissionError:
+            opened.setsockopt(socket.SOL_SOCKET, kind, size)
+
+
+def attach_filter(opened: socket.socket, program: bytes) -> None:
+    """Let only those frames come to a socket that a classic BPF program passes."""
+    kept = ctypes.create_string_buffer(program, len(program))
+    option = _PROGRAM.pack(len(program) // _INSTRUCTION, ctypes.addressof(kept))
+    opened.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, option)
+
+
+def take_statistics(opened: socket.socket) -> tuple[int, int]:
+    """Return how many frames came since the last call, and how many of them the kernel dropped for want of room."""
+    received, dropped = _STATISTICS.unpack(opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, _STATISTICS.size))
+    return received, dropped
