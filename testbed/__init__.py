@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from testbed.controller.nic_options import share_nics
     from testbed.controller.replay.replays import replay
     from testbed.controller.reproduction import reproduce
+    from testbed.controller.runs.run_options import RunOptions
     from testbed.controller.runs.runner import RunResult, run
     from testbed.controller.verdict.verdicts import Grade, Verdict
     from testbed.errors import TestbedError
@@ -32,6 +33,7 @@ _HOMES = {
     "CommandTimeoutError": "testbed.cluster.access.node_programs",
     "Fault": "testbed.cluster.running_cluster",
     "Grade": "testbed.controller.verdict.verdicts",
+    "RunOptions": "testbed.controller.runs.run_options",
     "RunResult": "testbed.controller.runs.runner",
     "RunningCluster": "testbed.cluster.running_cluster",
     "RunningNode": "testbed.cluster.running_cluster",
@@ -54,6 +56,7 @@ __all__ = [
     "CommandTimeoutError",
     "Fault",
     "Grade",
+    "RunOptions",
     "RunResult",
     "RunningCluster",
     "RunningNode",

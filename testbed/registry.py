@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -106,6 +105,8 @@ def imported(group: str, name: str, entry: Entry) -> object:
     try:
         return entry.load()
     except Exception as error:  # a package may raise anything on import
+        import traceback
+
         kind = group.rpartition(".")[2].removesuffix("s")
         raise TestbedError(f"{kind} {name!r} ({entry}) cannot be imported:\n{traceback.format_exc()}") from error
 

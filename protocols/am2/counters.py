@@ -1,14 +1,18 @@
 """Counters of a NIC.
 
-The state tables (`states`) name the counters that their rows increment; the others count what happens to messages, and
-the checks that frames pass before a state machine sees them.
+The state tables (`states`) decide which there are: those that their rows increment, and `STATELESS`, which count what
+happens to messages, and the checks that frames pass before a state machine sees them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocols.am2.states import STATELESS, TABLES
+from protocols.core.states import counts
 
+
+@counts(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of packets unless stated otherwise."""

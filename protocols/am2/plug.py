@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, fields, replace
 
 from protocols.am2.firmware import Firmware
@@ -43,3 +44,13 @@ def plug(
         return Agent(firmware, ActiveMessages(adapter, nic, memory, firmware.settings))
 
     return build
+
+
+_FRAMES = ("protocols.am2.frames", "protocols.am2.mapper.frames", "protocols.myrinet.frames")
+
+
+def plug_by_scapy() -> Plug:
+    """Make AM-II's plug on Scapy. Imported on demand, since importing Scapy is slow."""
+    by_scapy = importlib.import_module("protocols.core.scapy_codec").by_scapy
+    made: Plug = by_scapy(plug(), *map(importlib.import_module, _FRAMES))
+    return made

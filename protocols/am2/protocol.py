@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.am2.apart import apart
-from protocols.am2.by_scapy import plug_by_scapy
 from protocols.am2.codec import ETHERTYPE
-from protocols.am2.plug import Configuration, configured, plug
+from protocols.am2.plug import Configuration, configured, plug, plug_by_scapy
 from protocols.am2.profile import NOW_1998, NOW_1998_UNGUARDED
 from protocols.core.protocol import Configurable, Protocol
 from protocols.mpi.am2 import device

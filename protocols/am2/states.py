@@ -114,3 +114,10 @@ ENDPOINT: Final = StateTable(
 ring."""
 
 TABLES: Final = (SEND_CHANNEL, RECEIVE_CHANNEL, ENDPOINT, PEER)
+
+STATELESS: Final = frozenset({
+    "packets_received", "packets_taken", "messages_delivered", "acknowledgements_received", "undone", "overruns",
+    "unmapped", "bad_tags", "bad_endpoints", "bad_segments", "dropped", "returned", "unreachable", "faults", "taken_back",
+    "malformed", "corrupt", "strangers", "invalid",
+})  # fmt: skip
+"""Counters of what happens to messages, frames and doorbells outside these state machines."""

@@ -41,9 +41,8 @@ from scapy.fields import (
 )
 from scapy.packet import Packet
 
-from protocols.core.frame_kinds import Kind
+from protocols.core.frame_kinds import Kind, fields_of
 from protocols.core.frames import Passing, RouteField
-from protocols.core.kind_templates import fields_of
 
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)

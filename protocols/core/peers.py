@@ -27,13 +27,13 @@ and write to its first incarnation without having heard from it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Final, Generic, Protocol, TypeVar
 
 from protocols.core.firmware import FIRST, Actions, Adapter
-from protocols.core.loopback import Loopback
 from protocols.core.states import Row, StateTable
 
 Send = Callable[[bytes], object]
@@ -195,3 +195,30 @@ class Peers(Generic[AnyPeer, Lane]):
         if len(self.lanes) >= _MAX_LANES:
             self.lanes.clear()
         self.lanes[beginning] = lane
+
+
+class Loopback:
+    """A queue of frames, delivered one at a time. is_running: a frame is being delivered."""
+
+    __slots__ = ("frames", "is_running")
+
+    def __init__(self) -> None:
+        self.frames: Final[deque[bytes]] = deque()
+        self.is_running = False
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        """Queue a frame, as `Actions.send_later`; `frames.append` is `Actions.send`."""
+        self.frames.append(make())
+
+    def run(self, now: int, receive: Callable[[int, bytes], object]) -> None:
+        """Deliver the queued frames, and those sent meanwhile. A host may ring its doorbell when it is shown a
+        completion, which re-enters this method: the outer call then delivers."""
+        if self.is_running:
+            return
+        self.is_running = True
+        frames = self.frames
+        try:
+            while frames:
+                receive(now, frames.popleft())
+        finally:
+            self.is_running = False

@@ -21,11 +21,6 @@ FREE_OF_COST: Final = ("name", "receive_ring", "processors", "ahead", "pages_apa
 """The fields that describe structure and cost nothing by themselves."""
 
 
-def transfer_time(size: int, rate: int) -> int:
-    """Return the nanoseconds, rounded up, for `size` bytes at a rate in bit/s; rate 0 means no limit."""
-    return -(-size * 8 * SECOND // rate) if rate else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Costs of one hardware. Raises ValueError for invalid values."""
@@ -111,11 +106,6 @@ class Profile:
         """Return a copy in which everything takes `factor` times as long on the NIC's processors."""
         costs = {key: round(getattr(self, key) * factor) for key in OF_PROCESSOR}
         return replace(self, **costs)
-
-    def bus_time(self, size: int) -> int:
-        """Return the nanoseconds for which a DMA transfer of `size` bytes occupies the bus."""
-        bursts = -(-size // self.bus_burst) if self.bus_burst else 1
-        return bursts * self.bus_transaction + transfer_time(size, self.bus_rate)
 
 
 IDEAL: Final = Profile()

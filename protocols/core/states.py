@@ -1,12 +1,19 @@
 """State tables: a protocol's state machines as data.
 
 Tests check the tables against the firmware: they watch each transition that the firmware takes, and count how often it
-takes each row. A row also names the firmware counters that it increments.
+takes each row. A row also names the firmware counters that it increments; the firmware has exactly these (`counts`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Counters = TypeVar("Counters", bound="type[DataclassInstance]")
 
 
 class Row(NamedTuple):
@@ -68,3 +75,19 @@ class StateTable:
             size = len(reachable)
             reachable |= {row.next_state for row in self.rows if row.state in reachable}
         return reachable
+
+
+def counts(tables: Sequence[StateTable], stateless: Collection[str]) -> Callable[[Counters], Counters]:
+    """Class decorator of a firmware's counters, a dataclass: it has one for each name in the tables' rows, and those that
+    count outside all states. Raises TypeError for a row without its counter, and for a counter without a row."""
+    raised = frozenset[str]().union(*[table.counters for table in tables])
+
+    def checked(counters: Counters) -> Counters:
+        declared = {field.name for field in fields(counters)}
+        if both := raised & set(stateless):
+            raise TypeError(f"rows raise counters that count outside all states: {sorted(both)}")
+        if wrong := declared ^ (raised | set(stateless)):
+            raise TypeError(f"either a row or the class does not have these counters: {sorted(wrong)}")
+        return counters
+
+    return checked

@@ -1,22 +1,31 @@
-"""State that both halves of the firmware share: the card itself, and its answers."""
+"""State that both halves of the firmware share: the card itself, its peers, and its answers.
+
+Section 4.1: per host a NIC keeps the remote MAC address and send and receive sequence numbers, no connection; per
+message a structure that describes just that transfer (`sender.Sending`, `receiver.Receiving`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from protocols.core import peers
 from protocols.core.firmware import Actions, Adapter, Buffer
 from protocols.core.memory import Reachable
-from protocols.core.peers import Peers, Send, SendLater
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FRAME_SIZE, STATUS_OK, STATUS_RESTARTED, TYPE_ACK
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, Descriptors, pack_head
 from protocols.emp.settings import Settings
-from protocols.emp.transfers import MESSAGE_HEADER, Lane, Peer
+
+if TYPE_CHECKING:
+    from protocols.emp.receiver import Receiving
+    from protocols.emp.sender import Sending
 
 _ETHERNET: Final = 14
+MESSAGE_HEADER: Final = 16
+"""Bytes of the second header, which only a message's first frame has."""
 
 
 class Codec(Protocol):
@@ -48,6 +57,52 @@ class Codec(Protocol):
     def unpack_frame_behind(self, raw: Buffer) -> tuple[int, int, int, Buffer]: ...
 
     def unpack_message_behind(self, raw: Buffer) -> tuple[int, int, int, int, int, int, int, int, Buffer]: ...
+
+
+NO_QUEUE: Final[list[Sending]] = []
+NO_RECEIVING: Final[dict[int, Receiving]] = {}
+"""Shared empty initial value, never written to: most of thousands of peers never need a dict of their own."""
+
+
+class Peer(peers.Peer):
+    """Another host's NIC.
+
+    expected: the next message id to be admitted; None until the first header of this incarnation. unit: frames per
+    collection of the messages whose frames begin as follows; 0: not known. single: first bytes of a frame that is a
+    whole message. middle: first bytes of a frame that is neither the first nor the last of its message.
+    """
+
+    __slots__ = (
+        "expected", "held", "middle", "next_id", "queue", "receiving", "sending", "single", "unacknowledged", "unit",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, address: bytes, incarnation: int, send: peers.Send, send_later: peers.SendLater
+    ) -> None:
+        peers.Peer.__init__(self, number, address, incarnation, send, send_later)
+        self.unit = 0
+        self.single = self.middle = b""
+        self.next_id = 0
+        self.sending: dict[int, Sending] = {}  # by id, in order, including those not begun
+        self.queue = NO_QUEUE  # messages with unsent collections, except parked ones
+        self.unacknowledged = 0  # collections, except those of parked messages
+        self.expected: int | None = None
+        self.receiving = NO_RECEIVING  # by id
+        self.held = 0  # messages in `receiving` that have no receive yet
+
+
+class Lane:
+    """Frames of one kind (`codec.TYPE_*`) from one peer that begin with the same bytes, are for this NIC, and belong to
+    the last incarnations of both. answer: the first bytes of their acknowledgements."""
+
+    __slots__ = ("answer", "flags", "kind", "peer", "unit")
+
+    def __init__(self, peer: Peer, kind: int, flags: int, unit: int, answer: bytes) -> None:
+        self.peer = peer
+        self.kind = kind
+        self.flags = flags
+        self.unit = unit
+        self.answer = answer
 
 
 class Card:
@@ -84,7 +139,9 @@ class Card:
         self.prefix_size = codec.PREFIX_SIZE
         self.taken = bytearray(descriptors.count)
         """Flags of the descriptors that the NIC is using: what a host writes into these is ignored."""
-        self.peers: Peers[Peer, Lane] = Peers(adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True)
+        self.peers: peers.Peers[Peer, Lane] = peers.Peers(
+            adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
+        )
         self.codec: Final = codec
         self._pack_frame = codec.pack_frame
         self._pack_frame_behind = codec.pack_frame_behind
@@ -128,6 +185,8 @@ class Card:
         self.give_back(index, stat.INVALID, 0, peer, tag)
 
 
-def _make_peer(addresses: Sequence[bytes], number: int, incarnation: int, send: Send, send_later: SendLater) -> Peer:
+def _make_peer(
+    addresses: Sequence[bytes], number: int, incarnation: int, send: peers.Send, send_later: peers.SendLater
+) -> Peer:
     """Make a peer. A function without the card, so that peers do not keep it alive: see `Peers.hear`."""
     return Peer(number, addresses[number], incarnation, send, send_later)

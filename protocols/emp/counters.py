@@ -1,14 +1,18 @@
 """Counters of a NIC.
 
-The state tables (`states`) name the counters that their rows increment; the others count the checks that frames and
-descriptors pass before a state machine sees them.
+The state tables (`states`) decide which there are: those that their rows increment, and `STATELESS`, which count the
+checks that frames and descriptors pass before a state machine sees them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocols.core.states import counts
+from protocols.emp.states import STATELESS, TABLES
 
+
+@counts(TABLES, STATELESS)
 @dataclass(slots=True)
 class Counters:
     """Counters of one NIC, of frames unless stated otherwise."""

@@ -18,14 +18,13 @@ from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, Span, UnpinnedError
 from protocols.core.peers import Standing
 from protocols.emp import descriptors as stat
-from protocols.emp.card import Card, Codec
+from protocols.emp.card import Card, Codec, Lane, Peer
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
-from protocols.emp.receiver import Receiver
+from protocols.emp.receiver import Posted, Receiver
 from protocols.emp.sender import Sender
 from protocols.emp.settings import Settings
-from protocols.emp.transfers import Lane, Peer, Posted
 
 _RECEIVE: Final = stat.RECEIVE
 _PROBE: Final = stat.PROBE

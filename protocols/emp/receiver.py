@@ -20,14 +20,79 @@ from typing import Final
 from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.emp import descriptors as stat
-from protocols.emp.card import Card
+from protocols.emp.card import MESSAGE_HEADER, NO_RECEIVING, Card, Lane, Peer
 from protocols.emp.codec import FLAGS_LAST
-from protocols.emp.transfers import MESSAGE_HEADER, NO_RECEIVING, Lane, Peer, Posted, Receiving
+from protocols.emp.sender import Framing
 
 _MASK = 0xFFFF_FFFF
 _HALF = 1 << 31
 _ANY_SOURCE: Final = stat.ANY_SOURCE
 _DONE: Final = stat.DONE
+
+
+class Posted:
+    """A receive, or a probe, that waits for its message."""
+
+    __slots__ = ("index", "mask", "source", "span", "tag")
+
+    def __init__(self, index: int, source: int, tag: int, any_tag: int, span: Span) -> None:
+        self.index = index
+        self.source = source
+        if any_tag:
+            self.tag = tag & stat.CONTEXT
+            self.mask = stat.CONTEXT
+        else:
+            self.tag = tag
+            self.mask = 0xFFFF_FFFF
+        self.span = span
+
+    def takes(self, source: int, tag: int) -> bool:
+        return tag & self.mask == self.tag and self.source in (source, _ANY_SOURCE)
+
+
+class Receiving(Framing):
+    """An incoming message, from its header on.
+
+    posted: the receive that it matches, once there is one. below: all collections before this one are complete.
+    missing: missing frames of the others that have begun, as bit masks. left: number of incomplete collections. Memory
+    use grows with the frames that have arrived, whatever length a header claims.
+
+    While frames arrive in order, `missing` stays empty: next is the number of the next frame, at and until are the
+    bounds of its bytes in the message. After a frame out of order, next is -1. span: the destination of the data, if
+    the receive has contiguous memory for the whole message; else None.
+    """
+
+    __slots__ = ("at", "below", "id", "left", "missing", "next", "posted", "source", "span", "tag", "until")
+
+    def __init__(self, identity: int, source: int, tag: int, total: int, full: int, unit: int) -> None:
+        Framing.__init__(self, total, full, unit)
+        self.id = identity
+        self.source = source
+        self.tag = tag
+        self.left = self.collections
+        self.below = 0
+        self.missing: dict[int, int] = {}
+        self.posted: Posted | None = None
+        self.span: memoryview | None = None
+        self.next = self.at = 0
+        self.until = min(full - MESSAGE_HEADER, total)
+
+    def goes_to(self, posted: Posted) -> None:
+        """Match the message with a receive."""
+        self.posted = posted
+        if type(posted.span) is memoryview and 0 < self.total <= len(posted.span):
+            self.span = posted.span
+
+    def frames_of(self, collection: int) -> int:
+        """Return the bit mask of a collection's frames."""
+        return (1 << min(self.unit, self.frames - collection * self.unit)) - 1
+
+    def lose_order(self) -> None:
+        """Switch to `missing`, because a frame arrives out of order."""
+        collection, come = divmod(self.next, self.unit)
+        if come:
+            self.missing[collection] = self.frames_of(collection) >> come << come
+        self.next = -1
 
 
 class Receiver:

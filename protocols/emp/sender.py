@@ -17,14 +17,53 @@ from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.core.timers import Timers
 from protocols.emp import descriptors as stat
-from protocols.emp.card import Card
+from protocols.emp.card import MESSAGE_HEADER, NO_QUEUE, Card, Peer
 from protocols.emp.codec import FLAGS_LAST, STATUS_OK, TYPE_DATA
-from protocols.emp.transfers import MESSAGE_HEADER, NO_QUEUE, Peer, Sending
 
 Collection = tuple[int, int, int]
 """Peer, message id, number of the collection."""
 
 _MASK = 0xFFFF_FFFF
+
+
+class Framing:
+    """Division of a message into frames, and of frames into collections.
+
+    The first frame holds less data, since it has two headers: frame n of a message, unless it is the last, ends before
+    byte (n + 1) * full - MESSAGE_HEADER.
+
+    total: bytes of the message. full: bytes of payload of a full frame. unit: frames per collection; the last one may
+    be short.
+    """
+
+    __slots__ = ("collections", "frames", "full", "total", "unit")
+
+    def __init__(self, total: int, full: int, unit: int) -> None:
+        self.total = total
+        self.full = full
+        self.unit = unit
+        self.frames = frames = (total + MESSAGE_HEADER + full - 1) // full
+        self.collections = (frames + unit - 1) // unit
+
+
+class Sending(Framing):
+    """An outgoing message. sent: collections sent at least once. open: collections sent and not acknowledged, with
+    their number of resends. left: collections not acknowledged, sent or not. parked: nothing of it was acknowledged in
+    time (see `sender`). progress: time of its last acknowledgement, or of its first sending."""
+
+    __slots__ = ("id", "index", "left", "open", "parked", "progress", "sent", "span", "tag")
+
+    def __init__(self, identity: int, index: int, tag: int, span: Span, full: int, unit: int) -> None:
+        Framing.__init__(self, len(span), full, unit)
+        self.id = identity
+        self.index = index
+        self.tag = tag
+        self.span = span
+        self.sent = 0
+        self.left = self.collections
+        self.open: dict[int, int] = {}
+        self.parked = False
+        self.progress = 0
 
 
 class Sender:

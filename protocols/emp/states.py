@@ -115,3 +115,6 @@ RECEIVE_MESSAGE: Final = StateTable(
 has been given up by its sender."""
 
 TABLES: Final = (SEND_MESSAGE, RECEIVE_MESSAGE, PEER)
+
+STATELESS: Final = frozenset({"frames_received", "malformed", "corrupt", "strangers", "invalid"})
+"""Counters of frames and descriptors that no state machine sees."""

@@ -163,7 +163,7 @@ def device(host: Endpoint) -> Device:
 
 
 def _descriptors(buffer: memoryview) -> int:
-    return chained((len(buffer) + PAGE - 1) // PAGE)
+    return 1 if len(buffer) <= PAGE else chained((len(buffer) + PAGE - 1) // PAGE)
 
 
 def _pages(pieces: Pieces) -> int:

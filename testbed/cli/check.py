@@ -43,7 +43,7 @@ def check_command(
     """
     from testbed.cluster.records.state import Store
     from testbed.controller.cluster_check import check
-    from testbed.controller.runs.limits import problem_of_time
+    from testbed.controller.runs.run_options import problem_of_time
     from testbed.controller.verdict.thresholds import Table
 
     if problems := problem_of_time("seconds", seconds):

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from testbed.cli.collector import collector_off
 from testbed.cli.consoles import echo, name_option
 
 
@@ -17,6 +18,7 @@ from testbed.cli.consoles import echo, name_option
 @name_option
 @click.argument("node")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND [ARGUMENT]...")
+@collector_off()
 def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
     """Run a program in a node, or in the one that has a tag (@TAG).
 
@@ -32,6 +34,7 @@ def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
 @click.command("shell")
 @name_option
 @click.argument("node")
+@collector_off()
 def shell_command(name: str | None, node: str) -> None:
     """Open a shell ($SHELL, else /bin/sh) in a node."""
     os.environ.setdefault("debian_chroot", node)  # shown by Debian's shell prompts

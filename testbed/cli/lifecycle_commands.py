@@ -169,6 +169,7 @@ def _without_impairments(layout: Layout) -> Layout:
               help="How long programs get between SIGTERM and SIGKILL.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="Every cluster of yours that is up.")
 @json_option
+@collector_off()
 def down_command(cluster: str | None, name: str | None, grace: float, everything: bool, as_json: bool) -> None:
     """Take a cluster down: end its programs, remove all that was made for it."""
     from testbed.cluster.records.state import Store

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from testbed.cli.collector import collector_off
 from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_option, name_option, print_json
 from testbed.errors import TestbedError, reason_of
 from testbed.spec.layout_json import impairment_to_json
@@ -15,8 +16,8 @@ from testbed.spec.selection import SELECTOR
 
 if TYPE_CHECKING:
     from testbed.cluster.faults.injections import Injection
+    from testbed.cluster.records.state import SharedNics
     from testbed.cluster.records.status import AgentStatus, ClusterStatus, Direction, LinkStatus
-    from testbed.cluster.services.shared_nics import SharedNics
     from testbed.spec.layout import Impairment
 
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @cluster_argument
 @name_option
 @json_option
+@collector_off()
 def status_command(cluster: str | None, name: str | None, as_json: bool) -> None:
     """Show the nodes, links and counters of a cluster that is up; without a name, of all."""
     from testbed.cluster.records.state import Store

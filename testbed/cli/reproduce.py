@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from testbed.controller.reproduction import Reproduction
-    from testbed.controller.runs.runner import Mode
+    from testbed.controller.runs.run_options import Mode
 
 _NOT_REPRODUCED = 10
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -20,32 +20,13 @@ from testbed.registry import DEFAULT_PROTOCOL
 
 if TYPE_CHECKING:
     from testbed.controller.runs.command_runs import CommandsResult
-    from testbed.controller.runs.runner import Codec, Mode, Nics, RunResult
+    from testbed.controller.runs.run_options import PlainOptions
+    from testbed.controller.runs.runner import RunResult
     from testbed.controller.verdict.verdicts import Verdict
 
 _RUNS = Path("results/runs")
 _EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
 _SHOWN = 40  # lines of a command's output
-
-
-class _RunOptions(TypedDict):
-    """Options that `testbed.run` takes as they are."""
-
-    protocol: str
-    codec: Codec
-    mode: Mode
-    dilate: int | None
-    nics: Nics
-    repeat: int
-    seed: int | None
-    timeout: float
-    patience: float | None
-    scenario: Path | None
-    profile: str
-    history: bool
-    check: bool | None
-    capture: bool
-    fates: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +97,7 @@ def run_command(
     commands: tuple[tuple[str, str], ...],
     output: Path | None,
     as_json: bool,
-    **options: Unpack[_RunOptions],
+    **options: Unpack[PlainOptions],
 ) -> None:
     """Run a workload on all nodes of a cluster, or commands on some.
 
@@ -161,7 +142,7 @@ def run_command(
     ctx.exit(_EXIT_CODES.get(ended.verdict.grade.value, 0))
 
 
-def _check_options_of_commands(options: _RunOptions, firmware: tuple[str, ...]) -> None:
+def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...]) -> None:
     if options["mode"] == "dilated" or options["dilate"] is not None:
         raise click.UsageError("time cannot be dilated for commands: they take what this machine takes")
     if options["profile"] != "ideal":
@@ -175,7 +156,7 @@ def _run_commands(
     commands: tuple[tuple[str, str], ...],
     place: Path,
     follow: Callable[[str], None] | None,
-    options: _RunOptions,
+    options: PlainOptions,
 ) -> _Ended:
     from testbed.controller.runs.command_runs import run_commands
 
@@ -193,7 +174,7 @@ def _run_workload(
     firmware: tuple[str, ...],
     place: Path,
     follow: Callable[[str], None] | None,
-    options: _RunOptions,
+    options: PlainOptions,
 ) -> _Ended:
     from testbed.controller.runs.runner import run
     from testbed.workloads.workload_settings import pairs

@@ -38,7 +38,7 @@ def check_command(
     \b
     testbed scenario check storm.toml star-4
     """
-    from testbed.controller.runs.limits import problem_of_seed, problem_of_time
+    from testbed.controller.runs.run_options import problem_of_seed, problem_of_time
     from testbed.controller.runs.run_target import find_target
     from testbed.controller.scenarios.feasibility import check, texts_of
     from testbed.controller.scenarios.moments import moments, occurrences

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.lifecycle import Progress, silent
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
+from testbed.cluster.transitions import Progress, silent
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 

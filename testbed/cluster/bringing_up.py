@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.cluster import lifecycle, removal
-from testbed.cluster.lifecycle import DesiredState, Outcome, Progress, silent
+from testbed.cluster.lifecycle import Outcome
 from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services import namespace_holder
+from testbed.cluster.transitions import DesiredState, Progress, silent
 from testbed.errors import UnreadableStateError
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import identity

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from testbed.cluster import removal
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.records import temporary
-from testbed.cluster.records.ownership import Mark
+from testbed.cluster.records.ownership import Mark, collect_temporary
 from testbed.cluster.records.state import Store
 from testbed.errors import ConflictError, TestbedError, UnreadableStateError, reason_of
 from testbed.kernel import cgroups, namespaces, processes
@@ -42,7 +41,7 @@ def collect(store: Store) -> list[Finding]:
         found += _groups(store)
     found += [
         Finding(f"directory {path}", True, f"process {owner.pid} that made it has ended")
-        for path, owner in temporary.collect()
+        for path, owner in collect_temporary()
     ]
     removal.tidy(store)
     return found

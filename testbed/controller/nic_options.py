@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from testbed.cluster.records.state import Store
+from testbed.cluster.records.state import SharedNics, Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import nic_sharing
-from testbed.cluster.services.shared_nics import SharedNics
 from testbed.controller.runs.runner import protocol_of
 from testbed.kernel import processes
 from testbed.registry import DEFAULT_PROTOCOL

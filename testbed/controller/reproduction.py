@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from protocols.core.profile import Profile
 from testbed.controller.runs.profiles import profile_of
-from testbed.controller.runs.runner import Mode, protocol_of, run
+from testbed.controller.runs.run_options import Mode
+from testbed.controller.runs.runner import protocol_of, run
 from testbed.errors import TestbedError, UnsupportedError
 from testbed.observe.format.quantities import format_value
 from testbed.observe.papers import Paper, PaperRun, Relation, Row, Shape, Table, figure, figures, paper_of, restrict

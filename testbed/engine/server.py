@@ -6,16 +6,21 @@ the time at which a job ends is known on its arrival: reserving is arithmetic, w
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Generator
-from heapq import heapreplace
+from bisect import bisect_right
+from collections.abc import Callable, Generator
 from types import coroutine
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from testbed.engine.loop import Loop
 
+_SECOND: Final = 10**9
 _LOAD_PERIOD: Final = 10_000_000  # ns; as `testbed.cluster.faults.background_load` has in namespaces
+
+
+def transfer_time(size: int, rate: int) -> int:
+    """Return the nanoseconds, rounded up, for `size` bytes at a rate in bit/s; rate 0 means no limit."""
+    return -(-size * 8 * _SECOND // rate) if rate else 0
 
 
 class Server:
@@ -24,7 +29,7 @@ class Server:
     Statistics count a job when it is reserved, with its full cost.
     """
 
-    __slots__ = ("_loop", "_starts", "busy", "free", "jobs", "longest", "name", "waited")
+    __slots__ = ("_loop", "busy", "free", "jobs", "name", "waited")
 
     def __init__(self, name: str, loop: Loop | None = None) -> None:
         """loop: of the tasks that `use` it; not needed for `reserve`."""
@@ -36,10 +41,7 @@ class Server:
         self.jobs = 0
         self.waited = 0
         """The sum of the times that jobs waited before they were served."""
-        self.longest = 0
-        """The maximum of jobs that waited at once, without the one in service."""
         self._loop = loop
-        self._starts: deque[int] = deque()  # start times of the jobs that had to wait
 
     def reserve(self, now: int, cost: int) -> int:
         """Reserve the resource for a job that arrives now; return when it will be done. Jobs are served in the order of the
@@ -47,16 +49,9 @@ class Server:
         self.jobs += 1
         self.busy += cost
         start = self.free
-        if start <= now:
-            self.free = finish = now + cost
-            return finish
+        if start < now:
+            start = now
         self.waited += start - now
-        starts = self._starts
-        while starts and starts[0] <= now:
-            starts.popleft()
-        starts.append(start)
-        if len(starts) > self.longest:
-            self.longest = len(starts)
         self.free = finish = start + cost
         return finish
 
@@ -77,43 +72,55 @@ class Server:
         return max(self.free - now, 0)
 
 
-class Servers(Server):
-    """A resource with several units; a job takes the unit that is free first. free: when that one is."""
+class Booked(Server):
+    """A resource that is booked ahead: some jobs are known before they start.
 
-    __slots__ = ("_frees",)
+    A job gets the first sufficient gap from its time on, rather than a place behind all bookings. (`Server`, which is
+    faster, is for resources used in the order of the calls.) A job of no cost begins and ends in a gap.
+    """
 
-    def __init__(self, name: str, units: int, loop: Loop | None = None) -> None:
-        if units < 1:
-            raise ValueError(f"{name!r} cannot have {units} units: it has 1 or more")
-        super().__init__(name, loop)
-        self._frees = [0] * units  # a heap: when each has done what is reserved
+    __slots__ = ("_begins", "_clock", "_ends")
+
+    def __init__(self, name: str, clock: Callable[[], int]) -> None:
+        """clock: the time before which nothing will be booked any more."""
+        super().__init__(name)
+        self._clock = clock
+        self._begins: list[int] = []  # of bookings, in order; adjacent jobs are merged
+        self._ends: list[int] = []
 
     def reserve(self, now: int, cost: int) -> int:
         self.jobs += 1
         self.busy += cost
-        frees = self._frees
-        start = frees[0]
-        if start <= now:
-            start = now
-        else:
-            self.waited += start - now
-            starts = self._starts
-            while starts and starts[0] <= now:
-                starts.popleft()
-            starts.append(start)
-            if len(starts) > self.longest:
-                self.longest = len(starts)
+        begins, ends = self._begins, self._ends
+        if ends and ends[0] <= (past := self._clock()):
+            over = bisect_right(ends, past)
+            del begins[:over], ends[:over]
+        place = bisect_right(ends, now)
+        start = now
+        while place < len(begins) and start + cost > begins[place]:
+            start = max(start, ends[place])
+            place += 1
+        self.waited += start - now
         finish = start + cost
-        heapreplace(frees, finish)
-        self.free = frees[0]
+        if not cost:
+            return finish
+        before = place > 0 and ends[place - 1] == start
+        behind = place < len(begins) and begins[place] == finish
+        if before and behind:
+            ends[place - 1] = ends[place]
+            del begins[place], ends[place]
+        elif before:
+            ends[place - 1] = finish
+        elif behind:
+            begins[place] = start
+        else:
+            begins.insert(place, start)
+            ends.insert(place, finish)
+        self.free = ends[-1]
         return finish
 
-    def utilisation(self, now: int, since: int = 0) -> float:
-        """Return the mean over the units."""
-        return super().utilisation(now, since) / len(self._frees)
-
     def _to_come(self, now: int) -> int:
-        return sum(free - now for free in self._frees if free > now)
+        return sum(end - max(begin, now) for begin, end in zip(self._begins, self._ends, strict=True) if end > now)
 
 
 class Burner:

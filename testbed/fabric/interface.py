@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from testbed.fabric.entrance import Entrance
-from testbed.fates.stage import FateOptions
-from testbed.spec.kinds import Kind
-from testbed.spec.layout import DirectionName, Impairment
+if TYPE_CHECKING:  # the models themselves: who only names a switch's port does not import them
+    from testbed.fabric.entrance import Entrance
+    from testbed.fates.stage import FateOptions
+    from testbed.spec.kinds import Kind
+    from testbed.spec.layout import DirectionName, Impairment
 
 Receive = Callable[[int, bytes], object]
 """Callback for a frame that has come, with the time in nanoseconds."""

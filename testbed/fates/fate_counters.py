@@ -1,12 +1,14 @@
 """Counters of one direction of a link, by cause.
 
 Conservation of frames: offered + duplicated = delivered + dropped + held, at every moment.
+
+Rules, and what leaves fates to chance, count in cells of `Tallies`, which may outlive a process.
 """
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 
 class Outcome(Enum):
@@ -76,3 +78,31 @@ class Counters:
     def by_name(self) -> dict[str, int]:
         """Return all counters."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+class Numbers(Protocol):
+    def __getitem__(self, place: int, /) -> int: ...
+
+    def __setitem__(self, place: int, number: int, /) -> None: ...
+
+
+Cell: TypeAlias = tuple[Numbers, int]
+"""The numbers among which a count stands, and its place there."""
+
+
+class Tallies:
+    """Cells in memory."""
+
+    __slots__ = ()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether they outlive the process."""
+        return False
+
+    def cell(self, key: tuple[object, ...], within: int | None = None) -> Cell:  # noqa: ARG002  kept ones are told apart
+        """Make a cell for a count that begins, at 0, or, where cells are kept, goes on.
+
+        key: tells it from all others of its kind. within: the place of the count of which it is a part, if it is one.
+        """
+        return [0], 0

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeVar
 
 from testbed.fates import fate_hash
+from testbed.fates.fate_counters import Cell, Tallies
 from testbed.fates.header_fields import (
     ETHERNET_HEADER,
     IPV4,
@@ -35,7 +36,6 @@ from testbed.fates.header_fields import (
     Located,
     locate,
 )
-from testbed.fates.tallies import Cell, Tallies
 
 MAX_CACHED: Final = 1 << 18
 """Entries in each cache from bytes to a flow; a full cache is emptied. Flows themselves are never forgotten."""

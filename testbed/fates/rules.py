@@ -18,10 +18,10 @@ from typing import Final
 
 from testbed.fates import expressions
 from testbed.fates.conditions import Condition, Count, Test, never
+from testbed.fates.fate_counters import Cell, Tallies
 from testbed.fates.flows import Counted, Flow
 from testbed.fates.header_fields import Fields, Located, Reader, UnknownFieldError
 from testbed.fates.records import PASS, Fate, Replay
-from testbed.fates.tallies import Cell, Tallies
 
 
 class Seen:

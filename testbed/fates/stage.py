@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from testbed.fates import fate_hash
 from testbed.fates import records as fates
 from testbed.fates.corruption import choose, flip
-from testbed.fates.fate_counters import Outcome
+from testbed.fates.fate_counters import Numbers, Outcome, Tallies
 from testbed.fates.flows import Classifier, Counted, Flows
 from testbed.fates.header_fields import Fields, Located
 from testbed.fates.headers import standard_fields
@@ -24,7 +24,6 @@ from testbed.fates.jitter import Jitter, jitter_of, parse_trace
 from testbed.fates.loss_models import GilbertElliott, Pattern
 from testbed.fates.records import Fate, Record
 from testbed.fates.rules import Judge, RuleSet
-from testbed.fates.tallies import Numbers, Tallies
 from testbed.fates.text_files import text_of
 from testbed.spec.layout import DirectionName, Impairment
 

@@ -42,7 +42,7 @@ def _inside() -> Abilities:
             userns.become_root_of_own()
         route = RouteSocket()
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        route.execute([netlink_messages.make_veth("a", _ONE, 1500, here, "b", _OTHER, 1500)])
+        route.execute([netlink_messages.make_veth("a", _ONE, 1500, here, "b", _OTHER)])
         os.close(here)
     except (OSError, TestbedError, RequestError) as error:
         nowhere = f"no namespace to try it in: {error}"

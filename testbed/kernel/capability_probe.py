@@ -113,7 +113,7 @@ _MAC = "06:00:00:00:00:01"
 def _try_veth(route: RouteSocket) -> None:
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
-        route.execute([netlink_messages.make_veth("a", 101, 1500, here, "b", 102, 1500)])
+        route.execute([netlink_messages.make_veth("a", 101, 1500, here, "b", 102)])
     finally:
         os.close(here)
 

@@ -1,17 +1,16 @@
-"""Calls of functions in forked children, whose changes to their own namespaces end with them."""
+"""Calls of functions in forked children, whose changes to their own namespaces end with them; signals around forks, around
+code that must not be interrupted, and of programs that are to be executed."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import signal
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 
 from testbed.errors import TestbedError
-from testbed.kernel.signals import fork
 
 T = TypeVar("T")
 
@@ -87,6 +86,8 @@ class Companion(Generic[T]):
 def _result(answer: bytes) -> Any:
     if not answer:
         raise TestbedError("a helper process died; what it said is above")
+    import pickle
+
     succeeded, value = pickle.loads(answer)  # written by our own child
     if not succeeded:
         raise value
@@ -95,6 +96,9 @@ def _result(answer: bytes) -> Any:
 
 def _answer(writer: int, function: Callable[[], T]) -> None:
     """Call the function in the child and write its answer; does not return."""
+    import pickle
+    import traceback
+
     try:
         try:
             answer = pickle.dumps((True, function()))
@@ -106,3 +110,30 @@ def _answer(writer: int, function: Callable[[], T]) -> None:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+_INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Block Ctrl-C and the termination signals in the calling thread until the body is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def fork() -> int:
+    """Fork as `os.fork` does, with signals blocked meanwhile: an exception raised by a handler in a callback of
+    `os.register_at_fork` (logging has one) would be lost."""
+    with undisturbed():
+        return os.fork()
+
+
+def default_for_programs() -> None:
+    """Restore the default actions that Python has changed, which an executed program would inherit: a closed pipe must end
+    a program."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)

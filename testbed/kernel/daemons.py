@@ -8,13 +8,12 @@ import gc
 import os
 import pickle
 import signal
-import traceback
 from collections.abc import Callable, Collection
 
 from testbed.errors import TestbedError
 from testbed.kernel import processes, syscalls
 from testbed.kernel.changes import announce, silence
-from testbed.kernel.signals import undisturbed
+from testbed.kernel.children import undisturbed
 
 _READY = b"ready"
 _PAST_EVERY_DESCRIPTOR = 2**31 - 1  # close_range(2) does the work, in one call
@@ -68,9 +67,15 @@ def become(name: str, prepare: Callable[[], None], stay: Callable[[], None], log
             stay()
             status = 0
     except BaseException:  # noqa: BLE001  as in `_live`
-        os.write(2, traceback.format_exc().encode())
+        _report_failure()
     finally:
         os._exit(status)
+
+
+def _report_failure() -> None:
+    import traceback
+
+    os.write(2, traceback.format_exc().encode())
 
 
 def _live(
@@ -99,7 +104,7 @@ def _live(
         stay()
         status = 0
     except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
-        os.write(2, traceback.format_exc().encode())
+        _report_failure()
     finally:
         os._exit(status)
 

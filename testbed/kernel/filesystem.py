@@ -1,9 +1,11 @@
-"""Files and directories that testbed makes and removes; each change is announced."""
+"""Files and directories that testbed makes and removes; each change is announced. Sealed memory, which
+is a file without a name."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -130,3 +132,23 @@ def write_in_place(path: Path, content: str) -> None:
         announce(f"truncate {path}")
     finally:
         os.close(descriptor)
+
+
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def make_sealed(name: str, size: int) -> int:
+    """Make a sealed file of `size` bytes, all 0; the caller closes the descriptor. name: shown in /proc/PID/maps.
+
+    A sealed memfd is memory that processes share and whose size none of them can change (memfd_create(2), fcntl(2)): a
+    process that truncates a shared file makes the next access of the others fail with SIGBUS. It has no name that could
+    be left behind, and is freed with its last descriptor and mapping. Only written pages take memory.
+    """
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

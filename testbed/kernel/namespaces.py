@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from testbed.kernel import rtnl_dump, syscalls
+from testbed.kernel import syscalls
 from testbed.kernel.changes import announce
 from testbed.kernel.filesystem import make_directory, remove_directory, remove_file, write_setting
-from testbed.kernel.netlink import RouteSocket
+
+if TYPE_CHECKING:
+    from testbed.kernel.netlink import RouteSocket
 
 NAMES = Path("/run/netns")
 OWN_MOUNT = "netns-testbed"  # the source that /proc/self/mountinfo shows for a tmpfs of ours
@@ -73,6 +76,7 @@ def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
     A setting that this kernel does not have (IPv6 compiled out, no bridge netfilter) needs no writing and is left out.
     """
     from testbed.kernel import netlink_messages  # only who makes something pays for importing pyroute2
+    from testbed.kernel.netlink import RouteSocket
 
     syscalls.unshare(syscalls.CLONE_NEWNET)
     for path, value in settings.items():
@@ -108,6 +112,8 @@ def give_name(name: str) -> None:
 
 def open_path(path: str) -> OpenNamespace:
     """Open a namespace by its path: /run/netns/NAME, or a descriptor of another process below /proc."""
+    from testbed.kernel.netlink import RouteSocket  # who only enters a namespace asks the kernel nothing
+
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with staying():
@@ -122,6 +128,8 @@ def alias_of(path: str) -> str:
     """Return the alias of the loopback interface of the namespace at `path`, empty when there is none."""
     if not is_namespace(path):
         return ""
+    from testbed.kernel import rtnl_dump
+
     namespace = open_path(path)
     try:
         return rtnl_dump.by_name(rtnl_dump.interfaces(namespace.route))["lo"].alias

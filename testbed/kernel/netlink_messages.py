@@ -7,16 +7,19 @@ are given as open file descriptors. Constants have the names of the kernel's hea
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
-from typing import TypeAlias
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Text, shaped
+from testbed.kernel.shapes import U32, Fixed, Ip4, Ip6, Mac, Message, Mtu, Text, shaped
+
+if TYPE_CHECKING:
+    from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 RTM_NEWLINK, RTM_DELLINK = 16, 17
 RTM_NEWADDR, RTM_DELADDR = 20, 21
@@ -33,9 +36,15 @@ IFF_UP = 1
 IFA_F_NODAD = 0x02
 NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
-TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFFF
+TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS, TC_H_ROOT = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF3, 0xFFFF_FFFF
 ETH_P_ALL = socket.htons(0x0003)
+TCA_KIND = 1
 TCA_EGRESS_REDIR, TC_ACT_STOLEN, TC_U32_TERMINAL = 1, 4, 1
+_ALL, _NONE = ("0x0/0x0+0",), ("0x0/0x1+0", "0x1/0x1+0")  # keys of u32 that match every frame, and no frame
+_ANY_CLASS = 0x0001_0001  # a hook has no classes: a filter without an action needs one to match
+
+_CLSACT_KIND = b"clsact\0"
+_CLSACT = struct.Struct("=IHHII BxxxiIII HH8s")  # struct nlmsghdr, struct tcmsg, one attribute with its padding
 
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
 # join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
@@ -43,6 +52,13 @@ DECIDING, STAGING, JOINING = 2, 3, 4
 
 # In u32's first table of a hook: what matches nothing, and a redirection beside it.
 _STANDING_BY, PREPARED = 0x8000_0900, 0x8000_0801
+
+# At the egress side, in the order in which they are tried. The number of their table is the kernel's choice, since a hook
+# numbers the tables of both sides; whoever refers to a filter there calls the table the root.
+_FROM_PATCH, _FROM_STAGE, OTHERS = 1, 2, 3
+_TC_U32_ROOT = 0xFFF0_0000
+
+_LOOPBACK = 1  # of every namespace
 
 Attribute: TypeAlias = "tuple[str, object]"
 
@@ -62,6 +78,13 @@ def _message(
     message["attrs"] = [attribute for attribute in attributes if attribute[1] is not None]
     encoded: Message = message
     return encoded
+
+
+def _tc_message(kind: int, flags: int, fields: Mapping[str, object], attributes: list[Attribute]) -> Message:
+    # Only impaired links pay for the import of pyroute2's traffic control, half of all that is imported of it.
+    from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+    return _message(tcmsg, kind, flags, fields, attributes)
 
 
 def _nested(*attributes: Attribute) -> dict[str, object]:
@@ -89,11 +112,10 @@ def make_bridge(name: Text, index: U32, mac: Mac) -> Message:
 def make_veth(
     name: Text,
     index: U32,
-    mtu: U32,
+    mtu: Mtu,
     peer_namespace: U32,
     peer_name: Text,
     peer_index: U32,
-    peer_mtu: U32,
     mac: Mac | None = None,
     peer_mac: Mac | None = None,
     bridge: U32 | None = None,
@@ -108,7 +130,7 @@ def make_veth(
         "attrs": _nested(
             ("IFLA_IFNAME", peer_name),
             ("IFLA_ADDRESS", peer_mac),
-            ("IFLA_MTU", peer_mtu),
+            ("IFLA_MTU", mtu),
             ("IFLA_NET_NS_FD", peer_namespace),
         )["attrs"],
     }
@@ -294,79 +316,95 @@ def remove_route6(network: Ip6, prefix: Fixed, gateway: Ip6) -> Message:
     return _route(RTM_DELROUTE, 0, AF_INET6, network, prefix, gateway)
 
 
-@shaped
-def add_clsact(index: U32) -> Message:
+def add_clsact(index: int) -> bytes:
     """Add the hook for filters on an interface's frames, unless it has one."""
-    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
-    return _message(tcmsg, RTM_NEWQDISC, NLM_F_CREATE, fields, [("TCA_KIND", "clsact")])
+    return _clsact(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE, index)
 
 
 @shaped
 def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: Fixed = 0) -> Message:
     """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
 
-    handle: `PREPARED`
-    where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
+    handle: `PREPARED` where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
     """
-    fields = {
-        "index": index,
-        "handle": handle,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, handle, ("TCA_U32_ACT", _redirection(out)))
+
+
+@shaped
+def redirect_outgoing(index: U32, out: U32) -> Message:
+    """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
+    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, OTHERS, ("TCA_U32_ACT", _redirection(out)))
+
+
+@shaped
+def send_nowhere(index: U32, came_in_by: Text) -> Message:
+    """Redirect frames that are about to leave by `index` and came in by another interface to the loopback interface, which
+    nobody reads."""
+    only, nowhere = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_ACT", _redirection(_LOOPBACK))
+    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, _FROM_PATCH, only, nowhere)
+
+
+@shaped
+def let_leave(index: U32, came_in_by: Text) -> Message:
+    """Let frames leave by `index` that came in by another interface, whatever `redirect_outgoing` says."""
+    only, leave = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_CLASSID", _ANY_CLASS)
+    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, _FROM_STAGE, only, leave)
+
+
+def _u32(index: int, side: int, priority: int, handle: int, *options: Attribute, keys: Sequence[str] = _ALL) -> Message:
+    """Add a filter of u32: kernels without cls_matchall have it."""
+    fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
+    selector = {"flags": TC_U32_TERMINAL, "keys": [*keys]}
+    nested = _nested(*options, ("TCA_U32_SEL", selector))
+    return _tc_message(RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", nested)])
+
+
+def _redirection(out: int) -> dict[str, object]:
     parameters = {"action": TC_ACT_STOLEN, "eaction": TCA_EGRESS_REDIR, "ifindex": out}
     action = _nested(("TCA_ACT_KIND", "mirred"), ("TCA_ACT_OPTIONS", _nested(("TCA_MIRRED_PARMS", parameters))))
-    # u32 with a key that always matches: kernels without cls_matchall have it.
-    everything = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x0+0"]}
-    options = _nested(("TCA_U32_SEL", everything), ("TCA_U32_ACT", _nested(("TCA_ACT_PRIO_1", action))))
-    return _message(
-        tcmsg,
-        RTM_NEWTFILTER,
-        CREATE,
-        fields,
-        [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)],
-    )
+    return _nested(("TCA_ACT_PRIO_1", action))
 
 
 @shaped
 def prepare_redirection(index: U32, priority: Fixed) -> Message:
     """A filter that matches nothing. The first filter of a priority and the last one to go make the kernel wait for
     milliseconds; beside this one a redirection comes and goes at once. EEXIST where it is there."""
-    fields = {
-        "index": index,
-        "handle": _STANDING_BY,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
-    nothing = {"flags": TC_U32_TERMINAL, "keys": ["0x0/0x1+0", "0x1/0x1+0"]}
-    options = _nested(("TCA_U32_SEL", nothing))
-    return _message(tcmsg, RTM_NEWTFILTER, CREATE, fields, [("TCA_KIND", "u32"), ("TCA_OPTIONS", options)])
+    return _u32(index, TC_H_CLSACT_INGRESS, priority, _STANDING_BY, keys=_NONE)
 
 
 @shaped
 def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
     """Undo `redirect_incoming`, for a handle of `PREPARED` at once; for 0 with what has been prepared. ENOENT where it has
     not been done, EINVAL without a hook."""
-    fields = {
-        "index": index,
-        "handle": handle,
-        "parent": TC_H_CLSACT_INGRESS,
-        "info": priority << 16 | ETH_P_ALL,
-    }
-    return _message(tcmsg, RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
+    return _end(index, TC_H_CLSACT_INGRESS, priority, handle)
 
 
 @shaped
-def remove_clsact(index: U32) -> Message:
+def end_outgoing(index: U32, everything: Fixed) -> Message:
+    """Undo `redirect_outgoing`; everything: also `send_nowhere` and `let_leave`. Refused like `end_redirection`."""
+    return _end(index, TC_H_CLSACT_EGRESS, STAGING, 0 if everything else _TC_U32_ROOT | OTHERS)
+
+
+def _end(index: int, side: int, priority: int, handle: int) -> Message:
+    fields = {"index": index, "handle": handle, "parent": side, "info": priority << 16 | ETH_P_ALL}
+    return _tc_message(RTM_DELTFILTER, 0, fields, [("TCA_KIND", "u32")] if handle else [])
+
+
+def remove_clsact(index: int) -> bytes:
     """Remove the hook with all its filters."""
-    fields = {"index": index, "handle": 0xFFFF_0000, "parent": TC_H_CLSACT}
-    return _message(tcmsg, RTM_DELQDISC, 0, fields, [("TCA_KIND", "clsact")])
+    return _clsact(RTM_DELQDISC, NLM_F_REQUEST, index)
+
+
+def _clsact(kind: int, flags: int, index: int) -> bytes:
+    """Pack a request about an interface's hook: every cable at a switch gets one, impaired or not."""
+    header = (_CLSACT.size, kind, flags, 0, 0)
+    return _CLSACT.pack(*header, 0, index, 0xFFFF_0000, TC_H_CLSACT, 0, len(_CLSACT_KIND) + 4, TCA_KIND, _CLSACT_KIND)
 
 
 def add_qdisc(index: int, kind: str) -> bytes:
     """Add a queueing discipline with default options at the root of an interface."""
-    message = _message(
-        tcmsg, RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
+    message = _tc_message(
+        RTM_NEWQDISC, CREATE, {"index": index, "parent": TC_H_ROOT, "handle": 0x1_0000}, [("TCA_KIND", kind)]
     )
     message.encode()
     return bytes(message.data)
@@ -375,7 +413,7 @@ def add_qdisc(index: int, kind: str) -> bytes:
 @shaped
 def remove_qdisc(index: U32) -> Message:
     """Remove the queueing discipline at an interface's root."""
-    return _message(tcmsg, RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
+    return _tc_message(RTM_DELQDISC, 0, {"index": index, "parent": TC_H_ROOT}, [])
 
 
 def add_address(index: int, address: str) -> bytes:

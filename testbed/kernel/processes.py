@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final, Literal
 
 from testbed.kernel.changes import announce
 
@@ -293,3 +294,20 @@ def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: flo
     finally:
         for handle in handles:
             os.close(handle)
+
+
+_OPEN: Final = {"tcp": "0A", "udp": "07"}
+"""The state of a listening TCP or an unconnected UDP socket, in hexadecimal (include/net/tcp_states.h)."""
+
+
+def open_ports(pid: int | str, transport: Literal["tcp", "udp"]) -> set[int]:
+    """Return the ports with a listening TCP or an unconnected UDP socket, of both IP versions; none where the process has
+    gone. pid: a number or "self"."""
+    ports = set[int]()
+    for table in (transport, f"{transport}6"):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                _, local, _, state = line.split()[:4]
+                if state == _OPEN[transport]:
+                    ports.add(int(local.rpartition(":")[2], 16))
+    return ports

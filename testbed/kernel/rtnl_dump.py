@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,7 +48,8 @@ IFF_UP, IF_OPER_UP = 1, 6
 NUD_NOARP = 0x40
 RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
 RTM_GETQDISC, RTM_GETTFILTER = 38, 46
-TC_H_CLSACT, TC_H_CLSACT_INGRESS = 0xFFFF_FFF1, 0xFFFF_FFF2
+_TC_U32_NODE = 0xFFF  # of a filter's handle: its number in its table
+TC_H_CLSACT, TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS = 0xFFFF_FFF1, 0xFFFF_FFF2, 0xFFFF_FFF3
 TCA_KIND, TCA_OPTIONS, TCA_U32_ACT, TCA_ACT_OPTIONS, TCA_MIRRED_PARMS = 1, 2, 7, 2, 2
 RT_SCOPE_LINK = 253
 
@@ -86,7 +87,8 @@ class Contents:
 
     addresses: by interface index. routes: the static ones. forwarding: of the switches in it. redirections: interface index
     -> where its incoming frames are sent (joined cables). staged: interface index -> the interface of a stage to or from
-    which frames are redirected before that. routing: the IP versions that it routes between its interfaces.
+    which frames are redirected before that. patched: port's index -> its patch, to which its outgoing frames are redirected.
+    routing: the IP versions that it routes between its interfaces.
     offloads: index of a veth interface -> which GSO frames it takes. hooks: the interfaces whose frames can be redirected,
     diverted or lost. qdiscs: the root disciplines by interface index. classifiers: interface index -> the name of its loss
     classifier. diversions: interface index -> where its frames are diverted to before all filters.
@@ -98,6 +100,7 @@ class Contents:
     forwarding: Mapping[tuple[int, str], int] = field(default_factory=dict)
     redirections: Mapping[int, int] = field(default_factory=dict)
     staged: Mapping[int, int] = field(default_factory=dict)
+    patched: Mapping[int, int] = field(default_factory=dict)
     routing: frozenset[int] = frozenset()
     offloads: Mapping[int, Offloads] = field(default_factory=dict)
     hooks: frozenset[int] = frozenset()
@@ -283,15 +286,34 @@ def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[i
     when that is gone."""
     found: dict[int, dict[int, int]] = {}
     for index in indexes:
-        for entry in _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, TC_H_CLSACT_INGRESS, 0)):
-            *_, info = _FILTER.unpack_from(entry)
-            values = dict(attributes(entry[_FILTER.size :]))
-            # Other filters on the hook number their options differently.
-            if TCA_OPTIONS in values and _text(values[TCA_KIND]) == "u32":
-                out = _redirected_to(values[TCA_OPTIONS])
-                if out is not None:
-                    found.setdefault(info >> 16, {})[index] = out
+        for _, priority, out in _redirections_at(route, index, TC_H_CLSACT_INGRESS):
+            found.setdefault(priority, {})[index] = out
     return found
+
+
+def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
+    """Read the redirections of outgoing frames: interface index -> the interface that they leave by instead, 0 when that is
+    gone."""
+    from testbed.kernel.netlink_messages import OTHERS
+
+    return {
+        index: out
+        for index in indexes
+        for handle, _, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
+        if handle & _TC_U32_NODE == OTHERS
+    }
+
+
+def _redirections_at(route: RouteSocket, index: int, side: int) -> Iterator[tuple[int, int, int]]:
+    """Read the handle, the priority and the target of each redirection on one side of an interface's hook."""
+    for entry in _dump(route, RTM_GETTFILTER, _FILTER.pack(0, index, 0, side, 0)):
+        _, _, handle, _, info = _FILTER.unpack_from(entry)
+        values = dict(attributes(entry[_FILTER.size :]))
+        # Other filters on the hook number their options differently.
+        if TCA_OPTIONS in values and _text(values[TCA_KIND]) == "u32":
+            out = _redirected_to(values[TCA_OPTIONS])
+            if out is not None:
+                yield handle, info >> 16, out
 
 
 def _redirected_to(options: memoryview) -> int | None:
@@ -330,28 +352,32 @@ def _setting(path: str) -> str:
 
 def wire_contents(route: RouteSocket) -> Contents:
     """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
-    from testbed.kernel import (
-        loss_classifier,
-        netlink_messages,
-        qdiscs,
-    )  # only who changes a cluster pays for importing pyroute2
+    from testbed.kernel import netlink_messages, qdiscs  # only who changes a cluster pays for importing pyroute2
 
     found = by_name(interfaces(route))
     hooked = hooks(route)
     busy = filtered(route, hooked)  # a switch's ports have hooks without filters
-    classifiers = {index: loss_classifier.attached(route, index) for index in busy}
+    classifiers = _classifiers(route, busy) if busy else {}
     redirected = redirections(route, busy)
     return Contents(
         found,
         forwarding=forwarding(route),
         redirections=redirected.get(netlink_messages.JOINING, {}),
         staged=redirected.get(netlink_messages.STAGING, {}),
+        patched=egress_redirections(route, busy),
         offloads=_offloads(route, found.values()),
         hooks=hooked,
         qdiscs=qdiscs.qdiscs(route),
-        classifiers={index: attached.name for index, attached in classifiers.items() if attached is not None},
+        classifiers=classifiers,
         diversions=diversion.diversions(route, busy),
     )
+
+
+def _classifiers(route: RouteSocket, busy: Iterable[int]) -> dict[int, str]:
+    from testbed.kernel import loss_classifier
+
+    attached = ((index, loss_classifier.attached(route, index)) for index in busy)
+    return {index: classifier.name for index, classifier in attached if classifier is not None}
 
 
 def by_name(found: Iterable[Interface]) -> dict[str, Interface]:

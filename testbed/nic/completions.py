@@ -14,15 +14,15 @@ from typing import Final
 
 
 class CompletingNic:
-    """A NIC's completion queue. shown: descriptors on their way to the host. Every caller of the firmware calls
-    `let_see` afterwards if there are any."""
+    """A NIC's completion queue. shown: descriptors on their way to the host. see: delivers one to it; observers wrap it.
+    Every caller of the firmware calls `let_see` afterwards if there are any."""
 
-    __slots__ = ("_is_seeing", "_see", "shown")
+    __slots__ = ("_is_seeing", "see", "shown")
 
     def __init__(self, see: Callable[[int], object]) -> None:
         """see: called with each descriptor returned to the host."""
         self.shown: Final[deque[int]] = deque()
-        self._see = see
+        self.see = see
         self._is_seeing = False
 
     def show(self, index: int) -> None:
@@ -43,6 +43,6 @@ class CompletingNic:
         self._is_seeing = True
         try:
             while self.shown:
-                self._see(self.shown.popleft())
+                self.see(self.shown.popleft())
         finally:
             self._is_seeing = False

@@ -1,11 +1,12 @@
-"""A NIC whose actions take no time and cause no events. `priced` has the NIC with costs.
+"""A NIC whose actions take no time and cause no events, and its port. `priced` has the NIC with costs.
 
 `completions` defines when its host sees completions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from protocols.core.firmware import Agent, Buffer, Firmware
 from protocols.core.profile import Profile
@@ -14,22 +15,22 @@ from testbed.engine.loop import NEVER, Loop, VirtualClock
 from testbed.engine.server import Server
 from testbed.errors import FirmwareError
 from testbed.nic.completions import CompletingNic
-from testbed.nic.pause import Standstill
-from testbed.nic.port import Port
 
 
 class ImmediateNic(CompletingNic):
     """A NIC without costs. Implements `protocols.core.firmware.Nic`; works once it has its agent (`begin`)."""
 
     __slots__ = (
-        "_agent", "_clock", "_firmware", "_longest", "_loop", "_now", "_port", "_ticks", "_wake", "dropped", "longest_lost",
-        "moved", "node", "oversized", "received", "sent",
+        "_agent", "_clock", "_firmware", "_longest", "_loop", "_port", "_ticks", "_wake", "dropped", "handled_at",
+        "longest_lost", "moved", "node", "oversized", "received", "ring", "sent",
     )  # fmt: skip
 
     def __init__(self, clock: VirtualClock, loop: Loop, port: Port, mtu: int) -> None:
         """clock: the loop's. port: where its frames go. mtu: bytes after the Ethernet header; sending a longer frame
         raises ValueError."""
-        super().__init__(self.see)
+        super().__init__(self._see)
+        self.ring: Callable[[int, int], None] = self._ring
+        """Passes a descriptor to the firmware at a time; observers wrap it."""
         self._loop = loop
         self._clock = clock
         self._port = port
@@ -49,8 +50,13 @@ class ImmediateNic(CompletingNic):
         self.node = ""
         """The node's name, for error messages."""
         self._ticks = TickCount()
-        self._now = 0  # of the event that the firmware is handling
+        self.handled_at = 0
+        """Time of the event that the firmware handles, or handled last, ns."""
         self._wake = NEVER  # when the firmware's deadline is checked
+
+    def now(self) -> int:
+        """Return its clock's time, ns."""
+        return self._clock.time
 
     @property
     def servers(self) -> Sequence[Server]:
@@ -69,7 +75,7 @@ class ImmediateNic(CompletingNic):
 
     def begin(self, now: int, agent: Agent) -> None:
         """Start this firmware."""
-        self._now = now
+        self.handled_at = now
         self._agent: Agent | None = agent
         self._firmware: Firmware = agent.firmware
         self._look_ahead()
@@ -99,7 +105,7 @@ class ImmediateNic(CompletingNic):
         self._firmware = firmware = standstill.firmware
         if self._agent is None:
             return
-        self._now = now
+        self.handled_at = now
         for what in standstill.came:
             try:
                 if isinstance(what, int):
@@ -117,7 +123,7 @@ class ImmediateNic(CompletingNic):
     def receive(self, now: int, frame: bytes) -> None:
         """Receive a frame."""
         self.received += 1
-        self._now = now
+        self.handled_at = now
         firmware = self._firmware
         try:
             firmware.receive(now, frame)
@@ -143,7 +149,7 @@ class ImmediateNic(CompletingNic):
         self._wake = NEVER
         if self._agent is None:
             return
-        self._now = now
+        self.handled_at = now
         firmware = self._firmware
         deadline = firmware.deadline
         if deadline is not None and deadline <= now:
@@ -164,7 +170,7 @@ class ImmediateNic(CompletingNic):
         """
         deadline = self._firmware.deadline
         if deadline is not None and deadline < self._wake:
-            self._wake = when = max(deadline, self._now)
+            self._wake = when = max(deadline, self.handled_at)
             self._loop.at(when, self._tick)
 
     # By the firmware.
@@ -180,7 +186,7 @@ class ImmediateNic(CompletingNic):
         if len(frame) > self._longest:
             raise too_long(len(frame), self._longest - HEADER)
         self.sent += 1
-        self._port.enter(self._now, frame)
+        self._port.enter(self.handled_at, frame)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())  # the host sees completions later anyway
@@ -193,14 +199,14 @@ class ImmediateNic(CompletingNic):
 
     def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
         """Handle a descriptor written by the host."""
-        self._ring(self._clock.time, index)
+        self.ring(self._clock.time, index)
 
     # What comes of it.
 
     def _ring(self, now: int, index: int) -> None:
         if self._agent is None:
             return
-        self._now = now
+        self.handled_at = now
         firmware = self._firmware
         try:
             firmware.ring(now, index)
@@ -212,7 +218,7 @@ class ImmediateNic(CompletingNic):
         if deadline is not None and deadline < self._wake:
             self._look_ahead()
 
-    def see(self, index: int) -> None:
+    def _see(self, index: int) -> None:
         """Deliver a returned descriptor to the host."""
         if self._agent is None:
             return
@@ -231,3 +237,37 @@ class ImmediateNic(CompletingNic):
         failed = failure(error, agent.firmware, agent.host, self._clock.time, self.node)
         self._loop.fail(failed)
         return failed
+
+
+class Standstill:
+    """Replaces the firmware of a paused node. came: received frames and rung descriptors, in order."""
+
+    __slots__ = ("came", "deadline", "firmware")
+
+    def __init__(self, firmware: Firmware) -> None:
+        self.firmware: Final = firmware
+        self.came: Final[list[bytes | int]] = []
+        self.deadline: int | None = None
+
+    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
+        self.came.append(frame)
+
+    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+        self.came.append(index)
+
+    def tick(self, now: int) -> None:
+        """Ignore a deadline that passed before the pause took effect."""
+
+    def counted(self) -> Mapping[str, int]:
+        return self.firmware.counted()
+
+    def waiting(self) -> list[str]:
+        return [f"its node stands still, {len(self.came)} frames and descriptors wait", *self.firmware.waiting()]
+
+
+class Port(Protocol):
+    """Where a NIC's frames go: a direction of a link in the simulation, a packet socket elsewhere."""
+
+    def enter(self, now: int, frame: bytes) -> object:
+        """Send a frame that leaves the NIC at that time."""
+        ...

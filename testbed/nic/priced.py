@@ -11,75 +11,23 @@ transfer will end and books the bus ahead for what follows; jobs that fit in bef
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from protocols.core.firmware import Buffer
-from protocols.core.profile import Profile, transfer_time
+from protocols.core.profile import Profile
 from testbed.engine.failures import HEADER, too_long
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Server
-from testbed.nic.immediate import ImmediateNic
-from testbed.nic.port import Port
+from testbed.engine.server import Booked, Server, transfer_time
+from testbed.nic.immediate import ImmediateNic, Port
+
+Cause = TypeVar("Cause", int, bytes)
 
 KINDS: Final = range(6)
 RING, TICK, FETCHED, STORED, SENT, RECEIVED = KINDS
 """Sources of events: the bus (a descriptor), the timer, the DMA engines that read and write host memory, and the two
 sides of the MAC."""
-
-
-class Booked(Server):
-    """A resource that is booked ahead: some jobs are known before they start.
-
-    A job gets the first sufficient gap from its time on, rather than a place behind all bookings. (`Server`, which is
-    faster, is for resources used in the order of the calls.) A job of no cost begins and ends in a gap. `longest` is
-    not counted.
-    """
-
-    __slots__ = ("_begins", "_clock", "_ends")
-
-    def __init__(self, name: str, clock: Callable[[], int]) -> None:
-        """clock: the time before which nothing will be booked any more."""
-        super().__init__(name)
-        self._clock = clock
-        self._begins: list[int] = []  # of bookings, in order; adjacent jobs are merged
-        self._ends: list[int] = []
-
-    def reserve(self, now: int, cost: int) -> int:
-        self.jobs += 1
-        self.busy += cost
-        begins, ends = self._begins, self._ends
-        if ends and ends[0] <= (past := self._clock()):
-            over = bisect_right(ends, past)
-            del begins[:over], ends[:over]
-        place = bisect_right(ends, now)
-        start = now
-        while place < len(begins) and start + cost > begins[place]:
-            start = max(start, ends[place])
-            place += 1
-        self.waited += start - now
-        finish = start + cost
-        if not cost:
-            return finish
-        before = place > 0 and ends[place - 1] == start
-        behind = place < len(begins) and begins[place] == finish
-        if before and behind:
-            ends[place - 1] = ends[place]
-            del begins[place], ends[place]
-        elif before:
-            ends[place - 1] = finish
-        elif behind:
-            begins[place] = start
-        else:
-            begins.insert(place, start)
-            ends.insert(place, finish)
-        self.free = ends[-1]
-        return finish
-
-    def _to_come(self, now: int) -> int:
-        return sum(end - max(begin, now) for begin, end in zip(self._begins, self._ends, strict=True) if end > now)
 
 
 class Handling:
@@ -246,10 +194,9 @@ class PricedNic(ImmediateNic):
         if profile.receive_ring and len(self._receiving.pending[RECEIVED]) >= profile.receive_ring:
             self.dropped += 1
             return
-        self._event = event = Handling(profile.receive)
-        super().receive(now, frame)
-        self._send_rest()
-        self._receiving.add(now, RECEIVED, event)
+        self.received += 1
+        self._react(now, profile.receive, self._firmware.receive, frame)
+        self._receiving.add(now, RECEIVED, self._event)
 
     def _tick(self, now: int) -> None:
         deadline = self._firmware.deadline if now == self._wake and self._agent is not None else None
@@ -260,6 +207,20 @@ class PricedNic(ImmediateNic):
         super()._tick(now)
         self._send_rest()
         self._handlers.add(now, TICK, event)
+
+    def _react(self, now: int, cost: int, react: Callable[[int, Cause], object], cause: Cause) -> None:
+        """Let the firmware react to an event, whose effects begin when a processor takes it."""
+        self.handled_at = now
+        self._event = Handling(cost)
+        try:
+            react(now, cause)
+        except Exception as error:
+            raise self._failed(error) from error
+        deadline = self._firmware.deadline
+        if deadline is not None and deadline < self._wake:
+            self._wake = when = max(deadline, now)
+            self._loop.at(when, self._tick)
+        self._send_rest()
 
     def _spend(self, cost: int) -> int:
         """Charge more time to the current event; return the offset in it at which this time ends."""
@@ -281,7 +242,7 @@ class PricedNic(ImmediateNic):
         self._next.missing += len(pieces)
         for piece in pieces:
             self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(piece)))
-        return super().fetch(pieces)
+        return b"".join(pieces)
 
     def send(self, frame: Buffer) -> None:
         """Put a frame on the wire, after everything fetched and sent before."""
@@ -345,12 +306,15 @@ class PricedNic(ImmediateNic):
         if self._agent is not None:
             if self._profile.sent:
                 self._handlers.add(now, SENT, Handling(self._profile.sent))
-            self._now = now
-            super().send(frame)
+            self.sent += 1
+            self._port.enter(now, frame)
 
     def _transfer(self, engine: Server, now: int, setup: int, rate: int, size: int) -> int:
-        """Start a transfer and return when its engine finishes; the bytes also occupy the bus."""
-        over = self.bus.reserve(now + setup, self._profile.bus_time(size))
+        """Start a transfer and return when its engine finishes; the bytes also occupy the bus, in bursts."""
+        profile = self._profile
+        bursts = -(-size // profile.bus_burst) if profile.bus_burst else 1
+        on_bus = bursts * profile.bus_transaction + transfer_time(size, profile.bus_rate)
+        over = self.bus.reserve(now + setup, on_bus)
         return engine.reserve(now, max(setup + transfer_time(size, rate), over - now))
 
     # By the firmware: receiving.
@@ -441,13 +405,12 @@ class PricedNic(ImmediateNic):
         self._loop.at(over + profile.doorbell, self._ring_next)
 
     def _ring_next(self, now: int) -> None:
-        self._ring(now, self._rings.popleft())
+        self.ring(now, self._rings.popleft())
 
     def _ring(self, now: int, index: int) -> None:
-        self._event = event = Handling(self._profile.ring)
-        super()._ring(now, index)
-        self._send_rest()
-        self._handlers.add(now, RING, event)
+        if self._agent is not None:
+            self._react(now, self._profile.ring, self._firmware.ring, index)
+            self._handlers.add(now, RING, self._event)
 
     def let_see(self) -> None:
         """Do nothing: the host sees completions at simulated times."""

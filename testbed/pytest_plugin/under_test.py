@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 from testbed.cluster.faults.injections import places
 from testbed.cluster.records.state import Store
 from testbed.controller.cluster_check import baseline
-from testbed.controller.runs.runner import TIMEOUT, run
+from testbed.controller.runs.run_options import TIMEOUT
+from testbed.controller.runs.runner import run
 from testbed.errors import UnsupportedError
 from testbed.pytest_plugin.marker import MarkerError, Mode
 from testbed.registry import DEFAULT_PROTOCOL

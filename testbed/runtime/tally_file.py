@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from testbed.fates.tallies import Cell, Tallies
+from testbed.fates.fate_counters import Cell, Tallies
 
 ROOM: Final = 1 << 16
 """Number of pairs: 1 MiB, which is preallocated, so that no store hits a full file system."""

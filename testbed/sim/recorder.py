@@ -1,7 +1,7 @@
 """Recorder of a simulation: frames as pcapng, fates and a trace as JSON Lines; wrappers that observe directions and
 NICs.
 
-Recording wraps directions and uses observed NIC classes, so that a run without recording pays nothing.
+Recording wraps directions and NICs, which do not know of it, so that a run without recording pays nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from protocols.core.firmware import Agent
 from testbed.fabric import pcapng
 from testbed.fabric.interface import Receive
 from testbed.fates.records import Record
 from testbed.nic.immediate import ImmediateNic
-from testbed.nic.priced import PricedNic
 from testbed.sim.sim_network import AnyWay, ChannelWay
 from testbed.spec.layout import End, Layout
 
@@ -148,60 +146,60 @@ class Recording:
         self._told.clear()
 
 
-class WatchedNic(ImmediateNic):
-    """A NIC that records its interaction with its host, once `tell` was called."""
+class NicWatcher:
+    """Records what a NIC, its firmware and its host exchange; stands before the NIC for both of them.
 
-    def tell(self, recording: Recording, name: str) -> None:
-        """Record there, under the node's name."""
-        self._name = name
+    Implements `protocols.core.firmware.Nic` by that NIC, whose own stages it wraps.
+    """
+
+    def __init__(self, nic: ImmediateNic, recording: Recording, name: str) -> None:
+        """name: the node's."""
+        self._nic = nic
         self._recording = recording
-        self._line = recording.tell
+        self._name = name
         # The parts of a trace line between the time and a descriptor.
         node = f', "node": {json.dumps(name, ensure_ascii=False)}, "what": '
-        self._posts, self._takes, self._gives_back, self._sees = [
+        self._posts, takes, self._gives_back, sees = [
             f'{node}"{what}", "descriptor": ' for what in ("posts", "takes", "gives back", "sees")
         ]
+        self.fetch, self.store, self.send, self.send_later = nic.fetch, nic.store, nic.send, nic.send_later
+        ring, see, tell, now = nic.ring, nic.see, recording.tell, nic.now
 
-    def begin(self, now: int, agent: Agent) -> None:
-        self._recording.say(now, self._name, "begins")
-        super().begin(now, agent)
+        def watched_ring(now: int, index: int) -> None:
+            tell(f'{{"time": {now}{takes}{index}}}\n')
+            ring(now, index)
 
-    def end(self, now: int) -> None:
-        self._recording.say(now, self._name, "ends")
-        super().end(now)
+        def watched_see(index: int) -> None:
+            tell(f'{{"time": {now()}{sees}{index}}}\n')
+            see(index)
 
-    def receive(self, now: int, frame: bytes) -> None:
-        dropped = self.dropped
-        super().receive(now, frame)
-        if self.dropped > dropped:
-            self._recording.say(now, self._name, "loses a frame", why="receive ring full")
+        nic.ring, nic.see = watched_ring, watched_see
 
-    def receive_what_fits(self, now: int, frame: bytes) -> None:
-        oversized = self.oversized
-        super().receive_what_fits(now, frame)
-        if self.oversized > oversized:
-            self._recording.say(now, self._name, "loses a frame", why="longer than the NIC takes")
+    def receive_by(self, receive: Receive) -> Receive:
+        """Wrap the NIC's `receive` to record the frames that it drops."""
+        nic = self._nic
+
+        def watched(now: int, frame: bytes) -> None:
+            dropped, oversized = nic.dropped, nic.oversized
+            receive(now, frame)
+            if nic.dropped > dropped:
+                self._recording.say(now, self._name, "loses a frame", why="receive ring full")
+            elif nic.oversized > oversized:
+                self._recording.say(now, self._name, "loses a frame", why="longer than the NIC takes")
+
+        return watched
 
     def doorbell(self, index: int, written: int, translated: int) -> None:
-        self._line(f'{{"time": {self._loop.now()}{self._posts}{index}}}\n')
-        super().doorbell(index, written, translated)
-
-    def _ring(self, now: int, index: int) -> None:
-        self._line(f'{{"time": {now}{self._takes}{index}}}\n')
-        super()._ring(now, index)
+        self._recording.tell(f'{{"time": {self._nic.now()}{self._posts}{index}}}\n')
+        self._nic.doorbell(index, written, translated)
 
     def show(self, index: int) -> None:
-        self._line(f'{{"time": {self._now}{self._gives_back}{index}}}\n')
-        super().show(index)
+        self._give_back(index)
+        self._nic.show(index)
 
     def interrupt(self, index: int) -> None:
-        self._line(f'{{"time": {self._now}{self._gives_back}{index}}}\n')
-        super().interrupt(index)
+        self._give_back(index)
+        self._nic.interrupt(index)
 
-    def see(self, index: int) -> None:
-        self._line(f'{{"time": {self._loop.now()}{self._sees}{index}}}\n')
-        super().see(index)
-
-
-class WatchedPricedNic(WatchedNic, PricedNic):
-    """A recording NIC with costs."""
+    def _give_back(self, index: int) -> None:
+        self._recording.tell(f'{{"time": {self._nic.handled_at}{self._gives_back}{index}}}\n')

@@ -25,7 +25,7 @@ from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import program_line
 from testbed.engine.waitables import DeadlockError
 from testbed.errors import NotFoundError, TestbedError
-from testbed.fabric.interface import Fabric, ignore
+from testbed.fabric.interface import Fabric, Receive, ignore
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -33,7 +33,7 @@ from testbed.fields import known_fields
 from testbed.nic.immediate import ImmediateNic
 from testbed.nic.priced import PricedNic
 from testbed.sim.network import Network
-from testbed.sim.recorder import Recording, WatchedNic, WatchedPricedNic
+from testbed.sim.recorder import NicWatcher, Recording
 from testbed.sim.sim_network import AnyWay
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
@@ -314,21 +314,26 @@ class Simulation:
         end = self._nics[node.name]
         out = self.network.leaving(end)
         if not self.profile.is_free:
-            priced = PricedNic if self._recording is None else WatchedPricedNic
-            nic: ImmediateNic = priced(self._clock, self.loop, node.name, out, node.core, self.profile, adapter.mtu)
+            nic: ImmediateNic = PricedNic(self._clock, self.loop, node.name, out, node.core, self.profile, adapter.mtu)
         else:
-            plain = ImmediateNic if self._recording is None else WatchedNic
-            nic = plain(self._clock, self.loop, out, adapter.mtu)
-        if self._recording is not None:
-            assert isinstance(nic, WatchedNic)
-            nic.tell(self._recording, node.name)
+            nic = ImmediateNic(self._clock, self.loop, out, adapter.mtu)
         nic.node = node.name
-        node.nic, node.adapter, node.agent = nic, adapter, self._plug(adapter, nic)
+        receive: Receive = nic.receive if self._of_one_mtu else nic.receive_what_fits
+        if self._recording is None:
+            node.agent = self._plug(adapter, nic)
+        else:
+            watcher = NicWatcher(nic, self._recording, node.name)
+            node.agent = self._plug(adapter, watcher)
+            self._recording.say(self.now(), node.name, "begins")
+            receive = watcher.receive_by(receive)
+        node.nic, node.adapter = nic, adapter
         nic.begin(self.now(), node.agent)
-        self.network.lead_to(end, nic.receive if self._of_one_mtu else nic.receive_what_fits)
+        self.network.lead_to(end, receive)
 
     def _end(self, node: SimNode) -> None:
         """Switch a node's NIC off and drop its unsent frames."""
+        if self._recording is not None:
+            self._recording.say(self.now(), node.name, "ends")
         node.nic.end(self.now())
         self.network.leaving(self._nics[node.name]).forget()
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from testbed.errors import DescriptionError, Problem
 from testbed.spec.elements import Defaults, Link, Node, Switch
 from testbed.spec.generators import SHAPES
-from testbed.spec.model import CHECKED, NO_NODE, USUAL_NETWORK, Description, read_heading
+from testbed.spec.model import NO_NODE, USUAL_NETWORK, Description, read_heading
 from testbed.spec.parser import read, read_list
 from testbed.spec.problems import joined, nearest, shown
 from testbed.spec.tag_tables import add_tags
@@ -69,8 +69,7 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
     if problems or heading is None:
         raise DescriptionError(source, problems)
     values = {key: getattr(heading, key) for key in type(heading).model_fields}
-    parts = {"nodes": whole.nodes, "switches": whole.switches, "links": whole.links}
-    return cls.model_validate(values | parts, context=CHECKED)
+    return cls.model_construct(**values, nodes=whole.nodes, switches=whole.switches, links=whole.links)
 
 
 def _generate(raw: object) -> _Generated:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, model_validator
 
 from testbed.errors import DescriptionError, Problem
 from testbed.spec import generators
@@ -50,8 +50,6 @@ __all__ = [
 ]
 
 USUAL_NETWORK = "10.0.0.0/8"
-CHECKED = "checked"
-"""Validation context of a description whose parts were checked already."""
 
 
 class Heading(Element):
@@ -102,9 +100,7 @@ class Description(Heading):
     links: Annotated[tuple[Link, ...], Listed] = Field((), validation_alias="link", serialization_alias="link")
 
     @model_validator(mode="after")
-    def _check(self, info: ValidationInfo) -> Self:
-        if info.context == CHECKED:
-            return self
+    def _check(self) -> Self:
         parts = Parts(self.nodes, self.switches, self.links, self.defaults, self.network, self.network6)
         problems = check(parts)
         if not self.nodes:

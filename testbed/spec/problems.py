@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -58,6 +57,8 @@ def nearest(name: object, names: Iterable[str]) -> str:
     """Return the name that was probably meant, or an empty string."""
     if not isinstance(name, str) or len(name) > _WIDTH:
         return ""
+    import difflib
+
     candidates = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), candidates, n=1)
     return candidates[close[0]] if close else ""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import topologies as package
 
 
-def shipped_files() -> dict[str, Traversable]:
+def shipped_files() -> dict[str, Path]:
     """Return each shipped topology's name and file."""
-    files = resources.files("topologies").iterdir()
-    return {file.name.removesuffix(".toml"): file for file in files if file.name.endswith(".toml")}
+    return {file.stem: file for place in package.__path__ for file in Path(place).glob("*.toml")}
 
 
 def topologies() -> list[tuple[str, str]]:

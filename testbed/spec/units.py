@@ -21,7 +21,6 @@ A bare number is no duration and no rate, except 0. ``parse_*`` of the text from
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -176,6 +175,8 @@ def _integer(value: object, expected: str, units: Mapping[str, int], base: str, 
     number, unit = _split(value, expected)
     factor = units.get(unit.lower()) if unit else bare
     if factor is None:
+        import difflib
+
         nearest = difflib.get_close_matches(unit.lower(), units, n=1, cutoff=0.5)
         raise UnitError(value, expected, _shown(number) + nearest[0] if nearest else "")
     if not unit and not bare and number:

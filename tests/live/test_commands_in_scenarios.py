@@ -76,6 +76,14 @@ def ticks(folder: Path, node: str) -> list[float]:
     return [float(line) for line in (folder / "run" / "logs" / f"{node}.log").read_text().split()]
 
 
+def test_a_link_fault_at_time_0_is_in_force_before_the_first_command(tmp_path: Path) -> None:
+    done = play(tmp_path, [("n1", "ping -q -c 1 -W 0.1 n2; true")], Impair(on="n1", loss="100%", at="0s"))
+    assert "100% packet loss" in (tmp_path / "run" / "logs" / "n1.log").read_text()
+    assert [event["in_force"] for event in events(tmp_path, "fault begins")] == [0]
+    assert done.commands[0].code == 0
+    assert ends(tmp_path)
+
+
 def test_links_and_nodes_meet_what_is_asked_for_and_it_is_gone_after(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         result = play(

@@ -22,7 +22,7 @@ ROOM = 5_000
 WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=60)
 
 
-def pingpong(mode: testbed.controller.runs.runner.Mode, profile: Profile, dilate: int | None = None) -> RunResult:
+def pingpong(mode: testbed.controller.runs.run_options.Mode, profile: Profile, dilate: int | None = None) -> RunResult:
     settings = {"sizes": SIZES, "count": COUNT}
     return testbed.run(WIRE, "pingpong", mode=mode, profile=profile, dilate=dilate, settings=settings)
 

@@ -148,15 +148,14 @@ def history(folder: Path, node: str) -> dict[tuple[int, int, int], list[tuple[in
 
 
 def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
-    # Four faults come one after another, and late on a busy machine: one that comes when it should have ended, or when
-    # the frames that it is for have passed, has no effect. So they last, and there are frames for them until the end.
+    # A pause and an incast come late on a busy machine, and have no effect when they should have ended by then: they last.
     done = both(
         tmp_path, "random",
         Impair(on="n1", loss="10%", at="0s"),
-        Rule(on="n2", rules="drop emp.type == 1 and first(3)", at="100us"),
+        Rule(on="n2", rules="drop emp.type == 1 and first(3)", at="0s"),
         Pause(on="n3", at="300us", for_="17ms"),
         Incast(receiver="n1", rate="100mbit", at="200us", for_="17ms"),
-        cluster=Cluster.star(3, rate="1gbit", delay="5us", seed=4), settings={"messages": 60}, check=True, factor=30,
+        cluster=Cluster.star(3, rate="1gbit", delay="5us", seed=4), settings={"messages": 20}, check=True, factor=30,
     )  # fmt: skip
     assert done.simulated.results == done.dilated.results
     for node in ("n1", "n2", "n3"):

@@ -65,7 +65,7 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
                 for name in NODES:
                     eventually(lambda name=name: GOING in run.log(name), f"{name} talks")  # type: ignore[misc]
                 killed = time.monotonic() + moment
-                run.at(int(killed * 1e9), partial(os.kill, pids[victim], signal.SIGKILL))
+                run.at(int(killed * 1e9) - run.begun, partial(os.kill, pids[victim], signal.SIGKILL))
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
                     run.wait(PATIENCE)
             assert time.monotonic() - killed < SOON, f"seed {seed}"

@@ -12,9 +12,8 @@ from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import Outcome
-from testbed.cluster.records.state import Store
+from testbed.cluster.records.state import SharedNics, Store
 from testbed.cluster.services import nic_sharing
-from testbed.cluster.services.shared_nics import SharedNics
 from testbed.kernel import processes
 from testbed.kernel.children import in_child
 from testbed.runtime.supervision import running_supervisor

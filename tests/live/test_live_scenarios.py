@@ -87,6 +87,19 @@ def ends(folder: Path) -> dict[str, Mapping[str, int]]:
     return {one["fault"]: one["counted"] for one in found}
 
 
+def test_a_link_fault_at_time_0_is_in_force_before_the_first_frame(tmp_path: Path) -> None:
+    async def say_once(comm: Comm, _node: Node) -> None:
+        if comm.rank == 0:
+            await comm.Send(b"first", 1)
+        else:
+            await comm.Recv(bytearray(5), 0)
+
+    rule = Rule(on="n1", rules="drop emp.type == 1 and nth(1)", at="0s")
+    play(tmp_path, Cluster.star(2), say_once, rule)
+    assert [event["in_force"] for event in events_of(tmp_path / "run", "fault begins")] == [0]
+    assert ends(tmp_path) == {"fault[1]": {"decided": 1}}
+
+
 def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> None:
     with Cluster.star(3).up() as cluster:
         play(

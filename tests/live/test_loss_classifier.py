@@ -106,7 +106,7 @@ def cable() -> Iterator[Cable]:
         ends = [stack.enter_context(namespace(name)) for name in ("n1", "n2")]
         wire = stack.enter_context(namespace("wire"))
         veths = [
-            netlink_messages.make_veth(f"n{number}.eth0", index, 1500, end.descriptor, "eth0", NIC, 1500)
+            netlink_messages.make_veth(f"n{number}.eth0", index, 1500, end.descriptor, "eth0", NIC)
             for number, index, end in ((1, IN, ends[0]), (2, OUT, ends[1]))
         ]
         wire.route.execute([*veths, netlink_messages.add_clsact(IN), netlink_messages.redirect_incoming(IN, OUT)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.controller.runs.runner import Nics
+from testbed.controller.runs.run_options import Nics
 from tests.sim.test_lost_sends import BOTH, message_nine_is_told
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

@@ -7,7 +7,7 @@ from scapy.packet import Packet
 
 import testbed
 from testbed import Cluster
-from testbed.controller.runs.runner import Codec
+from testbed.controller.runs.run_options import Codec
 from testbed.workloads.form import Comm, Node
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]

@@ -15,7 +15,7 @@ from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from testbed import Cluster, Grade, run
 from testbed.controller.runs.agents import agents
-from testbed.controller.runs.runner import Codec, Mode, Nics
+from testbed.controller.runs.run_options import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
 from testbed.observe.recorded import recorded
 from testbed.runtime.nodes.node_run import ProgramError, StuckError

@@ -32,7 +32,7 @@ def route() -> Iterator[RouteSocket]:
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         opened.route.execute(
             [
-                netlink_messages.make_veth("one", ONE, MTU, opened.descriptor, "other", OTHER, MTU),
+                netlink_messages.make_veth("one", ONE, MTU, opened.descriptor, "other", OTHER),
                 netlink_messages.set_up(ONE),
                 netlink_messages.set_up(OTHER),
             ]

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from protocols.emp import descriptors as stat
-from protocols.emp.card import Card
-from protocols.emp.receiver import Receiver
+from protocols.emp.card import Card, Lane, Peer
+from protocols.emp.receiver import Posted, Receiver, Receiving
 from protocols.emp.states import CLAIMED, ENDED, EXPECTED, HELD, RECEIVE_MESSAGE, RECEIVING
-from protocols.emp.transfers import Lane, Peer, Posted, Receiving
 from tests.sim.state_watch import Watch
 
 _HALF = 1 << 31

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from protocols.emp.card import Card
-from protocols.emp.sender import Sender
+from protocols.emp.card import Card, Peer
+from protocols.emp.sender import Sender, Sending
 from protocols.emp.states import ACTIVE, ENDED, PARKED, QUEUED, SEND_MESSAGE
-from protocols.emp.transfers import Peer, Sending
 from tests.sim.state_watch import Watch
 
 _MASK = 0xFFFF_FFFF

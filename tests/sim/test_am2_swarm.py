@@ -11,8 +11,7 @@ from functools import partial
 
 import pytest
 
-from protocols.am2.counters import Counters
-from protocols.am2.states import TABLES
+from protocols.am2.states import STATELESS, TABLES
 from tests.sim import am2_swarm, am2_swarm_cases, am2_walks
 from tests.sim.state_watch import coverage, with_rows
 from tests.sim.swarm_faults import SHAPES
@@ -43,7 +42,7 @@ def test_every_request_of_every_case_comes_to_its_end(record_property: Callable[
     failures = [f"{am2_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     walked = am2_walks.rows(am2_walks.walked())
-    taken = {name: count + walked[name] for name, count in coverage(TABLES, Counters, tally.rows).items()}
+    taken = {name: count + walked[name] for name, count in coverage(TABLES, STATELESS, tally.rows).items()}
     unclear = {what: count for what, count in tally.rows.items() if what.startswith("case: ")}
     record_property("note", f"swarm of AM-II: {CASES:,} cases from seed {FIRST} on; {unclear}")
     seldom = sorted(taken, key=lambda name: taken[name])

@@ -15,7 +15,7 @@ from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster, Scenario
 from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.runs import written_reports
-from testbed.controller.runs.runner import Nics
+from testbed.controller.runs.run_options import Nics
 from testbed.observe.recorded import recorded
 from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError

@@ -13,12 +13,13 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from protocols.core.profile import Profile, transfer_time
+from protocols.core.profile import Profile
 from protocols.emp.host import Endpoint, plug
 from protocols.emp.profile import EMP_2001
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
 from testbed.controller.reproduction import MAX, Reproduction, reproduce
+from testbed.engine.server import transfer_time
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation

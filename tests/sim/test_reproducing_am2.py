@@ -16,10 +16,11 @@ from protocols.am2.host.segment_driver import Residence
 from protocols.am2.page import SIZE
 from protocols.am2.profile import NOW_1998
 from protocols.am2.transport import OVERHEAD
-from protocols.core.profile import Profile, transfer_time
+from protocols.core.profile import Profile
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
 from testbed.controller.reproduction import MAX, Reproduction, reproduce
+from testbed.engine.server import transfer_time
 from testbed.errors import NotFoundError
 from testbed.fabric.myrinet.settings import USUAL
 from testbed.observe.papers import paper_of

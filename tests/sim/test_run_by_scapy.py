@@ -8,7 +8,7 @@ import pytest
 from scapy.packet import Packet
 
 import testbed
-from testbed.controller.runs.runner import Codec
+from testbed.controller.runs.run_options import Codec
 from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 from testbed.workloads.form import Comm, Node

@@ -13,7 +13,7 @@ import testbed
 from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster
 from testbed.controller.runs.execution import TimeIsUpError
-from testbed.controller.runs.runner import Mode
+from testbed.controller.runs.run_options import Mode
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.fates.rules import RuleSet
 from testbed.observe.recorded import recorded

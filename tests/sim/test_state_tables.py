@@ -18,9 +18,8 @@ from protocols.am2.states import AWAITING, AWAY, ENDPOINT, FREE, REFUSED, SEND_C
 from protocols.am2.transport import Outgoing, Sending
 from protocols.core.peers import KNOWN, PEER, UNKNOWN, Peers
 from protocols.core.states import Row, StateTable
-from protocols.emp.counters import Counters
 from protocols.emp.receiver import Receiver
-from protocols.emp.states import ACTIVE, ENDED, EXPECTED, PARKED, RECEIVE_MESSAGE, SEND_MESSAGE
+from protocols.emp.states import ACTIVE, ENDED, EXPECTED, PARKED, RECEIVE_MESSAGE, SEND_MESSAGE, STATELESS
 from tests.sim import am2_walks
 from tests.sim.am2_residency_watch import watch_residency
 from tests.sim.am2_state_watch import watch_channels
@@ -94,11 +93,11 @@ def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch
 
 def test_a_counter_that_does_not_count_all_of_its_rows_is_seen() -> None:
     counts = Counter({label(PEER, PEER.row(KNOWN, "later incarnation")): 3, "restarts": 3, "frames_received": 7})
-    covered = coverage([PEER], Counters, counts)
+    covered = coverage([PEER], STATELESS, counts)
     assert covered["frames_received"] == 7
     assert "restarts" not in covered, "its row stands for it"
     with pytest.raises(AssertionError, match="restarts"):
-        coverage([PEER], Counters, counts - Counter(restarts=1))
+        coverage([PEER], STATELESS, counts - Counter(restarts=1))
 
 
 def test_a_host_that_posts_when_its_send_fails_keeps_to_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

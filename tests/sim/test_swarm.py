@@ -12,8 +12,7 @@ from functools import partial
 
 import pytest
 
-from protocols.emp.counters import Counters
-from protocols.emp.states import TABLES
+from protocols.emp.states import STATELESS, TABLES
 from tests.sim import swarm, swarm_restarts
 from tests.sim.emp_receive_watch import watch_receptions
 from tests.sim.emp_state_watch import watch_messages
@@ -46,7 +45,7 @@ def test_every_case_delivers_everything_once_and_in_order(record_property: Calla
     restarts, failed = with_restarts(range(FIRST, FIRST + RESTART_CASES))
     failures = [f"{swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()] + failed
     assert not failures, "\n".join(failures[:10])
-    taken = coverage(TABLES, Counters, tally.rows + restarts)
+    taken = coverage(TABLES, STATELESS, tally.rows + restarts)
     record_property("note", f"swarm: {CASES:,} cases and {RESTART_CASES:,} with restarts from seed {FIRST} on")
     seldom = sorted(taken, key=lambda name: taken[name])
     record_property("note", "swarm, rows taken: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))

@@ -51,8 +51,8 @@ class SplicedLink:
         self.route = opened.route
         self.route.execute(
             [
-                netlink_messages.make_veth("sender", SENDER, MTU, opened.descriptor, "a", A, MTU),
-                netlink_messages.make_veth("receiver", RECEIVER, MTU, opened.descriptor, "b", B, MTU),
+                netlink_messages.make_veth("sender", SENDER, MTU, opened.descriptor, "a", A),
+                netlink_messages.make_veth("receiver", RECEIVER, MTU, opened.descriptor, "b", B),
                 *(netlink_messages.set_up(index) for index in (SENDER, A, B, RECEIVER)),
                 netlink_messages.add_clsact(A),
                 netlink_messages.redirect_incoming(A, B),

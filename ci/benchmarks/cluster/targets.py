@@ -69,9 +69,10 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     ratio = run / beside if run is not None and beside is not None else None
     return [
         *found,
-        Target("testbed up star-100 (aim)", 0.5, "s", median("testbed up star-100", commands.WALL)),
-        Target("testbed status --json, CPU", 0.25, "s", median("testbed status --json", commands.CPU), True),
-        Target("testbed status, CPU", 0.25, "s", median("testbed status", commands.CPU), True),
+        Target("testbed up star-100 (aim)", 0.45, "s", median("testbed up star-100", commands.WALL)),
+        Target("testbed status (aim)", 0.12, "s", median("testbed status", commands.WALL)),
+        Target("testbed status --json, CPU", 0.15, "s", median("testbed status --json", commands.CPU), True),
+        Target("testbed status, CPU", 0.15, "s", median("testbed status", commands.CPU), True),
         Target("testbed --help", 0.15, "s", median("testbed --help", commands.WALL), True),
         Target("testbed exec n1 -- true", 0.12, "s", median("testbed exec n1 -- true", commands.WALL), True),
         Target('node.run(["true"]) over ip netns exec', RUN_LIMIT, "×", ratio),

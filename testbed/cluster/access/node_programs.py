@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from testbed.cluster.records.state import State, Store, file_source
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import cgroups, namespaces
+from testbed.kernel.children import default_for_programs
 from testbed.kernel.setns import Surroundings, enter
-from testbed.kernel.signals import default_for_programs
 from testbed.spec.layout import Node
+
+if TYPE_CHECKING:
+    import subprocess
 
 STATE = "TESTBED_STATE"
 """Environment variable of programs in nodes: the cluster's directory. TESTBED_CLUSTER and TESTBED_NODE are also set."""
@@ -117,6 +120,8 @@ def start(
 
     group: make it the leader of a new session, and thus of a process group.
     """
+    import subprocess
+
     if isinstance(command, str) or not command:
         raise TypeError("a command is a list: the program and its arguments; for a shell: ['sh', '-c', ...]")
     reader, writer = os.pipe()

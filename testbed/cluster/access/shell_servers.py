@@ -23,12 +23,10 @@ from testbed.cluster.access import node_programs
 from testbed.cluster.records.state import State, Store
 from testbed.errors import ConflictError, TestbedError, UnsupportedError
 from testbed.kernel import daemons, processes, syscalls
-from testbed.kernel.children import in_child
+from testbed.kernel.children import default_for_programs, in_child
 from testbed.kernel.filesystem import replace_file, write_setting
-from testbed.kernel.ports import open_ports
-from testbed.kernel.processes import Identity
+from testbed.kernel.processes import Identity, open_ports
 from testbed.kernel.setns import Surroundings, enter
-from testbed.kernel.signals import default_for_programs
 from testbed.kernel.userns import become_oneself
 from testbed.spec.layout import Node
 

@@ -1,4 +1,4 @@
-"""Pull cables out of a running cluster, or plug them in again, without a complete plan.
+"""Changes of a running cluster without a complete plan: cables pulled or plugged in, and links of the relay.
 
 A plan inspects every namespace. A flapping cable, perhaps during a run whose nodes need the processor, must not cost
 that: only its ends are set up or down.
@@ -7,11 +7,18 @@ that: only its ends are set up or down.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from testbed.cluster.faults.injections import Injection
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.link_decisions import Decisions
+from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import Operation, SetDown, SetUp
 from testbed.cluster.plan.treatments import UNTREATED, Treatments
 from testbed.cluster.plan.veth_wiring import Wiring
+from testbed.cluster.records.state import State, Store
+from testbed.cluster.transitions import is_namespace_at, recorded_treatments
+from testbed.kernel import rtnl_dump
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Layout
 
@@ -46,3 +53,39 @@ def operations(
             if end.up == down:
                 found.append(SetDown(key, device, end.index) if down else SetUp(key, device, end.index))
     return found
+
+
+def apply_alone(store: Store, intent: State, before: State, decisions: Decisions) -> list[Operation] | None:
+    """Apply a change that only pulls or plugs cables; return its operations.
+
+    None if more has to change, or an interrupted change needs repair.
+    """
+    if before.phase != "up" or intent.datapaths != before.datapaths:
+        return None
+    links, path = moved(before.injected, intent.injected), before.namespaces.get(namespace_names.WIRE, "")
+    if not links or not is_namespace_at(path, before.inodes.get(namespace_names.WIRE, 0)):
+        return None
+    with NetlinkExecutor(before.name, lambda key: key, named=False) as workshop:
+        workshop.paths[namespace_names.WIRE] = path
+        route = workshop.open(namespace_names.WIRE).route
+        done = operations(before.layout, decisions.treatments, links, partial(rtnl_dump.named, route))
+        if done is not None:
+            store.write(intent)
+            workshop.apply(done, lambda _: None)
+        return done
+
+
+def is_for_relay_alone(before: State, decisions: Decisions) -> bool:
+    """Whether the relay carries all impaired links before and after, so that the kernel state stays unchanged."""
+    after = {link: treatment.datapath for link, treatment in decisions.treatments.items() if treatment.spliced}
+    return (
+        after == dict(before.datapaths)
+        and set(after.values()) <= {"relay"}
+        and _down(before.injected) == {link for link, treatment in decisions.treatments.items() if treatment.down}
+        and _in_pieces(recorded_treatments(before)) == _in_pieces(decisions.treatments)
+    )
+
+
+def _in_pieces(treatments: Treatments) -> dict[str, tuple[bool, bool]]:
+    """The directions on which the senders' offloads stay on."""
+    return {link: treatment.pieces for link, treatment in treatments.items() if any(treatment.pieces)}

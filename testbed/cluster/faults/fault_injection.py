@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from testbed.cluster import lifecycle
 from testbed.cluster.faults import background_load
-from testbed.cluster.faults.injections import Injection, Place, in_force, links_of, places
-from testbed.cluster.faults.partitions import deaf_across, rules_between
+from testbed.cluster.faults.injections import Injection, Place, deaf_across, in_force, links_of, places, rules_between
 from testbed.cluster.records.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.fates.loss_models import long_run_loss

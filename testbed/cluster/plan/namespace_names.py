@@ -7,7 +7,6 @@ ends of its cables. In the code, a namespace's key is the node's name, or "" for
 from __future__ import annotations
 
 import re
-from hashlib import blake2b
 
 from testbed.errors import DescriptionError, Problem
 from testbed.spec.names import NAME_PATTERN
@@ -71,12 +70,18 @@ def stage(device: str) -> tuple[str, str]:
 
 def _short(name: str) -> str:
     """A name within the length limit: its readable beginning and a hash. No other name of ours contains '~'."""
-    return f"{name[:4]}~{blake2b(name.encode(), digest_size=5).hexdigest()}"
+    return f"{name[:4]}~{_digest(name).hex()}"
 
 
 def switch_mac(name: str) -> str:
     """A fixed, locally administered MAC for a switch, so that plugging in a port does not change the bridge's."""
-    return f"06:{blake2b(name.encode(), digest_size=5).digest().hex(':')}"
+    return f"06:{_digest(name).hex(':')}"
+
+
+def _digest(name: str) -> bytes:
+    from hashlib import blake2b  # of OpenSSL: to look at a cluster it need not be loaded
+
+    return blake2b(name.encode(), digest_size=5).digest()
 
 
 def check_cluster(name: str) -> str:

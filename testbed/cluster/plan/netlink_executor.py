@@ -13,25 +13,26 @@ from itertools import groupby
 from types import TracebackType
 
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.operation_requests import requests_of
 from testbed.cluster.plan.operations import (
-    AddAddress,
     AddForwarding,
     AddHook,
-    AddRoute,
     AwaitCarrier,
     Divert,
     Drain,
+    EndEgress,
     EndRedirect,
     ForgetLearned,
     ForgetPort,
     Join,
-    MakeCable,
     MakeNamespace,
     MakeSwitch,
     Operation,
     Part,
+    PrepareEgress,
     PrepareRedirect,
     Redirect,
+    RedirectEgress,
     RemoveAddress,
     RemoveDevice,
     RemoveForwarding,
@@ -39,8 +40,6 @@ from testbed.cluster.plan.operations import (
     RemoveNamespace,
     RemoveQdisc,
     RemoveRoute,
-    SetDevice,
-    SetDown,
     SetLimits,
     SetLoss,
     SetNetem,
@@ -49,13 +48,12 @@ from testbed.cluster.plan.operations import (
     SetRouting,
     SetShaper,
     SetSurroundings,
-    SetUp,
     Undivert,
 )
 from testbed.cluster.records.ownership import Mark
 from testbed.cluster.removal import end_programs
 from testbed.errors import ConflictError, KernelError, reason_of
-from testbed.kernel import cgroups, diversion, namespaces, netlink_messages, offloads, processes, syscalls
+from testbed.kernel import cgroups, namespaces, netlink_messages, offloads, processes, syscalls
 from testbed.kernel.filesystem import write_setting
 from testbed.kernel.netlink import RequestError
 from testbed.kernel.rtnl_dump import ROUTING, Contents, interface, node_contents, wire_contents
@@ -69,6 +67,8 @@ _GONE = {
     Part: {errno.ENOENT, errno.EINVAL},  # never had the hook; had it once
     PrepareRedirect: {errno.EEXIST},
     EndRedirect: {errno.ENOENT, errno.EINVAL},
+    PrepareEgress: {errno.ENOENT},
+    EndEgress: {errno.ENOENT, errno.EINVAL},
     Undivert: {errno.ENOENT, errno.EINVAL},
     RemoveQdisc: {errno.ENOENT, errno.EINVAL},
     RemoveLoss: {errno.ENOENT, errno.EINVAL},
@@ -242,7 +242,7 @@ class NetlinkExecutor:
         where = namespace_names.namespace(self.cluster, key)
         with ExitStack() as needed:
             for _, run in groupby(operations, lambda operation: isinstance(operation, RemoveDevice)):
-                for operation, request in self._requests_of(list(run), needed):
+                for operation, request in self._removing_in_groups(list(run), needed):
                     requests.append(request)
                     owners.append(operation)
             try:
@@ -256,144 +256,19 @@ class NetlinkExecutor:
             if refusal.errno not in _GONE.get(type(operation), ()):
                 raise KernelError(f"{operation} failed: {refusal.reason}") from refused
 
-    def _requests_of(self, operations: Sequence[Operation], needed: ExitStack) -> Iterator[tuple[Operation, bytes]]:
-        """The requests of these operations: either all or none of them remove devices, which are removed in groups."""
+    def _removing_in_groups(
+        self, operations: Sequence[Operation], needed: ExitStack
+    ) -> Iterator[tuple[Operation, bytes]]:
+        """The requests of these operations; either all or none of them remove devices, which are removed in groups."""
         doomed = [operation for operation in operations if isinstance(operation, RemoveDevice)]
         if len(doomed) < 2:
             for operation in operations:
-                for request in self._requests(operation, needed):
+                for request in requests_of(operation, self.open, needed):
                     yield operation, request
             return
         for removal in doomed:
             yield removal, netlink_messages.set_group(removal.index, _DOOMED)
         yield doomed[-1], netlink_messages.remove_group(_DOOMED)
-
-    def _requests(self, operation: Operation, needed: ExitStack) -> list[bytes]:
-        """The netlink requests of an operation, in the namespace that `_batch_key` names. needed: objects that must
-        stay open until they are sent."""
-        match operation:
-            case MakeSwitch(_, device, index, mac):
-                return [netlink_messages.make_bridge(device, index, mac)]
-            case MakeCable():
-                up_later = operation.up and bool(operation.hooks)
-                made = [
-                    netlink_messages.make_veth(
-                        operation.device,
-                        operation.index,
-                        operation.mtu,
-                        self.open(operation.peer_key).descriptor,
-                        operation.peer_device,
-                        operation.peer_index,
-                        operation.mtu,
-                        operation.mac or None,
-                        operation.peer_mac or None,
-                        operation.switch or None,
-                        int(operation.up and not up_later),
-                    )
-                ]
-                made += [netlink_messages.add_clsact(index) for index in operation.hooks]
-                return [*made, netlink_messages.set_up(operation.index)] if up_later else made
-            case RemoveDevice(_, _, index):
-                return [netlink_messages.remove_link(index)]
-            case SetDevice():
-                return [netlink_messages.set_link(operation.index, operation.mtu, operation.mac, operation.switch)]
-            case SetUp(_, _, index):
-                return [netlink_messages.set_up(index)]
-            case SetPort(_, index, learning, flooding):
-                return [netlink_messages.set_bridge_port(index, int(learning), int(flooding))]
-            case AddForwarding(_, _, index, mac):
-                return [netlink_messages.add_forwarding(index, mac)]
-            case RemoveForwarding(_, index, mac):
-                return [netlink_messages.remove_forwarding(index, mac)]
-            case ForgetLearned(_, index):
-                return [netlink_messages.forget_learned(index)]
-            case Join(_, _, a, _, b):
-                return [
-                    netlink_messages.add_clsact(a),
-                    netlink_messages.add_clsact(b),
-                    netlink_messages.redirect_incoming(a, b),
-                    netlink_messages.redirect_incoming(b, a),
-                ]
-            case Part(_, index):
-                return [netlink_messages.remove_clsact(index)]
-            case PrepareRedirect(_, index):
-                return [netlink_messages.prepare_redirection(index, netlink_messages.STAGING)]
-            case Redirect(_, index, _, out, prepared):
-                if prepared:
-                    return [
-                        netlink_messages.redirect_incoming(
-                            index, out, netlink_messages.STAGING, netlink_messages.PREPARED
-                        )
-                    ]
-                return [
-                    netlink_messages.add_clsact(index),
-                    netlink_messages.redirect_incoming(index, out, netlink_messages.STAGING),
-                ]
-            case EndRedirect(_, index, prepared):
-                return [
-                    netlink_messages.end_redirection(
-                        index, netlink_messages.STAGING, netlink_messages.PREPARED if prepared else 0
-                    )
-                ]
-            case ForgetPort(_, index):
-                return [netlink_messages.forget_port(index)]
-            case AddHook(_, index):
-                return [netlink_messages.add_clsact(index)]
-            case Divert(_, index, tap, back):
-                mark = index
-                coming = diversion.divert(index, diversion.INGRESS, tap, mark)
-                if not back:
-                    return [coming]
-                return [
-                    netlink_messages.add_clsact(tap),
-                    diversion.put_back(tap, index, mark),
-                    coming,
-                    diversion.divert(index, diversion.EGRESS, tap, mark, leaving=True),
-                ]
-            case Undivert(_, index, _):
-                return [diversion.remove(index, diversion.EGRESS), diversion.remove(index, diversion.INGRESS)]
-            case SetDown(_, _, index):
-                return [netlink_messages.set_down(index)]
-            case SetNetem() | SetShaper() | SetLoss() | RemoveLoss():
-                return self._discipline(operation, needed)
-            case RemoveQdisc(_, index):
-                return [netlink_messages.remove_qdisc(index)]
-            case AddAddress(_, _, index, address):
-                return [netlink_messages.add_address(index, address)]
-            case RemoveAddress(_, _, index, address):
-                return [netlink_messages.remove_address(index, address)]
-            case AddRoute(_, destination, via):
-                return [netlink_messages.add_route(destination, via)]
-            case RemoveRoute(_, destination, via):
-                return [netlink_messages.remove_route(destination, via)]
-            case _:
-                raise AssertionError(f"no request for {operation!r}")
-
-    def _discipline(self, operation: SetNetem | SetShaper | SetLoss | RemoveLoss, needed: ExitStack) -> list[bytes]:
-        from testbed.kernel import (  # encoders that an unimpaired cluster does not need
-            loss_classifier,
-            netem,
-            shapers,
-        )
-
-        match operation:
-            case SetNetem():
-                return [netem.request(operation.index, operation.options)]
-            case SetShaper():
-                return shapers.requests(operation.index, operation.options, operation.before)
-            case SetLoss():
-                return [netlink_messages.add_clsact(operation.index), self._classifier(operation, needed)]
-            case RemoveLoss(_, index):
-                return [loss_classifier.detach(index)]
-
-    def _classifier(self, operation: SetLoss, needed: ExitStack) -> bytes:
-        """The request that attaches a new classifier, which continues the counters of the one it replaces."""
-        from testbed.kernel import loss_classifier
-
-        with loss_classifier.opened(self.open(namespace_names.WIRE).route, operation.index) as old:
-            counters = old.maps["counters"] if old is not None else None
-            new = needed.enter_context(loss_classifier.load(operation.losses, counters))
-        return loss_classifier.attach(operation.index, new)
 
 
 def taken(name: str) -> str:
@@ -418,6 +293,8 @@ def _batch_key(operation: Operation) -> str | None:
         case SetNetem() | SetShaper() | RemoveQdisc() | SetLoss() | RemoveLoss():
             return namespace_names.WIRE
         case PrepareRedirect() | Redirect() | EndRedirect() | ForgetPort():
+            return namespace_names.WIRE
+        case PrepareEgress() | RedirectEgress() | EndEgress():
             return namespace_names.WIRE
         case AddHook() | Divert() | Undivert():
             return namespace_names.WIRE

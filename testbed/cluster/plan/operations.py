@@ -276,6 +276,45 @@ class EndRedirect:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareEgress:
+    """Prepare to redirect the frames that leave by a port: those that come from its stage leave in any case, and those that
+    came in by its patch, which are from the cable's own end, go nowhere."""
+
+    device: str
+    index: int
+    patch_device: str
+    stage_device: str
+
+    def __str__(self) -> str:
+        return f"prepare to redirect what leaves by {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectEgress:
+    """Redirect the frames that leave by a port to its patch, at once, by what `PrepareEgress` has set up."""
+
+    device: str
+    index: int
+    patch_device: str
+    patch: int
+
+    def __str__(self) -> str:
+        return f"redirect what leaves by {self.device} to {self.patch_device}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndEgress:
+    """End what `RedirectEgress` does. prepared: it stays prepared."""
+
+    device: str
+    index: int
+    prepared: bool = False
+
+    def __str__(self) -> str:
+        return f"redirect what leaves by {self.device} no more" + (" for now" if self.prepared else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Wait until an interface that receives no more frames has sent those in its discipline.
 
@@ -480,6 +519,9 @@ Operation: TypeAlias = (
     | PrepareRedirect
     | Redirect
     | EndRedirect
+    | PrepareEgress
+    | RedirectEgress
+    | EndEgress
     | Drain
     | ForgetPort
     | AddHook

@@ -10,15 +10,16 @@ A link that the kernel impairs is *spliced*: in the wire namespace it has two fr
 sends come in on A, and frames for end a leave by A; B likewise.
 
 - Two nodes: A and B are the far ends of the two pairs.
-- A node's NIC and a switch: the far end is one of the two. A *patch*, one more pair, takes its place at the switch: one
-  end is plugged in as the link's port, the other is the other free end.
+- A node's NIC and a switch: the far end is one of the two. A *patch*, one more pair, joins the switch beside it: one end
+  is plugged in, the other is the other free end.
 - Two switches: the pair stays plugged in at the first; its end at the second is A, and a patch at the second gives B.
 
 A and B of a spliced link are joined by a *stage*, one more pair, V and W: frames that come in on A leave by V, come in
 on W and leave by B, and vice versa. Queueing disciplines are set on V and W while these carry nothing, since setting
-one on a running interface loses frames. The far end stays plugged in, too, but receives nothing there: its incoming
-frames are redirected to the stage, and the switch neither learns addresses at it nor floods to it. So a link is
-spliced, and restored, by redirections and port settings alone, and no frame is lost.
+one on a running interface loses frames. The far end stays plugged in, too: its incoming frames are redirected to the
+stage, and what the switch sends by it is redirected to the patch, comes back from the stage, and leaves. The switch does
+not flood to the patch, which is there for what comes in; what it floods from there to the far end goes nowhere. So a link
+is spliced, and restored, by redirections alone, and no frame is lost.
 
 A link that the relay carries is *diverted*: it stays plugged or joined, and its frames are diverted to the relay (see
 `kernel.diversion`). A and B are as above. The relay receives at two *taps*, the ends of a patch that is not plugged in.
@@ -268,7 +269,7 @@ class Wiring:
                 senders, device = [wire_side[link.a]], wire_side[link.b]
             self._plug(switch, device)
             if spliced:
-                self._plug(switch, _patch(device)[0])
+                self.plugged[_patch(device)[0]] = switch.owner
             if spliced or diverted:
                 self._add_patch(link, device, mtu)
                 senders.insert(1 if switch is link.b else 0, _patch(device)[0])

@@ -1,19 +1,28 @@
-"""Ownership marks on kernel objects, readable even if the cluster's state is lost.
+"""Ownership marks on kernel objects and temporary directories, readable even if the cluster's state is lost.
 
-The mark is the alias of the loopback interface of every namespace of a cluster::
+The mark of a namespace is the alias of the loopback interface of every namespace of a cluster::
 
     netns-testbed 1 CLUSTER KEY lasting|held BOOT:PIDNS:PID:START
 
 KEY is the node's name, or "." for the wire namespace. A *lasting* cluster stays until it is taken down; its owner is
 the process that made it, which may have ended. A *held* cluster belongs to a process and ends with it.
+
+Temporary directories are named after their process, so that those of killed processes can be found and removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from testbed.cluster.plan import namespace_names
-from testbed.kernel.processes import Identity
+from testbed.kernel.processes import Identity, identity
 
 _SIGN = "netns-testbed 1"
 _WIRE = "."
@@ -42,3 +51,38 @@ class Mark:
             return cls(cluster, namespace_names.WIRE if key == _WIRE else key, kind == "lasting", Identity.parse(owner))
         except ValueError:
             return None
+
+
+_PREFIX = "testbed-"
+
+
+@contextmanager
+def temporary_directory(purpose: str) -> Iterator[Path]:
+    """An empty temporary directory, removed at the end of the block. purpose: a word in its name, which also identifies
+    the owner."""
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{purpose}-{identity()}-") as path:
+        yield Path(path)
+
+
+def collect_temporary() -> Iterator[tuple[Path, Identity]]:
+    """Remove this user's temporary directories whose process has ended; yield each with its owner.
+
+    Directories from another boot or pid namespace stay: it is unknown here whether their owner is alive.
+    """
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*:*:*:*-*")):
+        owner = _owner(path)
+        if owner is not None and owner.here and not owner.alive:
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                shutil.rmtree(path)
+            yield path, owner
+
+
+def _owner(path: Path) -> Identity | None:
+    """The owner of a directory; None unless it is this user's and was made by `temporary_directory`."""
+    with contextlib.suppress(OSError, ValueError):
+        found = os.lstat(path)
+        if found.st_uid == os.geteuid() and path.is_dir() and not path.is_symlink():
+            # The boot id contains hyphens, the random suffix does not.
+            named = path.name.removeprefix(_PREFIX).partition("-")[2].rpartition("-")[0]
+            return Identity.parse(named)
+    return None

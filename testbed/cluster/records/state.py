@@ -21,13 +21,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.namespace_names import check_cluster
-from testbed.cluster.services.shared_nics import SharedNics
+from testbed.cluster.plan.veth_wiring import Device
 from testbed.errors import (
     ConflictError,
     KernelError,
@@ -193,6 +192,8 @@ def file_source(node: str, target: str) -> str:
     It depends on the target alone: running programs have it bind-mounted and must not see another file's content after
     an edit.
     """
+    from hashlib import blake2b  # of OpenSSL, which takes longer to load than most clusters' states to read
+
     return f"files/{node}/{blake2b(target.encode(), digest_size=8).hexdigest()}"
 
 
@@ -439,3 +440,32 @@ def _translated(path: Path) -> Iterator[None]:
         if error.errno == errno.EROFS:
             raise PermissionDeniedError(f"cannot make {path}: {path.parent} is read-only") from error
         raise TestbedError(f"cannot make {path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNics:
+    """How NICs are shared. protocol: of the agents. functions: maximum number of host processes per node. spin:
+    nanoseconds that agents poll before they sleep. owner: the process that asked for the sharing, which ends with it.
+    """
+
+    protocol: str
+    functions: int
+    spin: int
+    owner: Identity
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "protocol": self.protocol, "functions": self.functions, "spin": self.spin, "owner": str(self.owner),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SharedNics:
+        """Parse the output of `to_json`; KeyError or ValueError for anything else."""
+        return cls(data["protocol"], data["functions"], data["spin"], Identity.parse(data["owner"]))
+
+
+def shared_devices(layout: Layout, nics: SharedNics | None) -> frozenset[Device]:
+    """The interfaces used by agents. The kernel must send complete frames on them, as the firmware does."""
+    if nics is None:
+        return frozenset()
+    return frozenset((node.name, node.nics[0].name) for node in layout.nodes if node.nics)

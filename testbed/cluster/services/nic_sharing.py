@@ -14,8 +14,7 @@ from typing import Any, Final
 from testbed.cluster import lifecycle
 from testbed.cluster.faults.fault_injection import as_whoever_may
 from testbed.cluster.faults.injections import Injection
-from testbed.cluster.records.state import State, Store
-from testbed.cluster.services.shared_nics import SharedNics
+from testbed.cluster.records.state import SharedNics, State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
 from testbed.runtime import event_log
 from testbed.runtime.calls import NotThereError, call

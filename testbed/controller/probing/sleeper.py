@@ -12,7 +12,7 @@ import signal
 from typing import Final
 
 from testbed.kernel import syscalls
-from testbed.kernel.signals import fork
+from testbed.kernel.children import fork
 from testbed.kernel.waiter import Waiter
 
 _PERIOD: Final = 1_000_000

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from testbed.cluster.records import temporary
+from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.replay.delta_debugging import Cause, Shrunk, shrink
-from testbed.controller.runs.runner import Mode, run
+from testbed.controller.runs.run_options import Mode
+from testbed.controller.runs.runner import run
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.fates.records import Record, Replay, without_chance
 from testbed.observe.recorded import FATES, Recorded, read_layout, recorded
@@ -222,7 +223,7 @@ def _run_again(
     error = ""
     giving = _RecordedFates(records or ())
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary.directory("replay")) / "run"
+        place = output or stack.enter_context(temporary_directory("replay")) / "run"
         where: Layout | RunningCluster = repetition.layout
         if mode == "live":
             where = stack.enter_context(_bring_up(repetition.layout, log if records is not None else None))

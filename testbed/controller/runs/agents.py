@@ -7,7 +7,7 @@ with agents(cluster, emp.plug(), emp.ETHERTYPE, {"n1": ping, "n2": pong}) as run
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from pathlib import Path
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.split_memory import Apart
 from testbed.cluster.access import node_programs as in_nodes
-from testbed.cluster.plan.offload_policy import offloads_wanted
-from testbed.cluster.records import temporary
-from testbed.cluster.records.state import Store, ended
+from testbed.cluster.faults.injections import BOTH
+from testbed.cluster.plan.veth_wiring import Device, Wiring
+from testbed.cluster.records.ownership import temporary_directory
+from testbed.cluster.records.state import State, Store, ended, shared_devices
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline
 from testbed.controller.verdict.accounts import Account
@@ -28,6 +29,7 @@ from testbed.kernel.offloads import Offloads
 from testbed.kernel.processes import Identity
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, Orders, Place, Program
+from testbed.runtime.relay import orders as relay_orders
 from testbed.spec.layout import Layout
 
 SPIN = 50_000
@@ -66,6 +68,7 @@ def agents(
     table: Table = TABLE,
     dilation: Dilation | None = None,
     shared: Apart | None = None,
+    on_ready: Callable[[Run], object] | None = None,
 ) -> Iterator[JudgedRun]:
     """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
 
@@ -73,7 +76,8 @@ def agents(
     there are fewer processes than processors. cpus: node -> the processor that its process is bound to. logs: a
     directory for what the programs print; by default a temporary one that is removed with the block. table: thresholds
     of the verdict. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.dilation`). shared:
-    makes a NIC whose firmware runs in a process of its own, instead of plug. Raises NotFoundError for an unknown node
+    makes a NIC whose firmware runs in a process of its own, instead of plug. on_ready: called when all NICs are up and no
+    program has begun. Raises NotFoundError for an unknown node
     or one without a NIC, ConflictError where the NICs are shared with others, and the errors of `Run`.
     """
     state, store = cluster.state, Store()
@@ -112,11 +116,11 @@ def agents(
         plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation, shared, mtus
     )
     before = baseline(cluster)
-    with nullcontext(Path(logs).absolute()) if logs else temporary.directory("logs") as directory:
+    with nullcontext(Path(logs).absolute()) if logs else temporary_directory("logs") as directory:
         directory.mkdir(parents=True, exist_ok=True)
         with (
             _holding(state.keeper) as holder,
-            JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table) as run,
+            JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table, on_ready) as run,
         ):
             if holder >= 0 and state.keeper is not None:
                 run.end_with(holder, ended(state.name, state.keeper))
@@ -144,13 +148,20 @@ class JudgedRun(Run):
     """A run whose outcome comes with a verdict."""
 
     def __init__(
-        self, orders: Orders, logs: Path, events: Path, cluster: str, before: Account, table: Table = TABLE
+        self,
+        orders: Orders,
+        logs: Path,
+        events: Path,
+        cluster: str,
+        before: Account,
+        table: Table = TABLE,
+        on_ready: Callable[[Run], object] | None = None,
     ) -> None:
         """cluster: its name. before: its account at the beginning of the run. For the rest see `Run`."""
         self._cluster = cluster
         self._before = before
         self._table = table
-        super().__init__(orders, logs, events)
+        super().__init__(orders, logs, events, on_ready)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Judged:
         """Wait as `Run.wait` does; also raises NotFoundError where the cluster is gone."""
@@ -171,6 +182,30 @@ def offloading(store: Store, cluster: str) -> Iterator[Mapping[str, Offloads]]:
         if state is None or state.phase != "up":
             yield {}
             return
-        wanted = offloads_wanted(store, state)
+        wanted = _offloads_wanted(store, state)
         nodes = [node for node in state.layout.nodes if node.nics]
         yield {node.name: wanted.get((node.name, node.nics[0].name), Offloads.ALL) for node in nodes}
+
+
+def _offloads_wanted(store: Store, state: State) -> dict[Device, Offloads]:
+    """Map devices to their offloads; devices that are missing may use all."""
+    shared = dict.fromkeys(shared_devices(state.layout, state.nics), Offloads.NONE)
+    wiring = Wiring.of(state.layout, state.datapaths)
+    shared |= dict.fromkeys(wiring.uplinks, Offloads.NONE)
+    splices = wiring.splices
+    if not splices:
+        return shared
+    from testbed.cluster.plan.datapath_choice import (
+        carries_pieces,  # imports code that a cluster without impairments does not need
+    )
+
+    orders = relay_orders.Places(store.directory(state.name)).read_orders() or relay_orders.Orders(0)
+    carried = {link.name: link for link in orders.links}
+    links = {link.name: link for link in state.layout.links}
+    found = dict.fromkeys((device for splice in splices.values() for device in splice.senders), Offloads.NONE)
+    for name in splices.keys() & carried.keys():
+        sides = carried[name].forward, carried[name].backward
+        for device, side, direction in zip(splices[name].senders, sides, BOTH, strict=True):
+            if carries_pieces(state.layout, links[name], direction, side, orders.files):
+                found[device] = Offloads.TCP
+    return found | shared

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from testbed.cluster.records import temporary
+from testbed.cluster.records.ownership import temporary_directory
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline, verdict
 from testbed.controller.runs.execution import Follow
-from testbed.controller.runs.limits import problem_of_seed, problem_of_time
+from testbed.controller.runs.run_options import problem_of_seed, problem_of_time
 from testbed.controller.runs.run_recorder import open_folder
 from testbed.controller.runs.run_target import RunTarget, find_target
 from testbed.controller.runs.running_commands import LISTENING, Command, RunningCommands
@@ -76,7 +76,7 @@ def run_commands(
         "seed": first, "scenario": faults.name if faults is not None else "",
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary.directory("run"))
+        place = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(open_folder(Path(place), request, target))
         with target.ready(follow, folder) as running, contextlib.ExitStack() as around:
             assert running is not None
@@ -93,8 +93,8 @@ def run_commands(
             watched = Watched(running.name, before.clock)
             with watched.judging(folder), RunningCommands(running, part.logs) as started:
                 try:
-                    started.start(started_on)
                     with playing.live(running, started) if playing is not None else contextlib.nullcontext():
+                        started.start(started_on)
                         started.wait(timeout)
                 finally:
                     for command in started.commands:

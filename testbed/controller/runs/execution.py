@@ -53,7 +53,7 @@ class Beside(Protocol):
         ...
 
     def live(self, cluster: RunningCluster, run: Run) -> AbstractContextManager[object]:
-        """Act beside programs that have begun; they have ended at the end of the block."""
+        """Act beside programs that are about to begin; they have ended at the end of the block."""
         ...
 
 

@@ -15,6 +15,7 @@ from testbed.controller.runs.execution import Execution, Plan, names_of, run_ran
 from testbed.controller.runs.folders import Part
 from testbed.controller.verdict.accounts import switch_counts, switch_counts_since
 from testbed.runtime.nodes.dilated_nic import Lateness
+from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, Here
 from testbed.runtime.sockets.protocol import KernelProtocol
 
@@ -49,13 +50,17 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     dilation = Dilation(plan.dilate, plan.profile) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
     before = switch_counts(cluster)
-    with agents(
+    companions = contextlib.ExitStack()
+
+    def begin_companions(run: Run) -> None:
+        for beside in plan.beside:
+            companions.enter_context(beside.live(cluster, run))
+
+    with companions, agents(
         cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
-        shared=protocol.apart if plan.shared else None,
+        shared=protocol.apart if plan.shared else None, on_ready=begin_companions,
     ) as run:  # fmt: skip
-        with contextlib.ExitStack() as stack:
-            for beside in plan.beside:
-                stack.enter_context(beside.live(cluster, run))
+        with companions:  # they end before the programs' processes do
             outcome = run.wait(plan.timeout, patience=plan.patience)
         counted = {name: report.counted for name, report in outcome.reports.items()}
     switches = switch_counts_since(before, switch_counts(cluster))

@@ -41,21 +41,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Unpack
 
 from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
-from testbed.cluster.records import temporary
+from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.runs.execution import Beside, Execution, Follow, Plan, names_of
 from testbed.controller.runs.folders import Part, RunFolder, undelivered_messages
-from testbed.controller.runs.limits import problem_of_seed, problem_of_time
 from testbed.controller.runs.profiles import profile_of, profile_values
+from testbed.controller.runs.run_options import DILATE, Codec, Mode, Nics, RunOptions, complete
 from testbed.controller.runs.run_recorder import KeptFolder, open_folder
 from testbed.controller.runs.run_target import RunTarget, find_target
 from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import DescriptionError, Problem, UnsupportedError
-from testbed.registry import DEFAULT_PROTOCOL
 from testbed.runtime.journal import read
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.workloads.lookup import Chosen, Form, choose, named
@@ -70,16 +69,6 @@ if TYPE_CHECKING:
     from testbed.spec.layout import Layout
     from testbed.spec.model import Description
     from testbed.spec.scenario import Scenario
-
-Mode: TypeAlias = Literal["sim", "live", "dilated"]
-Codec: TypeAlias = Literal["generated", "scapy"]
-Nics: TypeAlias = Literal["inline", "shared"]
-
-DILATE: Final = 200
-"""Default factor by which time is slowed in mode dilated."""
-
-TIMEOUT: Final = 60.0
-"""Default timeout of a repetition, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,53 +107,20 @@ class RunResult:
 
 
 def run(
-    cluster: str | Path | Description | Layout | RunningCluster,
-    workload: Form,
-    *,
-    protocol: str = DEFAULT_PROTOCOL,
-    codec: Codec = "generated",
-    mode: Mode = "live",
-    settings: Mapping[str, object] | None = None,
-    seed: int | None = None,
-    repeat: int = 1,
-    output: str | Path | None = None,
-    timeout: float = TIMEOUT,
-    patience: float | None = None,
-    history: bool = False,
-    check: bool | None = None,
-    capture: bool = False,
-    fates: bool = False,
-    scenario: Scenario | str | Path | None = None,
-    profile: str | Path | Profile | Mapping[str, Any] = "ideal",
-    firmware: Mapping[str, object] | None = None,
-    nics: Nics = "inline",
-    dilate: int | None = None,
-    beside: Sequence[Beside] = (),
-    follow: Follow | None = None,
+    cluster: str | Path | Description | Layout | RunningCluster, workload: Form, **options: Unpack[RunOptions]
 ) -> RunResult:
-    """Run a workload on all nodes of a cluster.
-
-    protocol: a registered protocol's name. codec: "scapy" lets Scapy build and parse the frames. settings: of the
-    workload, as texts or values. seed: of the links' fates and the workload's random numbers; by default the
-    description's; repetition k, from 0 on, has seed + k, but a cluster that is up keeps its links' seed. output: the
-    run's folder, which must not exist or be empty; without one nothing is kept. timeout: seconds for each repetition,
-    in the simulation of virtual time and of real time. patience: seconds without any progress, in namespaces. check:
-    whether checkers examine the history; by default where the workload wants it or something happens beside it.
-    capture: let the simulation write every frame. fates: let namespaces log every fate that is not a pass, as the
-    simulation does: the relay carries all impaired links. Without it the folder's log lacks the kernel's fates.
-    profile: costs of NICs and hosts in the simulation and where time is dilated; a name or a file, see `profiles`.
-    firmware: settings of the protocol's NICs, as texts or values, other than their defaults. dilate: the factor by
-    which time is slowed in mode dilated. follow: progress callback. nics: "shared" runs the firmware of every node in a
-    process of its own, in namespaces.
-    """
-    _check(mode, seed, repeat, timeout, patience, fates)
-    chosen = choose(workload, settings)
+    """Run a workload on all nodes of a cluster. options: see `run_options.RunOptions`, which documents each."""
+    given = complete(options)
+    protocol, codec, mode, nics = given["protocol"], given["codec"], given["mode"], given["nics"]
+    seed, repeat, timeout, patience = given["seed"], given["repeat"], given["timeout"], given["patience"]
+    output, history, firmware, follow = given["output"], given["history"], given["firmware"], given["follow"]
+    chosen = choose(workload, given["settings"])
     stack_of = _configured(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
-    check = _resolve_check(check, chosen, protocol, stack_of, history)
+    check = _resolve_check(given["check"], chosen, protocol, stack_of, history)
     shared = _are_shared(nics, mode, codec, protocol, stack_of)
-    slow, prices = _slow(mode, dilate, stack_of), _prices(profile, mode, stack_of)
+    slow, prices = _slow(mode, given["dilate"], stack_of), _prices(given["profile"], mode, stack_of)
     target = _target(cluster, mode, seed, chosen, stack_of, slow)
-    faults = _scenario(scenario, target, mode, stack_of, slow, chosen)
+    faults = _scenario(given["scenario"], target, mode, stack_of, slow, chosen)
     first = target.layout.seed if seed is None else seed
     asked = {
         "kind": "workload", "cluster": target.name, "origin": target.origin, "workload": chosen.name,
@@ -175,17 +131,19 @@ def run(
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary.directory("run"))
+        place = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(open_folder(Path(place), asked, target))
         players = _players(faults, timeout, folder, slow, prices)
-        beside = (*beside, *players)
+        beside = (*given["beside"], *players)
         checking = _checking(check, chosen, folder, target, patience, beside)
         plan = Plan(
-            chosen, stack_of, first, timeout, patience, history or checking is not None, capture, beside, follow, prices,
-            slow, shared=shared,
+            chosen, stack_of, first, timeout, patience, history or checking is not None, given["capture"], beside, follow,
+            prices, slow, shared=shared,
         )  # fmt: skip
         series = _Series(target, folder, plan, repeat, players, checking)
-        with target.ready(follow or _ignore, folder, fates=fates, log=output is not None, slow=max(slow, 1)) as running:
+        with target.ready(
+            follow or _ignore, folder, fates=given["fates"], log=output is not None, slow=max(slow, 1)
+        ) as running:
             executions = series.execute(running)
         seconds = time.monotonic() - begun
         verdict = series.finish(executions, seconds)
@@ -444,21 +402,6 @@ def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
             raise UnsupportedError(f"{name} has no frames that Scapy could make: leave --codec out")
         return replace(found, plug=found.by_scapy())
     return found
-
-
-def _check(mode: str, seed: int | None, repeat: int, timeout: float, patience: float | None, fates: bool) -> None:
-    """Check the numbers of a run. Raises DescriptionError, and UnsupportedError for fates of several repetitions."""
-    problems = []
-    if mode not in ("sim", "live", "dilated"):
-        problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
-    if repeat < 1:
-        problems.append(Problem("repeat", str(repeat), "1 or more"))
-    problems += problem_of_seed(seed, max(repeat, 1))
-    problems += problem_of_time("timeout", timeout) + problem_of_time("patience", patience)
-    if problems:
-        raise DescriptionError("the run", problems)
-    if fates and mode != "sim" and repeat > 1:
-        raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
 
 
 def _watched(running: RunningCluster | None, slow: int) -> Watched | None:

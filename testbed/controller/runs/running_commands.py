@@ -24,7 +24,7 @@ from testbed.cluster.access import node_programs
 from testbed.cluster.access.node_programs import CommandError, CommandTimeoutError
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.kernel.ports import open_ports
+from testbed.kernel.processes import open_ports
 
 LISTENING: Final = 0.5
 """Seconds that a command gets to end, or to listen, before the next one is started."""
@@ -67,7 +67,7 @@ class RunningCommands:
     def __init__(self, cluster: RunningCluster, logs: Path) -> None:
         """logs: a directory for their output."""
         self.commands: Final[list[Command]] = []
-        self.begun = 0
+        self._begun = 0
         self._cluster = cluster
         self._logs = logs
         self._ready = select.poll()
@@ -94,19 +94,19 @@ class RunningCommands:
             process, begun = self._process(node, text, log)
             self.commands.append(Command(node, text, log, process, begun))
             self._watch(self.commands[-1])
-        self.begun = time.monotonic_ns()
+        self._begun = time.monotonic_ns()
 
     def wait(self, seconds: float) -> None:
         """Wait until all have ended. Raises CommandError as soon as one ends with a code other than 0,
         CommandTimeoutError."""
         deadline = time.monotonic() + seconds
         while self._waited or self._away:
-            until = min(deadline, self._due[0][0] / 1e9) if self._due else deadline
+            until = min(deadline, (self._begun + self._due[0][0]) / 1e9) if self._due else deadline
             for handle, _ in self._ready.poll(max(0.0, until - time.monotonic()) * 1000):
                 command = self._over(handle)
                 if command.code:
                     raise CommandError(command.node, [command.text], command.code, command.tail(), "")
-            while self._due and self._due[0][0] <= time.monotonic_ns():
+            while self._due and self._begun + self._due[0][0] <= time.monotonic_ns():
                 heapq.heappop(self._due)[2]()
             if time.monotonic() >= deadline and (self._waited or self._away):
                 names = ", ".join(f"{left.node}: {left.text}" for left in self._left())
@@ -129,12 +129,17 @@ class RunningCommands:
     # What a scenario does
 
     @property
+    def begun(self) -> int:
+        """When the last command was started, monotonic nanoseconds; the present until then."""
+        return self._begun or time.monotonic_ns()
+
+    @property
     def pids(self) -> Mapping[str, int]:
         """By node, the process ID of a command that runs there."""
         return {command.node: command.process.pid for command in self._waited.values()}
 
     def at(self, when: int, act: Callable[[], object]) -> None:
-        """Schedule a call at a time in monotonic nanoseconds: `wait` makes it, and its exception ends the wait."""
+        """Schedule a call, nanoseconds after the last command's start: `wait` makes it, and its exception ends the wait."""
         heapq.heappush(self._due, (when, self._orderly(), act))
 
     def has_ended(self, node: str) -> bool:

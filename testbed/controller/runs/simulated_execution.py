@@ -30,8 +30,7 @@ from testbed.kernel.filesystem import read_text
 from testbed.mpi.escape import Escape, keep_for_ever
 from testbed.observe.recorded import FATES
 from testbed.runtime.journal import Lines
-from testbed.runtime.nodes.node_run import ProgramError
-from testbed.runtime.nodes.program_output import printed
+from testbed.runtime.nodes.node_run import ProgramError, printed
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.layout import Layout

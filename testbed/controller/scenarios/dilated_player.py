@@ -13,8 +13,8 @@ from testbed.controller.scenarios.active import GONE, NOTHING_PRICED, Active
 from testbed.controller.scenarios.live import LiveStage
 from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of
-from testbed.runtime.nodes.model_faults import Burn, ModelFault, Resume, Slowed, Stand, Unburn
 from testbed.runtime.nodes.node_run import Run
+from testbed.runtime.nodes.places import Burn, ModelFault, Resume, Slowed, Stand, Unburn
 from testbed.spec.fault_models import Cpu, Fault, Incast, Pause, Slow, Traffic
 from testbed.spec.scenario import slow_fault
 
@@ -52,7 +52,7 @@ class DilatedStage(LiveStage):
         return slowed.rate
 
     def _moment(self, when: int) -> int:
-        return self._nodes.origin + when * self._factor
+        return self._nodes.begun + when * self._factor
 
     def _bend(
         self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, counts: bool = True, reason: str = ""

@@ -91,7 +91,7 @@ class LiveStage:
         """seconds: that the run may take. Faults in force end by themselves some time after that, or after their own
         end, in case this process is killed before it lifts them."""
         self._store = Store()
-        self._last = run.begun + round(seconds * 1e9)
+        self._longest = round(seconds * 1e9)
         self._name = cluster.name
         self._layout = cluster.state.layout
         self._run = run
@@ -153,7 +153,7 @@ class LiveStage:
 
     def _until(self, occurrence: Occurrence) -> int:
         """Return when a fault ends by itself, monotonic nanoseconds."""
-        end = self._last if occurrence.end is None else self._moment(occurrence.end)
+        end = self._run.begun + self._longest if occurrence.end is None else self._moment(occurrence.end)
         return max(end, time.monotonic_ns()) + round(_GRACE * 1e9)
 
     def _state(self) -> State:

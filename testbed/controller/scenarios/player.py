@@ -81,7 +81,7 @@ class ScenarioPlayer:
         self._disturbances: list[Disturbance] = []
         self._as_laid: Callable[[Fault], Fault] = lambda fault: fault
         self._layout: Layout
-        self._zero = 0  # on the histories' clock
+        self._zero: Callable[[], int] = lambda: 0  # of a scenario's times, on the histories' clock
         self._now: Callable[[], int] = lambda: 0
         self._wake: Callable[[int, Callable[[], object]], object] = lambda _when, _act: None
 
@@ -97,7 +97,8 @@ class ScenarioPlayer:
 
         stage = SimulatedStage(simulation, rules, self._files)
         loop = simulation.loop
-        self._begin(stage, simulation.layout, 0, loop.now, lambda when, act: loop.at(when, lambda _now: act()))
+        self._begin(stage, simulation.layout, lambda: 0, loop.now, lambda when, act: loop.at(when, lambda _now: act()))
+        self._await()
 
     @contextlib.contextmanager
     def live(self, cluster: RunningCluster, run: Programs) -> Iterator[None]:
@@ -110,10 +111,11 @@ class ScenarioPlayer:
             self._begin(
                 LiveStage(cluster, run, self._seconds),
                 cluster.state.layout,
-                run.begun,
-                lambda: time.monotonic_ns() - run.begun,
-                lambda when, act: run.at(run.begun + when, act),
+                lambda: run.begun,
+                lambda: max(0, time.monotonic_ns() - run.begun),
+                run.at,
             )
+        self._begin_with_the_programs()
         try:
             yield
         finally:
@@ -136,14 +138,14 @@ class ScenarioPlayer:
         from testbed.runtime.nodes.node_run import Run
 
         assert isinstance(run, Run)  # commands know this machine's time only
-        factor, origin = dilated.factor, run.origin
+        factor = dilated.factor
         self._as_laid = partial(slow_fault, factor=factor)
         self._begin(
             DilatedStage(cluster, run, self._seconds, factor, priced=dilated.priced),
             cluster.state.layout,
-            0,
-            lambda: (time.monotonic_ns() - origin) // factor,
-            lambda when, act: run.at(origin + when * factor, act),
+            lambda: 0,
+            lambda: max(0, time.monotonic_ns() - run.begun) // factor,
+            lambda when, act: run.at(when * factor, act),
         )
 
     def heeds(self, note: str) -> bool:
@@ -183,7 +185,7 @@ class ScenarioPlayer:
         self,
         stage: Stage,
         layout: Layout,
-        zero: int,
+        zero: Callable[[], int],
         now: Callable[[], int],
         wake: Callable[[int, Callable[[], object]], object],
     ) -> None:
@@ -192,6 +194,14 @@ class ScenarioPlayer:
         self._disturbances.clear()
         self._moments = moments(found)
         self._stage, self._now, self._wake = stage, now, wake
+
+    def _begin_with_the_programs(self) -> None:
+        """Put the faults of links that begin at time 0 in force, before the programs begin: they concern the first frame,
+        as in the simulation. Schedule the others."""
+        for moment in [moment for moment in self._moments if moment.when == 0 and moment.begins]:
+            if injection_of(self._as_laid(moment.occurrence.fault), self._layout) is not None:
+                self._moments.remove(moment)
+                self._put_in_force(moment.occurrence)
         self._await()
 
     def _await(self) -> None:
@@ -209,24 +219,28 @@ class ScenarioPlayer:
             self._next += 1
             occurrence = moment.occurrence
             if moment.begins:
-                begun = self._now()
-                self._said.add(occurrence.fault.what)
-                laid = injection_of(self._as_laid(occurrence.fault), self._layout)
-                rules = laid.rules if laid is not None else ()
-                self._said.update(f"the rule {text!r} has never matched a frame" for _, text in rules)
-                self._active[occurrence] = self._stage.begin(occurrence)
-                self._tell(
-                    "fault begins", fault=occurrence.name, kind=occurrence.fault.kind, what=occurrence.fault.what,
-                    at=occurrence.begin, begun=begun, in_force=self._now(),
-                )  # fmt: skip
+                self._put_in_force(occurrence)
             elif occurrence in self._active:
                 self._end(self._active[occurrence], over=False)
         self._await()
 
+    def _put_in_force(self, occurrence: Occurrence) -> None:
+        assert self._stage is not None
+        begun = self._now()
+        self._said.add(occurrence.fault.what)
+        laid = injection_of(self._as_laid(occurrence.fault), self._layout)
+        rules = laid.rules if laid is not None else ()
+        self._said.update(f"the rule {text!r} has never matched a frame" for _, text in rules)
+        self._active[occurrence] = self._stage.begin(occurrence)
+        self._tell(
+            "fault begins", fault=occurrence.name, kind=occurrence.fault.kind, what=occurrence.fault.what,
+            at=occurrence.begin, begun=begun, in_force=self._now(),
+        )  # fmt: skip
+
     def _end(self, active: Active, *, over: bool) -> None:
         occurrence = active.occurrence
         del self._active[occurrence]
-        fault, zero = occurrence.fault, self._zero
+        fault, zero = occurrence.fault, self._zero()
         nodes = frozenset(touched_nodes(self._layout, fault))
         until = FOREVER if over else zero + self._now()
         self._disturbances.append(Disturbance(_disturbance(fault), zero + occurrence.begin, until, nodes, fault.what))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.cluster.faults.injections import Injection, Place, links_of, places
-from testbed.cluster.faults.partitions import deaf_across, rules_between
+from testbed.cluster.faults.injections import Injection, Place, deaf_across, links_of, places, rules_between
 from testbed.engine.sources import source
 from testbed.spec.fault_models import Down, Fault, Impair, Incast, OnLinks, OnNodes, Partition, Rule, Traffic
 from testbed.spec.layout import Layout

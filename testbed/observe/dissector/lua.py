@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from protocols.core.kind_templates import spans
+from protocols.core.frame_kinds import spans
 from testbed.errors import TestbedError
 from testbed.fates.header_fields import MAX_HOPS
 from testbed.observe.dissector.lua_headers import Header, Item, Length, Protocol, protocol

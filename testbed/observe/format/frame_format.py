@@ -17,8 +17,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
-from protocols.core.frame_kinds import Kind
-from protocols.core.kind_templates import spans
+from protocols.core.frame_kinds import Kind, spans
 from protocols.core.malformed import MalformedError
 from testbed import registry
 from testbed.errors import TestbedError

@@ -18,7 +18,7 @@ from testbed.engine.server import Burner, Server
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
 from testbed.nic.priced import PricedNic
-from testbed.runtime.nodes.model_faults import Burn, ModelFault, Resume, Slowed, Stand, Unburn
+from testbed.runtime.nodes.places import Burn, ModelFault, Resume, Slowed, Stand, Unburn
 from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on
 
 _OF: Final = " of NIC"

@@ -54,7 +54,7 @@ class InlineNic(CompletingNic):
     def attach(self, agent: Agent) -> None:
         """Set the agent that the NIC serves, before its first action."""
         self._agent = agent
-        self._see = agent.host.completed
+        self.see = agent.host.completed
         self._ring = agent.firmware.ring
 
     fetch = staticmethod(b"".join)

@@ -39,7 +39,7 @@ from testbed.runtime.shared.node_agents import NodesNic
 
 if TYPE_CHECKING:
     from testbed.runtime.nodes.dilated_nic import DilatedNic, Lateness
-    from testbed.runtime.nodes.model_faults import ModelFault
+    from testbed.runtime.nodes.places import ModelFault
 
 QUESTION: Final = signal.SIGUSR1
 """Signal that asks what the node waits for. It reaches even a program that never yields."""

@@ -26,10 +26,8 @@ from testbed.kernel.processes import wait_for_end
 from testbed.runtime import event_log
 from testbed.runtime.nodes import warm
 from testbed.runtime.nodes.control_channel import Channel
-from testbed.runtime.nodes.model_faults import ModelFault
 from testbed.runtime.nodes.node_process import Report
-from testbed.runtime.nodes.places import Orders
-from testbed.runtime.nodes.program_output import end_of, printed
+from testbed.runtime.nodes.places import ModelFault, Orders
 from testbed.runtime.nodes.run_progress import Progress
 
 PATIENCE: Final = 30.0
@@ -83,11 +81,13 @@ class Outcome:
 class Run:
     """A run of node processes. The end of its ``with`` block ends them."""
 
-    def __init__(self, orders: Orders, logs: Path, told: Path) -> None:
+    def __init__(
+        self, orders: Orders, logs: Path, told: Path, on_ready: Callable[[Self], object] | None = None
+    ) -> None:
         """Start the node processes; return when every program has been told to go.
 
-        logs: a directory for the nodes' output. told: the cluster's directory, for events. Raises NodeDiedError,
-        ProgramError, KernelError.
+        logs: a directory for the nodes' output. told: the cluster's directory, for events. on_ready: called when all
+        NICs are up and no program has begun. Raises NodeDiedError, ProgramError, KernelError.
         """
         self._orders = orders
         self._logs = logs
@@ -102,7 +102,7 @@ class Run:
         self._due: list[tuple[int, int, Callable[[], object]]] = []  # a heap: when, sequence number, action
         self._next_sequence = itertools.count().__next__
         self._ready = select.poll()
-        self._origin = 0  # the time at which a dilated run's clock shows 0
+        self._begun = 0
         self._progress = Progress(len(orders.places))
         self._parent: tuple[int, int] | None = None  # pid and pidfd of the parent of all node processes
         self._ends_with: tuple[int, str] | None = None
@@ -126,18 +126,22 @@ class Run:
             self._names[line.fileno()] = name
             self._ready.register(line.fileno(), select.POLLIN)
         try:
-            self._begin()
+            self._begin(on_ready)
         except BaseException:
             self.close()
             raise
-        self.begun: Final = time.monotonic_ns()
-        """When every program had been told to go, monotonic nanoseconds."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def begun(self) -> int:
+        """When the programs begin, monotonic nanoseconds: in a dilated run the time at which its clock shows 0. The
+        present until they are told to go."""
+        return self._begun or time.monotonic_ns()
 
     @property
     def pids(self) -> Mapping[str, int]:
@@ -158,7 +162,7 @@ class Run:
         self._ready.register(handle, select.POLLIN)
 
     def at(self, when: int, act: Callable[[], object]) -> None:
-        """Schedule a call at that time, in monotonic nanoseconds: `wait` makes it, and raises its error."""
+        """Schedule a call, nanoseconds after the programs begin: `wait` makes it, and raises its error."""
         heapq.heappush(self._due, (when, self._next_sequence(), act))
 
     def has_ended(self, node: str) -> bool:
@@ -192,7 +196,7 @@ class Run:
         while not self._has_ended(node, "ready", ()):
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
-        line.tell("go", self._origin)
+        line.tell("go", self.begun)
 
     def pause(self, node: str) -> None:
         """Stop a node process until `resume`, or until all programs have ended."""
@@ -202,11 +206,6 @@ class Run:
     def resume(self, node: str) -> None:
         self._paused.discard(node)
         self._warm.tell("resume", node)
-
-    @property
-    def origin(self) -> int:
-        """The time at which the clock of a dilated run shows 0, monotonic nanoseconds."""
-        return self._origin
 
     def apply_model_fault(self, node: str, fault: ModelFault) -> None:
         """Apply a fault to the model of a node in a dilated run."""
@@ -224,7 +223,7 @@ class Run:
         between = seconds if patience is None else patience / _LOOKS
         left = len(self._heard)
         while waited := sum(not self._has_ended(name, "done", without) for name in self._heard):
-            due = self._due[0][0] / 1e9 if self._due else begun + seconds
+            due = (self._begun + self._due[0][0]) / 1e9 if self._due else begun + seconds
             self._receive(min(begun + seconds, looked + between, due))
             self._act()
             now = time.monotonic()
@@ -258,7 +257,7 @@ class Run:
 
     def _act(self) -> None:
         """Make the scheduled calls that are due."""
-        while self._due and self._due[0][0] <= time.monotonic_ns():
+        while self._due and self._begun + self._due[0][0] <= time.monotonic_ns():
             heapq.heappop(self._due)[2]()
 
     def _data_of(self, word: str) -> dict[str, object]:
@@ -319,16 +318,19 @@ class Run:
         """Restore the NICs' offloads in place of a parent that could not."""
         in_child(partial(warm.put_back, self._orders, self._told))
 
-    def _begin(self) -> None:
+    def _begin(self, on_ready: Callable[[Self], object] | None) -> None:
         self._until("ready", ())
-        self._origin = time.monotonic_ns() + _LEAD
         for name, heard in self._heard.items():
             pid = heard["ready"]
             assert isinstance(pid, int)
             self._pids[name] = pid
+        if on_ready is not None:
+            on_ready(self)
+        begun = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
         for line in self._lines.values():
             with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
-                line.tell("go", self._origin)
+                line.tell("go", begun)
+        self._begun = begun
 
     def _until(self, word: str, without: Collection[str]) -> None:
         """Wait until every node has sent this word. Raises StuckError."""
@@ -433,3 +435,29 @@ class Run:
 def _describe_status(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     return f"ended with code {code}" if code >= 0 else f"was ended by signal {-code}"
+
+
+_BYTES: Final = 4_000  # of a log's end
+_LINES: Final = 10  # of a node
+_ALL: Final = 100  # lines
+
+
+def printed(logs: Path, nodes: Iterable[str]) -> list[str]:
+    """Read the last lines of each node that has printed anything, behind the node's name, with a heading."""
+    lines = []
+    for node in nodes:
+        end = end_of(logs / f"{node}.log", _BYTES)
+        lines += [f"  {node}: {line}" for line in end.splitlines()[-_LINES:]]
+    if len(lines) > _ALL:
+        lines[_ALL:] = [f"  and {len(lines) - _ALL:,} lines more in {logs}"]
+    return ["what was printed until then:", *lines] if lines else []
+
+
+def end_of(log: Path, size: int) -> str:
+    """Read the text of at most `size` bytes at a file's end; empty where there is no file."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))  # it may be as large as the disk
+            return file.read(size).decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,11 +1,12 @@
-"""Orders of a run: nodes, NICs and programs, which the node processes get before they begin."""
+"""Orders of a run: nodes, NICs and programs, which the node processes get before they begin; and faults of
+the model in a dilated run, which they apply to NIC and core."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import Profile
@@ -89,3 +90,39 @@ class Orders:
     dilation: Dilation | None = None
     shared: Apart | None = None
     mtus: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """NIC and host are paused. until: a model time; None: until `Resume`."""
+
+    until: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The NIC is resumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """The NIC is slower than its profile by a factor; 1 ends it."""
+
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """A background load takes a share of the host's core."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unburn:
+    """The oldest background load of this share ends."""
+
+    share: float
+
+
+ModelFault: TypeAlias = Stand | Resume | Slowed | Burn | Unburn

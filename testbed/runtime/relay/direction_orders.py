@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from testbed.engine.loop import Loop
+from testbed.fates.fate_counters import Tallies
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record, Replay
 from testbed.fates.rules import Handle, RuleSet
 from testbed.fates.stage import FateOptions
-from testbed.fates.tallies import Tallies
 from testbed.kernel.packet_socket import Arena
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import Carried, Treated

@@ -25,8 +25,7 @@ from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
 from testbed.runtime.calls import Later, Listener
 from testbed.runtime.logs import ROOM, LogFile
-from testbed.runtime.rate_limited_warnings import Behind
-from testbed.runtime.relay.lateness import LATE
+from testbed.runtime.relay.lateness import LATE, Behind
 from testbed.runtime.relay.orders import DIRECTIONS, Orders, Places
 from testbed.runtime.relay.relay import AnyLink, Relay
 from testbed.runtime.relay.relay_watch import Watchers

@@ -18,12 +18,11 @@ from typing import Final
 from testbed import fabrics
 from testbed.engine.loop import Loop
 from testbed.fabric.direction import Delivery, Direction, Outcome
-from testbed.fates.fate_counters import Counters
+from testbed.fates.fate_counters import Counters, Tallies
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
-from testbed.fates.tallies import Tallies
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.runtime.background_writer import Aside

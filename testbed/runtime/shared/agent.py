@@ -31,7 +31,7 @@ from protocols.core.split_memory import Apart
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
 from testbed.kernel.carrier import DOWN
-from testbed.kernel.sealed_memory import make_sealed
+from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import calls
 from testbed.runtime.incarnations import incarnation

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.draft import Existing
 from testbed.cluster.plan.operations import (
     AddAddress,
     AddForwarding,
@@ -15,6 +16,7 @@ from testbed.cluster.plan.operations import (
     AwaitCarrier,
     Divert,
     Drain,
+    EndEgress,
     EndRedirect,
     ForgetLearned,
     ForgetPort,
@@ -24,8 +26,10 @@ from testbed.cluster.plan.operations import (
     MakeSwitch,
     Operation,
     Part,
+    PrepareEgress,
     PrepareRedirect,
     Redirect,
+    RedirectEgress,
     RemoveAddress,
     RemoveDevice,
     RemoveForwarding,
@@ -45,7 +49,7 @@ from testbed.cluster.plan.operations import (
     SetUp,
     Undivert,
 )
-from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.treatments import Treatments
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.diversion import Diversion
@@ -73,6 +77,8 @@ class Kernel:
         self.redirections: dict[int, int] = {}
         self.staged: dict[int, int] = {}
         self.prepared: set[int] = set()
+        self.leaving: dict[int, tuple[str, str]] = {}
+        self.patched: dict[int, int] = {}
         self.hooks: set[int] = set()
         self.offloads: dict[str, dict[int, Offloads]] = {}
         self.qdiscs: dict[int, Qdisc] = {}
@@ -92,6 +98,7 @@ class Kernel:
                     dict(self.forwarding) if key == namespace_names.WIRE else {},
                     dict(self.redirections) if key == namespace_names.WIRE else {},
                     dict(self.staged) if key == namespace_names.WIRE else {},
+                    dict(self.patched) if key == namespace_names.WIRE else {},
                     frozenset(self.routing[key]),
                     dict(self.offloads[key]),
                     frozenset(self.hooks) if key == namespace_names.WIRE else frozenset(),
@@ -126,10 +133,17 @@ class Kernel:
         for port in wire.values():
             patch = self._by_name(namespace_names.patch(port.name)[0])
             free = self._by_name(namespace_names.patch(port.name)[1])
-            both = port.master and patch is not None and patch.master and free is not None and self._leads(free, port)
-            if both and patch is not None and patch.flooding:
-                assert not port.flooding, f"frames take two ways to {port.name} after: {after}"
-                assert port.index in self.staged, f"{port.name} gets its own frames back after: {after}"
+            if port.index in self.patched:
+                assert patch is not None, f"what leaves by {port.name} goes nowhere after: {after}"
+                assert free is not None, f"what leaves by {port.name} goes nowhere after: {after}"
+                assert self.patched[port.index] == patch.index
+                assert self._leads(free, port), f"what leaves by {port.name} goes nowhere after: {after}"
+                assert self._by_name(self.leaving[port.index][1]) == wire[self._exit_to(port)]
+            if patch is not None and patch.master and free is not None and self._leads(free, port):
+                assert not patch.flooding, f"frames take two ways to {port.name} after: {after}"
+                if port.index in self.staged:
+                    returned = self.leaving.get(port.index, ("", ""))[0] != patch.name
+                    assert not returned, f"{port.name} gets its own frames back after: {after}"
         for index, way in self.diversions.items():  # a port that is diverted stays plugged in, cables stay joined
             for tap in {*way} - {0}:
                 plugged_in = tap in wire and wire[tap].master and way.leaving
@@ -142,7 +156,8 @@ class Kernel:
             assert arrived.index not in path, f"a broadcast circulates through {arrived.name} after: {after}"
             if arrived.index not in done:
                 for port in ports:
-                    if port.master == arrived.master and port is not arrived and port.index in ways:
+                    own = self.leaving.get(port.index, ("", ""))[0] == arrived.name
+                    if port.master == arrived.master and port is not arrived and port.index in ways and not own:
                         follow(ways[port.index], (*path, arrived.index))
                 done.add(arrived.index)
 
@@ -152,6 +167,7 @@ class Kernel:
     def _arrival(self, port: Interface) -> Interface | None:
         """The port by which a frame that leaves by this one comes into another switch."""
         wire = self.interfaces[namespace_names.WIRE]
+        port = wire[self.patched.get(port.index, port.index)]
         for _ in wire:
             end = wire.get(port.peer)
             if end is None or not end.up or end.peer != port.index:
@@ -170,6 +186,10 @@ class Kernel:
         wire = self.interfaces[namespace_names.WIRE]
         entered = wire.get(self.staged.get(free.index, 0))
         return entered is not None and self.staged.get(entered.peer) == port.index
+
+    def _exit_to(self, port: Interface) -> int:
+        """The end of a stage from which frames leave by the port."""
+        return next(at for at, to in self.staged.items() if to == port.index)
 
     def _by_name(self, name: str) -> Interface | None:
         return next((found for found in self.interfaces[namespace_names.WIRE].values() if found.name == name), None)
@@ -197,6 +217,7 @@ class Kernel:
             self._unhook(index)
             self.qdiscs.pop(index, None)
             self.staged = {at: 0 if to == index else to for at, to in self.staged.items()}
+            self.patched = {at: 0 if to == index else to for at, to in self.patched.items()}
         self.offloads[key].pop(index, None)
         for other, found in self.interfaces.items():
             partner = found.get(gone.peer)
@@ -209,6 +230,8 @@ class Kernel:
         self.redirections.pop(index, None)
         self.staged.pop(index, None)
         self.prepared.discard(index)
+        self.leaving.pop(index, None)
+        self.patched.pop(index, None)
         self.classifiers.pop(index, None)
         self.diversions.pop(index, None)
 
@@ -294,10 +317,25 @@ class Kernel:
             case Drain(_, _, index):
                 entering = [at for at, to in self.staged.items() if to == index]
                 wire = self.interfaces[namespace_names.WIRE]
-                patches = [self._by_name(namespace_names.patch(found.name)[1]) for found in wire.values()]
-                cabled = {free.index for free in patches if free is not None}
-                flooding = [at for at in entering if at in cabled and wire[wire[at].peer].flooding]
-                assert not flooding, "frames come to what is drained"
+                for port in wire.values():
+                    patch, free = (self._by_name(name) for name in namespace_names.patch(port.name))
+                    if patch is not None and free is not None and free.index in entering:
+                        comes = port.index in self.patched or (patch.master and patch.learning)
+                        assert not comes, f"frames come by {free.name} to what is drained"
+            case PrepareEgress(_, index, patch, stage):
+                assert index in self.hooks
+                assert self._by_name(patch) is not None
+                assert self._by_name(stage) is not None
+                self.leaving[index] = patch, stage
+            case RedirectEgress(_, index, _, patch_index):
+                assert index in self.leaving
+                assert index not in self.patched
+                assert patch_index in self.interfaces[namespace_names.WIRE]
+                self.patched[index] = patch_index
+            case EndEgress(_, index, prepared):
+                self.patched.pop(index, None)
+                if not prepared:
+                    self.leaving.pop(index, None)
             case ForgetPort(_, index):
                 assert self.interfaces[namespace_names.WIRE][index].master
             case AddHook(_, index):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from testbed.cluster.faults.injections import Injection
+from testbed.cluster.plan.draft import Existing
 from testbed.cluster.plan.link_decisions import Decisions, decide
 from testbed.cluster.plan.operations import MakeCable, MakeSwitch, SetDown, SetOffloads
-from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import Wiring, free_ends
 from testbed.errors import UnsupportedError
 from testbed.kernel import capabilities

@@ -140,11 +140,12 @@ def test_a_spliced_link_has_two_free_ends_in_the_order_of_its_own(ends: str, exp
     assert len(wiring.joins) == (stage.port is None)
 
 
-def test_a_patch_stands_in_for_the_far_end_at_the_switch() -> None:
+def test_a_patch_joins_the_switch_beside_the_far_end() -> None:
     wiring = Wiring(layout("n1 s1:5", "n2 s1"), ["n1:eth0--s1:5"])
     patch = wiring.cables[1]
     assert (patch.near, patch.far, patch.patch) == (("", "port+n1.eth0"), ("", "free+n1.eth0"), True)
-    assert wiring.ports["s1"] == {5: patch.near, 1: ("", "n2.eth0")}
+    assert wiring.ports["s1"] == {5: ("", "n1.eth0"), 1: ("", "n2.eth0")}
+    assert wiring.plugged[patch.near] == "s1"
     assert wiring.splices["n1:eth0--s1:5"].senders == (("n1", "eth0"), patch.near)
 
 

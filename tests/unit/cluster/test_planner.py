@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.interface_indexes import FIRST_DIRECT_INDEX, FIRST_NODE_INDEX, FIRST_WIRE_INDEX
 from testbed.cluster.plan.operations import (
     AddForwarding,
     MakeCable,
@@ -22,7 +24,7 @@ from testbed.cluster.plan.operations import (
     SetPort,
     SetUp,
 )
-from testbed.cluster.plan.planner import FIRST_DIRECT_INDEX, FIRST_NODE_INDEX, FIRST_WIRE_INDEX, Existing, plan
+from testbed.cluster.plan.planner import plan
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve

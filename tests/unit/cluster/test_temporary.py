@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster.records import temporary
+from testbed.cluster.records.ownership import collect_temporary, temporary_directory
 from testbed.kernel.processes import Identity, identity
 
 MAKES = (
     "import sys\n"
-    "from testbed.cluster.records import temporary\n"
-    "with temporary.directory('logs') as path:\n"
+    "from testbed.cluster.records.ownership import temporary_directory\n"
+    "with temporary_directory('logs') as path:\n"
     "    (path / 'n1.log').touch()\n"
     "    print(path, flush=True)\n"
     "    sys.stdin.read()\n"
@@ -35,15 +35,15 @@ def test_what_a_killed_process_has_left_is_collected_and_what_a_living_one_has_i
     command = [sys.executable, "-c", MAKES]
     with (
         subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
-        temporary.directory("run") as ours,
+        temporary_directory("run") as ours,
     ):
         assert process.stdout is not None
         path = Path(process.stdout.readline().strip())
-        assert list(temporary.collect()) == []
+        assert list(collect_temporary()) == []
         owner = identity(process.pid)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert list(temporary.collect()) == [(path, owner)]
+        assert list(collect_temporary()) == [(path, owner)]
         assert not path.exists()
         assert ours.exists()
     assert list(place.iterdir()) == []
@@ -59,5 +59,5 @@ def test_what_nothing_can_be_told_of_stays(place: Path) -> None:
     (place / f"testbed-logs-{dead}-file").touch()
     (place / f"testbed-logs-{dead}-link").symlink_to(place / "testbed-notes")
     there = set(place.iterdir())
-    assert list(temporary.collect()) == []
+    assert list(collect_temporary()) == []
     assert set(place.iterdir()) == there

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import testbed
 from testbed.cli.main import testbed as command
 from testbed.controller.runs.command_runs import run_commands
-from testbed.controller.runs.runner import Mode
+from testbed.controller.runs.run_options import Mode
 from testbed.errors import DescriptionError
 from testbed.workloads.lookup import choose
 from testbed.workloads.workload_settings import LARGEST_MESSAGE

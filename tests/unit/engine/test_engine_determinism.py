@@ -55,7 +55,7 @@ for task in tasks:
     task.add_callback(lambda task: say(task.name, "cancelled" if task.cancelled else "ended"))
 loop.spawn(ends(), "ends")
 loop.run()
-say("busy", bus.busy, bus.waited, bus.longest)
+say("busy", bus.busy, bus.waited)
 """
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Server, Servers
+from testbed.engine.server import Server
 
 JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, max_size=40)
 """When each comes after the one before it, and what it costs."""
@@ -16,7 +16,7 @@ JOBS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 15)), min_size=1, m
 def test_a_job_that_finds_the_server_free_begins_at_once_and_one_that_does_not_waits() -> None:
     bus = Server("bus")
     assert [bus.reserve(10, 5), bus.reserve(12, 5), bus.reserve(100, 1)] == [15, 20, 101]
-    assert (bus.jobs, bus.busy, bus.waited, bus.longest, bus.free) == (3, 11, 3, 1, 101)
+    assert (bus.jobs, bus.busy, bus.waited, bus.free) == (3, 11, 3, 101)
 
 
 def test_utilisation_is_the_share_of_the_time_until_now_in_which_it_was_busy() -> None:
@@ -70,51 +70,29 @@ def test_a_server_without_a_loop_is_reserved_only() -> None:
         loop.complete(job())
 
 
-def test_a_server_has_at_least_one_unit() -> None:
-    with pytest.raises(ValueError, match="1 or more"):
-        Servers("cores", 0)
-
-
-@given(jobs=JOBS, units=st.integers(1, 4))
-def test_jobs_are_served_as_by_units_that_are_looked_at_every_nanosecond(
-    jobs: list[tuple[int, int]], units: int
-) -> None:
+@given(jobs=JOBS)
+def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs: list[tuple[int, int]]) -> None:
     arrivals = []
     now = 0
     for pause, cost in jobs:
         now += pause
         arrivals.append((now, cost))
-    ends, busy_at, waiting_at = watched(arrivals, units)
-    servers = [Servers("cores", units), Server("core")] if units == 1 else [Servers("cores", units)]
-    for server in servers:
-        found, longest = [], 0
-        for now, cost in arrivals:
-            found.append(server.reserve(now, cost))
-            longest = max(longest, waiting_at(now, len(found)))
-        assert found == ends
-        assert server.longest == longest
-        assert server.jobs == len(jobs)
-        assert server.busy == sum(cost for _, cost in jobs)
-        assert server.waited == sum(end - cost - came for end, (came, cost) in zip(ends, arrivals, strict=True))
-        for moment in (now, now + 3, max(ends) + 5):
-            expected = sum(busy_at(n) for n in range(moment)) / (moment * units) if moment else 0.0
-            assert server.utilisation(moment) == pytest.approx(expected)
+    served = begun_and_ended(arrivals)
+    server = Server("core")
+    assert [server.reserve(came, cost) for came, cost in arrivals] == [end for _, end in served]
+    assert server.jobs == len(jobs)
+    assert server.busy == sum(cost for _, cost in jobs)
+    assert server.waited == sum(begin - came for (begin, _), (came, _) in zip(served, arrivals, strict=True))
+    for moment in (now, now + 3, served[-1][1] + 5):
+        busy = sum(begin <= n < end for n in range(moment) for begin, end in served)
+        assert server.utilisation(moment) == pytest.approx(busy / moment if moment else 0.0)
 
 
-def watched(arrivals: list[tuple[int, int]], units: int):  # type: ignore[no-untyped-def]
-    """When the jobs end; how many units are busy in the nanosecond n; how many of the first jobs wait at a time."""
-    free = [0] * units
-    begun_and_ended = []
+def begun_and_ended(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """When each job begins and ends."""
+    free, served = 0, []
     for came, cost in arrivals:
-        unit = free.index(min(free))
-        begin = max(came, free[unit])
-        free[unit] = begin + cost
-        begun_and_ended.append((begin, begin + cost))
-
-    def busy(n: int) -> int:
-        return sum(begin <= n < end for begin, end in begun_and_ended)
-
-    def waiting(now: int, first: int) -> int:
-        return sum(begin > now for begin, _ in begun_and_ended[:first])
-
-    return [end for _, end in begun_and_ended], busy, waiting
+        begin = max(came, free)
+        free = begin + cost
+        served.append((begin, free))
+    return served

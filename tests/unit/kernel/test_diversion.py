@@ -35,8 +35,8 @@ def story(test: Callable[[RouteSocket], None]) -> None:
             setting.write("1")
         here.route.execute(
             [
-                netlink_messages.make_veth("sender", SENDER, 1500, here.descriptor, "port", PORT, 1500),
-                netlink_messages.make_veth("tap", TAP, 1500, here.descriptor, "back", BACK, 1500),
+                netlink_messages.make_veth("sender", SENDER, 1500, here.descriptor, "port", PORT),
+                netlink_messages.make_veth("tap", TAP, 1500, here.descriptor, "back", BACK),
                 netlink_messages.add_clsact(PORT),
                 netlink_messages.add_clsact(TAP),
                 *[netlink_messages.set_up(index) for index in (SENDER, PORT, TAP, BACK)],

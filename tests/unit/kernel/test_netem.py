@@ -73,7 +73,7 @@ def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() 
 def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
     """pyroute2 keeps what it knows of a kind of message in its class, and hands it down."""
     given = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
-    netlink_messages.add_clsact(7)
+    netlink_messages.remove_qdisc(7)
     shapers.requests(7, shapers.Options(1000, 3000, 7, in_frames=True))
     request = netem.request(7, given)
     assert netem.decoded(payload(request)) == replace(given, sizes=None)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from testbed.kernel import netlink_messages
 
@@ -20,6 +21,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "Text": st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=15),
     "Mac": st.binary(min_size=6, max_size=6).map(lambda raw: raw.hex(":")),
     "U32": st.one_of(st.integers(1, 2**31 - 1), st.sampled_from([1, 2, 1500, 65_536])),
+    "Mtu": st.integers(1, 2**31 - 1),
     "Ip4": st.integers(0, 2**32 - 1).map(lambda number: str(ipaddress.IPv4Address(number))),
     "Ip6": st.integers(0, 2**128 - 1).map(lambda number: str(ipaddress.IPv6Address(number))),
     "Fixed": st.integers(0, 1),
@@ -77,3 +79,18 @@ def test_an_address_is_written_with_its_prefix_length() -> None:
     assert netlink_messages.remove_route("10.1.0.0/16", "10.0.0.9") == netlink_messages.remove_route4(
         "10.1.0.0", 16, "10.0.0.9"
     )
+
+
+@pytest.mark.parametrize("kind", ["add", "remove"])
+@given(index=st.integers(1, 2**31 - 1))
+def test_a_hook_is_packed_as_pyroute2_encodes_it(kind: str, index: int) -> None:
+    message = tcmsg()
+    message["header"]["type"] = netlink_messages.RTM_NEWQDISC if kind == "add" else netlink_messages.RTM_DELQDISC
+    message["header"]["flags"] = netlink_messages.NLM_F_REQUEST | (
+        netlink_messages.NLM_F_CREATE if kind == "add" else 0
+    )
+    message["index"], message["handle"], message["parent"] = index, 0xFFFF_0000, netlink_messages.TC_H_CLSACT
+    message["attrs"] = [("TCA_KIND", "clsact")]
+    message.encode()
+    packed = netlink_messages.add_clsact(index) if kind == "add" else netlink_messages.remove_clsact(index)
+    assert packed == bytes(message.data)

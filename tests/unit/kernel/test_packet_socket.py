@@ -35,7 +35,7 @@ def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500)
         here = open_path("/proc/thread-self/ns/net")
         with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
             setting.write("1")
-        here.route.execute([netlink_messages.make_veth("a", 101, mtu, here.descriptor, "b", 102, mtu)])
+        here.route.execute([netlink_messages.make_veth("a", 101, mtu, here.descriptor, "b", 102)])
         here.route.execute([netlink_messages.set_up(101), netlink_messages.set_up(102)])
         arena = Arena()
         a, b = PacketSocket("a", arena, BUFFER), PacketSocket("b", arena, BUFFER)
@@ -362,7 +362,7 @@ def test_an_interface_that_was_made_anew_is_not_the_one_that_was_opened() -> Non
         here.route.execute([netlink_messages.remove_link(101)])
         assert not a.still_there()
         assert not b.still_there()
-        here.route.execute([netlink_messages.make_veth("a", 103, 1500, here.descriptor, "b", 104, 1500)])
+        here.route.execute([netlink_messages.make_veth("a", 103, 1500, here.descriptor, "b", 104)])
         assert not a.still_there()
         assert b.receive(0) == []
 

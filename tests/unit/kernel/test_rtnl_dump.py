@@ -39,12 +39,10 @@ def route() -> Iterator[Recorded]:
         netlink_messages.set_up_with_alias(1, "an alias with spaces"),
         netlink_messages.make_bridge("s1", 101, "06:00:00:00:00:01"),
         netlink_messages.make_bridge("s2", 102, "06:00:00:00:00:02"),
-        netlink_messages.make_veth(
-            "n1.eth0", 1001, 9000, other.descriptor, "eth0", 7, 9000, None, "02:00:00:00:00:07", 101
-        ),
-        netlink_messages.make_veth("s1.9", 1002, 1500, other.descriptor, "eth1", 8, 1500, bridge=102, up=0),
-        netlink_messages.make_veth("loose", 1003, 1500, other.descriptor, "eth2", 9, 1500, "02:00:00:00:00:10"),
-        netlink_messages.make_veth("joined", 1004, 1500, other.descriptor, "eth3", 10, 1500),
+        netlink_messages.make_veth("n1.eth0", 1001, 9000, other.descriptor, "eth0", 7, None, "02:00:00:00:00:07", 101),
+        netlink_messages.make_veth("s1.9", 1002, 1500, other.descriptor, "eth1", 8, bridge=102, up=0),
+        netlink_messages.make_veth("loose", 1003, 1500, other.descriptor, "eth2", 9, "02:00:00:00:00:10"),
+        netlink_messages.make_veth("joined", 1004, 1500, other.descriptor, "eth3", 10),
         netlink_messages.set_bridge_port(1001, 0, 0),
         netlink_messages.set_bridge_port(1002, 0, 1),
         netlink_messages.add_forwarding(1001, "02:00:00:00:00:77"),

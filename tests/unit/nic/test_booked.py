@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.nic.priced import Booked
+from testbed.engine.server import Booked
 
 
 def test_a_job_takes_the_first_gap_that_is_long_enough() -> None:

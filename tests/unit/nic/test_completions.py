@@ -22,7 +22,7 @@ from testbed.runtime.nodes.veth_port import VethPort
 if TYPE_CHECKING:
     from protocols.core.firmware import Firmware, Host, Nic
     from testbed.kernel.frame_socket import FrameSocket
-    from testbed.nic.port import Port
+    from testbed.nic.immediate import Port
 
 PRICES = Profile("round figures", ring=200, show=70, notice=30, doorbell=20)
 

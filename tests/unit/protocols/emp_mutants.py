@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from protocols.core.memory import HostMemory
-from protocols.emp.card import Card
+from protocols.emp.card import Card, Lane, Peer
 from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
-from protocols.emp.sender import Sender
-from protocols.emp.transfers import Lane, Peer, Sending
+from protocols.emp.sender import Sender, Sending
 from tests.unit.protocols.mutants import Mutant
 
 _HALF = 1 << 31

@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 
+from protocols.emp.card import NO_QUEUE, NO_RECEIVING
 from protocols.emp.settings import Settings
-from protocols.emp.transfers import NO_QUEUE, NO_RECEIVING
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
 
 PAGE = 4096

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import FIRST, Adapter
-from protocols.core.loopback import Loopback
-from protocols.core.peers import Peer, Peers, Standing
+from protocols.core.peers import Loopback, Peer, Peers, Standing
 from protocols.emp.host import plug
 from tests.unit.protocols.list_wires import ListNic, Wires
 

@@ -23,8 +23,8 @@ from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
 from protocols.core.firmware import Adapter
 from protocols.core.split_memory import Apart, Place
+from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.kernel.sealed_memory import make_sealed
 from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
 from testbed.runtime.shared.heap import Heap
 from testbed.runtime.shared.region import Layout, Region

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from testbed.runtime.rate_limited_warnings import SELDOM, Behind
+from testbed.runtime.relay.lateness import SELDOM, Behind
 
 SECOND = 1_000_000_000
 HOUR = 3600

@@ -16,8 +16,8 @@ from protocols.emp.apart import apart
 from protocols.emp.descriptors import SIZE, pack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.settings import Settings
+from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.kernel.sealed_memory import make_sealed
 from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
 from testbed.runtime.shared.region import Layout, Region
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.processes import wait_for_end
-from testbed.kernel.sealed_memory import make_sealed
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import MisconductError, Reader, Writer
 

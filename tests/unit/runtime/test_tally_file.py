@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from testbed.fates.fate_counters import Outcome
+from testbed.fates.fate_counters import Outcome, Tallies
 from testbed.fates.flows import Classifier, Flows
 from testbed.fates.header_fields import Fields
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions, FateStage, Verdict
-from testbed.fates.tallies import Tallies
 from testbed.runtime.tally_file import ROOM, TallyFile
 from testbed.spec.layout import Impairment
 

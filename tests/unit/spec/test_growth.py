@@ -12,7 +12,8 @@ from types import FrameType
 
 import pytest
 
-from testbed.cluster.plan.planner import Existing, plan
+from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.planner import plan
 from testbed.spec.layout import Layout
 from testbed.spec.loader import parse
 from testbed.spec.resolver import resolve

@@ -16,7 +16,10 @@ MODULES = HOUSE["modules"]()
     [
         "import circles",
         "modules named by a participle",
+        "modules below 50 lines",
         "file names that occur twice",
+        "functions above 80 lines",
+        "functions of more than 10 parameters",
         "docstrings that begin with a riddle",
     ],
 )

@@ -1,0 +1,78 @@
+"""Diversions in a plan: links that stay in place and whose frames go through the relay (see `veth_wiring`).
+
+Diverting the frames of a running link comes last in a plan, after all removals; before it, the executor makes the relay
+listen at the taps. Ending a diversion is among the first operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from testbed.cluster.plan.draft import Draft
+from testbed.cluster.plan.operations import AwaitCarrier, Divert, Undivert
+from testbed.cluster.plan.veth_wiring import Detour
+from testbed.kernel.diversion import Diversion
+
+
+class Diversions:
+    """The links of a plan that the relay carries, some of which are already diverted as wanted."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._detours = draft.wiring.detours
+        self._diverted = self._already_diverted()
+
+    def of(self, detour: Detour) -> dict[int, Diversion]:
+        """The diversions of a link by the index of the interface at which frames are diverted."""
+        near, far = self._draft.index(detour.near), self._draft.index(detour.far)
+        ends = [self._draft.index(end) for end in detour.ends]
+        if len(ends) == 1:
+            return {ends[0]: Diversion(near, near), near: Diversion(ends[0])}
+        return {ends[0]: Diversion(near), ends[1]: Diversion(far)}
+
+    def _already_diverted(self) -> set[str]:
+        kept = self._draft.kept_indexes()
+        found = set()
+        for name, detour in self._detours.items():
+            wanted = self.of(detour)
+            if wanted.keys() <= kept and all(self._draft.wire.diversions.get(at) == way for at, way in wanted.items()):
+                found.add(name)
+        return found
+
+    def indexes(self) -> set[int]:
+        """The indexes at which frames are to be diverted."""
+        return {at for detour in self._detours.values() for at in self.of(detour)}
+
+    def running(self) -> set[str]:
+        """The links whose ends exist already, and may carry frames."""
+        return {name for name, detour in self._detours.items() if self._draft.kept.keys() >= {*detour.ends}}
+
+    def end_wrong(self) -> None:
+        """End wrong diversions: first at ports and cables' ends, then at taps, once the relay has nothing left to
+        return there."""
+        right = {at for name in self._diverted for at in self.of(self._detours[name])}
+        wrong: list[Undivert] = [
+            Undivert(device[1], found.index, tap=device in self._draft.patched)
+            for device, found in self._draft.kept_in_wire().items()
+            if found.index in self._draft.wire.diversions and found.index not in right
+        ]
+        wrong.sort(key=lambda operation: operation.tap)
+        self._draft.operations += wrong
+
+    def await_carriers(self) -> None:
+        for name in self._detours.keys() - self._diverted:
+            detour = self._detours[name]
+            for device in (detour.near, detour.far):
+                if device not in self._draft.down:
+                    self._draft.operations.append(AwaitCarrier(device[1], self._draft.index(device)))
+
+    def divert(self, links: Set[str]) -> None:
+        for name in sorted(links - self._diverted):
+            detour = self._detours[name]
+            near, far = self._draft.index(detour.near), self._draft.index(detour.far)
+            if len(detour.ends) == 1:
+                (port,) = detour.ends
+                self._draft.operations.append(Divert(port[1], self._draft.index(port), near, far))
+            else:
+                for end, tap in zip(detour.ends, (near, far), strict=True):
+                    self._draft.operations.append(Divert(end[1], self._draft.index(end), tap))

@@ -1,0 +1,218 @@
+"""The netlink requests of a plan's operations, each for the namespace that `netlink_executor` sends it in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeAlias
+
+from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.operations import (
+    AddAddress,
+    AddForwarding,
+    AddHook,
+    AddRoute,
+    Divert,
+    EndEgress,
+    EndRedirect,
+    ForgetLearned,
+    ForgetPort,
+    Join,
+    MakeCable,
+    MakeSwitch,
+    Operation,
+    Part,
+    PrepareEgress,
+    PrepareRedirect,
+    Redirect,
+    RedirectEgress,
+    RemoveAddress,
+    RemoveDevice,
+    RemoveForwarding,
+    RemoveLoss,
+    RemoveQdisc,
+    RemoveRoute,
+    SetDevice,
+    SetDown,
+    SetLoss,
+    SetNetem,
+    SetPort,
+    SetShaper,
+    SetUp,
+    Undivert,
+)
+from testbed.kernel import diversion, netlink_messages
+from testbed.kernel.namespaces import OpenNamespace
+
+_DeviceChange: TypeAlias = MakeSwitch | MakeCable | RemoveDevice | SetDevice | SetUp | SetDown
+_PortChange: TypeAlias = SetPort | AddForwarding | RemoveForwarding | ForgetLearned | ForgetPort
+_Redirection: TypeAlias = AddHook | Join | Part | PrepareRedirect | Redirect | EndRedirect
+_EgressChange: TypeAlias = PrepareEgress | RedirectEgress | EndEgress
+_Diversion: TypeAlias = Divert | Undivert
+_Discipline: TypeAlias = SetNetem | SetShaper | SetLoss | RemoveLoss | RemoveQdisc
+_Addressing: TypeAlias = AddAddress | RemoveAddress | AddRoute | RemoveRoute
+
+OpenByKey: TypeAlias = Callable[[str], OpenNamespace]
+"""Opens the namespace of a key."""
+
+
+def requests_of(operation: Operation, namespace: OpenByKey, needed: ExitStack) -> list[bytes]:
+    """Encode the netlink requests of an operation. needed: objects that must stay open until they are sent."""
+    match operation:
+        case MakeSwitch() | MakeCable() | RemoveDevice() | SetDevice() | SetUp() | SetDown():
+            return _device_change(operation, namespace)
+        case SetPort() | AddForwarding() | RemoveForwarding() | ForgetLearned() | ForgetPort():
+            return [_port_change(operation)]
+        case AddHook() | Join() | Part() | PrepareRedirect() | Redirect() | EndRedirect():
+            return _redirection(operation)
+        case PrepareEgress() | RedirectEgress() | EndEgress():
+            return _egress_change(operation)
+        case Divert() | Undivert():
+            return _diversion(operation)
+        case SetNetem() | SetShaper() | SetLoss() | RemoveLoss() | RemoveQdisc():
+            return _discipline(operation, namespace, needed)
+        case AddAddress() | RemoveAddress() | AddRoute() | RemoveRoute():
+            return [_addressing(operation)]
+        case _:
+            raise AssertionError(f"no request for {operation!r}")
+
+
+def _device_change(operation: _DeviceChange, namespace: OpenByKey) -> list[bytes]:
+    match operation:
+        case MakeSwitch(_, device, index, mac):
+            return [netlink_messages.make_bridge(device, index, mac)]
+        case MakeCable():
+            return _cable(operation, namespace)
+        case RemoveDevice(_, _, index):
+            return [netlink_messages.remove_link(index)]
+        case SetDevice():
+            return [netlink_messages.set_link(operation.index, operation.mtu, operation.mac, operation.switch)]
+        case SetUp(_, _, index):
+            return [netlink_messages.set_up(index)]
+        case SetDown(_, _, index):
+            return [netlink_messages.set_down(index)]
+
+
+def _cable(operation: MakeCable, namespace: OpenByKey) -> list[bytes]:
+    up_later = operation.up and bool(operation.hooks)
+    made = netlink_messages.make_veth(
+        operation.device,
+        operation.index,
+        operation.mtu,
+        namespace(operation.peer_key).descriptor,
+        operation.peer_device,
+        operation.peer_index,
+        operation.mac or None,
+        operation.peer_mac or None,
+        operation.switch or None,
+        int(operation.up and not up_later),
+    )
+    hooks = [netlink_messages.add_clsact(index) for index in operation.hooks]
+    return [made, *hooks, netlink_messages.set_up(operation.index)] if up_later else [made, *hooks]
+
+
+def _port_change(operation: _PortChange) -> bytes:
+    match operation:
+        case SetPort(_, index, learning, flooding):
+            return netlink_messages.set_bridge_port(index, int(learning), int(flooding))
+        case AddForwarding(_, _, index, mac):
+            return netlink_messages.add_forwarding(index, mac)
+        case RemoveForwarding(_, index, mac):
+            return netlink_messages.remove_forwarding(index, mac)
+        case ForgetLearned(_, index):
+            return netlink_messages.forget_learned(index)
+        case ForgetPort(_, index):
+            return netlink_messages.forget_port(index)
+
+
+def _redirection(operation: _Redirection) -> list[bytes]:
+    staging, prepared_handle = netlink_messages.STAGING, netlink_messages.PREPARED
+    match operation:
+        case AddHook(_, index):
+            return [netlink_messages.add_clsact(index)]
+        case Join(_, _, a, _, b):
+            return [
+                netlink_messages.add_clsact(a),
+                netlink_messages.add_clsact(b),
+                netlink_messages.redirect_incoming(a, b),
+                netlink_messages.redirect_incoming(b, a),
+            ]
+        case Part(_, index):
+            return [netlink_messages.remove_clsact(index)]
+        case PrepareRedirect(_, index):
+            return [netlink_messages.prepare_redirection(index, staging)]
+        case Redirect(_, index, _, out, prepared):
+            if prepared:
+                return [netlink_messages.redirect_incoming(index, out, staging, prepared_handle)]
+            return [netlink_messages.add_clsact(index), netlink_messages.redirect_incoming(index, out, staging)]
+        case EndRedirect(_, index, prepared):
+            return [netlink_messages.end_redirection(index, staging, prepared_handle if prepared else 0)]
+
+
+def _egress_change(operation: _EgressChange) -> list[bytes]:
+    match operation:
+        case PrepareEgress(_, index, patch, stage):
+            return [
+                netlink_messages.end_outgoing(index, 1),  # another plan's, which was not carried out to its end
+                netlink_messages.send_nowhere(index, patch),
+                netlink_messages.let_leave(index, stage),
+            ]
+        case RedirectEgress(_, index, _, patch_index):
+            return [netlink_messages.redirect_outgoing(index, patch_index)]
+        case EndEgress(_, index, prepared):
+            return [netlink_messages.end_outgoing(index, int(not prepared))]
+
+
+def _diversion(operation: _Diversion) -> list[bytes]:
+    match operation:
+        case Divert(_, index, tap, back):
+            mark = index
+            coming = diversion.divert(index, diversion.INGRESS, tap, mark)
+            if not back:
+                return [coming]
+            return [
+                netlink_messages.add_clsact(tap),
+                diversion.put_back(tap, index, mark),
+                coming,
+                diversion.divert(index, diversion.EGRESS, tap, mark, leaving=True),
+            ]
+        case Undivert(_, index, _):
+            return [diversion.remove(index, diversion.EGRESS), diversion.remove(index, diversion.INGRESS)]
+
+
+def _discipline(operation: _Discipline, namespace: OpenByKey, needed: ExitStack) -> list[bytes]:
+    from testbed.kernel import loss_classifier, netem, shapers  # encoders that an unimpaired cluster does not need
+
+    match operation:
+        case SetNetem():
+            return [netem.request(operation.index, operation.options)]
+        case SetShaper():
+            return shapers.requests(operation.index, operation.options, operation.before)
+        case SetLoss():
+            return [netlink_messages.add_clsact(operation.index), _classifier(operation, namespace, needed)]
+        case RemoveLoss(_, index):
+            return [loss_classifier.detach(index)]
+        case RemoveQdisc(_, index):
+            return [netlink_messages.remove_qdisc(index)]
+
+
+def _classifier(operation: SetLoss, namespace: OpenByKey, needed: ExitStack) -> bytes:
+    """The request that attaches a new classifier, which continues the counters of the one it replaces."""
+    from testbed.kernel import loss_classifier
+
+    with loss_classifier.opened(namespace(namespace_names.WIRE).route, operation.index) as old:
+        counters = old.maps["counters"] if old is not None else None
+        new = needed.enter_context(loss_classifier.load(operation.losses, counters))
+    return loss_classifier.attach(operation.index, new)
+
+
+def _addressing(operation: _Addressing) -> bytes:
+    match operation:
+        case AddAddress(_, _, index, address):
+            return netlink_messages.add_address(index, address)
+        case RemoveAddress(_, _, index, address):
+            return netlink_messages.remove_address(index, address)
+        case AddRoute(_, destination, via):
+            return netlink_messages.add_route(destination, via)
+        case RemoveRoute(_, destination, via):
+            return netlink_messages.remove_route(destination, via)

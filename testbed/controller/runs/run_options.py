@@ -1,0 +1,131 @@
+"""Options of a run, their defaults, and limits of its numbers in every mode, which are checked before anything begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict
+
+from protocols.core.profile import Profile
+from testbed.controller.runs.execution import Beside, Follow
+from testbed.errors import DescriptionError, Problem, UnsupportedError
+from testbed.fates.fate_hash import MASK
+from testbed.registry import DEFAULT_PROTOCOL
+
+if TYPE_CHECKING:
+    from testbed.spec.scenario import Scenario
+
+Mode: TypeAlias = Literal["sim", "live", "dilated"]
+Codec: TypeAlias = Literal["generated", "scapy"]
+Nics: TypeAlias = Literal["inline", "shared"]
+
+DILATE: Final = 200
+"""Default factor by which time is slowed in mode dilated."""
+
+TIMEOUT: Final = 60.0
+"""Default timeout of a repetition, seconds."""
+
+LONGEST: Final = 1_000_000
+"""Seconds, eleven days: in milliseconds it still fits the 31 bits of the kernel's timeouts."""
+
+
+class PlainOptions(TypedDict, total=False):
+    """Options that the command ``run`` passes on as they are.
+
+    protocol: a registered protocol's name, "emp" by default.
+    codec: "generated" by default; "scapy" lets Scapy build and parse the frames.
+    mode: "live" by default, in namespaces; "sim", on a virtual clock in one process; "dilated", in namespaces, slowed.
+    seed: of the links' fates and the workload's random numbers; by default the description's. Repetition k, from 0 on,
+        has seed + k, but a cluster that is up keeps its links' seed.
+    repeat: number of repetitions, 1 by default.
+    timeout: seconds for each repetition, 60 by default; in the simulation of virtual time and of real time.
+    patience: seconds without any progress, in namespaces.
+    history: whether each application's sends, receives and notifications are written.
+    check: whether checkers examine the history; by default where the workload wants it or something happens beside it.
+    capture: let the simulation write every frame.
+    fates: let namespaces log every fate that is not a pass, as the simulation does: the relay carries all impaired links.
+        Without it the folder's log lacks the kernel's fates.
+    scenario: faults beside the programs, or their file.
+    profile: costs of NICs and hosts in the simulation and where time is dilated; a name or a file, see `profiles`. By
+        default "ideal", which costs nothing.
+    nics: "inline" by default; "shared" runs the firmware of every node in a process of its own, in namespaces.
+    dilate: the factor by which time is slowed in mode dilated, 200 by default.
+    """
+
+    protocol: str
+    codec: Codec
+    mode: Mode
+    seed: int | None
+    repeat: int
+    timeout: float
+    patience: float | None
+    history: bool
+    check: bool | None
+    capture: bool
+    fates: bool
+    scenario: Scenario | str | Path | None
+    profile: str | Path | Profile | Mapping[str, Any]
+    nics: Nics
+    dilate: int | None
+
+
+class RunOptions(PlainOptions, total=False):
+    """Keyword arguments of `testbed.run`: those of `PlainOptions`, and these. Each can be left out (see `DEFAULTS`).
+
+    settings: of the workload, as texts or values.
+    firmware: settings of the protocol's NICs, as texts or values, other than their defaults.
+    output: the run's folder, which must not exist or be empty; without one nothing is kept.
+    beside: other companions of the programs, see `execution.Beside`.
+    follow: progress callback.
+    """
+
+    settings: Mapping[str, object] | None
+    firmware: Mapping[str, object] | None
+    output: str | Path | None
+    beside: Sequence[Beside]
+    follow: Follow | None
+
+
+DEFAULTS: Final[RunOptions] = {
+    "protocol": DEFAULT_PROTOCOL, "codec": "generated", "mode": "live", "settings": None, "seed": None, "repeat": 1,
+    "output": None, "timeout": TIMEOUT, "patience": None, "history": False, "check": None, "capture": False,
+    "fates": False, "scenario": None, "profile": "ideal", "firmware": None, "nics": "inline", "dilate": None,
+    "beside": (), "follow": None,
+}  # fmt: skip
+
+
+def complete(options: RunOptions) -> RunOptions:
+    """Return the options with defaults for those left out. Raises TypeError for an unknown one, DescriptionError for
+    wrong numbers, UnsupportedError for fates of several repetitions."""
+    if unknown := [name for name in options if name not in DEFAULTS]:
+        raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}; there are: {', '.join(DEFAULTS)}")
+    given: RunOptions = {**DEFAULTS, **options}
+    mode, repeat = given["mode"], given["repeat"]
+    problems = []
+    if mode not in ("sim", "live", "dilated"):
+        problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
+    if repeat < 1:
+        problems.append(Problem("repeat", str(repeat), "1 or more"))
+    problems += problem_of_seed(given["seed"], max(repeat, 1))
+    problems += problem_of_time("timeout", given["timeout"]) + problem_of_time("patience", given["patience"])
+    if problems:
+        raise DescriptionError("the run", problems)
+    if given["fates"] and mode != "sim" and repeat > 1:
+        raise UnsupportedError("fates of several repetitions cannot be told apart: --fates needs --repeat 1")
+    return given
+
+
+def problem_of_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
+    """Return at most one problem. seed: None for the description's. repeat: the seeds of repetitions are
+    consecutive."""
+    if seed is None or 0 <= seed <= MASK - (repeat - 1):
+        return []
+    more = ", that of the last repetition, too" if repeat > 1 else ""
+    return [Problem("seed", str(seed), f"0 to {MASK}{more}")]
+
+
+def problem_of_time(name: str, seconds: float | None) -> list[Problem]:
+    """Return at most one problem. seconds: None where no time was given."""
+    if seconds is None or 0 < seconds <= LONGEST:
+        return []
+    return [Problem(name, str(seconds), f"seconds, more than 0, {LONGEST} at most")]
