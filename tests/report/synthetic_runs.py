@@ -79,7 +79,7 @@ def message_rows(zero: int) -> list[dict[str, object]]:
 
 def fault_events(what: str, begin: int, end: int | None, zero: int, name: str = "fault[1]") -> list[dict[str, object]]:
     """The events of a fault, in ns since the programs began at the clock's `zero`."""
-    about = {"time": 0, "fault_events": name, "kind": "impair", "what": what}
+    about = {"time": 0, "fault": name, "kind": "impair", "what": what}
     begins = {**about, "clock": zero + begin, "event": "fault begins", "at": begin, "begun": begin, "in_force": begin}
     ends = {**about, "clock": zero + (end or 0), "event": "fault ends", "at": end, "with_the_run": False,
             "counted": {"frames": 100, "loss": 9}, "had_effect": True}  # fmt: skip
