@@ -55,7 +55,7 @@ def select(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def peak_memory() -> int:
-    """Of this process, in bytes."""
+    """Peak memory of this process, in bytes."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(status["VmHWM"].split()[0]) * 1024
 

@@ -1,4 +1,4 @@
-"""What a test may need of the machine, each found out by trying; ``@pytest.mark.requires("root", "ping")`` asks for it.
+"""Requirements of tests, each probed by trying it; ``@pytest.mark.requires("root", "ping")`` asks for them.
 
 They are the pytest plug-in's, and those that only our own tests have.
 A requirement that the machine does not meet skips the test with its reason. The tools that ci/test installs itself are

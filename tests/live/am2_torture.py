@@ -29,7 +29,7 @@ Asked = tuple[int, int, int]
 
 
 class Around(Protocol):
-    """What a process has around it: times are ns."""
+    """Environment of a torture process. Times are ns."""
 
     def spawn(self, work: Work[None], name: str) -> Task[None]: ...
 

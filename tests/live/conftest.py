@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What packages offer, read before the right to read it is lost."""
+    """Read what packages offer before a child loses the right to."""
     from testbed import registry
 
     there = {

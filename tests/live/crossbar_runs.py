@@ -13,12 +13,12 @@ from testbed.controller.verdict.outcomes import Judged
 from testbed.controller.verdict.verdicts import Grade
 from testbed.runtime.nodes.places import Here, Program
 from testbed.spec.elements import Link, Node, Switch
-from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, silent
+from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, silent
 
 PATIENCE = 20.0  # s
 
 
-def described(*ends: str, **impairment: Any) -> Cluster:
+def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
     """A cluster of these links: "n1 s1:1" is one, s1 a switch of Myrinet's. impairment: of the last link."""
     names = {end.partition(":")[0] for link in ends for end in link.split()}
     links = [Link(ends=link.split()) for link in ends[:-1]]
@@ -30,15 +30,15 @@ def described(*ends: str, **impairment: Any) -> Cluster:
     )
 
 
-def ran(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = PATIENCE) -> Judged:
-    """The outcome of these programs; other nodes' NICs are silent."""
+def run_programs(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = PATIENCE) -> Judged:
+    """Run these programs to their end; the NICs of other nodes stay silent."""
     layout = cluster.state.layout
     everybody = {node.name: programs.get(node.name, silent) for node in layout.nodes}
-    with agents(cluster, CourierPlug(layout), ETHERTYPE, everybody) as run:
+    with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, everybody) as run:
         return run.wait(timeout)
 
 
-def reported(cluster: RunningCluster) -> Mapping[str, Any]:
+def relay_report(cluster: RunningCluster) -> Mapping[str, Any]:
     said = relay_client.report(Store(), cluster.state)
     assert said is not None
     return said
@@ -48,15 +48,15 @@ def is_lossless(cluster: RunningCluster, outcome: Judged) -> bool:
     """Nothing was lost inside the emulator, and no crossbar has done anything but forward."""
     lost = [finding for finding in outcome.verdict.findings if finding.what in ("NIC lost", "relay lost")]
     assert lost
-    counts = [count for switch in reported(cluster)["switches"].values() for count in switch.values()]
+    counts = [count for switch in relay_report(cluster)["switches"].values() for count in switch.values()]
     return all(finding.grade is Grade.TRUSTED for finding in lost) and not any(counts)
 
 
-async def flood(endpoint: CourierEndpoint, _node: Here, count: int, size: int) -> None:
+async def flood(endpoint: SourceRouteEndpoint, _node: Here, count: int, size: int) -> None:
     endpoint.send("n1", count, size)
 
 
-async def take(endpoint: CourierEndpoint, _node: Here, count: int) -> list[bool]:
+async def receive_in_order(endpoint: SourceRouteEndpoint, _node: Here, count: int) -> list[bool]:
     await endpoint.frames(count)
     came = endpoint.firmware.came
     senders = sorted({sender for sender, _ in came})
@@ -64,10 +64,10 @@ async def take(endpoint: CourierEndpoint, _node: Here, count: int) -> list[bool]
     return [one == list(range(1, count // len(senders) + 1)) for one in numbers]
 
 
-async def one(endpoint: CourierEndpoint, _node: Here, count: int = 1) -> list[int]:
+async def count_received(endpoint: SourceRouteEndpoint, _node: Here, count: int = 1) -> list[int]:
     await endpoint.frames(count)
     return [len(endpoint.firmware.came), len(endpoint.firmware.broken)]
 
 
-async def send_some(endpoint: CourierEndpoint, _node: Here, count: int, size: int = 100) -> None:
+async def send_some(endpoint: SourceRouteEndpoint, _node: Here, count: int, size: int = 100) -> None:
     endpoint.send("n2", count, size)

@@ -1,4 +1,4 @@
-"""The smallest protocol: a message of up to one frame, sent and taken; enough to test what NICs run in.
+"""A minimal protocol: a message of up to one frame, sent and received.
 
 A frame: Ethernet header, sender's number (1 byte), length (2 bytes), the message, padding. What comes is put into the
 buffer that is waiting, or kept.

@@ -14,8 +14,8 @@ def content(size: int, number: int) -> bytes:
     return random.Random(size + number).randbytes(size)
 
 
-async def exchange(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
-    """Of each message whether it came as it was sent."""
+async def exchange_messages(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
+    """Exchange every size with the peer; return for each message whether it came as it was sent."""
     peer, right = 1 - endpoint.number, []
     for size in SIZES:
         buffer = bytearray(size)

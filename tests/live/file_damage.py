@@ -24,7 +24,7 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def changed(document: Any, random: Random) -> Any:
+def with_random_change(document: Any, random: Random) -> Any:
     """The document with one value gone or another."""
     spots: list[tuple[Any, Any]] = []
 
@@ -44,7 +44,7 @@ def changed(document: Any, random: Random) -> Any:
     return document
 
 
-def spoil(path: Path, random: Random) -> str:
+def damage_file(path: Path, random: Random) -> str:
     """Damage a file of JSON or JSON Lines in one way of many; which one."""
     data = path.read_bytes()
     way = random.choice(["value"] * 8 + ["bytes", "cut", "nested", "directory", "FIFO", "no UTF-8", "digits", "empty"])
@@ -53,10 +53,10 @@ def spoil(path: Path, random: Random) -> str:
             lines = data.decode().splitlines()
             if lines:
                 number = random.randrange(len(lines))
-                lines[number] = json.dumps(changed(json.loads(lines[number]), random))
+                lines[number] = json.dumps(with_random_change(json.loads(lines[number]), random))
                 path.write_text("\n".join(lines) + "\n")
         case "value" if path.suffix == ".json":
-            path.write_text(json.dumps(changed(json.loads(data), random)))
+            path.write_text(json.dumps(with_random_change(json.loads(data), random)))
         case "value" | "bytes":
             spoilt = bytearray(data)
             for _ in range(min(len(spoilt), random.randrange(1, 6))):
@@ -83,7 +83,7 @@ def spoil(path: Path, random: Random) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandOutcome:
     code: int
     text: str
 
@@ -93,7 +93,7 @@ class Said:
         return self.code in DOCUMENTED and "Traceback" not in self.text and "\x1b" not in self.text
 
 
-def run_command(*arguments: str, seconds: int = 60) -> Said:
+def run_command(*arguments: str, seconds: int = 60) -> CommandOutcome:
     """Run the command in a fork of this process, which costs no start of an interpreter."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -104,7 +104,7 @@ def run_command(*arguments: str, seconds: int = 60) -> Said:
     with open(reader, errors="replace") as said:
         text = said.read()
     _, status = os.waitpid(child, 0)
-    return Said(os.waitstatus_to_exitcode(status), text)
+    return CommandOutcome(os.waitstatus_to_exitcode(status), text)
 
 
 def _be_command(writer: int, arguments: Sequence[str], seconds: int) -> None:

@@ -16,7 +16,7 @@ Action = Callable[[], object]
 
 
 def changes_of(action: Action) -> list[str]:
-    """What a child announces while it performs the action, in order; its own children's changes are not among them."""
+    """Run the action in a child and return the changes that it announces, in order, without those of its children."""
 
     def observed() -> list[str]:
         me, changes = os.getpid(), list[str]()

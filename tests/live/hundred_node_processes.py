@@ -1,4 +1,4 @@
-"""A hundred node processes of a program that is as light as a command is: what a process of its own is started for.
+"""Measure a hundred node processes, from a parent as light as the command.
 
 Prints one JSON object: the seconds until all had begun, and each one's private bytes. It is told whose NICs they have:
 "echo" or "emp".

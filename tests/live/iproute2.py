@@ -1,4 +1,4 @@
-"""What the kernel has, as ``ip``, ``bridge`` and ``tc`` tell it: nothing of this goes through our own reading."""
+"""State of the kernel as ``ip``, ``bridge`` and ``tc`` report it, independent of the product's own parsers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from testbed.cluster.records.state import State
 from testbed.cluster.running_cluster import RunningCluster
 
 
-def tell(namespace: str, *command: str) -> list[dict[str, Any]]:
-    """``ip`` and its like, in a network namespace given by its path, as data."""
+def query(namespace: str, *command: str) -> list[dict[str, Any]]:
+    """Run ``ip``, ``bridge`` or ``tc`` in a network namespace given by its path; return its JSON."""
     program, *rest = command
     inside = ["nsenter", f"--net={namespace}", program, "-j", *rest]
     done = subprocess.run(inside, capture_output=True, text=True, check=True)
@@ -38,25 +38,25 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """What is in a namespace. routes: (destination, gateway) of protocol static."""
+class NamespaceContents:
+    """Interfaces and routes of a namespace. routes: (destination, gateway) of protocol static."""
 
     links: Mapping[str, Link]
     routes: frozenset[tuple[str, str]]
 
 
-def inside(namespace: str) -> Inside:
+def namespace_contents(namespace: str) -> NamespaceContents:
     routes = {
         (_network(entry["dst"], family), entry["gateway"])
         for family in ("-4", "-6")
-        for entry in tell(namespace, "ip", family, "route", "show", "table", "main")
+        for entry in query(namespace, "ip", family, "route", "show", "table", "main")
         if entry.get("protocol") == "static"
     }
-    return Inside({link.name: link for link in links(namespace)}, frozenset(routes))
+    return NamespaceContents({link.name: link for link in links(namespace)}, frozenset(routes))
 
 
 def links(namespace: str) -> Iterator[Link]:
-    entries = tell(namespace, "ip", "-d", "address")
+    entries = query(namespace, "ip", "-d", "address")
     by_index = {entry["ifindex"]: entry["ifname"] for entry in entries}
     for entry in entries:
         name = entry["ifname"]
@@ -84,21 +84,21 @@ def _network(text: str, family: str) -> str:
 
 def ports(wire: str) -> dict[str, dict[str, Any]]:
     """The settings of switches' ports, by device."""
-    return {entry["ifname"]: entry for entry in tell(wire, "bridge", "-d", "link")}
+    return {entry["ifname"]: entry for entry in query(wire, "bridge", "-d", "link")}
 
 
-def forwarding(wire: str) -> dict[tuple[str, str], str]:
+def static_forwarding(wire: str) -> dict[tuple[str, str], str]:
     """The static forwarding entries: (switch's device, MAC) -> port's device."""
     return {
         (entry["master"], entry["mac"]): entry["ifname"]
-        for entry in tell(wire, "bridge", "fdb", "show")
+        for entry in query(wire, "bridge", "fdb", "show")
         if entry.get("state") == "static" and "master" in entry
     }
 
 
 def redirections(wire: str, device: str) -> list[str]:
     """Where the frames that come in on a device are redirected to."""
-    said = tell(wire, "tc", "filter", "show", "dev", device, "ingress")
+    said = query(wire, "tc", "filter", "show", "dev", device, "ingress")
     return [
         action["to_dev"]
         for entry in said

@@ -1,4 +1,4 @@
-"""What there is on the machine that a cluster could have made or changed; compared before and after."""
+"""Snapshots of the machine state that a cluster can change, compared before and after a test."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _settings() -> list[tuple[str, str]]:
 
 
 def _descriptors() -> frozenset[str]:
-    """What this process has open, except for passing files of the tests themselves."""
+    """Open descriptors of this process, except for passing files of the tests themselves."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         try:

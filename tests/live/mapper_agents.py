@@ -1,4 +1,4 @@
-"""NICs that run nothing but a mapper, which knows its own NIC's number and address only; and the truth it has to find."""
+"""NICs that run only a mapper, which knows its own number and address; and the check of the routes that it finds."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def plug(adapter: Adapter, nic: Nic) -> Agent:
     return Agent(firmware, MapperHost(firmware.mapper))
 
 
-async def tell(host: MapperHost, node: Here, folder: Path) -> dict[str, int]:
+async def publish_routes(host: MapperHost, node: Here, folder: Path) -> dict[str, int]:
     """Until there is a file called stop, keep one with the routes that the NIC has, by number; the leader says what it knows
     of the network."""
     told: Table | None = None
@@ -95,7 +95,7 @@ async def tell(host: MapperHost, node: Here, folder: Path) -> dict[str, int]:
     return {} if topology is None else {"hosts": len(topology.hosts), "switches": len(topology.ends)}
 
 
-def are_right(layout: Layout, folder: Path, cut: str = "") -> bool:
+def routes_are_complete(layout: Layout, folder: Path, cut: str = "") -> bool:
     """Every NIC has a route to every other one, and each leads there without the cable that is cut."""
     beyond = {end: other for link in layout.links if link.name != cut for end, other in _ways(link.a, link.b)}
     numbers = {End(node.name, node.nics[0].name): number for number, node in enumerate(layout.nodes)}

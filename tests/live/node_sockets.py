@@ -22,7 +22,7 @@ PACKET_OUTGOING = 4
 
 
 @contextmanager
-def opened(namespace: str, device: str, protocol: int = OURS) -> Iterator[socket.socket]:
+def open_socket(namespace: str, device: str, protocol: int = OURS) -> Iterator[socket.socket]:
     """A packet socket on an interface in another namespace."""
     handle = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -38,17 +38,17 @@ def opened(namespace: str, device: str, protocol: int = OURS) -> Iterator[socket
 
 
 @contextmanager
-def nics(cluster: RunningCluster) -> Iterator[dict[str, socket.socket]]:
+def nic_sockets(cluster: RunningCluster) -> Iterator[dict[str, socket.socket]]:
     """A socket on the first NIC of every node."""
     with ExitStack() as stack:
         yield {
-            node.name: stack.enter_context(opened(node.namespace, node.layout.nics[0].name))
+            node.name: stack.enter_context(open_socket(node.namespace, node.layout.nics[0].name))
             for node in cluster
             if node.layout.nics
         }
 
 
-def frame(destination: bytes, source: bytes, number: int) -> bytes:
+def numbered_frame(destination: bytes, source: bytes, number: int) -> bytes:
     return destination + source + OURS.to_bytes(2, "big") + number.to_bytes(4, "big") + bytes(46)
 
 
@@ -57,7 +57,7 @@ def mac(cluster: RunningCluster, node: str) -> bytes:
 
 
 def received(found: socket.socket) -> list[bytes]:
-    """What has come in, without what the node itself sent."""
+    """Read all frames that have come in, without the node's own."""
     frames = []
     while True:
         try:
@@ -78,7 +78,7 @@ def wait_until_readable(found: socket.socket, deadline: float = 10) -> None:
         raise AssertionError(f"no frame within {deadline} s")
 
 
-def numbers(frames: list[bytes]) -> list[int]:
+def frame_numbers(frames: list[bytes]) -> list[int]:
     return [int.from_bytes(data[14:18], "big") for data in frames]
 
 

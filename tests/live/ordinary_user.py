@@ -63,7 +63,7 @@ def as_user(home: Path, function: Callable[[], None]) -> int:
         os._exit(status)
 
 
-def finish(child: int) -> None:
+def wait_for_success(child: int) -> None:
     """Wait for a child that must succeed."""
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -1,5 +1,6 @@
-"""Host processes that talk in pairs through standing NICs, both ways and all the time, and attach again when their agent has
-died. What each has met comes back at the end."""
+"""Host processes that exchange messages in pairs through standing NICs, and attach again when their agent has died.
+
+Each returns a record of what it received, and of the errors that it was told of."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ SIZES = (8, 1_400, 20_000)
 
 
 @dataclass(slots=True)
-class Met:
-    """What one process has met. gone: the sentences with which its own agent left it. told: what it was told of sends and
-    receives that failed. wrong: messages that should not have come so."""
+class HostRecord:
+    """The record of one host process. gone: the sentences with which its own agent left it. told: errors of sends and
+    receives. wrong: messages that should not have come so."""
 
     gone: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -39,8 +40,8 @@ class Met:
     received: int = 0
 
 
-class Talker(Process):
-    """A process of a node's function, which talks with the process that has the number `peer`."""
+class ReattachingHost(Process):
+    """A host process on a node's function, which exchanges messages with host number `peer`."""
 
     def __init__(self, cluster: RunningCluster, node: str, function: int, peer: int) -> None:
         self._counts = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")  # shared with the child
@@ -62,9 +63,9 @@ class Talker(Process):
         with contextlib.suppress(OSError):
             os.close(self._end)
 
-    def _life(self, device: str, function: int, peer: int) -> Met:
-        met = Met()
-        talk = _Talk(met, self._counts, self._end, peer)
+    def _life(self, device: str, function: int, peer: int) -> HostRecord:
+        record = HostRecord()
+        exchange = _Exchange(record, self._counts, self._end, peer)
         while True:
             try:
                 nic = Attachment(device, ETHERTYPE, apart(), function)
@@ -73,20 +74,20 @@ class Talker(Process):
                 continue
             driver = HostDriver(nic, nic.host)
             try:
-                driver.loop.complete(talk.both(nic.host, driver.loop))
-                return met
+                driver.loop.complete(exchange.both(nic.host, driver.loop))
+                return record
             except NicGoneError as error:
-                met.gone.append(str(error))
+                record.gone.append(str(error))
             finally:
                 driver.close()
                 nic.close()
 
 
-class _Talk:
-    """It goes on with another agent where it was."""
+class _Exchange:
+    """An exchange of numbered messages with a peer, which goes on where it was with another agent."""
 
-    def __init__(self, met: Met, counts: memoryview, end: int, peer: int) -> None:
-        self._met = met
+    def __init__(self, record: HostRecord, counts: memoryview, end: int, peer: int) -> None:
+        self._record = record
         self._counts = counts
         self._peer = peer
         self._end = end
@@ -107,7 +108,7 @@ class _Talk:
             try:
                 await endpoint.send(self._peer, 1, head * (size // 8))
             except emp.EmpError as error:
-                self._met.told.append(str(error))
+                self._record.told.append(str(error))
                 continue
             if last:
                 return
@@ -119,20 +120,20 @@ class _Talk:
             try:
                 received = await endpoint.receive(self._peer, 1, buffer)
             except emp.EmpError as error:
-                self._met.told.append(str(error))
+                self._record.told.append(str(error))
                 continue
             head = bytes(buffer[:8])
             if buffer[: received.length] != head * (received.length // 8):
-                self._met.wrong.append(f"a message of {received.length} bytes is mixed with another")
+                self._record.wrong.append(f"a message of {received.length} bytes is mixed with another")
             if head == LAST:
                 self._heard_last = True
                 return
             number = int.from_bytes(head, "big")
             # Who is not told whether a message has arrived sends it again: it may come twice, but none is left out.
             if number not in (self._expected, self._expected - 1):
-                self._met.wrong.append(f"message {number} instead of {self._expected}")
+                self._record.wrong.append(f"message {number} instead of {self._expected}")
             self._expected = number + 1
-            self._met.received += 1
+            self._record.received += 1
             self._counts[0] += 1
 
 
@@ -143,10 +144,10 @@ def _can_be_read(descriptor: int) -> bool:
 
 
 @contextlib.contextmanager
-def talking(
+def reattaching_pairs(
     cluster: RunningCluster, pairs: Mapping[tuple[str, int], tuple[str, int]], functions: int
-) -> Iterator[dict[tuple[str, int], Talker]]:
-    """Processes that talk in these pairs of (node, function), and have begun to."""
+) -> Iterator[dict[tuple[str, int], ReattachingHost]]:
+    """Start hosts that exchange messages in these pairs of (node, function), and wait for their first ones."""
     names = [node.name for node in cluster]
 
     def number(place: tuple[str, int]) -> int:
@@ -155,21 +156,21 @@ def talking(
     with contextlib.ExitStack() as stack:
         found = {}
         for one, other in [*pairs.items(), *((other, one) for one, other in pairs.items())]:
-            found[one] = Talker(cluster, *one, number(other))
+            found[one] = ReattachingHost(cluster, *one, number(other))
             stack.callback(found[one].close)
-        go_on(found)
+        wait_for_progress(found)
         yield found
 
 
-def go_on(talkers: Mapping[tuple[str, int], Talker], by: int = 20) -> None:
+def wait_for_progress(hosts: Mapping[tuple[str, int], ReattachingHost], by: int = 20) -> None:
     """All of them get so many more messages."""
-    before = {place: talker.received for place, talker in talkers.items()}
-    for place, talker in talkers.items():
-        eventually(lambda p=place, t=talker: t.received >= before[p] + by, f"{place} gets on", PATIENCE)  # type: ignore[misc]
+    before = {place: host.received for place, host in hosts.items()}
+    for place, host in hosts.items():
+        eventually(lambda p=place, h=host: h.received >= before[p] + by, f"{place} gets on", PATIENCE)  # type: ignore[misc]
 
 
-def met(talkers: Mapping[tuple[str, int], Talker]) -> dict[tuple[str, int], Met]:
-    """End them all; what they have met."""
-    for talker in talkers.values():
-        talker.finish()
-    return {place: talker.result() for place, talker in talkers.items()}
+def finish_all(hosts: Mapping[tuple[str, int], ReattachingHost]) -> dict[tuple[str, int], HostRecord]:
+    """End all hosts and return their records."""
+    for host in hosts.values():
+        host.finish()
+    return {place: host.result() for place, host in hosts.items()}

@@ -1,5 +1,6 @@
-"""Programs that do not end when they are asked to, or are hard to find. Each prints the numbers of the processes that it
-comes to in one line, once they are as described."""
+"""Programs that ignore SIGTERM, daemonize, multiply or leave their network namespace.
+
+Each prints the pids of its processes in one line, once they are as described."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ while True:
 """
 
 
-def start(node: RunningNode, program: str, *arguments: str) -> list[int]:
+def start_program(node: RunningNode, program: str, *arguments: str) -> list[int]:
     """Run a program in the node; returns descriptors (pidfd) of the processes that it names."""
     command = [sys.executable, "-I", "-S", "-c", program, *arguments]
     process = node.popen(command, stdout=subprocess.PIPE, stderr=None)

@@ -139,7 +139,7 @@ class Nodes:
         return process
 
     def report(self, name: str) -> dict[str, Any]:
-        """What the agent of a node says of itself."""
+        """Return the report of a node's agent."""
         return call(self._asked(name), {"do": "report"})
 
     def _asked(self, name: str) -> Path:
@@ -162,5 +162,5 @@ def nodes(
         yield there
 
 
-def results(processes: Sequence[Process]) -> list[Any]:
+def wait_for_results(processes: Sequence[Process]) -> list[Any]:
     return [process.result() for process in processes]

@@ -1,4 +1,4 @@
-"""The smallest protocol for a network of source routes: numbered frames along given routes, for tests of what carries them.
+"""A minimal protocol for source-routed networks: numbered frames along given routes.
 
 A frame: Ethernet header, route, packet type, sender's number (2 bytes), the frame's number (4), filling, CRC-8.
 """
@@ -20,7 +20,7 @@ _ETHERTYPE = ETHERTYPE.to_bytes(2, "big")
 _SAID = 6  # bytes
 
 
-class CourierFirmware:
+class SourceRouteFirmware:
     deadline: int | None = None
 
     def __init__(self, adapter: Adapter, nic: Nic, names: Sequence[str], routes: Routes) -> None:
@@ -66,8 +66,8 @@ class CourierFirmware:
         return []
 
 
-class CourierEndpoint:
-    def __init__(self, nic: Nic, firmware: CourierFirmware) -> None:
+class SourceRouteEndpoint:
+    def __init__(self, nic: Nic, firmware: SourceRouteFirmware) -> None:
         self.firmware = firmware
         self._nic = nic
         self._waiting: Completion[None] | None = None
@@ -97,21 +97,21 @@ class CourierEndpoint:
         return [self._waiting.what] if self._waiting is not None else []
 
 
-class CourierPlug:
+class SourceRoutePlug:
     def __init__(self, layout: Layout) -> None:
         self._names = [node.name for node in layout.nodes]
         self._routes = tree_routes(layout)
 
     def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
         assert adapter.routed
-        firmware = CourierFirmware(adapter, nic, self._names, self._routes)
-        return Agent(firmware, CourierEndpoint(nic, firmware))
+        firmware = SourceRouteFirmware(adapter, nic, self._names, self._routes)
+        return Agent(firmware, SourceRouteEndpoint(nic, firmware))
 
 
-def deltas(*ports: int) -> bytes:
+def relative_route(*ports: int) -> bytes:
     """A route, by how many ports further each switch sends a frame."""
     return bytes(map(route_byte, ports))
 
 
-async def silent(_endpoint: CourierEndpoint, node: Here) -> int:
+async def silent(_endpoint: SourceRouteEndpoint, node: Here) -> int:
     return node.number

@@ -27,7 +27,7 @@ from testbed.engine.tasks import Task, Work
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from tests.live.am2_torture import Process, Torture, is_exactly_once
 from tests.live.machine_state import eventually
-from tests.live.shared_nic_processes import Nodes, Program, nodes, results
+from tests.live.shared_nic_processes import Nodes, Program, nodes, wait_for_results
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -135,7 +135,7 @@ def test_endpoints_of_several_processes_share_few_frames_and_each_message_is_ans
         for process in range(3):
             there.host("n2", serve(2), process)
         clients = [there.host("n1", ask(of(NUMBERS, process, 2), endpoints=2), process) for process in range(3)]
-        assert all(faults > 2 for faults in results(clients))
+        assert all(faults > 2 for faults in wait_for_results(clients))
         assert counted(there, "n2")["unloaded"] > 6
 
 
@@ -220,7 +220,7 @@ def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
         vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
         good = there.host("n1", ask(of(NUMBERS, 0, 2), 300), 0)
         assert good.result()
-        assert all(rung > 500 for rung in results(vandals))
+        assert all(rung > 500 for rung in wait_for_results(vandals))
         assert min(counted(there, name)["invalid"] for name in ("n1", "n2")) > 100
         for vandal in vandals:
             vandal.close()

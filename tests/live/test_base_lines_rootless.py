@@ -12,7 +12,7 @@ from testbed import Cluster, Scenario
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
 from testbed.spec.fault_models import Flap, Impair, Pause, Restart
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.test_commands_in_scenarios import ends, rows
 
 pytestmark = [
@@ -44,7 +44,7 @@ def test_udp_needs_no_root(home: Path) -> None:
         assert 0 < row["lost"] < row["count"]
         assert Store().names() == []
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 @pytest.mark.usefixtures("registered")
@@ -66,4 +66,4 @@ def test_a_scenario_beside_commands_needs_none_either(home: Path) -> None:
         assert rows(folder)["n1"]["crashed"] == 1
         assert Store().names() == []
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

@@ -27,8 +27,8 @@ from testbed.kernel.children import in_child
 from testbed.kernel.tpacket import BLOCK, Ring
 from tests.live import node_sockets
 from tests.live.machine_state import eventually
-from tests.live.traffic import relay_pid, report
-from tests.sim.scapy_captures import captured
+from tests.live.traffic import relay_pid, relay_report
+from tests.sim.scapy_captures import read_capture
 
 _numbers = itertools.count(1)
 
@@ -41,10 +41,10 @@ COUNT = 150
 def talk(cluster: RunningCluster, count: int = COUNT) -> None:
     """So many frames from n1 to n2 and as many back, no two alike; no matter what becomes of them."""
     a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
-    with node_sockets.nics(cluster) as nics:
+    with node_sockets.nic_sockets(cluster) as nics:
         for _ in range(count):
-            nics["n1"].send(node_sockets.frame(b, a, next(_numbers)))
-            nics["n2"].send(node_sockets.frame(a, b, next(_numbers)))
+            nics["n1"].send(node_sockets.numbered_frame(b, a, next(_numbers)))
+            nics["n2"].send(node_sockets.numbered_frame(a, b, next(_numbers)))
 
 
 def counters(cluster: RunningCluster) -> list[dict[str, int]]:
@@ -52,7 +52,7 @@ def counters(cluster: RunningCluster) -> list[dict[str, int]]:
     found: list[dict[str, int]] = []
 
     def settled() -> bool:
-        ((_, said),) = report(cluster)["links"].items()
+        ((_, said),) = relay_report(cluster)["links"].items()
         both = [said[direction] for direction in ("forward", "backward")]
         found[:] = [one["counters"] for one in both]
         return not any(one["held"] for one in both)
@@ -63,7 +63,7 @@ def counters(cluster: RunningCluster) -> list[dict[str, int]]:
 
 def crossing(path: Path, ends: tuple[str, str]) -> None:
     """What enters at one end and is not said to be dropped leaves at the other, and nothing else does."""
-    found = captured(path)
+    found = read_capture(path)
     senders: dict[bytes, str] = {}
     for name, _, frame, _ in found:
         senders.setdefault(frame[6:12], name)  # a frame is first seen where its sender is
@@ -84,7 +84,7 @@ def test_every_frame_that_the_relay_loses_says_so_and_no_other(tmp_path: Path) -
     assert lost > COUNT // 3
     assert capture.result.complete
     assert capture.result.met == {"loss": lost}
-    found = captured(path)
+    found = read_capture(path)
     assert sum(met.startswith("dropped by loss, frame ") for *_, met in found) == lost
     assert len(found) == sum(one["offered"] + one["delivered"] for one in counted)
     assert [when for _, when, *_ in found] == sorted(when for _, when, *_ in found)
@@ -139,7 +139,7 @@ def test_duplicates_corruption_and_rules_are_told_where_the_frame_enters(tmp_pat
         talk(cluster)
         counted = counters(cluster)
     assert capture.result.complete
-    words = [met for *_, met in captured(path) if met]
+    words = [met for *_, met in read_capture(path) if met]
     for cause, counter, start in (
         ("duplicate", "duplicated", "duplicated by duplicate"),
         ("corrupt", "corrupted", "1 bit flipped by corrupt"),
@@ -174,7 +174,7 @@ def test_unimpaired_and_direct_links_show_each_frame_once_at_each_place(tmp_path
         with description.up() as cluster:
             with cluster.capture("n1", path) as capture:
                 talk(cluster, 10)
-            found = Counter((name, frame) for name, _, frame, _ in captured(path) if frame[12:14] == b"\x88\xb5")
+            found = Counter((name, frame) for name, _, frame, _ in read_capture(path) if frame[12:14] == b"\x88\xb5")
         assert {name for name, _ in found} == places
         assert len(found) == 20 * len(places)
         assert set(found.values()) == {1}
@@ -191,7 +191,7 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
                 cluster.inject(trunk.name, **impairments)
             with cluster.capture(trunk.name, tmp_path / "x.pcapng") as capture:
                 talk(cluster, 10)
-            found = Counter((n, f) for n, _, f, _ in captured(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
+            found = Counter((n, f) for n, _, f, _ in read_capture(tmp_path / "x.pcapng") if f[12:14] == b"\x88\xb5")
             assert {name for name, _ in found} == there
             assert set(found.values()) == {1}
             assert len(found) == 40
@@ -199,15 +199,15 @@ def test_a_cable_between_two_switches_is_heard_at_both_impaired_or_not(tmp_path:
 
 
 def test_a_relay_that_is_killed_meanwhile_tells_of_its_fates_when_it_is_there_again(tmp_path: Path) -> None:
-    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
         with cluster.capture("n1", tmp_path / "x.pcapng") as capture:
             first = relay_pid(cluster)
             os.kill(first, signal.SIGKILL)
             eventually(lambda: _another(cluster, first), "another relay is there")
             for number in range(200):
-                nics["n1"].send(node_sockets.frame(b, a, number))
-        ((_, said),) = report(cluster)["links"].items()
+                nics["n1"].send(node_sockets.numbered_frame(b, a, number))
+        ((_, said),) = relay_report(cluster)["links"].items()
         assert said["forward"]["counters"]["offered"] == 200
         assert capture.result.met == {"loss": said["forward"]["counters"]["loss"]}
 
@@ -218,7 +218,7 @@ def _another(cluster: RunningCluster, first: int) -> bool:
 
 
 def test_frames_that_find_no_room_are_counted() -> None:
-    with Cluster.back_to_back().up() as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.back_to_back().up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         node = cluster["n2"]
         ring = Ring(node.namespace, "eth0", 2 * BLOCK)
         try:
@@ -237,14 +237,14 @@ def test_frames_that_find_no_room_are_counted() -> None:
 
 
 def test_a_watch_that_was_killed_leaves_nothing_and_the_relay_forgets_it(tmp_path: Path) -> None:
-    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.back_to_back(loss="50%", delay="1ms").up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         directory = Store().directory(cluster.name)
         with command("capture", "n1", "-w", str(tmp_path / "x.pcapng"), "--name", cluster.name) as process:
             eventually(lambda: _descriptors(cluster, "watch.") == 1, "it watches")
             process.kill()
         eventually(lambda: _descriptors(cluster, "watch.") == 0, "the relay has let go")
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
-        nics["n1"].send(node_sockets.frame(b, a, 1))
+        nics["n1"].send(node_sockets.numbered_frame(b, a, 1))
         with cluster.capture("n1", tmp_path / "y.pcapng"):
             assert len(list(directory.glob("watch.*"))) == 1
         assert not list(directory.glob("watch.*"))
@@ -256,7 +256,7 @@ def _descriptors(cluster: RunningCluster, name: str) -> int:
 
 
 def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_path: Path) -> None:
-    with Cluster.back_to_back().up() as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.back_to_back().up() as cluster, node_sockets.nic_sockets(cluster) as nics:
 
         def inside() -> tuple[str, int]:
             syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -273,7 +273,7 @@ def test_a_full_disk_ends_the_capture_with_a_sentence_and_a_readable_file(tmp_pa
                         time.sleep(0.2)  # so that not all of them are written at once
             except OSError as error:
                 said = str(error)
-            return said, len(captured(path))
+            return said, len(read_capture(path))
 
         said, count = in_child(inside)
     assert "No space left on device" in said
@@ -314,7 +314,7 @@ def test_the_command_ends_on_ctrl_c_with_a_file_that_tcpdump_reads(tmp_path: Pat
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0
-    found = captured(path)
+    found = read_capture(path)
     assert f"{len(found)} frames in" in said
     assert f"met: {sum(bool(met) for *_, met in found)} loss" in said
     read = subprocess.run(["tcpdump", "-nn", "-r", path], capture_output=True, text=True, check=True)
@@ -359,7 +359,7 @@ def test_as_json_beside_a_file_the_sum_alone_is_printed(tmp_path: Path) -> None:
     document = json.loads(printed)
     jsonschema.validate(document, schema_of("capture"))
     assert document["whole"]
-    assert len(captured(path)) == sum(document["frames"].values())
+    assert len(read_capture(path)) == sum(document["frames"].values())
     assert refused.returncode == 2
     assert "standard output is the capture" in said
 

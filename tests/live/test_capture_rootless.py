@@ -13,8 +13,8 @@ from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
 from testbed.kernel import userns
 from tests.live import node_sockets
-from tests.live.ordinary_user import as_user, finish
-from tests.sim.scapy_captures import captured
+from tests.live.ordinary_user import as_user, wait_for_success
+from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -36,10 +36,10 @@ def test_an_ordinary_user_captures_what_is_lost(home: Path, lasting: bool) -> No
             assert capture.result.met == {"loss": lost}
             assert lost > 20
             assert capture.result.complete
-            assert sum(bool(met) for *_, met in captured(home / "x.pcapng")) == lost
+            assert sum(bool(met) for *_, met in read_capture(home / "x.pcapng")) == lost
         (home / "x.pcapng").unlink()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def _talk(cluster: RunningCluster) -> None:
@@ -48,9 +48,9 @@ def _talk(cluster: RunningCluster) -> None:
 
     def inside() -> None:
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
-        with node_sockets.nics(cluster) as nics:
+        with node_sockets.nic_sockets(cluster) as nics:
             for number in range(100):
-                nics["n1"].send(node_sockets.frame(b, a, number))
-                nics["n2"].send(node_sockets.frame(a, b, number))
+                nics["n1"].send(node_sockets.numbered_frame(b, a, number))
+                nics["n2"].send(node_sockets.numbered_frame(a, b, number))
 
     userns.call_inside(keeper.pid, inside)

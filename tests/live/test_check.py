@@ -196,13 +196,13 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
         wire = cluster.state.namespaces[namespace_names.WIRE]
 
         def seen() -> tuple[object, ...]:
-            tables = [iproute2.tell(wire, "bridge", "fdb", "show")]
+            tables = [iproute2.query(wire, "bridge", "fdb", "show")]
             drops = []
             for node in cluster:
-                tables.append(iproute2.tell(node.namespace, "ip", "neigh"))
-                (nic,) = iproute2.tell(node.namespace, "ip", "-s", "link", "show", node.layout.nics[0].name)
+                tables.append(iproute2.query(node.namespace, "ip", "neigh"))
+                (nic,) = iproute2.query(node.namespace, "ip", "-s", "link", "show", node.layout.nics[0].name)
                 drops.append(nic["stats64"]["rx"]["dropped"])
-            other = iproute2.tell(
+            other = iproute2.query(
                 cluster["n2"].namespace, "ip", "-s", "link", "show", cluster["n2"].layout.nics[0].name
             )
             return tables, drops, other[0]["stats64"]["rx"]["packets"]
@@ -302,7 +302,7 @@ def stop_under_load(relay: int, wire: str, device: str) -> None:
     """Stop the relay once probes come in on a free end, until a hundred more have come that all wait for 200 ms."""
 
     def came() -> int:
-        (found,) = iproute2.tell(wire, "ip", "-s", "link", "show", device)
+        (found,) = iproute2.query(wire, "ip", "-s", "link", "show", device)
         count: int = found["stats64"]["rx"]["packets"]
         return count
 

@@ -18,7 +18,7 @@ from testbed.cluster.services import relay_client
 from testbed.controller.cluster_check import baseline, check, verdict
 from testbed.controller.verdict.verdicts import Grade
 from testbed.spec.resolver import resolve
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -53,4 +53,4 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
         assert verdict("star", before).grade is Grade.INVALID
         removal.down(store, "star")
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

@@ -132,7 +132,7 @@ def test_gc_only_reports_what_belongs_to_another(part: str, machine: Machine) ->
     """Whether the owner lives cannot be told from here, as long as processes live in the nodes."""
     cluster = made_by_another_process()
     rewrite(phase="building", owner=with_another(part))
-    processes = runaway_programs.start(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
+    processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
     inhabited = Machine()
     expected = f"it was made in another {part} and processes live in it"
     assert gc() == [Finding(f"cluster {NAME}", False, expected)]
@@ -150,7 +150,7 @@ def test_gc_only_reports_an_inhabited_namespace_of_another_boot_that_has_no_stat
     alias = namespaces.alias_of(cluster["n1"].namespace)
     elsewhere = alias.replace(str(state().owner), with_another("boot"))
     cluster["n1"].run(["ip", "link", "set", "lo", "alias", elsewhere])
-    processes = runaway_programs.start(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
+    processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
     (Store().directory(NAME) / "state.json").unlink()
     (Store().directory(NAME) / "hosts").unlink()
     Store().directory(NAME).rmdir()
@@ -173,7 +173,7 @@ def test_gc_only_reports_an_inhabited_namespace_of_another_boot_that_has_no_stat
 @pytest.mark.parametrize("phase", ["building", "removing"])
 def test_gc_removes_a_cluster_whose_owner_died_half_way(phase: str, machine: Machine) -> None:
     cluster = made_by_another_process()
-    processes = runaway_programs.start(cluster["n1"], runaway_programs.DOUBLE_FORKED)
+    processes = runaway_programs.start_program(cluster["n1"], runaway_programs.DOUBLE_FORKED)
     rewrite(phase=phase)
     assert gc() == [Finding(f"cluster {NAME}", True, f"its owner, process {cluster.state.owner.pid}, has ended")]
     assert runaway_programs.have_ended(processes)
@@ -196,7 +196,7 @@ def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(conte
         (Store().directory(NAME) / "state.json").write_text(content)
         with pytest.raises(UnreadableStateError, match=r"state\.json cannot be understood"):
             up()
-        processes = runaway_programs.start(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
+        processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
         mend()
         assert runaway_programs.have_ended(processes)
         machine.assert_unchanged()
@@ -207,7 +207,7 @@ def test_gc_removes_what_is_left_of_a_held_cluster_whose_keeper_died_too(machine
 
     def held(report: Callable[[object], None]) -> None:
         cluster = Cluster.star(2).up(NAME)
-        runaway_programs.start(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
+        runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
         report(cluster.state.keeper)
         signal.pause()
 

@@ -23,7 +23,16 @@ from testbed.kernel.namespaces import open_path
 from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve
-from tests.live.iproute2 import Inside, forwarding, inside, ping, ports, redirections, tell, wire_path
+from tests.live.iproute2 import (
+    NamespaceContents,
+    namespace_contents,
+    ping,
+    ports,
+    query,
+    redirections,
+    static_forwarding,
+    wire_path,
+)
 from tests.live.machine_state import Machine
 from tests.unit.spec.cluster_strategies import descriptions, edits
 
@@ -49,11 +58,11 @@ def take_down() -> None:
         RunningCluster.attach(NAME).down()
 
 
-def look(outcome: Outcome) -> dict[str, Inside]:
-    return {key: inside(path) for key, path in outcome.state.namespaces.items()}
+def look(outcome: Outcome) -> dict[str, NamespaceContents]:
+    return {key: namespace_contents(path) for key, path in outcome.state.namespaces.items()}
 
 
-def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, Inside]:
+def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, NamespaceContents]:
     """The kernel has the layout, no more and no less; returns what it has."""
     found = look(outcome)
     assert found.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
@@ -74,7 +83,7 @@ def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, Inside]:
     return found
 
 
-def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, Inside]) -> None:
+def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, NamespaceContents]) -> None:
     wiring = Wiring(layout)
     wire = wire_path(outcome.state)
     links = found[namespace_names.WIRE].links
@@ -82,7 +91,7 @@ def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, Inside]) 
     assert links.keys() == switches.keys() | {device for _, device in wiring.wire_devices}
     for device in switches:
         assert (links[device].kind, links[device].up) == ("bridge", True)
-        (bridge,) = tell(wire, "ip", "-d", "link", "show", device)
+        (bridge,) = query(wire, "ip", "-d", "link", "show", device)
         settings = bridge["linkinfo"]["info_data"]
         assert (settings["stp_state"], settings["mcast_snooping"]) == (0, 0)
     for cable in wiring.cables:
@@ -105,7 +114,7 @@ def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, Inside]) 
         for switch in layout.switches
         for mac, number in switch.forwarding.items()
     }
-    assert forwarding(wire) == entries
+    assert static_forwarding(wire) == entries
     for _, (_, one), (_, other) in wiring.joins:
         assert links[one].master == links[other].master == ""
         assert redirections(wire, one) == [other]
@@ -246,13 +255,13 @@ def test_what_users_added_to_a_node_survives(ended: None) -> None:  # noqa: ARG0
     by_hand(outcome, "n1", "ip", "link", "add", "link", "eth0", "name", "mac0", "type", "macvlan")
     by_hand(outcome, "n1", "ip", "route", "add", "10.99.0.0/16", "via", "10.0.0.2")
     by_hand(outcome, "n1", "ip", "route", "add", "10.98.0.0/16", "via", "10.0.0.2", "proto", "static", "table", "77")
-    before = tell(outcome.state.namespaces["n1"], "ip", "address")
+    before = query(outcome.state.namespaces["n1"], "ip", "address")
     assert up(Description.star(2)).operations == ()
     up(Description.star(3))
     up(Description.star(2))
-    after = tell(outcome.state.namespaces["n1"], "ip", "address")
+    after = query(outcome.state.namespaces["n1"], "ip", "address")
     assert after == before
-    routes = {entry["dst"] for entry in tell(outcome.state.namespaces["n1"], "ip", "route", "show", "table", "all")}
+    routes = {entry["dst"] for entry in query(outcome.state.namespaces["n1"], "ip", "route", "show", "table", "all")}
     assert {"10.99.0.0/16", "10.98.0.0/16"} <= routes
 
 
@@ -305,7 +314,7 @@ class TestRepair:
         repaired = up(damaged)
         assert repaired.operations != ()
         if "name other" in command:  # it is nobody's now; the next test would not find the layout's NICs only
-            assert "other" not in inside(repaired.state.namespaces["n1"]).links
+            assert "other" not in namespace_contents(repaired.state.namespaces["n1"]).links
         assert_equal(repaired, resolve(damaged))
         assert up(damaged).operations == ()
         cluster = RunningCluster.attach(NAME)

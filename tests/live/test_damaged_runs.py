@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.live.file_damage import run_command, spoil
+from tests.live.file_damage import damage_file, run_command
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 SEEDS = range(500 if LONG else 2)
@@ -83,7 +83,7 @@ def test_whatever_is_damaged_no_command_ends_with_a_traceback(sound: Path, tmp_p
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         run = Path(shutil.copytree(sound, tmp_path / "run"))
         file = random.choice(sorted(one for one in run.rglob("*") if one.is_file()))
-        way = spoil(file, random)
+        way = damage_file(file, random)
         for command in COMMANDS:
             said = run_command(*(part.format(run) for part in command))
             assert said.is_sentence, (seed, file.name, way, command, said)

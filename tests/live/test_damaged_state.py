@@ -166,7 +166,7 @@ def test_whatever_is_damaged_no_command_ends_with_a_traceback() -> None:
         assert run_command("inject", "--name", DAMAGED, "n1", "--delay", "1ms").code == 0
         names = [one for one in ("state.json", "relay.json", "events.jsonl", "report.0") if file(one).exists()]
         name = random.choice(names)
-        way = file_damage.spoil(file(name), random)
+        way = file_damage.damage_file(file(name), random)
         for arguments in (
             ("status",),
             ("status", "--json"),

@@ -28,8 +28,8 @@ from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live.iproute2 import ping
 from tests.live.machine_state import eventually
-from tests.live.ordinary_user import as_user, finish
-from tests.live.traffic import relay_pid, supervisor_of, told
+from tests.live.ordinary_user import as_user, wait_for_success
+from tests.live.traffic import events_of, relay_pid, supervisor_of
 from tests.requirements import ordinary_users_python
 
 __all__ = [
@@ -79,7 +79,7 @@ def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_say
         relay, supervisor = processes.identity(relay_pid(cluster)), supervisor_of(cluster)
         pid = killed_keeper(cluster)
         eventually(lambda: not relay.alive and not supervisor.alive, "what served the cluster ends with it")
-        assert [one["pid"] for one in told(cluster, "namespace holder died")] == [pid]
+        assert [one["pid"] for one in events_of(cluster, "namespace holder died")] == [pid]
         assert_says(pid, lambda: status(cluster.state))
         assert_says(pid, lambda: cluster["n1"].run(["true"]))
         assert_says(pid, lambda: cluster.inject("n1", loss="1%"))
@@ -93,7 +93,7 @@ def test_the_death_of_the_holder_is_the_end_of_the_cluster_and_every_command_say
             removal.down(Store(), NAME)
         assert not Store().root.exists()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_run_ends_at_once_with_the_holder_and_is_invalid(home: Path) -> None:
         removal.down(Store(), NAME)
         subprocess.run(["rm", "-r", str(begun)], check=True)
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 @pytest.mark.requires("user-python")
@@ -125,16 +125,16 @@ def test_an_ordinary_users_relay_outlives_its_supervisor_and_starts_another_one(
         cluster = up()
         relay, first = relay_pid(cluster), supervisor_of(cluster)
         os.kill(first.pid, signal.SIGKILL)
-        eventually(lambda: len(told(cluster, "supervisor restarted")) == 1, "there is another one")
+        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
         ping(cluster, "n1", "n2")
         assert relay_pid(cluster) == relay
         os.kill(relay, signal.SIGKILL)
-        eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
         ping(cluster, "n1", "n2")
         removal.down(Store(), NAME)
         assert not Store().root.exists()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_where_no_supervisor_can_be_started_the_relay_carries_on_and_says_why(
@@ -145,8 +145,8 @@ def test_where_no_supervisor_can_be_started_the_relay_carries_on_and_says_why(
     def story() -> None:
         cluster = up()
         os.kill(supervisor_of(cluster).pid, signal.SIGKILL)
-        eventually(lambda: len(told(cluster, "supervisor not restarted")) == 1, "it says why")
-        assert "No such file" in told(cluster, "supervisor not restarted")[0]["reason"]
+        eventually(lambda: len(events_of(cluster, "supervisor not restarted")) == 1, "it says why")
+        assert "No such file" in events_of(cluster, "supervisor not restarted")[0]["reason"]
         ping(cluster, "n1", "n2")
         (gone,) = status(cluster.state).missing
         assert "its supervisor is GONE" in gone
@@ -154,4 +154,4 @@ def test_where_no_supervisor_can_be_started_the_relay_carries_on_and_says_why(
         assert status(cluster.state).missing == ()
         removal.down(Store(), NAME)
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

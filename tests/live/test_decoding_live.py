@@ -17,7 +17,7 @@ from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
-from tests.sim.scapy_captures import captured
+from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -53,7 +53,7 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
             with cluster.capture("n1", path) as capture, agents(cluster, plug(), codec.ETHERTYPE, programs) as run:
                 run.wait(PATIENCE)
             nics = {node.layout.nics[0].mac: f"{node.name}:eth0" for node in cluster}
-        there = captured(path)
+        there = read_capture(path)
         assert follower.stdout is not None
         followed = [follower.stdout.readline() for _ in there]
         follower.send_signal(signal.SIGINT)

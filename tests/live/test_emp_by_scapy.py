@@ -16,7 +16,7 @@ from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
-from tests.live.node_sockets import opened, received
+from tests.live.node_sockets import open_socket, received
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -52,7 +52,7 @@ def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes
     then acknowledgements, which leave before or behind a program's answer, by how quick that is."""
     with ExitStack() as stack:
         ears = {
-            node.name: stack.enter_context(opened(node.namespace, node.layout.nics[0].name, codec.ETHERTYPE))
+            node.name: stack.enter_context(open_socket(node.namespace, node.layout.nics[0].name, codec.ETHERTYPE))
             for node in cluster
         }
         programs = {node.name: talk for node in cluster}

@@ -17,7 +17,7 @@ from protocols.emp.codec import ETHERTYPE, FRAME_SIZE, MESSAGE_SIZE, TYPE_ACK, T
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Here
-from tests.live.node_sockets import mac, opened, received, wait_until_readable
+from tests.live.node_sockets import mac, open_socket, received, wait_until_readable
 from tests.unit.protocols.emp_dialogue import DROPPED, TAKEN
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -160,7 +160,7 @@ def test_spoilt_copies_of_its_own_frames_at_full_rate_stop_nobody(
 
     with Cluster.star(2).up() as cluster:
         one, other = (
-            opened(cluster[name].namespace, cluster[name].layout.nics[0].name, ETHERTYPE) for name in ("n1", "n2")
+            open_socket(cluster[name].namespace, cluster[name].layout.nics[0].name, ETHERTYPE) for name in ("n1", "n2")
         )
         with one as at_one, other as at_other, agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong}) as run:
             chance = random.Random(1)

@@ -39,7 +39,7 @@ def cluster(request: pytest.FixtureRequest, machine: Machine) -> RunningCluster:
     ],
 )
 def test_down_ends_a_program_that(cluster: RunningCluster, program: str) -> None:
-    processes = runaway_programs.start(cluster["n1"], program)
+    processes = runaway_programs.start_program(cluster["n1"], program)
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
 
@@ -48,7 +48,7 @@ def test_down_ends_a_program_that_holds_files_of_the_state_and_names_open(machin
     cluster = Cluster.star(2).up("ending", keep=True)
     directory = Store().directory("ending")
     held = [directory / "state.json", directory / "hosts", namespaces.NAMES / "ending.n1", namespaces.NAMES / "ending"]
-    processes = runaway_programs.start(cluster["n2"], runaway_programs.HOLDS_FILES, *map(str, held))
+    processes = runaway_programs.start_program(cluster["n2"], runaway_programs.HOLDS_FILES, *map(str, held))
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
     machine.assert_unchanged()
@@ -70,7 +70,7 @@ def test_a_program_outside_that_holds_a_node_open_hinders_nothing(machine: Machi
     ],
 )
 def test_down_ends_a_program_while_it(cluster: RunningCluster, program: str) -> None:
-    processes = runaway_programs.start(cluster["n1"], program)
+    processes = runaway_programs.start_program(cluster["n1"], program)
     cluster.down(GRACE)
     assert runaway_programs.have_ended(processes)
 

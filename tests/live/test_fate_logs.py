@@ -12,7 +12,7 @@ from testbed.errors import NotFoundError
 from testbed.runtime.logs import read_log
 from tests.live import node_sockets
 from tests.live.machine_state import eventually
-from tests.live.traffic import RECEIVE_BYTES, report
+from tests.live.traffic import RECEIVE_BYTES, relay_report
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -21,17 +21,17 @@ COUNT = 300
 
 def arrived(cluster: RunningCluster) -> list[int]:
     """The numbers of the frames from n1 that arrive at n2, in order."""
-    with node_sockets.nics(cluster) as nics:
+    with node_sockets.nic_sockets(cluster) as nics:
         nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE: all of them may have to wait
         for number in range(COUNT):
             nics["n1"].send(
-                node_sockets.frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
+                node_sockets.numbered_frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
             )
         got: list[int] = []
 
         def all_came() -> bool:
-            ((_, said),) = report(cluster)["links"].items()
-            got.extend(node_sockets.numbers(node_sockets.received(nics["n2"])))
+            ((_, said),) = relay_report(cluster)["links"].items()
+            got.extend(node_sockets.frame_numbers(node_sockets.received(nics["n2"])))
             counted = said["forward"]["counters"]
             return counted["offered"] == COUNT and counted["delivered"] == len(got)
 

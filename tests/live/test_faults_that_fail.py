@@ -22,7 +22,7 @@ from testbed.kernel import namespaces
 from testbed.spec.resolver import resolve
 from tests.live.iproute2 import ping
 from tests.live.machine_state import eventually
-from tests.live.traffic import carried, relay_pid, report, supervisor_of, told
+from tests.live.traffic import events_of, relay_pid, relay_report, relayed_links, supervisor_of
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -128,8 +128,8 @@ def test_an_injection_is_in_force_although_the_relay_has_just_been_killed(star: 
         os.kill(relay_pid(star), signal.SIGKILL)
         star.inject("n1", delay=f"{number + 2}ms")
         name = star.state.layout.links[0].name
-        assert carried(star)[name].forward.impairment.delay == (number + 2) * 10**6
-        assert name in report(star)["links"]
+        assert relayed_links(star)[name].forward.impairment.delay == (number + 2) * 10**6
+        assert name in relay_report(star)["links"]
 
 
 def test_frames_that_were_carried_are_not_told_as_lost_when_the_relay_dies(star: RunningCluster) -> None:
@@ -137,11 +137,11 @@ def test_frames_that_were_carried_are_not_told_as_lost_when_the_relay_dies(star:
     with star.load_link(["n2"], "n1", "20mbit"):
         eventually(lambda: offered(star) > 500, "the load's frames are carried")
     os.kill(relay_pid(star), signal.SIGKILL)
-    eventually(lambda: bool(told(star, "relay restarted")), "the relay is back")
-    (restarted,) = told(star, "relay restarted")
+    eventually(lambda: bool(events_of(star, "relay restarted")), "the relay is back")
+    (restarted,) = events_of(star, "relay restarted")
     assert restarted["lost"] < 20  # neighbours that are asked for, at most
 
 
 def offered(cluster: RunningCluster) -> int:
-    links = report(cluster)["links"].values()
+    links = relay_report(cluster)["links"].values()
     return sum(direction["counters"]["offered"] for link in links for direction in link.values())

@@ -25,9 +25,9 @@ from testbed.spec.layout import Asked, Impairment
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
-from tests.live.iproute2 import forwarding, inside, ping, ports, redirections, tell, wire_path
+from tests.live.iproute2 import namespace_contents, ping, ports, query, redirections, static_forwarding, wire_path
 from tests.live.machine_state import eventually, snapshot
-from tests.live.traffic import between, carried, dump, report, told
+from tests.live.traffic import all_events, between, events_of, relay_report, relayed_links
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -58,21 +58,23 @@ def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does
 ) -> None:
     """Ten times, without a pause; what arrives is exactly what was sent while nothing was injected."""
     made = Cluster.back_to_back() if shape == "back-to-back" else Cluster.star(3)
-    with made.up(datapath=datapath) as cluster, node_sockets.nics(cluster) as nics:
+    with made.up(datapath=datapath) as cluster, node_sockets.nic_sockets(cluster) as nics:
         macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")
-        nics["n2"].send(node_sockets.frame(node_sockets.BROADCAST, macs[0], 0))  # the switch learns where n2 is
+        nics["n2"].send(
+            node_sockets.numbered_frame(node_sockets.BROADCAST, macs[0], 0)
+        )  # the switch learns where n2 is
         expected: list[int] = []
         for turn in range(10):
             with cluster.inject("n1", loss=1.0):
                 for number in range(20):
-                    nics["n1"].send(node_sockets.frame(*macs, 1000 * turn + number))
+                    nics["n1"].send(node_sockets.numbered_frame(*macs, 1000 * turn + number))
             for number in range(500, 520):
-                nics["n1"].send(node_sockets.frame(*macs, 1000 * turn + number))
+                nics["n1"].send(node_sockets.numbered_frame(*macs, 1000 * turn + number))
                 expected.append(1000 * turn + number)
         got: list[int] = []
 
         def all_there() -> bool:
-            got.extend(node_sockets.numbers(node_sockets.received(nics["n2"])))
+            got.extend(node_sockets.frame_numbers(node_sockets.received(nics["n2"])))
             return expected[-1] in got
 
         eventually(all_there, "the last frame arrives")
@@ -80,16 +82,16 @@ def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does
 
 
 def test_the_first_frame_that_a_rule_sees_is_the_first_after_the_call(pair: RunningCluster) -> None:
-    with node_sockets.nics(pair) as nics:
+    with node_sockets.nic_sockets(pair) as nics:
         macs = node_sockets.mac(pair, "n2"), node_sockets.mac(pair, "n1")
         for turn in range(5):
             with pair.inject("n1--n2", rules=["drop eth.type == 0x88b5 and nth(1)"]):
                 for number in range(10):
-                    nics["n1"].send(node_sockets.frame(*macs, 100 * turn + number))
+                    nics["n1"].send(node_sockets.numbered_frame(*macs, 100 * turn + number))
                 got: list[int] = []
 
                 def all_there(turn: int = turn, got: list[int] = got) -> bool:
-                    got.extend(node_sockets.numbers(node_sockets.received(nics["n2"])))
+                    got.extend(node_sockets.frame_numbers(node_sockets.received(nics["n2"])))
                     return 100 * turn + 9 in got
 
                 eventually(all_there, "the last frame arrives")
@@ -115,7 +117,7 @@ def up(description: Description, datapath: Asked = "relay") -> RunningCluster:
 
 
 def both(cluster: RunningCluster, link: str = "n1:eth0--s1:1") -> tuple[Impairment, Impairment]:
-    found = carried(cluster)[link]
+    found = relayed_links(cluster)[link]
     return found.forward.impairment, found.backward.impairment
 
 
@@ -132,7 +134,7 @@ def test_only_what_is_named_is_set_and_in_both_directions() -> None:
         with cluster.inject("n1", loss=0, direction="s1-n1"):
             assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1), Impairment(delay=2 * MS))
         assert both(cluster) == (Impairment(delay=2 * MS, loss=0.1),) * 2
-        assert carried(cluster).keys() == {"n1:eth0--s1:1"}
+        assert relayed_links(cluster).keys() == {"n1:eth0--s1:1"}
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -157,7 +159,7 @@ def test_injections_that_overlap_are_lifted_in_any_order(pair: RunningCluster, o
         assert both(pair, link) == (Impairment(**keys),) * 2
         faults[lifted].lift()
         left.remove(lifted)
-    assert carried(pair) == {}
+    assert relayed_links(pair) == {}
     assert pair.state.injected == ()
 
 
@@ -165,11 +167,11 @@ def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
     with Cluster.dumbbell(2, 2).up() as cluster:
         links = {link.name for link in cluster.state.layout.links}
         with cluster.inject("n1", delay="1ms"):
-            assert carried(cluster).keys() == {name for name in links if name.startswith("n1:")}
+            assert relayed_links(cluster).keys() == {name for name in links if name.startswith("n1:")}
         with cluster.inject("s1", delay="1ms"):
-            assert carried(cluster).keys() == {name for name in links if "s1:" in name}
+            assert relayed_links(cluster).keys() == {name for name in links if "s1:" in name}
         with cluster.inject("all", delay="1ms"):
-            assert carried(cluster).keys() == links
+            assert relayed_links(cluster).keys() == links
             ping(cluster, "n1", "n4")
 
 
@@ -179,10 +181,10 @@ def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
 def everything(cluster: RunningCluster) -> dict[str, object]:
     """What the kernel has of a cluster, as its usual tools tell it."""
     wire = wire_path(cluster.state)
-    found: dict[str, object] = {"ports": ports(wire), "forwarding": forwarding(wire)}
+    found: dict[str, object] = {"ports": ports(wire), "forwarding": static_forwarding(wire)}
     for key, path in cluster.state.namespaces.items():
-        found[f"{key} links"] = inside(path)
-        found[f"{key} qdiscs"] = tell(path, "tc", "qdisc", "show")
+        found[f"{key} links"] = namespace_contents(path)
+        found[f"{key} qdiscs"] = query(path, "tc", "qdisc", "show")
         if key != namespace_names.WIRE:
             found[f"{key} offloads"] = subprocess.run(
                 ["nsenter", f"--net={path}", "ip", "-d", "link", "show", "eth0"],
@@ -190,7 +192,7 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
                 text=True,
                 check=True,
             ).stdout
-    for device in inside(wire).links:
+    for device in namespace_contents(wire).links:
         found[f"{device} redirections"] = redirections(wire, device)
     return found
 
@@ -211,12 +213,12 @@ def test_what_is_healed_leaves_everything_as_it_was(datapath: Asked, shape: str)
 def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> None:
     """Not a frame of it is lost, nothing of its interfaces changes, and nothing stands on it."""
     with Cluster.star(4).up() as cluster, between(cluster, ("n2", "n3"), ("n3", "n2")) as traffic:
-        before = {node: inside(cluster[node].namespace) for node in ("n2", "n3")}
+        before = {node: namespace_contents(cluster[node].namespace) for node in ("n2", "n3")}
         for _ in range(3):
             with cluster.inject("n1", delay="1ms"), cluster.inject("n4", loss="3%"):
                 traffic.wait(50)
             traffic.wait(50)
-        assert {node: inside(cluster[node].namespace) for node in ("n2", "n3")} == before
+        assert {node: namespace_contents(cluster[node].namespace) for node in ("n2", "n3")} == before
         flows = traffic.stop()
         eventually(lambda: all(len(flow.arrived) >= flow.sent for flow in traffic.look()), "every frame arrives")
         for flow in flows:
@@ -241,7 +243,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
             """What has not come some frames after it was sent is lost."""
             nonlocal told_before
             traffic.wait(50)
-            told_lost = sum(event["lost"] for event in told(cluster, "replugged"))
+            told_lost = sum(event["lost"] for event in events_of(cluster, "replugged"))
             lost = 0
             for place, flow in enumerate(traffic.flows):
                 missing = flow.arrived[-1] - len(flow.arrived)
@@ -261,15 +263,15 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
             # What the relay has in hand when links come back from it is overtaken by what goes the short way.
             assert times <= (5 if datapath == "relay" else 0)
         if datapath == "relay":
-            assert told_before == 0, dump(cluster)
-        assert uncounted == [0] * 10, dump(cluster)
+            assert told_before == 0, all_events(cluster)
+        assert uncounted == [0] * 10, all_events(cluster)
 
 
 # Cuts, partitions, times
 
 
 def carrier(cluster: RunningCluster, node: str) -> bool:
-    (entry,) = tell(cluster[node].namespace, "ip", "link", "show", "eth0")
+    (entry,) = query(cluster[node].namespace, "ip", "link", "show", "eth0")
     return "LOWER_UP" in entry["flags"]
 
 
@@ -305,22 +307,22 @@ def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
 
 
 def test_a_partition_lets_nothing_pass_between_its_groups_and_everything_within() -> None:
-    with Cluster.star(5).up() as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.star(5).up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         with cluster.partition(["n1", "n2"], ["n3", "n4"]):
-            nics["n1"].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 1))
+            nics["n1"].send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 1))
             node_sockets.wait_until_readable(nics["n2"])
-            nics["n5"].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n5"), 2))
+            nics["n5"].send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n5"), 2))
             for node, expected in (("n2", [1, 2]), ("n3", [2]), ("n4", [2]), ("n1", [2])):
                 got: list[int] = []
                 while 2 not in got:
                     node_sockets.wait_until_readable(nics[node])
-                    got += node_sockets.numbers(node_sockets.received(nics[node]))
+                    got += node_sockets.frame_numbers(node_sockets.received(nics[node]))
                 assert got == expected, node
             ping(cluster, "n1", "n2")
             ping(cluster, "n3", "n4")
             ping(cluster, "n5", "n1")
         ping(cluster, "n1", "n3")
-        assert carried(cluster) == {}
+        assert relayed_links(cluster) == {}
 
 
 def test_what_is_injected_for_a_time_heals_itself(pair: RunningCluster) -> None:
@@ -329,8 +331,8 @@ def test_what_is_injected_for_a_time_heals_itself(pair: RunningCluster) -> None:
     pair.cut("all", seconds=0.3)
     stays = pair.inject("all", duplicate="10%")
     eventually(lambda: len(pair.state.injected) == 1, "two of three have healed")
-    eventually(lambda: len(told(pair, "heal")) == 2, "it is an event")
-    assert [event["number"] for event in told(pair, "heal")] == [1, 2]
+    eventually(lambda: len(events_of(pair, "heal")) == 2, "it is an event")
+    assert [event["number"] for event in events_of(pair, "heal")] == [1, 2]
     assert both(pair, "n1:eth0--n2:eth0") == (Impairment(duplicate=0.1),) * 2
     stays.lift()
     assert everything(pair) == before
@@ -350,9 +352,9 @@ def test_up_changes_what_is_declared_and_keeps_what_is_injected() -> None:
         fault.lift()
         assert both(cluster) == (Impairment(delay=3 * MS, loss=0.01),) * 2
         up(declared())
-        assert carried(cluster).keys() == {"n2:eth0--s1:2"}
+        assert relayed_links(cluster).keys() == {"n2:eth0--s1:2"}
         stays.lift()
-        assert carried(cluster) == {}
+        assert relayed_links(cluster) == {}
 
 
 def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
@@ -361,12 +363,12 @@ def test_state_and_events_say_what_is_in_force(pair: RunningCluster) -> None:
     assert (injection.what, injection.keys) == ("delay 1ms on n1--n2 (n1-n2)", {"delay": MS})
     assert injection.places == (("n1:eth0--n2:eth0", "forward"),)
     assert pair.state.datapaths == {"n1:eth0--n2:eth0": "relay"}
-    (event,) = told(pair, "inject")
+    (event,) = events_of(pair, "inject")
     assert (event["number"], event["links"]) == (1, ["n1:eth0--n2:eth0"])
     assert event["took"] > 0
     fault.lift()
-    assert [event["number"] for event in told(pair, "heal")] == [1]
-    assert [(event["before"], event["after"]) for event in told(pair, "replugged")] == [
+    assert [event["number"] for event in events_of(pair, "heal")] == [1]
+    assert [(event["before"], event["after"]) for event in events_of(pair, "replugged")] == [
         ("direct", "relay"),
         ("relay", "direct"),
     ]
@@ -401,7 +403,7 @@ def test_what_makes_no_sense_is_refused_and_nothing_changes(
     assert said in str(caught.value)
     assert pair.state.injected == ()
     assert everything(pair) == before
-    assert told(pair, "inject") == []
+    assert events_of(pair, "inject") == []
 
 
 @pytest.mark.parametrize(
@@ -431,7 +433,7 @@ def test_a_contradiction_with_what_is_in_force_is_refused_and_that_stays(pair: R
 def test_a_rule_that_never_matched_is_named_in_the_end(pair: RunningCluster) -> None:
     with pair.inject("all", rules=["drop udp.dport == 7", "delay 1ms icmp or eth.type == 0x0806"]):
         ping(pair, "n1", "n2")
-        idle = report(pair)["idle_rules"]
+        idle = relay_report(pair)["idle_rules"]
     assert any("'drop udp.dport == 7' has never matched a frame" in sentence for sentence in idle)
     assert not any("delay 1ms" in sentence for sentence in idle)
 

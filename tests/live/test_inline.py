@@ -31,8 +31,8 @@ from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.attachment import HostDriver
 from testbed.spec.model import Defaults
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
-from tests.live.emp_exchange import SIZES, exchange
-from tests.live.node_sockets import opened
+from tests.live.emp_exchange import SIZES, exchange_messages
+from tests.live.node_sockets import open_socket
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -212,7 +212,7 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
 
     with Cluster.star(2).up() as cluster:
         with agents(cluster, plug, ETHERTYPE, {"n2": quiet}) as run:
-            with opened(cluster["n1"].namespace, cluster["n1"].layout.nics[0].name) as wire:
+            with open_socket(cluster["n1"].namespace, cluster["n1"].layout.nics[0].name) as wire:
                 for _ in range(100):
                     wire.send(b"\xff" * 6 + bytes(6) + b"\x88\xb5" + bytes(46))
             outcome = run.wait(PATIENCE)
@@ -238,7 +238,7 @@ def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
 def test_emp_carries_messages_of_many_frames_both_ways() -> None:
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), EMP, {"n1": exchange, "n2": exchange}) as run,
+        agents(cluster, emp.plug(), EMP, {"n1": exchange_messages, "n2": exchange_messages}) as run,
     ):
         outcome = run.wait(PATIENCE)
     assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}

@@ -230,10 +230,10 @@ def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even
 def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(machine: Machine) -> None:
     def held(report: Callable[[object], None]) -> None:
         with Cluster.star(5).up() as cluster:
-            runaway_programs.start(cluster["n1"], runaway_programs.DOUBLE_FORKED)
-            runaway_programs.start(cluster["n2"], runaway_programs.IGNORES_SIGTERM)
-            runaway_programs.start(cluster["n3"], runaway_programs.A_CHILD_WENT_ELSEWHERE)
-            runaway_programs.start(cluster["n4"], runaway_programs.WENT_ELSEWHERE)
+            runaway_programs.start_program(cluster["n1"], runaway_programs.DOUBLE_FORKED)
+            runaway_programs.start_program(cluster["n2"], runaway_programs.IGNORES_SIGTERM)
+            runaway_programs.start_program(cluster["n3"], runaway_programs.A_CHILD_WENT_ELSEWHERE)
+            runaway_programs.start_program(cluster["n4"], runaway_programs.WENT_ELSEWHERE)
             report("up")
             signal.pause()
 

@@ -12,7 +12,7 @@ from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
 from testbed.observe.recorded import FATES, recorded
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -48,7 +48,7 @@ def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
             )
         assert Store().names() == []
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 @pytest.mark.usefixtures("registered")
@@ -60,4 +60,4 @@ def test_commands_run(home: Path) -> None:
         assert [one.log.read_text() for one in result.commands] == ["0\n", "n2\n"]
         assert Store().names() == []
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

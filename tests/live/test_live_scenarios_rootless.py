@@ -11,7 +11,7 @@ import testbed
 from testbed import Cluster, Scenario
 from testbed.cluster.records.state import Store
 from testbed.spec.fault_models import Crash, Flap, Impair, Partition, Pause
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.test_live_scenarios import ends, sleep, talk
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(120)]
@@ -42,4 +42,4 @@ def test_faults_on_links_and_nodes_happen_without_root(home: Path) -> None:
         assert ends(folder) == {"fault[1]": {"processes": 1}}
         assert Store().names() == []
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

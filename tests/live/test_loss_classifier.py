@@ -29,7 +29,7 @@ from testbed.kernel.netlink import RequestError
 from testbed.spec.layout import Impairment
 from tests.live.forked_children import background
 from tests.live.machine_state import eventually
-from tests.live.node_sockets import EVERY_PROTOCOL, opened, received
+from tests.live.node_sockets import EVERY_PROTOCOL, open_socket, received
 from tests.unit.fates.wire_frames import A, B, C, arp, ethernet, ipv6, ports, tagged, tcp, udp
 
 pytestmark = [pytest.mark.requires("bpf"), pytest.mark.usefixtures("machine")]
@@ -113,7 +113,7 @@ def cable() -> Iterator[Cable]:
         for end in ends:
             end.route.execute([netlink_messages.set_up(NIC)])
         sender, receiver = (
-            stack.enter_context(opened(f"/proc/self/fd/{end.descriptor}", "eth0", EVERY_PROTOCOL)) for end in ends
+            stack.enter_context(open_socket(f"/proc/self/fd/{end.descriptor}", "eth0", EVERY_PROTOCOL)) for end in ends
         )
         receiver.setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
         sender.setblocking(True)

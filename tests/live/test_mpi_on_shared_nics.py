@@ -13,7 +13,7 @@ import testbed
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster, RunningCluster, share_nics
 from testbed.runtime.nodes.node_run import StuckError
-from tests.sim.mpi_script_files import ours, written
+from tests.sim.mpi_script_files import with_our_import, write_script
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -113,7 +113,7 @@ def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str)
         logs = []
         for nics in ("inline", "shared"):
             folder = tmp_path / nics
-            testbed.run(cluster, ours(name, tmp_path), nics=nics, check=True, output=folder)  # type: ignore[arg-type]
+            testbed.run(cluster, with_our_import(name, tmp_path), nics=nics, check=True, output=folder)  # type: ignore[arg-type]
             logs.append([(folder / "logs" / f"n{rank}.log").read_text().split() for rank in (1, 2)])
         inline, shared = logs
         if name == "pingpong.py":  # its table has times
@@ -124,7 +124,7 @@ def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str)
 @pytest.mark.alone
 def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> None:
     """Its ping-pong takes as long as in the simulation, up to what frames were late."""
-    star, script = Cluster.star(2, rate="1gbit", delay="200ns"), ours("pingpong.py", tmp_path)
+    star, script = Cluster.star(2, rate="1gbit", delay="200ns"), with_our_import("pingpong.py", tmp_path)
     tables = []
     for mode, dilate in (("sim", None), ("dilated", 200)):
         folder = tmp_path / mode
@@ -138,7 +138,7 @@ def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> N
 
 
 def test_a_script_that_waits_for_ever_is_told_with_its_line_on_shared_nics(tmp_path: Path) -> None:
-    script = written(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
+    script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with Cluster.star(2).up() as cluster, pytest.raises(StuckError) as raised:
         testbed.run(cluster, script, patience=2, nics="shared")
     sentences = raised.value.waiting["n1"]

@@ -12,7 +12,7 @@ import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from tests.live.testbed_command import testbed as command
-from tests.sim.mpi_script_files import ours, written
+from tests.sim.mpi_script_files import with_our_import, write_script
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -27,7 +27,7 @@ def star() -> Iterator[RunningCluster]:
 def test_a_pingpong_runs_with_one_changed_import_on_the_machines_clock(
     star: RunningCluster, tmp_path: Path, protocol: str
 ) -> None:
-    script, begun = ours("pingpong.py", tmp_path), time.monotonic()
+    script, begun = with_our_import("pingpong.py", tmp_path), time.monotonic()
     testbed.run(star, script, protocol=protocol, settings={"args": "30"}, output=tmp_path / "run")
     took = time.monotonic() - begun
     table = [line.split() for line in (tmp_path / "run" / "logs" / "n1.log").read_text().splitlines()]
@@ -39,7 +39,7 @@ def test_a_pingpong_runs_with_one_changed_import_on_the_machines_clock(
 
 @pytest.mark.parametrize("protocol", ["emp", "tcp"])
 def test_requests_probes_and_communicators_keep_every_promise(tmp_path: Path, protocol: str) -> None:
-    script, folder = ours("neighbours.py", tmp_path), tmp_path / "run"
+    script, folder = with_our_import("neighbours.py", tmp_path), tmp_path / "run"
     with Cluster.star(4).up() as cluster:
         result = testbed.run(cluster, script, protocol=protocol, check=True, output=folder)
     assert result.checks is not None
@@ -50,11 +50,11 @@ def test_requests_probes_and_communicators_keep_every_promise(tmp_path: Path, pr
 
 @pytest.mark.parametrize("protocol", ["emp", "tcp"])
 def test_datatypes_move_a_matrix_by_its_columns(star: RunningCluster, tmp_path: Path, protocol: str) -> None:
-    testbed.run(star, ours("columns.py", tmp_path), protocol=protocol)
+    testbed.run(star, with_our_import("columns.py", tmp_path), protocol=protocol)
 
 
 def test_a_synchronous_send_over_tcp_waits_for_its_receive(star: RunningCluster, tmp_path: Path) -> None:
-    script = written(
+    script = write_script(
         tmp_path,
         "if comm.rank == 0:",
         "    request = comm.Issend(b'x', 1, 1)",
@@ -76,7 +76,7 @@ def test_a_synchronous_send_over_tcp_waits_for_its_receive(star: RunningCluster,
 def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(
     star: RunningCluster, tmp_path: Path
 ) -> None:
-    script = written(tmp_path, "if comm.rank == 1:", "    1 / 0", "comm.recv(source=1)")
+    script = write_script(tmp_path, "if comm.rank == 1:", "    1 / 0", "comm.recv(source=1)")
     with pytest.raises(ProgramError, match="n2: ") as raised:
         testbed.run(star, script)
     assert 'script.py", line 4, in <module>' in str(raised.value)
@@ -86,7 +86,7 @@ def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(
 def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(
     star: RunningCluster, tmp_path: Path
 ) -> None:
-    script = written(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
+    script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)
     for rank in (0, 1):
@@ -97,13 +97,13 @@ def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_
 
 
 def test_a_script_that_computes_for_ever_is_told_with_the_line(star: RunningCluster, tmp_path: Path) -> None:
-    script = written(tmp_path, "comm.Barrier()", "own = comm.rank", "while own:", "    pass", "comm.Recv(None, 1)")
+    script = write_script(tmp_path, "comm.Barrier()", "own = comm.rank", "while own:", "    pass", "comm.Recv(None, 1)")
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, patience=2)
     assert any("the program runs, at" in one and "script.py:" in one for one in raised.value.waiting["n2"])
 
 
 def test_what_a_script_prints_is_shown_with_its_node(tmp_path: Path) -> None:
-    script = written(tmp_path, "print(f'rank {comm.rank} of {comm.size}')")
+    script = write_script(tmp_path, "print(f'rank {comm.rank} of {comm.size}')")
     shown = command("run", "star-4", script, "--mode", "sim", cwd=tmp_path).stdout
     assert shown.splitlines()[:4] == [f"n{rank + 1}: rank {rank} of 4" for rank in range(4)]

@@ -22,20 +22,30 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.dilation import slow_layout
 from testbed.spec.resolver import resolve
-from tests.live.crossbar_runs import PATIENCE, described, flood, is_lossless, one, ran, reported, send_some, take
-from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, deltas
+from tests.live.crossbar_runs import (
+    PATIENCE,
+    count_received,
+    crossbar_cluster,
+    flood,
+    is_lossless,
+    receive_in_order,
+    relay_report,
+    run_programs,
+    send_some,
+)
+from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, relative_route
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
-async def ping(endpoint: CourierEndpoint, _node: Here, peer: str, times: int) -> list[tuple[int, int]]:
+async def ping(endpoint: SourceRouteEndpoint, _node: Here, peer: str, times: int) -> list[tuple[int, int]]:
     for number in range(1, times + 1):
         endpoint.send(peer)
         await endpoint.frames(number)
     return endpoint.firmware.came
 
 
-async def pong(endpoint: CourierEndpoint, _node: Here, peer: str, times: int) -> None:
+async def pong(endpoint: SourceRouteEndpoint, _node: Here, peer: str, times: int) -> None:
     for number in range(1, times + 1):
         await endpoint.frames(number)
         endpoint.send(peer)
@@ -46,12 +56,12 @@ async def pong(endpoint: CourierEndpoint, _node: Here, peer: str, times: int) ->
 )
 def test_two_hosts_exchange_frames_along_their_routes(links: tuple[str, ...]) -> None:
     times = 50
-    with described(*links).up() as cluster:
+    with crossbar_cluster(*links).up() as cluster:
         programs: dict[str, Program] = {
             "n1": partial(ping, peer="n2", times=times),
             "n2": partial(pong, peer="n1", times=times),
         }
-        outcome = ran(cluster, programs)
+        outcome = run_programs(cluster, programs)
         assert outcome.results["n1"] == [(1, number) for number in range(1, times + 1)]
         assert is_lossless(cluster, outcome)
         seen = status(cluster.state).links
@@ -69,11 +79,11 @@ def test_a_frame_crosses_the_now_between_two_subclusters() -> None:
             first: partial(ping, peer=last, times=5),
             last: partial(pong, peer=first, times=5),
         }
-        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs) as run:
+        with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
             outcome = run.wait(PATIENCE)
         assert outcome.results[first] == [(len(layout.nodes) - 1, number) for number in range(1, 6)]
         assert is_lossless(cluster, outcome)
-        assert len(reported(cluster)["switches"]) == 40
+        assert len(relay_report(cluster)["switches"]) == 40
 
 
 @pytest.mark.parametrize(("rate", "size"), [("100mbit", 1000), (None, 6)], ids=["narrow output", "small at full speed"])
@@ -81,40 +91,40 @@ def test_four_senders_that_flood_one_output_lose_nothing_and_keep_their_order(ra
     """Each sends more in one go than any buffer on the way has room for: it waits in the NICs."""
     count = 4000
     links = [*(f"n{number} s1:{number}" for number in range(2, 6)), "n1 s1:1"]
-    with described(*links, **({"rate": rate} if rate else {})).up() as cluster:
+    with crossbar_cluster(*links, **({"rate": rate} if rate else {})).up() as cluster:
         programs: dict[str, Program] = {f"n{number}": partial(flood, count=count, size=size) for number in range(2, 6)}
-        outcome = ran(cluster, {**programs, "n1": partial(take, count=4 * count)})
+        outcome = run_programs(cluster, {**programs, "n1": partial(receive_in_order, count=4 * count)})
         assert outcome.results["n1"] == [True] * 4
         assert is_lossless(cluster, outcome)
-        stops = [link["forward"]["stops"] for name, link in reported(cluster)["links"].items() if "n1:" not in name]
+        stops = [link["forward"]["stops"] for name, link in relay_report(cluster)["links"].items() if "n1:" not in name]
         assert len(stops) == 4
         assert all(stops) or not rate, "at full speed it is the window that holds NICs back"
 
 
-async def astray(endpoint: CourierEndpoint, _node: Here) -> None:
-    endpoint.send_along(deltas(20))
-    endpoint.send_along(deltas(4), 2)
-    endpoint.send_along(deltas(1, 1, 1), 3)
+async def astray(endpoint: SourceRouteEndpoint, _node: Here) -> None:
+    endpoint.send_along(relative_route(20))
+    endpoint.send_along(relative_route(4), 2)
+    endpoint.send_along(relative_route(1, 1, 1), 3)
     endpoint.send_along(b"", 4)
     endpoint.send("n2")
 
 
 def test_routes_that_lead_nowhere_are_counted_at_the_switch_and_hold_nobody_up() -> None:
-    with described("n1 s1:1", "n2 s1:2").up() as cluster:
-        outcome = ran(cluster, {"n1": astray, "n2": partial(one, count=4)})
+    with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
+        outcome = run_programs(cluster, {"n1": astray, "n2": partial(count_received, count=4)})
         assert outcome.results["n2"] == [1, 3]  # with bytes of their routes left
-        counted = {cause: count for cause, count in reported(cluster)["switches"]["s1"].items() if count}
+        counted = {cause: count for cause, count in relay_report(cluster)["switches"]["s1"].items() if count}
         assert counted == {"no_port": 1, "no_cable": 2, "route_used_up": 4}
 
 
 def test_what_is_corrupted_on_one_link_is_still_wrong_behind_the_next_switch() -> None:
     rules = ["corrupt 1 nth(3)"]
-    with described("n1 s1:1", "n2 s2:1", "s1:3 s2:2", forward={"rules": rules}).up() as cluster:
-        outcome = ran(cluster, {"n1": partial(send_some, count=5), "n2": partial(one, count=5)})
+    with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2", forward={"rules": rules}).up() as cluster:
+        outcome = run_programs(cluster, {"n1": partial(send_some, count=5), "n2": partial(count_received, count=5)})
         assert outcome.results["n2"] == [4, 1]
 
 
-async def trips(endpoint: CourierEndpoint, node: Here | SimNode, peer: str) -> list[int]:
+async def trips(endpoint: SourceRouteEndpoint, node: Here | SimNode, peer: str) -> list[int]:
     """How long round trips of 1,000 bytes take, in nanoseconds of the model."""
     now = node.now if isinstance(node, SimNode) else node.loop.now
     took = []
@@ -126,7 +136,7 @@ async def trips(endpoint: CourierEndpoint, node: Here | SimNode, peer: str) -> l
     return took
 
 
-async def back(endpoint: CourierEndpoint, _node: Here | SimNode, peer: str) -> None:
+async def back(endpoint: SourceRouteEndpoint, _node: Here | SimNode, peer: str) -> None:
     for number in range(1, 11):
         await endpoint.frames(number)
         endpoint.send(peer, 1, 1000)
@@ -135,15 +145,15 @@ async def back(endpoint: CourierEndpoint, _node: Here | SimNode, peer: str) -> N
 @pytest.mark.alone
 def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulation() -> None:
     factor = 2000
-    layout = resolve(described("n1 s1:3", "s1:7 s2:2", "n2 s2:1"))
-    with Simulation(layout, CourierPlug(layout)) as simulation:
+    layout = resolve(crossbar_cluster("n1 s1:3", "s1:7 s2:2", "n2 s2:1"))
+    with Simulation(layout, SourceRoutePlug(layout)) as simulation:
         expected = simulation.spawn("n1", trips, "n2")
         simulation.spawn("n2", back, "n1")
         simulation.run()
     outcome = bring_up(Store(), slow_layout(layout, factor), name=f"slow-{os.getpid()}", origin="a test", lasting=False)
     with RunningCluster(Store(), outcome.state) as cluster:
         programs: dict[str, Program] = {"n1": partial(trips, peer="n2"), "n2": partial(back, peer="n1")}
-        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs, dilation=Dilation(factor, IDEAL)) as run:
+        with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs, dilation=Dilation(factor, IDEAL)) as run:
             found = run.wait(PATIENCE).results["n1"]
     assert isinstance(found, list)
     assert min(found) >= min(expected.result()), "nothing is early"
@@ -157,8 +167,8 @@ async def speak(endpoint: emp.Endpoint, node: Here) -> None:
 
 def test_the_agent_of_a_shared_nic_sends_when_the_network_has_said_that_it_may() -> None:
     """It has a protocol without routes, whose frames the first switch counts: they come there once the agent hears GO."""
-    with described("n1 s1:1", "n2 s1:2").up() as cluster:
+    with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
         with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, shared=apart()) as run:
             outcome = run.wait(PATIENCE)
         assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "NIC lost")
-        assert reported(cluster)["switches"]["s1"]["route_used_up"] > 2
+        assert relay_report(cluster)["switches"]["s1"]["route_used_up"] > 2

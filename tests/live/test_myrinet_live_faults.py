@@ -23,10 +23,10 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
-from tests.live.crossbar_runs import PATIENCE, described, one, ran, reported, send_some
+from tests.live.crossbar_runs import PATIENCE, count_received, crossbar_cluster, relay_report, run_programs, send_some
 from tests.live.machine_state import eventually
-from tests.live.source_routed_protocol import ETHERTYPE, CourierEndpoint, CourierPlug, deltas
-from tests.live.traffic import relay_pid, told
+from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, relative_route
+from tests.live.traffic import events_of, relay_pid
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -52,20 +52,20 @@ def ring() -> Cluster:
     )
 
 
-async def around(endpoint: CourierEndpoint, node: Here) -> list[int]:
+async def around(endpoint: SourceRouteEndpoint, node: Here) -> list[int]:
     """All at the same time, to the second node clockwise: each has one cable, and wants the one that the next one has."""
     await node.loop.sleep_until((node.loop.now() // SECOND + 1) * SECOND)
-    endpoint.send_along(deltas(1, -1, -2), 1, 1400)
+    endpoint.send_along(relative_route(1, -1, -2), 1, 1400)
     await node.loop.sleep(2 * SECOND)
-    endpoint.send_along(deltas(0))
+    endpoint.send_along(relative_route(0))
     await endpoint.frames(len(endpoint.firmware.came) + len(endpoint.firmware.broken) + 1)
     return [len(endpoint.firmware.came), len(endpoint.firmware.broken)]
 
 
 def test_a_circle_of_waiting_worms_is_broken_by_truncating_some_of_them() -> None:
     with ring().up() as cluster:
-        outcome = ran(cluster, {f"n{number}": around for number in range(1, 5)})
-        counts = reported(cluster)["switches"].values()
+        outcome = run_programs(cluster, {f"n{number}": around for number in range(1, 5)})
+        counts = relay_report(cluster)["switches"].values()
         truncated, swallowed = (sum(one[cause] for one in counts) for cause in ("truncated", "swallowed"))
     assert truncated > 0
     whole, broken = (sum(found[place] for found in outcome.results.values()) for place in (0, 1))
@@ -77,26 +77,26 @@ def test_a_circle_of_waiting_worms_is_broken_by_truncating_some_of_them() -> Non
 # Losses
 
 
-async def send_many(endpoint: CourierEndpoint, node: Here | SimNode) -> None:
+async def send_many(endpoint: SourceRouteEndpoint, node: Here | SimNode) -> None:
     for _ in range(20):
         endpoint.send("n2", 10)
         await node.sleep(1_000_000) if isinstance(node, SimNode) else await node.loop.sleep(1_000_000)
 
 
-async def listen(endpoint: CourierEndpoint, node: Here | SimNode) -> list[int]:
+async def listen(endpoint: SourceRouteEndpoint, node: Here | SimNode) -> list[int]:
     await node.sleep(SECOND) if isinstance(node, SimNode) else await node.loop.sleep(SECOND)
     return [number for _, number in endpoint.firmware.came]
 
 
 def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() -> None:
-    description = described("n1 s1:1", "n2 s2:1", "s1:3 s2:2", loss="20%", corrupt="10%")
+    description = crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2", loss="20%", corrupt="10%")
     layout = resolve(description)
-    with Simulation(layout, CourierPlug(layout)) as simulation:
+    with Simulation(layout, SourceRoutePlug(layout)) as simulation:
         simulation.spawn("n1", send_many)
         heard = simulation.spawn("n2", listen)
         simulation.run()
     with description.up() as cluster:
-        outcome = ran(cluster, {"n1": send_many, "n2": listen})
+        outcome = run_programs(cluster, {"n1": send_many, "n2": listen})
     assert outcome.results["n2"] == heard.result()
     assert 100 < len(heard.result()) < 170
 
@@ -104,15 +104,15 @@ def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() ->
 def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
     """It stands still while more comes than its sockets hold, from somebody who hears no STOP."""
 
-    async def wait(_endpoint: CourierEndpoint, node: Here) -> None:
+    async def wait(_endpoint: SourceRouteEndpoint, node: Here) -> None:
         await node.loop.sleep(2 * SECOND)
 
-    with described(*PAIR).up() as cluster:
+    with crossbar_cluster(*PAIR).up() as cluster:
         layout = cluster.state.layout
-        with agents(cluster, CourierPlug(layout), ETHERTYPE, {"n1": wait, "n2": wait}) as run:
+        with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, {"n1": wait, "n2": wait}) as run:
             pid = relay_pid(cluster)
-            frame = closed(bytes(12) + ETHERTYPE.to_bytes(2, "big"), deltas(1) + bytes(1400))
-            with node_sockets.nics(cluster) as nics:
+            frame = closed(bytes(12) + ETHERTYPE.to_bytes(2, "big"), relative_route(1) + bytes(1400))
+            with node_sockets.nic_sockets(cluster) as nics:
                 os.kill(pid, signal.SIGSTOP)
                 try:
                     for _ in range(40_000):
@@ -127,7 +127,7 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
 # Cables, and the relay itself
 
 
-async def keep_sending(endpoint: CourierEndpoint, node: Here, seconds: float) -> int:
+async def keep_sending(endpoint: SourceRouteEndpoint, node: Here, seconds: float) -> int:
     end, sent = node.loop.now() + round(seconds * SECOND), 0
     while node.loop.now() < end:
         endpoint.send("n2")
@@ -136,20 +136,20 @@ async def keep_sending(endpoint: CourierEndpoint, node: Here, seconds: float) ->
     return sent
 
 
-async def keep_hearing(endpoint: CourierEndpoint, node: Here, seconds: float) -> list[int]:
+async def keep_hearing(endpoint: SourceRouteEndpoint, node: Here, seconds: float) -> list[int]:
     await node.loop.sleep(round(seconds * SECOND))
     return [number for _, number in endpoint.firmware.came]
 
 
 @pytest.mark.parametrize("link", ["n1:eth0--s1:1", "s1:3--s2:2"], ids=["of a NIC", "between crossbars"])
 def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(link: str) -> None:
-    with described("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
+    with crossbar_cluster("n1 s1:1", "n2 s2:1", "s1:3 s2:2").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
             "n1": partial(keep_sending, seconds=1.5),
             "n2": partial(keep_hearing, seconds=1.7),
         }
-        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs) as run:
+        with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
             time.sleep(0.5)
             with cluster.cut(link):
                 time.sleep(0.5)
@@ -167,17 +167,17 @@ def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(
 def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_another() -> None:
     """The link is slow, so that most of them wait in the NIC when that happens."""
     count = 3000
-    with described(*PAIR, rate="20mbit").up() as cluster:
+    with crossbar_cluster(*PAIR, rate="20mbit").up() as cluster:
         layout = cluster.state.layout
         programs: dict[str, Program] = {
             "n1": partial(send_some, count=count, size=1000),
             "n2": partial(keep_hearing, seconds=4),
         }
-        with agents(cluster, CourierPlug(layout), ETHERTYPE, programs) as run:
+        with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
             pid = relay_pid(cluster)
             time.sleep(0.2)
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda: told(cluster, "relay restarted"), "another relay carries the links")
+            eventually(lambda: events_of(cluster, "relay restarted"), "another relay carries the links")
             outcome = run.wait(PATIENCE)
     came = outcome.results["n2"]
     assert isinstance(came, list)
@@ -186,19 +186,22 @@ def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_
     assert came[-1] == count, "the last one waited in the NIC"
 
 
-async def send_one(endpoint: CourierEndpoint, _node: Here, peer: str) -> None:
+async def send_one(endpoint: SourceRouteEndpoint, _node: Here, peer: str) -> None:
     endpoint.send(peer)
 
 
 def test_another_crossbar_and_another_node_come_and_go_while_the_relay_stays() -> None:
     name = f"grows-{os.getpid()}"
-    few, more = described(*PAIR), described("n1 s1:1", "n2 s1:2", "s1:3 s2:1", "n3 s2:4")
+    few, more = crossbar_cluster(*PAIR), crossbar_cluster("n1 s1:1", "n2 s1:2", "s1:3 s2:1", "n3 s2:4")
     pids = set()
     try:
         for description, peer, switches in ((few, "n2", 1), (more, "n3", 2), (more, "n2", 2), (few, "n2", 1)):
             cluster = description.up(name=name, keep=True, origin="a test")
-            assert ran(cluster, {"n1": partial(send_one, peer=peer), peer: one}).results[peer] == [1, 0]
-            assert len(reported(cluster)["switches"]) == switches
+            assert run_programs(cluster, {"n1": partial(send_one, peer=peer), peer: count_received}).results[peer] == [
+                1,
+                0,
+            ]
+            assert len(relay_report(cluster)["switches"]) == switches
             pids.add(relay_pid(cluster))
     finally:
         removal.down(Store(), name)
@@ -216,25 +219,27 @@ def refused(cluster: RunningCluster, **keys: str) -> bool:
 
 
 def test_what_would_reorder_is_refused_when_it_is_injected() -> None:
-    with described(*PAIR, delay="1ms").up() as cluster:
+    with crossbar_cluster(*PAIR, delay="1ms").up() as cluster:
         assert refused(cluster, delay="1ms", jitter="100us")
         assert refused(cluster, delay="1ms", reorder="5%")
         assert refused(cluster, queue="64KiB", rate="10mbit")
         with cluster.inject("n1", loss="5%", delay="2ms", rate="10mbit", rules=["drop nth(3)"]):
-            assert reported(cluster)["links"]["n1:eth0--s1:1"]["forward"]["rules"]
+            assert relay_report(cluster)["links"]["n1:eth0--s1:1"]["forward"]["rules"]
 
 
 @pytest.mark.parametrize("datapath", ["netem", "tc", "direct"])
 def test_only_the_relay_has_myrinet(datapath: str) -> None:
     with pytest.raises(UnsupportedError, match=f"'{datapath}' cannot carry this: Myrinet's switches.*in the relay"):
-        described(*PAIR).up(datapath=datapath)
+        crossbar_cluster(*PAIR).up(datapath=datapath)
 
 
 def test_a_capture_has_the_frames_of_nics_and_tells_no_fates(tmp_path: Path) -> None:
     """A frame enters a link when the network lets it, long after its stamp: which one meets a fate is in the log alone."""
-    with described(*PAIR, loss="50%").up() as cluster:
+    with crossbar_cluster(*PAIR, loss="50%").up() as cluster:
         with cluster.capture("all", tmp_path / "all.pcapng") as capture:
-            outcome = ran(cluster, {"n1": partial(send_some, count=20), "n2": partial(keep_hearing, seconds=0.5)})
+            outcome = run_programs(
+                cluster, {"n1": partial(send_some, count=20), "n2": partial(keep_hearing, seconds=0.5)}
+            )
         came = outcome.results["n2"]
         assert isinstance(came, list)
         assert 0 < len(came) < 20

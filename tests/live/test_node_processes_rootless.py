@@ -28,7 +28,7 @@ from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
 from tests.live.node_sockets import offloads_on
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.test_runs_gone_wrong import FRAMES, parent_of, stuck
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
@@ -43,7 +43,7 @@ def test_programs_talk_in_a_held_cluster(home: Path) -> None:
             assert len(outcome.results["n1"]) == 20
             assert {found.grade for found in outcome.verdict.findings if found.what == "NIC lost"} == {Grade.TRUSTED}
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> None:
@@ -64,7 +64,7 @@ def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> No
                 assert run.wait(PATIENCE).results["n2"] == 20_000
         removal.down(store, "star")
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: Path) -> None:
@@ -82,7 +82,7 @@ def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: 
             told = [event["event"] for event in event_log.read(Store().directory(cluster.name))]
             assert "offloads left off" not in told
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, 
             assert outcome.verdict.grade is Grade.INVALID
             assert f"NIC lost on n2: {outcome.reports['n2'].dropped} frames" in outcome.invalid
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_next_one_is_refused(home: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_
             pass
         removal.down(store, "star")
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
@@ -151,7 +151,7 @@ def test_deaths_and_what_is_waited_for_are_told(home: Path) -> None:
                 with pytest.raises(NodeDiedError, match="n1"):
                     run.wait(PATIENCE)
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_the_runs_end_with_the_users_process(home: Path) -> None:

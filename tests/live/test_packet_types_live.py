@@ -22,7 +22,7 @@ from testbed.spec.layout import Impairment
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
 from tests.live.machine_state import eventually
-from tests.live.traffic import report
+from tests.live.traffic import relay_report
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -54,14 +54,14 @@ def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_the
     with (
         made.up(fates=log) as cluster,
         cluster.inject("all", loss="20%", rules=[RULE]),
-        node_sockets.nics(cluster) as nics,
+        node_sockets.nic_sockets(cluster) as nics,
     ):
         sent = packets(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"))
         for frame in sent:
             nics["n1"].send(frame)
 
         def all_passed() -> bool:
-            ((_, said),) = report(cluster)["links"].items()
+            ((_, said),) = relay_report(cluster)["links"].items()
             return bool(said["forward"]["counters"]["offered"] == len(sent))
 
         eventually(all_passed, "the relay has seen all of them")

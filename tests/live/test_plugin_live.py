@@ -19,7 +19,7 @@ from testbed import RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.pytest_plugin import requires_marker
 from tests.live.machine_state import Machine
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 
 import_module(
     "testbed.pytest_plugin.cluster_life"
@@ -183,7 +183,7 @@ def test_as_root(cluster): ...
 
     assert outcomes() == ["passed ", "passed "]
     requires_marker.missing.cache_clear()
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 @pytest.mark.timeout(300)

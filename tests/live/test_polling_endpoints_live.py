@@ -9,18 +9,18 @@ import pytest
 import testbed
 from testbed import Cluster
 from testbed.runtime.nodes.node_run import ProgramError
-from tests.sim.polling_workload import SQUARES, Polls
+from tests.sim.polling_workload import SQUARES, PollingWorkload
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
 def test_endpoints_that_do_nothing_but_poll_come_to_their_end(nics: Literal["inline", "shared"]) -> None:
-    found = testbed.run(Cluster.star(3), Polls(), protocol="am2", nics=nics, timeout=30)
+    found = testbed.run(Cluster.star(3), PollingWorkload(), protocol="am2", nics=nics, timeout=30)
     assert found.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
 
 
 @pytest.mark.parametrize("nics", ["inline", "shared"])
 def test_a_poll_that_is_not_awaited_is_refused_with_what_to_write(nics: Literal["inline", "shared"]) -> None:
     with pytest.raises(ProgramError, match=r"was not awaited, .* write 'await endpoint\.poll\(\)'"):
-        testbed.run(Cluster.star(2), Polls(awaits=False), protocol="am2", nics=nics, timeout=30)
+        testbed.run(Cluster.star(2), PollingWorkload(awaits=False), protocol="am2", nics=nics, timeout=30)

@@ -17,7 +17,7 @@ import pytest
 import testbed
 from testbed import Cluster, RunningCluster
 from testbed.runtime.nodes.node_run import ProgramError
-from tests.sim.mpi_script_files import ours
+from tests.sim.mpi_script_files import with_our_import
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -91,7 +91,7 @@ def test_scripts_that_poll_come_to_their_end(
     for script, arguments in (("master_worker.py", "24"), ("pipeline.py", "0"), ("pipeline.py", "0.001")):
         folder = tmp_path / (script + arguments)
         testbed.run(
-            star, ours(script, tmp_path), protocol=protocol, nics=nics, settings={"args": arguments}, check=True,
+            star, with_our_import(script, tmp_path), protocol=protocol, nics=nics, settings={"args": arguments}, check=True,
             timeout=30, output=folder,
         )  # fmt: skip
         said = [(folder / "logs" / f"{node}.log") for node in ("n1", "n2")]
@@ -102,4 +102,4 @@ def test_scripts_that_poll_come_to_their_end(
 
 def test_a_progress_thread_is_refused_with_what_to_do_instead(star: RunningCluster, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
-        testbed.run(star, ours("progress_thread.py", tmp_path), timeout=20)
+        testbed.run(star, with_our_import("progress_thread.py", tmp_path), timeout=20)

@@ -32,12 +32,12 @@ from testbed.spec.model import Defaults, Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
 from tests.live.forked_children import background, changes_of, kill_after
-from tests.live.iproute2 import inside, ping
+from tests.live.iproute2 import namespace_contents, ping
 from tests.live.machine_state import Machine, eventually, snapshot
 from tests.live.node_sockets import socket_in
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.testbed_command import testbed
-from tests.live.traffic import between, carried, dump, relay_pid, report, supervisor_of, told
+from tests.live.traffic import all_events, between, events_of, relay_pid, relay_report, relayed_links, supervisor_of
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -105,7 +105,7 @@ def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: i
         with connected(cluster, "n1", "n2") as (sender, receiver):
             transfer(sender, receiver, 8 << 20)
             transfer(receiver, sender, 8 << 20)
-        for direction, said in report(cluster)["links"][LINK].items():
+        for direction, said in relay_report(cluster)["links"][LINK].items():
             emulator = said["emulator"]
             assert (emulator["oversized"], emulator["finished"], said["pieces"]) == (0, 0, 0), direction
             counted = said["counters"]
@@ -119,12 +119,12 @@ def test_frames_keep_their_vlan_tags_which_the_kernel_carries_beside_them() -> N
         macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")
         tags = {1: b"\x81\x00\x20\x07", 2: b"\x81\x00\x00\x00", 3: b"\x88\xa8\x00\x05\x81\x00\x00\x06"}
         with (
-            node_sockets.opened(cluster["n1"].namespace, "eth0") as sender,
-            node_sockets.opened(cluster["n2"].namespace, "eth0", node_sockets.EVERY_PROTOCOL) as receiver,
+            node_sockets.open_socket(cluster["n1"].namespace, "eth0") as sender,
+            node_sockets.open_socket(cluster["n2"].namespace, "eth0", node_sockets.EVERY_PROTOCOL) as receiver,
         ):
             receiver.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
             for number, tag in tags.items():
-                plain = node_sockets.frame(*macs, number)
+                plain = node_sockets.numbered_frame(*macs, number)
                 sender.send(plain[:12] + tag + plain[12:])
             for tag in tags.values():
                 node_sockets.wait_until_readable(receiver)
@@ -140,23 +140,29 @@ def test_frames_keep_their_vlan_tags_which_the_kernel_carries_beside_them() -> N
 
 
 def test_a_relay_that_was_held_up_says_by_how_much() -> None:
-    with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms"), node_sockets.nics(cluster) as nics:
+    with (
+        Cluster.back_to_back().up() as cluster,
+        cluster.inject("all", delay="1ms"),
+        node_sockets.nic_sockets(cluster) as nics,
+    ):
         pid = relay_pid(cluster)
         os.kill(pid, signal.SIGSTOP)
         try:
             for number in range(100):
                 nics["n1"].send(
-                    node_sockets.frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
+                    node_sockets.numbered_frame(
+                        node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number
+                    )
                 )
             assert not select.select([nics["n2"]], [], [], 0.1)[0], "the relay stands still for a tenth of a second"
         finally:
             os.kill(pid, signal.SIGCONT)
-        eventually(lambda: bool(told(cluster, "relay behind")), "it says that it was late")
-        (event,) = told(cluster, "relay behind")
+        eventually(lambda: bool(events_of(cluster, "relay behind")), "it says that it was late")
+        (event,) = events_of(cluster, "relay behind")
         assert (event["link"], event["direction"]) == ("n1:eth0--n2:eth0", "forward")
         assert (event["late"], event["lost"], event["limit"]) == (100, 0, MS)
         assert event["worst"] > 90 * MS
-        assert node_sockets.numbers(node_sockets.received(nics["n2"])) == list(range(100))
+        assert node_sockets.frame_numbers(node_sockets.received(nics["n2"])) == list(range(100))
 
 
 # Deaths
@@ -167,7 +173,7 @@ def test_a_link_that_a_killed_command_was_taking_from_the_relay_is_impaired_agai
     with Cluster.star(2).up(datapath="relay") as cluster:
         ping(cluster, "n1", "n2")
         cluster.inject("n1", loss=1.0)
-        link = next(iter(carried(cluster)))
+        link = next(iter(relayed_links(cluster)))
         relay = Places(Store().directory(cluster.state.name)).socket(0)
 
         def passes() -> bool:
@@ -185,15 +191,15 @@ def test_a_link_that_a_killed_command_was_taking_from_the_relay_is_impaired_agai
 def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
     with running(delay="1ms") as cluster, between(cluster, ("n1", "n2"), ("n2", "n1")) as traffic:
         fault = cluster.inject("n1", corrupt="1%")
-        before = carried(cluster)
+        before = relayed_links(cluster)
         for death in range(1, 4):
             pid = relay_pid(cluster)
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda death=death: len(told(cluster, "relay restarted")) == death, "it is back")  # type: ignore[misc]
-            assert carried(cluster) == before
+            eventually(lambda death=death: len(events_of(cluster, "relay restarted")) == death, "it is back")  # type: ignore[misc]
+            assert relayed_links(cluster) == before
             traffic.wait()
             assert relay_pid(cluster) != pid
-            died, restarted = told(cluster, "relay died")[-1], told(cluster, "relay restarted")[-1]
+            died, restarted = events_of(cluster, "relay died")[-1], events_of(cluster, "relay restarted")[-1]
             assert died["pid"] == pid
             begun, ended = restarted["gap"]
             assert begun < ended <= restarted["time"]
@@ -206,9 +212,9 @@ def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
     """Its supervisor does not spin; in the end it is back."""
     with running(delay="1ms") as cluster:
         for death in range(1, 7):
-            eventually(lambda death=death: len(told(cluster, "relay restarted")) == death - 1, "it is back")  # type: ignore[misc]
+            eventually(lambda death=death: len(events_of(cluster, "relay restarted")) == death - 1, "it is back")  # type: ignore[misc]
             os.kill(relay_pid(cluster), signal.SIGKILL)
-        eventually(lambda: len(told(cluster, "relay restarted")) == 6, "it is back")
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 6, "it is back")
         ping(cluster, "n1", "n2")
 
 
@@ -225,18 +231,20 @@ def test_a_relay_outlives_its_supervisor_loses_nothing_and_starts_another_one() 
         pid = relay_pid(cluster)
         for death in range(1, 4):
             killed = kill_supervisor(cluster)
-            eventually(lambda death=death: len(told(cluster, "supervisor restarted")) == death, "there is another one")  # type: ignore[misc]
+            eventually(
+                lambda death=death: len(events_of(cluster, "supervisor restarted")) == death, "there is another one"
+            )  # type: ignore[misc]
             traffic.wait()
-            died, restarted = told(cluster, "supervisor died")[-1], told(cluster, "supervisor restarted")[-1]
+            died, restarted = events_of(cluster, "supervisor died")[-1], events_of(cluster, "supervisor restarted")[-1]
             assert died["pid"] == killed
             assert restarted["pid"] == supervisor_of(cluster).pid != killed
             assert restarted["services"] == [pid]
             begun, ended = restarted["gap"]
             assert begun < ended <= restarted["time"]
         assert relay_pid(cluster) == pid
-        assert told(cluster, "relay died") == []
+        assert events_of(cluster, "relay died") == []
         os.kill(pid, signal.SIGKILL)  # which is not a child of who watches it now
-        eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
         cluster.inject("n2", delay="1ms")
         ping(cluster, "n1", "n2")
 
@@ -248,17 +256,17 @@ def test_a_span_that_ends_while_no_supervisor_runs_is_invalid_for_as_long_as_the
         (found,) = [one for one in verdict(cluster, before).findings if one.what == "supervisor gap"]
         assert found.grade is Grade.INVALID
         assert f"(process {killed}) died" in found.reason
-        begun, ended = told(cluster, "supervisor restarted")[-1]["gap"]
+        begun, ended = events_of(cluster, "supervisor restarted")[-1]["gap"]
         assert found.measured == ended - begun > 0
 
 
 def test_traffic_passes_whole_while_one_supervisor_after_the_other_dies() -> None:
     with running(delay="200us") as cluster, connected(cluster, "n1", "n2") as (sender, receiver):
-        before = report(cluster)["links"][LINK]["forward"]["emulator"]
+        before = relay_report(cluster)["links"][LINK]["forward"]["emulator"]
         kill_supervisor(cluster)
         transfer(sender, receiver, 4 << 20)
-        eventually(lambda: len(told(cluster, "supervisor restarted")) == 1, "there is another one")
-        after = report(cluster)["links"][LINK]["forward"]["emulator"]
+        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
+        after = relay_report(cluster)["links"][LINK]["forward"]["emulator"]
         assert (after["overrun"], after["unsent"]) == (before["overrun"], before["unsent"])
 
 
@@ -270,8 +278,8 @@ def test_supervisor_and_relay_that_die_together_are_put_right_by_the_next_comman
         kill_supervisor(cluster)
         assert "GONE" in testbed("status", "--name", NAME).stdout
         assert up(resolve(described(delay="1ms"))).operations == ()
-        assert [event["pid"] for event in told(cluster, "supervisor died")] == [supervisor]
-        assert len(told(cluster, "relay died")) == len(told(cluster, "relay restarted")) == 1
+        assert [event["pid"] for event in events_of(cluster, "supervisor died")] == [supervisor]
+        assert len(events_of(cluster, "relay died")) == len(events_of(cluster, "relay restarted")) == 1
         ping(cluster, "n1", "n2")
         assert "GONE" not in testbed("status", "--name", NAME).stdout
 
@@ -283,7 +291,7 @@ def test_many_who_start_a_supervisor_at_once_get_one_and_no_link_is_carried_twic
         started = [
             os.posix_spawn(sys.executable, [*command(Store(), NAME), "0", "0", ""], os.environ) for _ in range(4)
         ]
-        eventually(lambda: len(told(cluster, "supervisor restarted")) == 1, "there is another one")
+        eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "there is another one")
         (kept,) = [one for one in (running_supervisor(directory),) if one is not None]
         for one in started:
             if one != kept.pid:
@@ -300,13 +308,14 @@ def test_a_node_that_is_gone_is_made_again_while_the_relay_carries_the_others() 
         pid = relay_pid(cluster)
         namespaces.remove_name(os.path.basename(cluster["n1"].namespace))
         eventually(
-            lambda: "n1.eth0" not in inside(cluster.state.namespaces[namespace_names.WIRE]).links, "the kernel frees it"
+            lambda: "n1.eth0" not in namespace_contents(cluster.state.namespaces[namespace_names.WIRE]).links,
+            "the kernel frees it",
         )
         ping(cluster, "n2", "n3")
         assert up(described_twice).operations
         ping(RunningCluster.attach(NAME), "n1", "n2")
         assert relay_pid(cluster) == pid
-        assert told(cluster, "relay died") == []
+        assert events_of(cluster, "relay died") == []
         stays.lift()
         ping(RunningCluster.attach(NAME), "n1", "n2")
 
@@ -320,12 +329,12 @@ def test_a_link_that_moves_to_another_switch_goes_on_being_carried() -> None:
         )
 
     with RunningCluster(Store(), up(line("s1")).state) as cluster:
-        index = inside(cluster["n1"].namespace).links["eth0"].index
+        index = namespace_contents(cluster["n1"].namespace).links["eth0"].index
         for home in ("s2", "s1", "s2"):
             up(line(home))
             ping(cluster, "n1", "n2")
-            assert any(name.startswith(f"n1:eth0--{home}") for name in carried(cluster))
-            assert inside(cluster["n1"].namespace).links["eth0"].index == index
+            assert any(name.startswith(f"n1:eth0--{home}") for name in relayed_links(cluster))
+            assert namespace_contents(cluster["n1"].namespace).links["eth0"].index == index
 
 
 def test_what_carries_a_cluster_ends_with_its_process_however_that_dies(machine: Machine) -> None:
@@ -404,7 +413,7 @@ def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by
         try:
             ping(RunningCluster.attach(NAME), "n1", "n3")
         except Exception as error:
-            said = dump(RunningCluster.attach(NAME))
+            said = all_events(RunningCluster.attach(NAME))
             raise AssertionError(f"change killed after change {count}, {after}\n{said}") from error
         in_child(down)
         machine.assert_unchanged(f"change killed after change {count}, {after}")
@@ -451,13 +460,13 @@ def test_an_ordinary_users_relay_delays_counts_is_changed_and_ends(home: os.Path
             said = cluster["n1"].run(["ping", "-n", "-c1", "-W5", "n2"]).stdout
             assert float(said.split("time=")[1].split()[0]) >= 2.0
             os.kill(relay_pid(cluster), signal.SIGKILL)
-            eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+            eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
             ping(cluster, "n1", "n2")
             cluster.heal()
-            assert carried(cluster) == {}
+            assert relayed_links(cluster) == {}
             ping(cluster, "n1", "n2")
 
-    finish(as_user(home, story))  # type: ignore[arg-type]
+    wait_for_success(as_user(home, story))  # type: ignore[arg-type]
 
 
 def test_the_relay_that_is_started_again_counts_on() -> None:
@@ -473,10 +482,10 @@ def test_the_relay_that_is_started_again_counts_on() -> None:
 
         assert lost_of(3) == []
         os.kill(relay_pid(cluster), signal.SIGKILL)
-        eventually(lambda: len(told(cluster, "relay restarted")) == 1, "it is back")
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 1, "it is back")
         assert lost_of(3) == [2]
         os.kill(relay_pid(cluster), signal.SIGKILL)
-        eventually(lambda: len(told(cluster, "relay restarted")) == 2, "it is back")
+        eventually(lambda: len(events_of(cluster, "relay restarted")) == 2, "it is back")
         assert lost_of(3) == [3]  # the second rule has not seen the frame that the first one lost
         later = cluster.inject("n1", rules=["drop icmp and nth(2)"], direction="out")
         assert lost_of(3) == [2]

@@ -12,7 +12,7 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.removal import down
 from tests.live.iproute2 import ping
 from tests.live.machine_state import Machine
-from tests.live.traffic import report, told
+from tests.live.traffic import events_of, relay_report
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -52,13 +52,13 @@ def test_another_text_of_the_same_file_is_in_force(tmp_path: Path) -> None:
 def test_another_seed_begins_the_fates_anew() -> None:
     cluster = up({"delay": "1ms"}, seed=1)
     ping(cluster, "n1", "n2")
-    (link,) = report(cluster)["links"].values()
+    (link,) = relay_report(cluster)["links"].values()
     assert link["forward"]["counters"]["offered"] > 0
     up({"delay": "1ms"}, seed=1)
-    (link,) = report(cluster)["links"].values()
+    (link,) = relay_report(cluster)["links"].values()
     assert link["forward"]["counters"]["offered"] > 0
     up({"delay": "1ms"}, seed=2)
-    (link,) = report(cluster)["links"].values()
+    (link,) = relay_report(cluster)["links"].values()
     assert link["forward"]["counters"]["offered"] == 0
 
 
@@ -68,6 +68,6 @@ def test_an_injection_that_goes_with_its_links_is_an_event() -> None:
     made = Cluster.model_validate({"name": NAME, "node": [{"name": "n1"}, {"name": "n2"}]})
     made.up(keep=True, origin="test")
     assert cluster.state.injected == ()
-    assert [(event["number"], event["reason"]) for event in told(cluster, "heal")] == [
+    assert [(event["number"], event["reason"]) for event in events_of(cluster, "heal")] == [
         (1, "the description has its links no more")
     ]

@@ -27,8 +27,8 @@ from tests.live.forked_children import background
 from tests.live.iproute2 import wire_path
 from tests.live.machine_state import eventually
 from tests.live.node_sockets import socket_in
-from tests.live.ordinary_user import as_user, finish
-from tests.live.traffic import report
+from tests.live.ordinary_user import as_user, wait_for_success
+from tests.live.traffic import relay_report
 from tests.unit.fates.wire_frames import fates_of, tcp
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
@@ -70,7 +70,7 @@ print("the same" if got == data else "not the same")
 
 def directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
     """What the relay says of every direction that it carries."""
-    return [said for link in report(cluster)["links"].values() for said in link.values()]
+    return [said for link in relay_report(cluster)["links"].values() for said in link.values()]
 
 
 def at_rest(cluster: RunningCluster) -> list[Mapping[str, Any]]:
@@ -275,7 +275,7 @@ def test_pieces_that_come_where_frames_have_fates_are_cut_up_and_nothing_is_lost
         allow(cluster, "n1", Offloads.ALL)
         with stream(cluster, "n1", "n2") as transfer:
             transfer.run(4 * MiB)
-        (said,) = [link["forward"] for link in report(cluster)["links"].values()]
+        (said,) = [link["forward"] for link in relay_report(cluster)["links"].values()]
         assert said["pieces"] == 0
         assert said["emulator"]["finished"] > 4 * MiB // (1 << 16)
         assert said["counters"]["offered"] > 4 * MiB // MTU
@@ -297,4 +297,4 @@ def test_an_ordinary_users_relay_carries_pieces_too(home: os.PathLike[str]) -> N
             assert pieces(cluster)
             assert not any(any(said["emulator"].values()) for said in directions(cluster))
 
-    finish(as_user(home, story))  # type: ignore[arg-type]
+    wait_for_success(as_user(home, story))  # type: ignore[arg-type]

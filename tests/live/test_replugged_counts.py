@@ -16,7 +16,7 @@ from testbed.cluster.records.state import Store
 from testbed.runtime import event_log
 from tests.live import node_sockets
 from tests.live.machine_state import eventually
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 
 COUNT = """
 import json, socket, struct, sys, time
@@ -160,17 +160,17 @@ def test_an_ordinary_users_link_changes_hands_between_cables_and_tc_without_losi
             said, _ = program.communicate(timeout=60)
             assert "1000 packets transmitted, 1000 received" in said, said
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 @pytest.mark.usefixtures("machine")
 def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_none_is_lost() -> None:
     """A third of a second of them waits before a bucket; the event says how many of them came early."""
-    with Cluster.back_to_back().up("replugged", datapath="tc") as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.back_to_back().up("replugged", datapath="tc") as cluster, node_sockets.nic_sockets(cluster) as nics:
         fault = cluster.inject("all", rate="200kbit", queue="1MiB")
         for number in range(150):
             nics["n1"].send(
-                node_sockets.frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
+                node_sockets.numbered_frame(node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1"), number)
             )
         fault.lift()
         found: list[int] = []
@@ -182,4 +182,4 @@ def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_non
 
 
 def numbers_in(nic: socket.socket) -> list[int]:
-    return node_sockets.numbers(node_sockets.received(nic))
+    return node_sockets.frame_numbers(node_sockets.received(nic))

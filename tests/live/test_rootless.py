@@ -19,7 +19,7 @@ from testbed.errors import NotFoundError, PermissionDeniedError
 from testbed.kernel import processes, userns
 from testbed.spec.resolver import resolve
 from tests.live.machine_state import eventually
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -47,7 +47,7 @@ def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: 
             RunningCluster.attach("star")
         assert not Store().root.exists()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(home: Path) -> None:
@@ -64,7 +64,7 @@ def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(
         cluster.down()
 
     for step in (first, second, third):
-        finish(as_user(home, step))
+        wait_for_success(as_user(home, step))
 
 
 def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
         assert len(up(2).operations) == 10
         RunningCluster.attach().down()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
         assert not keeper.alive
         assert not Store().root.exists()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_directory_of_an_ordinary_users_clusters_is_for_nobody_else(home: Pa
         assert stat.S_IMODE(Store().root.stat().st_mode) == 0o700
         RunningCluster.attach().down()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_a_directory_of_clusters_that_others_can_write_is_refused(home: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_directory_of_clusters_that_others_can_write_is_refused(home: Path) ->
             up(2)
         root.rmdir()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_a_directory_of_clusters_that_another_user_made_is_refused(home: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_directory_of_clusters_that_another_user_made_is_refused(home: Path) -
     theirs = home / "netns-testbed"
     theirs.mkdir(mode=0o755)
     try:
-        finish(as_user(home, story))
+        wait_for_success(as_user(home, story))
     finally:
         theirs.rmdir()
 
@@ -157,7 +157,7 @@ def test_the_machines_root_namespace_gets_no_interface(home: Path) -> None:
         with Cluster.star(2).up():
             assert subprocess.run(["ip", "-j", "link"], capture_output=True, check=True).stdout == before
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_where_user_namespaces_are_forbidden_the_setting_that_forbids_them_is_named(home: Path) -> None:
@@ -175,4 +175,4 @@ def test_where_user_namespaces_are_forbidden_the_setting_that_forbids_them_is_na
             "run as root, or have root run 'sysctl -w user.max_user_namespaces=15000'"
         )
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

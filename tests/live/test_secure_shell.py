@@ -28,8 +28,8 @@ from testbed.kernel.changes import observed_by
 from testbed.spec.toml_writer import to_toml
 from tests.live import ordinary_user
 from tests.live.forked_children import changes_of, kill_after
-from tests.live.iproute2 import tell
-from tests.live.ordinary_user import as_user, finish
+from tests.live.iproute2 import query
+from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.testbed_command import refused, testbed
 
 import_module("testbed.machines.ssh_connections")  # what a child uses is imported before it loses the right to read it
@@ -252,7 +252,7 @@ def test_without_root_sessions_are_the_users_own(somebody: Path) -> None:
             assert cluster.ssh() == config
             assert (config.parent / "n1.pid").read_text() == before
 
-    finish(as_user(somebody, story))
+    wait_for_success(as_user(somebody, story))
 
 
 @pytest.mark.requires("userns")
@@ -263,10 +263,10 @@ def test_a_user_without_a_name_is_told_that_sshd_wants_one(home: Path) -> None:
                 cluster.ssh()
             assert not Store().ssh(cluster.name).exists()
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))
 
 
 def test_the_machine_gets_no_interface(star: RunningCluster) -> None:
-    before = tell("/proc/self/ns/net", "ip", "link")
+    before = query("/proc/self/ns/net", "ip", "link")
     star.ssh()
-    assert tell("/proc/self/ns/net", "ip", "link") == before
+    assert query("/proc/self/ns/net", "ip", "link") == before

@@ -10,7 +10,7 @@ import pytest
 import testbed
 from testbed import Cluster, share_nics
 from testbed.cluster.records.state import Store
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
@@ -32,4 +32,4 @@ def test_a_run_has_shared_nics_and_nics_stay_shared_for_scripts(home: Path) -> N
             assert f"@testbed/nic/{cluster['n1'].layout.nics[0].name}/agent" in said
         assert Store().names() == []
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

@@ -20,7 +20,7 @@ from testbed.errors import UnsupportedError
 from testbed.observe.recorded import recorded
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from testbed.runtime.nodes.places import Here
-from tests.live.emp_exchange import SIZES, exchange
+from tests.live.emp_exchange import SIZES, exchange_messages
 from tests.live.machine_state import eventually
 from tests.live.testbed_command import testbed
 
@@ -33,7 +33,9 @@ NICS: tuple[Nics, ...] = ("inline", "shared")
 def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None:
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange, "n2": exchange}, shared=apart()) as going,
+        agents(
+            cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages, "n2": exchange_messages}, shared=apart()
+        ) as going,
     ):
         outcome = going.wait(PATIENCE)
     assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}
@@ -49,8 +51,8 @@ def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> N
     """The first function has the node's own address and number."""
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange}, shared=apart(), logs=tmp_path / "1") as one,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n2": exchange}, logs=tmp_path / "2") as other,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages}, shared=apart(), logs=tmp_path / "1") as one,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n2": exchange_messages}, logs=tmp_path / "2") as other,
     ):
         results: list[object] = []
         waiting = threading.Thread(target=lambda: results.append(other.wait(PATIENCE).results["n2"]))

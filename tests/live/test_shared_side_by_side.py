@@ -13,7 +13,7 @@ from testbed import Cluster, RunningCluster, share_nics
 from testbed.cluster.records.state import Store
 from testbed.controller.nic_options import StandingNics
 from tests.live.machine_state import eventually
-from tests.live.reattaching_hosts import Met, Talker, go_on, met, talking
+from tests.live.reattaching_hosts import HostRecord, ReattachingHost, finish_all, reattaching_pairs, wait_for_progress
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -22,7 +22,7 @@ PAIRS = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1)}
 NOTHING = {place: ([], [], []) for place in [("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)]}
 
 
-def what(found: dict[tuple[str, int], Met]) -> dict[tuple[str, int], tuple[list[str], list[str], list[str]]]:
+def what(found: dict[tuple[str, int], HostRecord]) -> dict[tuple[str, int], tuple[list[str], list[str], list[str]]]:
     return {place: (one.gone, one.told, one.wrong) for place, one in found.items()}
 
 
@@ -36,10 +36,10 @@ def regions(standing: StandingNics) -> set[tuple[str, str]]:
     return found
 
 
-def both(one: dict[tuple[str, int], Talker], other: dict[tuple[str, int], Talker]) -> None:
+def both(one: dict[tuple[str, int], ReattachingHost], other: dict[tuple[str, int], ReattachingHost]) -> None:
     """All of both clusters get on."""
     for talkers in (one, other):
-        go_on(talkers)
+        wait_for_progress(talkers)
 
 
 def addresses(cluster: RunningCluster) -> list[str]:
@@ -50,8 +50,8 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
     first, second = Cluster.star(2).up("one", keep=True), Cluster.star(2).up("other", keep=True)
     try:
         assert addresses(first) == addresses(second)
-        with share_nics(second, functions=2) as lasting, talking(second, PAIRS, 2) as undisturbed:
-            with share_nics(first, functions=2) as standing, talking(first, PAIRS, 2) as disturbed:
+        with share_nics(second, functions=2) as lasting, reattaching_pairs(second, PAIRS, 2) as undisturbed:
+            with share_nics(first, functions=2) as standing, reattaching_pairs(first, PAIRS, 2) as disturbed:
                 both(disturbed, undisturbed)
                 assert len(regions(standing)) == len(regions(lasting)) == 4
                 assert not regions(standing) & regions(lasting)
@@ -63,17 +63,17 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
                     eventually(lambda n=node, p=pid: standing.agents().get(n, p) != p, "it is back", PATIENCE)  # type: ignore[misc]
                     both(disturbed, undisturbed)
                 assert lasting.agents() == agents
-                for gone, told, wrong in what(met(disturbed)).values():
+                for gone, told, wrong in what(finish_all(disturbed)).values():
                     assert (len(gone), wrong) == (1, [])
                     assert told
-            with share_nics(first, functions=2), talking(first, PAIRS, 2) as ended:
+            with share_nics(first, functions=2), reattaching_pairs(first, PAIRS, 2) as ended:
                 first.down()
                 assert Store().names() == ["other"]
                 for talker in ended.values():
                     talker.close()  # each was ended with its node
-                go_on(undisturbed)
+                wait_for_progress(undisturbed)
             assert lasting.agents() == agents
-            assert what(met(undisturbed)) == NOTHING
+            assert what(finish_all(undisturbed)) == NOTHING
     finally:
         for cluster in (first, second):
             if Store().read(cluster.name) is not None:

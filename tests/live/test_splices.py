@@ -37,7 +37,7 @@ from testbed.runtime.relay.orders import Carried
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Link, Node, Switch
 from tests.live import node_sockets
-from tests.live.iproute2 import forwarding, inside, ping, ports, tell, wire_path
+from tests.live.iproute2 import namespace_contents, ping, ports, query, static_forwarding, wire_path
 from tests.live.machine_state import Machine, eventually
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
@@ -92,11 +92,11 @@ def everything(cluster: RunningCluster) -> dict[str, object]:
     """All of a cluster that does not change by use."""
     wire = wire_path(cluster.state)
     return {
-        "inside": {key: inside(path) for key, path in cluster.state.namespaces.items()},
+        "inside": {key: namespace_contents(path) for key, path in cluster.state.namespaces.items()},
         "ports": ports(wire),
-        "forwarding": forwarding(wire),
+        "forwarding": static_forwarding(wire),
         "disciplines": {
-            key: [(one["kind"], one["dev"]) for one in tell(path, "tc", "qdisc", "show") if one["kind"] != "clsact"]
+            key: [(one["kind"], one["dev"]) for one in query(path, "tc", "qdisc", "show") if one["kind"] != "clsact"]
             for key, path in cluster.state.namespaces.items()
         },
         "features": {key: features(path) for key, path in cluster.state.namespaces.items()},
@@ -189,9 +189,12 @@ def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
     a, b = free_ends(cluster.state.layout, link)
     wire = wire_path(cluster.state)
     carried = Carried(link, a, b, taps=taps(a, b))
-    with node_sockets.opened(wire, carried.heard[0], 3) as one, node_sockets.opened(wire, carried.heard[1], 3) as other:
+    with (
+        node_sockets.open_socket(wire, carried.heard[0], 3) as one,
+        node_sockets.open_socket(wire, carried.heard[1], 3) as other,
+    ):
         for end in (one, other) if carried.mark else ():
-            mark = inside(wire).links[carried.mark].index
+            mark = namespace_contents(wire).links[carried.mark].index
             attach_filter(end, mark_program(mark, marked=0, others=0xFFFF_FFFF))
             end.setsockopt(socket.SOL_SOCKET, 36, mark)  # SO_MARK
         with Copier(one, other, carried) as copier:
@@ -334,9 +337,11 @@ def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  
     with Cluster.ring(3).up(name=NAME) as cluster:
         rated = Treatment("tc", RATE, RATE)
         treat(cluster, {link.name: rated for link in cluster.state.layout.links})
-        with node_sockets.nics(cluster) as nics:
+        with node_sockets.nic_sockets(cluster) as nics:
             for number in range(3):
-                nics["n1"].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), number))
+                nics["n1"].send(
+                    node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), number)
+                )
             for node in ("n2", "n3"):
                 assert all_received(nics[node], 2) == [0, 1, 2]
             assert node_sockets.received(nics["n1"]) == []
@@ -358,7 +363,7 @@ def stream(
     def send() -> None:
         number = 0
         while not done.is_set():
-            nics[source].send(node_sockets.frame(destination, own, number))
+            nics[source].send(node_sockets.numbered_frame(destination, own, number))
             sent.append(number)
             number += 1
             time.sleep(0.0001)  # the pace
@@ -383,23 +388,27 @@ def all_received(end: socket.socket, last: int) -> list[int]:
     while not found or found[-1] < last:
         if not select.select([end], [], [], 1)[0]:
             break
-        found += node_sockets.numbers(node_sockets.received(end))
+        found += node_sockets.frame_numbers(node_sockets.received(end))
     return found
 
 
 @pytest.mark.parametrize("shape", [Cluster.star(3), Cluster.ring(3)], ids=["star", "ring"])
 def test_neighbours_lose_nothing_while_a_link_is_spliced_and_made_whole(shape: Cluster) -> None:
-    with shape.up(name=NAME) as cluster, node_sockets.nics(cluster) as nics:
+    with shape.up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         nics["n3"].setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         link = link_of(cluster, "n1", "s1")
-        indexes = {key: {one.name: one.index for one in inside(path).links.values()} for key, path in _paths(cluster)}
+        indexes = {
+            key: {one.name: one.index for one in namespace_contents(path).links.values()}
+            for key, path in _paths(cluster)
+        }
         with stream(cluster, "n2", node_sockets.mac(cluster, "n3"), nics) as sent:
             for _ in range(5):
                 treat(cluster, {link: RELAY})
                 treat(cluster, {})
         assert all_received(nics["n3"], sent[-1]) == sent
         assert indexes == {
-            key: {one.name: one.index for one in inside(path).links.values()} for key, path in _paths(cluster)
+            key: {one.name: one.index for one in namespace_contents(path).links.values()}
+            for key, path in _paths(cluster)
         }
 
 
@@ -411,7 +420,7 @@ def _paths(cluster: RunningCluster) -> list[tuple[str, str]]:
 def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(datapath: Any) -> None:
     """All links of a ring at once, and broadcasts, which would circulate first. Nobody listens where the relay should."""
     treatment = RELAY if datapath == "relay" else Treatment("tc", RATE, RATE)
-    with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         for end in nics.values():
             end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         with stream(cluster, "n1", node_sockets.BROADCAST, nics) as sent:
@@ -428,7 +437,7 @@ def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(data
 
 def test_frames_that_a_splice_costs_are_counted() -> None:
     """Nobody listens here: all that is diverted is lost, and counted where it should be heard."""
-    with Cluster.star(2).up(name=NAME) as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.star(2).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         link = link_of(cluster, "n1", "s1")
         wire = wire_path(cluster.state)
         tap, back = taps(*free_ends(cluster.state.layout, link))
@@ -438,7 +447,9 @@ def test_frames_that_a_splice_costs_are_counted() -> None:
                 node_sockets.received(end)
             # Both are known at the switch: nothing is sent to more ports than it has to.
             for one, other in ((source, target), (target, source)):
-                nics[one].send(node_sockets.frame(node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), 0))
+                nics[one].send(
+                    node_sockets.numbered_frame(node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), 0)
+                )
                 node_sockets.wait_until_readable(nics[other])
                 assert len(node_sockets.received(nics[other])) == 1
             with stream(cluster, source, node_sockets.mac(cluster, target), nics) as sent:
@@ -464,7 +475,7 @@ def test_a_link_that_is_down_carries_nothing_and_takes_the_carrier_from_its_nics
     treat(cluster, {link: Treatment(whole.datapath, down=True)})
     owners = {end.split(":")[0] for end in link.split("--")}
     for node in owners & {"n1", "n2"}:
-        (nic,) = tell(cluster.state.namespaces[node], "ip", "link", "show", "eth0")
+        (nic,) = query(cluster.state.namespaces[node], "ip", "link", "show", "eth0")
         assert "NO-CARRIER" in nic["flags"]
     if "s2" not in owners or len(cluster.state.layout.links) < 6:  # a ring has another way, of which it does not know
         lost = ["ping", "-n", "-q", "-c1", "-W1", addresses(cluster, "n2")[0]]
@@ -477,7 +488,7 @@ def test_a_link_that_is_down_carries_nothing_and_takes_the_carrier_from_its_nics
 def test_names_of_ends_and_taps_are_those_in_the_kernel(spliceable: tuple[RunningCluster, str]) -> None:
     cluster, link = spliceable
     treat(cluster, {link: RELAY})
-    there = inside(cluster.state.namespaces[namespace_names.WIRE]).links
+    there = namespace_contents(cluster.state.namespaces[namespace_names.WIRE]).links
     ends = free_ends(cluster.state.layout, link)
     for end in (*ends, *taps(*ends)):
         assert there[end].up

@@ -1,4 +1,4 @@
-"""The programs of `stalling` in namespaces: who is named, at which line, and since when; and firmware that goes wrong."""
+"""Stalled programs in namespaces: which are named, at which line, and since when; and firmware that breaks its rules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def star() -> Iterator[RunningCluster]:
 def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(
     star: RunningCluster, name: str, protocol: str, nics: str, tmp_path: Path
 ) -> None:
-    script, sentence = stalled_programs.written(tmp_path, name)
+    script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises(StuckError) as raised:
         testbed.run(star, script, protocol=protocol, nics=nics, patience=SOON, timeout=WITHIN)  # type: ignore[arg-type]
     said = str(raised.value)
@@ -66,7 +66,7 @@ def test_an_awaited_workload_that_stalls_is_named_with_its_line(star: RunningClu
 
 
 def test_a_script_that_polls_in_dilated_time_is_named_with_its_line(tmp_path: Path) -> None:
-    script, sentence = stalled_programs.written(tmp_path, "test")
+    script, sentence = stalled_programs.stalled_scripts(tmp_path, "test")
     with pytest.raises(StuckError, match=sentence.replace(r"\b.* ", ": the program ", 1)):
         testbed.run(Cluster.star(2), script, mode="dilated", dilate=10, patience=SOON, timeout=WITHIN)
 

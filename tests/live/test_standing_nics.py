@@ -23,7 +23,7 @@ from testbed.runtime import event_log
 from testbed.runtime.supervision import running_supervisor
 from tests.live.machine_state import eventually
 from tests.live.node_sockets import offloads_on
-from tests.live.reattaching_hosts import go_on, met, talking
+from tests.live.reattaching_hosts import finish_all, reattaching_pairs, wait_for_progress
 from tests.live.testbed_command import TESTBED, testbed
 from tests.live.traffic import supervisor_of
 
@@ -52,13 +52,13 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
     with (
         Cluster.star(4).up() as cluster,
         share_nics(cluster, functions=2) as standing,
-        talking(cluster, pairs, 2) as talkers,
+        reattaching_pairs(cluster, pairs, 2) as talkers,
     ):
         victims = [("n1", "n2")[kill % 2] for kill in range(KILLS)]
         for node in victims:
             killed(standing, node)
-            go_on(talkers)
-        found = met(talkers)
+            wait_for_progress(talkers)
+        found = finish_all(talkers)
         eventually(lambda: told(cluster, "NIC agent restarted") == victims, "the last restart is told, too", PATIENCE)
         assert told(cluster, "NIC agent died") == victims
     for (node, _), one in found.items():
@@ -81,7 +81,10 @@ def shown(cluster: RunningCluster) -> dict[str, object]:
 def test_status_shows_the_agents_and_who_has_attached() -> None:
     with Cluster.star(2).up() as cluster:
         assert shown(cluster) == {"shared": None, "n1": None, "n2": None}
-        with share_nics(cluster, functions=2) as standing, talking(cluster, {("n1", 1): ("n2", 0)}, 2) as talkers:
+        with (
+            share_nics(cluster, functions=2) as standing,
+            reattaching_pairs(cluster, {("n1", 1): ("n2", 0)}, 2) as talkers,
+        ):
             agents = standing.agents()
             assert shown(cluster) == {
                 "shared": {"protocol": "emp", "functions": 2, "owner": os.getpid()},
@@ -92,21 +95,21 @@ def test_status_shows_the_agents_and_who_has_attached() -> None:
             assert f"agent {agents['n1']}, 1 attached" in said
             assert "NICs shared for emp, 2 functions each" in said
             assert "GONE" not in said
-            met(talkers)
+            finish_all(talkers)
 
 
 def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_and_start_another_one() -> None:
     with (
         Cluster.star(2).up() as cluster,
         share_nics(cluster) as standing,
-        talking(cluster, {("n1", 0): ("n2", 0)}, 1) as talkers,
+        reattaching_pairs(cluster, {("n1", 0): ("n2", 0)}, 1) as talkers,
     ):
         agents, first = standing.agents(), supervisor_of(cluster)
         os.kill(first.pid, signal.SIGKILL)
         os.waitpid(first.pid, 0)
         eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", PATIENCE)
-        go_on(talkers)
-        assert [one.wrong + one.gone + one.told for one in met(talkers).values()] == [[], []]
+        wait_for_progress(talkers)
+        assert [one.wrong + one.gone + one.told for one in finish_all(talkers).values()] == [[], []]
         assert standing.agents() == agents
         with cluster.inject("n1", loss="1%"):  # as any change
             assert standing.agents() == agents
@@ -205,7 +208,7 @@ def test_a_node_that_is_added_gets_an_agent_and_all_know_its_address() -> None:
             cluster = Cluster.star(3).up("growing", keep=True)
             assert sorted(standing.agents()) == ["n1", "n2", "n3"]
             assert standing.agents()["n1"] != before["n1"]
-            with talking(cluster, {("n1", 0): ("n3", 0)}, 1) as talkers:
-                assert [one.wrong + one.gone for one in met(talkers).values()] == [[], []]
+            with reattaching_pairs(cluster, {("n1", 0): ("n3", 0)}, 1) as talkers:
+                assert [one.wrong + one.gone for one in finish_all(talkers).values()] == [[], []]
     finally:
         cluster.down()

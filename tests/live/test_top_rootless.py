@@ -12,7 +12,7 @@ from testbed.cluster.records.state import Store
 from testbed.kernel import userns
 from testbed.observe.live.snapshot import Absent, Snapshot
 from testbed.observe.live.snapshots import SnapshotSampler
-from tests.live.ordinary_user import as_user, finish
+from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -40,4 +40,4 @@ def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bo
         gathering.close()
         assert set(os.listdir("/proc/self/fd")) == opened
 
-    finish(as_user(home, story))
+    wait_for_success(as_user(home, story))

@@ -26,7 +26,7 @@ from testbed.kernel import cgroups, namespaces, rtnl_dump, syscalls
 from testbed.spec.layout import Layout
 from testbed.spec.model import Link, Nic, Node, Switch
 from tests.live import node_sockets
-from tests.live.iproute2 import ping, tell, wire_path
+from tests.live.iproute2 import ping, query, wire_path
 from tests.live.machine_state import Machine
 
 pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixtures("machine")]
@@ -67,13 +67,13 @@ def two_nodes(datapath: str) -> Cluster:
 def test_a_direct_link_is_one_pair_from_nic_to_nic() -> None:
     with two_nodes("direct").up() as cluster:
         ping(cluster, "n1", "n2")
-        assert [entry["ifname"] for entry in tell(wire_path(cluster.state), "ip", "link")] == ["lo"]
+        assert [entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link")] == ["lo"]
 
 
 def test_a_link_between_nodes_meets_in_the_wire_namespace() -> None:
     with two_nodes("auto").up() as cluster:
         ping(cluster, "n2", "n1")
-        there = {entry["ifname"] for entry in tell(wire_path(cluster.state), "ip", "link")}
+        there = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link")}
         assert there == {"lo", "n1.eth0", "n2.eth0"}
 
 
@@ -118,14 +118,14 @@ def shortest(layout: Layout, source: str, target: str) -> int:
 
 def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str, socket.socket], number: int) -> None:
     source, *others = sockets
-    sockets[source].send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, source), number))
+    sockets[source].send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, source), number))
     for name in others:
         node_sockets.wait_until_readable(sockets[name])
     # A frame that circulates arrives again and again: what a marker overtakes nothing of must be all there is.
     last = others[-1]
     for name in others:
         sockets[last].send(
-            node_sockets.frame(node_sockets.mac(cluster, name), node_sockets.mac(cluster, last), number + 1)
+            node_sockets.numbered_frame(node_sockets.mac(cluster, name), node_sockets.mac(cluster, last), number + 1)
         )
     for name in others[:-1]:
         until = time.monotonic() + 10
@@ -133,15 +133,15 @@ def broadcast_arrives_once_everywhere(cluster: RunningCluster, sockets: dict[str
         while number + 1 not in seen:
             assert time.monotonic() < until
             node_sockets.wait_until_readable(sockets[name])
-            seen += node_sockets.numbers(node_sockets.received(sockets[name]))
+            seen += node_sockets.frame_numbers(node_sockets.received(sockets[name]))
         assert seen == [number, number + 1], name
-    assert node_sockets.numbers(node_sockets.received(sockets[last])) == [number], last
+    assert node_sockets.frame_numbers(node_sockets.received(sockets[last])) == [number], last
     assert node_sockets.received(sockets[source]) == []
 
 
 @pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
 def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circulates(make: object) -> None:
-    with make().up() as cluster, node_sockets.nics(cluster) as sockets:  # type: ignore[operator]
+    with make().up() as cluster, node_sockets.nic_sockets(cluster) as sockets:  # type: ignore[operator]
         broadcast_arrives_once_everywhere(cluster, sockets, 1)
         for one, other in sample(cluster.state.layout):
             ping(cluster, one, other)
@@ -157,18 +157,20 @@ def test_in_a_cyclic_topology_a_broadcast_arrives_exactly_once_and_nothing_circu
 @pytest.mark.parametrize("make", CYCLIC.values(), ids=CYCLIC)
 def test_in_a_cyclic_topology_unicast_frames_take_one_shortest_path(make: object) -> None:
     count = 7
-    with make().up() as cluster, node_sockets.nics(cluster) as sockets, wire_counters(cluster) as read:  # type: ignore[operator]
+    with make().up() as cluster, node_sockets.nic_sockets(cluster) as sockets, wire_counters(cluster) as read:  # type: ignore[operator]
         layout = cluster.state.layout
         for one, other in sample(layout):
             before = read()  # type: ignore[operator]
             for number in range(count):
                 sockets[one].send(
-                    node_sockets.frame(node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), number)
+                    node_sockets.numbered_frame(
+                        node_sockets.mac(cluster, other), node_sockets.mac(cluster, one), number
+                    )
                 )
             arrived: list[int] = []
             while len(arrived) < count:
                 node_sockets.wait_until_readable(sockets[other])
-                arrived += node_sockets.numbers(node_sockets.received(sockets[other]))
+                arrived += node_sockets.frame_numbers(node_sockets.received(sockets[other]))
             assert arrived == list(range(count))
             moved = {
                 device: (rx - before[device][0], tx - before[device][1])
@@ -320,7 +322,7 @@ def test_static_addresses_are_there_at_once() -> None:
     with Cluster(name="static", nodes=nodes, switches=[Switch(name="s1")], links=links).up() as cluster:
         cluster["n1"].run(["ping", "-n", "-c1", "-W5", "2001:db8:9::2"])
         cluster["n2"].run(["ping", "-n", "-c1", "-W5", "10.9.0.1"])
-        (nic,) = (entry for entry in tell(cluster["n1"].namespace, "ip", "address") if entry["ifname"] == "eth0")
+        (nic,) = (entry for entry in query(cluster["n1"].namespace, "ip", "address") if entry["ifname"] == "eth0")
         assert {entry["local"] for entry in nic["addr_info"]} == {"10.9.0.1", "2001:db8:9::1"}  # no link-local one
 
 
@@ -335,7 +337,7 @@ def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
     )
     with description.up(name="quiet", keep=True) as cluster, ExitStack() as stack:
         listening = [
-            stack.enter_context(node_sockets.opened(cluster[name].namespace, "eth0", node_sockets.EVERY_PROTOCOL))
+            stack.enter_context(node_sockets.open_socket(cluster[name].namespace, "eth0", node_sockets.EVERY_PROTOCOL))
             for name in ("n1", "n2", "n3")
         ]
         cluster["n3"].run(["ip", "link", "set", "eth0", "down"])
@@ -366,7 +368,7 @@ SIOCETHTOOL = 0x8946
 def offloads(namespace: str, device: str) -> dict[str, int]:
     """Which offloads an interface has on, by the kernel's own answer."""
     found = {}
-    with node_sockets.opened(namespace, device) as channel:
+    with node_sockets.open_socket(namespace, device) as channel:
         for name, number in FEATURES.items():
             value = array.array("B", struct.pack("=II", number, 0))
             request = struct.pack("16sP", device.encode(), value.buffer_info()[0])
@@ -408,5 +410,5 @@ def test_the_usual_tools_see_the_nodes_of_a_cluster_that_stays() -> None:
 def test_every_cable_of_a_layout_is_one_pair_in_the_kernel() -> None:
     with Cluster.full_mesh(4).up() as cluster:
         wiring = Wiring(cluster.state.layout)
-        there = {entry["ifname"] for entry in tell(wire_path(cluster.state), "ip", "link", "show", "type", "veth")}
+        there = {entry["ifname"] for entry in query(wire_path(cluster.state), "ip", "link", "show", "type", "veth")}
         assert there == {name for _, name in wiring.wire_devices}

@@ -26,20 +26,20 @@ _SO_RCVBUFFORCE = 33
 GAP = 150_000  # ns between two frames of a flow
 
 
-def told(cluster: RunningCluster, event: str) -> list[Mapping[str, Any]]:
+def events_of(cluster: RunningCluster, event: str) -> list[Mapping[str, Any]]:
     """The cluster's events of that kind."""
     return [one for one in event_log.read(Store().directory(cluster.name)) if one["event"] == event]
 
 
-def report(cluster: RunningCluster) -> dict[str, Any]:
-    """What the relay says of itself."""
+def relay_report(cluster: RunningCluster) -> dict[str, Any]:
+    """Return the relay's report of itself."""
     said = relay_client.report(Store(), cluster.state)
     assert said is not None
     return said
 
 
 def relay_pid(cluster: RunningCluster) -> int:
-    pid: int = report(cluster)["pid"]
+    pid: int = relay_report(cluster)["pid"]
     return pid
 
 
@@ -50,8 +50,8 @@ def supervisor_of(cluster: RunningCluster) -> processes.Identity:
     return found
 
 
-def carried(cluster: RunningCluster) -> dict[str, Carried]:
-    """What the relay has been told, by link."""
+def relayed_links(cluster: RunningCluster) -> dict[str, Carried]:
+    """Return the links that the relay has been given, by name."""
     orders = Places(Store().directory(cluster.name)).read_orders()
     return {link.name: link for link in orders.links} if orders is not None else {}
 
@@ -75,7 +75,7 @@ class Traffic:
         stack.callback(os.close, self._stop)
         self._open = True
         stack.callback(self._close)
-        nics = stack.enter_context(node_sockets.nics(cluster))
+        nics = stack.enter_context(node_sockets.nic_sockets(cluster))
         self._sinks = {node: nics[node] for node in {flow.sink for flow in self.flows}}
         for found in self._sinks.values():
             found.setsockopt(1, _SO_RCVBUFFORCE, RECEIVE_BYTES)
@@ -99,7 +99,7 @@ class Traffic:
             while not _closed(self._stop):
                 number += 1
                 try:
-                    out.send(node_sockets.frame(*macs, number))
+                    out.send(node_sockets.numbered_frame(*macs, number))
                 except OSError:  # the NIC's link is down
                     number -= 1
                 next_time += GAP
@@ -151,6 +151,6 @@ def between(cluster: RunningCluster, *pairs: tuple[str, str]) -> Iterator[Traffi
         yield found
 
 
-def dump(cluster: RunningCluster) -> str:
+def all_events(cluster: RunningCluster) -> str:
     """All events, for a message."""
     return "\n".join(json.dumps(dict(one)) for one in event_log.read(Store().directory(cluster.name)))

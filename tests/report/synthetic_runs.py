@@ -25,7 +25,7 @@ def verdict(grade: str = "trusted", **more: object) -> dict[str, object]:
     return {"grade": grade, "seconds": 1.0, "notes": [], "findings": [], **more}
 
 
-def made(
+def write_run(
     path: Path,
     rows: Iterable[Mapping[str, object]] = (),
     *,
@@ -54,7 +54,7 @@ def made(
     return path
 
 
-def pings(factor: float = 1.0, repeats: int = 1, sizes: Iterable[int] = SIZES) -> list[dict[str, object]]:
+def ping_pong_rows(factor: float = 1.0, repeats: int = 1, sizes: Iterable[int] = SIZES) -> list[dict[str, object]]:
     """Rows of ping-pong; each repetition is a little slower than the one before."""
     rows: list[dict[str, object]] = []
     for repeat in range(repeats):
@@ -69,7 +69,7 @@ def pings(factor: float = 1.0, repeats: int = 1, sizes: Iterable[int] = SIZES) -
     return rows
 
 
-def messages(zero: int) -> list[dict[str, object]]:
+def message_rows(zero: int) -> list[dict[str, object]]:
     """Rows of a workload that writes one for each message: 99 in a second."""
     return [
         {"node": "n1", "clock_ns": zero + number * 10**7, "trip_ns": 1000 + number, "moved_bytes": 9}
@@ -77,7 +77,7 @@ def messages(zero: int) -> list[dict[str, object]]:
     ]
 
 
-def fault(what: str, begin: int, end: int | None, zero: int, name: str = "fault[1]") -> list[dict[str, object]]:
+def fault_events(what: str, begin: int, end: int | None, zero: int, name: str = "fault[1]") -> list[dict[str, object]]:
     """The events of a fault, in ns since the programs began at the clock's `zero`."""
     about = {"time": 0, "fault": name, "kind": "impair", "what": what}
     begins = {**about, "clock": zero + begin, "event": "fault begins", "at": begin, "begun": begin, "in_force": begin}

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from tests.report.synthetic_runs import made, pings, verdict
+from tests.report.synthetic_runs import ping_pong_rows, verdict, write_run
 
 
 def compared(*arguments: str | Path) -> Result:
@@ -30,7 +30,7 @@ def noisy(factor: float, seed: int, repeats: int = 10) -> list[dict[str, object]
 
 
 def test_a_run_is_as_good_as_itself_and_as_another_of_its_kind(tmp_path: Path) -> None:
-    one, other = made(tmp_path / "a", noisy(1, 1), repeat=10), made(tmp_path / "b", noisy(1, 2), repeat=10)
+    one, other = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1, 2), repeat=10)
     for theirs in (one, other):
         found = compared(one, theirs)
         assert found.exit_code == 0, found.output
@@ -38,7 +38,7 @@ def test_a_run_is_as_good_as_itself_and_as_another_of_its_kind(tmp_path: Path) -
 
 
 def test_a_regression_is_exit_code_1_and_an_improvement_is_none(tmp_path: Path) -> None:
-    good, bad = made(tmp_path / "a", noisy(1, 1), repeat=10), made(tmp_path / "b", noisy(1.2, 2), repeat=10)
+    good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
     found = compared(good, bad)
     assert found.exit_code == 1
     assert "4 worse" in found.output  # latency is more, bandwidth is less
@@ -48,7 +48,7 @@ def test_a_regression_is_exit_code_1_and_an_improvement_is_none(tmp_path: Path) 
 
 
 def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
-    good, bad = made(tmp_path / "a", noisy(1, 1), repeat=10), made(tmp_path / "b", noisy(1.2, 2), repeat=10)
+    good, bad = write_run(tmp_path / "a", noisy(1, 1), repeat=10), write_run(tmp_path / "b", noisy(1.2, 2), repeat=10)
     assert compared(good, bad, "--threshold", "30%").exit_code == 0
     found = compared(good, bad, "--measure", "p50")
     assert found.exit_code == 1
@@ -56,8 +56,8 @@ def test_the_threshold_and_the_measures_are_ones_own(tmp_path: Path) -> None:
 
 
 def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_path: Path) -> None:
-    good = made(tmp_path / "a", noisy(1, 1, 2), repeat=2)
-    bad = made(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
+    good = write_run(tmp_path / "a", noisy(1, 1, 2), repeat=2)
+    bad = write_run(tmp_path / "b", noisy(1.5, 2, 2), repeat=2)
     found = compared(good, bad)
     assert found.exit_code == 0
     assert "4 undecided" in found.output
@@ -65,17 +65,19 @@ def test_too_few_repetitions_are_undecided_and_it_says_how_many_would_do(tmp_pat
 
 
 def test_simulations_under_the_same_seed_are_exact_and_under_another_they_are_not(tmp_path: Path) -> None:
-    one, slower = (made(tmp_path / name, pings(factor), mode="sim") for name, factor in (("a", 1), ("b", 1.1)))
+    one, slower = (
+        write_run(tmp_path / name, ping_pong_rows(factor), mode="sim") for name, factor in (("a", 1), ("b", 1.1))
+    )
     assert compared(one, slower).exit_code == 1
-    assert compared(one, made(tmp_path / "c", pings(1.1), mode="sim", seed=5)).exit_code == 0
+    assert compared(one, write_run(tmp_path / "c", ping_pong_rows(1.1), mode="sim", seed=5)).exit_code == 0
 
 
 def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_left_out(tmp_path: Path) -> None:
     for number in range(6):
-        made(tmp_path / "before" / f"run-{number}", noisy(1, number, 1), seed=number)
-        made(tmp_path / "after" / f"run-{number}", noisy(1.3, 50 + number, 1), seed=number)
-    made(tmp_path / "after" / "bad", noisy(0.1, 9, 1), result={"status": "done", "verdict": verdict("invalid")})
-    made(tmp_path / "after" / "killed", noisy(0.1, 9, 1), result={})
+        write_run(tmp_path / "before" / f"run-{number}", noisy(1, number, 1), seed=number)
+        write_run(tmp_path / "after" / f"run-{number}", noisy(1.3, 50 + number, 1), seed=number)
+    write_run(tmp_path / "after" / "bad", noisy(0.1, 9, 1), result={"status": "done", "verdict": verdict("invalid")})
+    write_run(tmp_path / "after" / "killed", noisy(0.1, 9, 1), result={})
     found = compared(tmp_path / "before", tmp_path / "after")
     assert found.exit_code == 1
     assert "bad is invalid, and no figure of it counts" in found.output
@@ -86,7 +88,7 @@ def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_l
 def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: Path) -> None:
     """A thousand messages of one run say nothing of what the next run does."""
     one, other = (
-        made(tmp_path / name, [{"node": "n1", "trip_ns": base + number % 7} for number in range(1000)])
+        write_run(tmp_path / name, [{"node": "n1", "trip_ns": base + number % 7} for number in range(1000)])
         for name, base in (("a", 1000), ("b", 2000))
     )
     found = compared(one, other)
@@ -96,8 +98,8 @@ def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: P
 
 
 def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
-    one = made(tmp_path / "a", pings())
-    other = made(tmp_path / "b", pings(), protocol="tcp", settings={"count": 7})
+    one = write_run(tmp_path / "a", ping_pong_rows())
+    other = write_run(tmp_path / "b", ping_pong_rows(), protocol="tcp", settings={"count": 7})
     found = compared(one, other)
     assert found.exit_code == 0
     assert "differs: protocol (emp, tcp)" in found.output
@@ -105,8 +107,8 @@ def test_what_was_asked_for_differently_is_named(tmp_path: Path) -> None:
 
 
 def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
-    one = made(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
-    other = made(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
+    one = write_run(tmp_path / "a", [{"node": "n1", "asked_again": 0, "p50_ns": 5}], mode="sim")
+    other = write_run(tmp_path / "b", [{"node": "n1", "asked_again": 3, "p50_ns": 5}], mode="sim")
     found = compared(one, other, "--json")
     assert found.exit_code == 1
     document = json.loads(found.stdout)
@@ -121,15 +123,15 @@ def test_the_document_is_as_its_schema_says_it(tmp_path: Path) -> None:
     [
         ({"workload": "sort"}, "is of pingpong, .* of sort: different workloads cannot be compared"),
         ({"rows": []}, "has no rows with a figure"),
-        ({"rows": pings(sizes=[9])}, "have no measure in common"),
+        ({"rows": ping_pong_rows(sizes=[9])}, "have no measure in common"),
         ({"result": {}}, r"has not ended well \(unfinished\)"),
         ({"result": {"status": "failed", "error": "x"}}, r"has not ended well \(failed\)"),
         ({"result": {"status": "done", "verdict": verdict("invalid")}}, "is invalid, and no figure of it counts"),
     ],
 )
 def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, theirs, sentence: str) -> None:
-    one = made(tmp_path / "a", pings())
-    other = made(tmp_path / "b", **{"rows": pings(), **theirs})
+    one = write_run(tmp_path / "a", ping_pong_rows())
+    other = write_run(tmp_path / "b", **{"rows": ping_pong_rows(), **theirs})
     found = compared(one, other)
     assert found.exit_code == 2
     assert len(found.stderr.splitlines()) == 1
@@ -137,13 +139,13 @@ def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, the
 
 
 def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -> None:
-    one = made(tmp_path / "a", pings())
+    one = write_run(tmp_path / "a", ping_pong_rows())
     assert_says(compared(one, tmp_path / "nowhere"), "is no folder of a run")
     for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):
-        other = made(tmp_path / f"b{len(text)}", pings())
+        other = write_run(tmp_path / f"b{len(text)}", ping_pong_rows())
         (other / "run.json").write_text(text)
         assert_says(compared(one, other), sentence)
-    (made(tmp_path / "c", pings()) / "rows.jsonl").unlink()
+    (write_run(tmp_path / "c", ping_pong_rows()) / "rows.jsonl").unlink()
     assert_says(compared(one, tmp_path / "c"), r"has no rows\.jsonl")
 
 
@@ -152,19 +154,19 @@ def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -
                   ["a", "a", "--measure", "p51"], ["a", "--against", "paper", "--measure", "p50"]],
 )  # fmt: skip
 def test_a_wrong_call_is_exit_code_2(tmp_path: Path, arguments: Sequence[str]) -> None:
-    made(tmp_path / "a", pings())
+    write_run(tmp_path / "a", ping_pong_rows())
     assert compared(*[tmp_path / "a" if one == "a" else one for one in arguments]).exit_code == 2
 
 
 def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
-    slow = made(tmp_path / "slow", pings(1.5, sizes=[4, 1500]), mode="sim")
+    slow = write_run(tmp_path / "slow", ping_pong_rows(1.5, sizes=[4, 1500]), mode="sim")
     found = compared(slow, "--against", "paper")
     assert found.exit_code == 1
     assert "latency, 4 B" in found.output
     assert "23 us" in found.output
-    as_good = made(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
+    as_good = write_run(tmp_path / "good", [{"size_bytes": 4, "p50_ns": 22_900}], mode="sim")
     assert compared(as_good, "--against", "paper").exit_code == 0
-    live = made(tmp_path / "live", [{"size_bytes": 4, "p50_ns": 99_000}])
+    live = write_run(tmp_path / "live", [{"size_bytes": 4, "p50_ns": 99_000}])
     found = compared(live, "--against", "paper")
     assert (found.exit_code, "undecided" in found.output) == (0, True)
 
@@ -181,8 +183,10 @@ def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
 
 
 def test_where_there_is_no_paper_or_no_row_of_it_a_sentence_says_so(tmp_path: Path) -> None:
-    assert_says(compared(made(tmp_path / "a", pings(), protocol="tcp"), "--against", "paper"), "tcp has no paper")
-    sort = made(tmp_path / "b", pings(), workload="sort", form="sort")
+    assert_says(
+        compared(write_run(tmp_path / "a", ping_pong_rows(), protocol="tcp"), "--against", "paper"), "tcp has no paper"
+    )
+    sort = write_run(tmp_path / "b", ping_pong_rows(), workload="sort", form="sort")
     assert_says(compared(sort, "--against", "paper"), "the paper has no value")
 
 

@@ -22,7 +22,7 @@ from testbed.observe.report.run_summary import summarize_run
 from testbed.observe.report.samples import Samples
 from testbed.observe.report.timeline_plot import divide, fault_spans, timelines
 from testbed.observe.report.topology_plot import positions, topology
-from tests.report.synthetic_runs import SECOND, fault, layout, made, messages, pings
+from tests.report.synthetic_runs import SECOND, fault_events, layout, message_rows, ping_pong_rows, write_run
 
 MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.integers(0, 10**6)), min_size=1, max_size=200)
 
@@ -54,9 +54,11 @@ def test_what_is_shaded_is_when_a_fault_was_in_force_and_next_to_nothing_else(sp
 
 def test_ten_thousand_faults_are_few_shapes(tmp_path: Path) -> None:
     events = [
-        event for number in range(10_000) for event in fault("x", number * 10**6, number * 10**6 + 10**5, 5 * SECOND)
+        event
+        for number in range(10_000)
+        for event in fault_events("x", number * 10**6, number * 10**6 + 10**5, 5 * SECOND)
     ]
-    run = made(tmp_path / "run", messages(5 * SECOND), events=[{"event": "repetition begins"}, *events])
+    run = write_run(tmp_path / "run", message_rows(5 * SECOND), events=[{"event": "repetition begins"}, *events])
     (plot,) = timelines([summarize_run(run, "")])
     assert len(plot.svg) < 200_000
     assert "The first 12 of 10,000 faults have a bar" in plot.caption
@@ -84,10 +86,10 @@ def test_a_picture_shows_what_was_declared_and_what_was_injected_and_says_so() -
 
 def every_plot(tmp_path: Path) -> list[Plot]:
     zero = 5 * SECOND
-    events = [{"event": "repetition begins"}, *fault("loss 10% on n1", 10**8, 3 * 10**8, zero)]
+    events = [{"event": "repetition begins"}, *fault_events("loss 10% on n1", 10**8, 3 * 10**8, zero)]
     runs = [
-        summarize_run(made(tmp_path / "a", [*pings(), *messages(zero)], events=events), "A"),
-        summarize_run(made(tmp_path / "b", pings(1.3)), "B"),
+        summarize_run(write_run(tmp_path / "a", [*ping_pong_rows(), *message_rows(zero)], events=events), "A"),
+        summarize_run(write_run(tmp_path / "b", ping_pong_rows(1.3)), "B"),
     ]
     return [*timelines(runs), *curves(runs), *distributions(runs)]
 
@@ -115,7 +117,9 @@ def test_no_identifier_is_there_twice_in_the_plots_of_a_page(tmp_path: Path) -> 
 
 
 def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Path) -> None:
-    mine, other = (summarize_run(made(tmp_path / name, pings(), protocol=name), "") for name in ("emp", "tcp"))
+    mine, other = (
+        summarize_run(write_run(tmp_path / name, ping_pong_rows(), protocol=name), "") for name in ("emp", "tcp")
+    )
     (of_emp,), (of_tcp,) = curves([mine]), curves([other])
     assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alternative
     assert "SC 2001" in of_emp.caption
@@ -123,7 +127,7 @@ def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Pat
 
 
 def test_what_takes_no_time_is_not_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:
-    assert curves([summarize_run(made(tmp_path / "run", pings(0.0)), "")]) == []
+    assert curves([summarize_run(write_run(tmp_path / "run", ping_pong_rows(0.0)), "")]) == []
 
 
 def test_tables_say_what_heads_what_and_can_be_scrolled_by_keyboard() -> None:

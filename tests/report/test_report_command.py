@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from testbed.cli.main import testbed as command
-from tests.report.synthetic_runs import SECOND, fault, made, messages, pings, verdict
+from tests.report.synthetic_runs import SECOND, fault_events, message_rows, ping_pong_rows, verdict, write_run
 
 EMPTY = {"meta", "link", "br", "img", "input", "path", "rect", "use"}
 
@@ -64,12 +64,12 @@ class Outline(HTMLParser):
 
 def rich_run(path: Path, **asked: object) -> Path:
     zero = 5 * SECOND
-    events = [{"event": "repetition begins"}, *fault("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
+    events = [{"event": "repetition begins"}, *fault_events("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
     finding = {"what": "delay p50", "link": "n1:eth0--s1:1", "direction": "forward", "asked": 1e6, "measured": 3e6,
                "unit": "ns", "grade": "degraded", "reason": "2 ms too <late>", "interval": None}  # fmt: skip
     result = {"status": "done", "verdict": verdict("degraded", findings=[finding], notes=["the machine was busy"]),
               "counted": [{"n1": {"frames_sent": 7, "corrupt": 0}}]}  # fmt: skip
-    run = made(path, [*pings(), *messages(zero)], events=events, result=result, **asked)
+    run = write_run(path, [*ping_pong_rows(), *message_rows(zero)], events=events, result=result, **asked)
     lost = {"link": "n1:eth0--s1:1", "direction": "forward", "cause": "loss"}
     (run / "fates.jsonl").write_text((json.dumps(lost) + "\n") * 12)
     return run
@@ -78,7 +78,10 @@ def rich_run(path: Path, **asked: object) -> Path:
 def test_a_page_is_whole_and_what_it_refers_to_is_there(tmp_path: Path) -> None:
     found = Outline(
         page(
-            tmp_path, rich_run(tmp_path / "a"), rich_run(tmp_path / "b", protocol="tcp"), made(tmp_path / "c", pings())
+            tmp_path,
+            rich_run(tmp_path / "a"),
+            rich_run(tmp_path / "b", protocol="tcp"),
+            write_run(tmp_path / "c", ping_pong_rows()),
         )
     )
     assert len(found.names) == len(set(found.names))
@@ -105,7 +108,8 @@ def test_the_page_asks_the_network_for_nothing(tmp_path: Path) -> None:
 
 def test_names_that_would_be_markup_are_text(tmp_path: Path) -> None:
     text = page(
-        tmp_path, made(tmp_path / "run", [{"node": "<b>", "note": "<script>"}], workload="<i>", settings={"a": "<u>"})
+        tmp_path,
+        write_run(tmp_path / "run", [{"node": "<b>", "note": "<script>"}], workload="<i>", settings={"a": "<u>"}),
     )
     for tag in ("<b>", "<script>", "<i>", "<u>"):
         assert tag not in text
@@ -117,27 +121,30 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
 
 
 def test_a_run_that_never_ended_is_told_as_far_as_it_came(tmp_path: Path) -> None:
-    text = page(tmp_path, made(tmp_path / "run", pings(), result={}))
+    text = page(tmp_path, write_run(tmp_path / "run", ping_pong_rows(), result={}))
     assert "unfinished" in text
     assert "there is no result.json" in text
     assert "Latency against message size" in text
 
 
 def test_a_run_without_rows_says_so(tmp_path: Path) -> None:
-    text = page(tmp_path, made(tmp_path / "run"))
+    text = page(tmp_path, write_run(tmp_path / "run"))
     assert "There are no rows" in text
     assert 'id="plots"' not in text
 
 
 def test_an_invalid_run_shows_no_figure_unless_asked(tmp_path: Path) -> None:
-    text = page(tmp_path, made(tmp_path / "run", pings(), result={"status": "done", "verdict": verdict("invalid")}))
+    text = page(
+        tmp_path,
+        write_run(tmp_path / "run", ping_pong_rows(), result={"status": "done", "verdict": verdict("invalid")}),
+    )
     assert 'id="plots"' not in text
     assert 'class="headline"' not in text
     assert "<summary>Rows of an invalid run, to find out why it is</summary>" in text
 
 
 def test_a_run_that_broke_off_says_why_and_shows_what_was_printed(tmp_path: Path) -> None:
-    run = made(tmp_path / "run", result={"status": "failed", "error": "n1 ended with code 3"})
+    run = write_run(tmp_path / "run", result={"status": "failed", "error": "n1 ended with code 3"})
     (run / "logs").mkdir()
     (run / "logs" / "n1.log").write_text("Traceback & more")
     text = page(tmp_path, run)
@@ -147,10 +154,10 @@ def test_a_run_that_broke_off_says_why_and_shows_what_was_printed(tmp_path: Path
 
 def test_runs_are_compared_where_they_can_be(tmp_path: Path) -> None:
     one, slower = (
-        made(tmp_path / "a", pings(), mode="sim"),
-        made(tmp_path / "b", pings(1.2), mode="sim", protocol="tcp"),
+        write_run(tmp_path / "a", ping_pong_rows(), mode="sim"),
+        write_run(tmp_path / "b", ping_pong_rows(1.2), mode="sim", protocol="tcp"),
     )
-    text = page(tmp_path, one, slower, made(tmp_path / "c", pings(), workload="sort"))
+    text = page(tmp_path, one, slower, write_run(tmp_path / "c", ping_pong_rows(), workload="sort"))
     assert "24 worse" in text
     assert "Not comparable" in text
     assert "What was asked for differently" in text
@@ -166,7 +173,7 @@ def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> 
 def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
     found = reported(tmp_path / "nowhere")
     assert_says(found, 4, "is no folder of a run")
-    run = made(tmp_path / "run", pings())
+    run = write_run(tmp_path / "run", ping_pong_rows())
     (tmp_path / "file").write_text("")
     assert_says(reported(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")
     assert_says(reported(run, "-o", tmp_path), 1, "Is a directory")
@@ -174,7 +181,7 @@ def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_
     assert_says(reported(run), 3, "newer version of testbed")
     (run / "run.json").write_text("{")
     assert_says(reported(run), 1, "damaged")
-    assert reported(*[made(tmp_path / f"r{number}") for number in range(9)]).exit_code == 2
+    assert reported(*[write_run(tmp_path / f"r{number}") for number in range(9)]).exit_code == 2
     assert not (tmp_path / "report.html").exists()
 
 
@@ -186,7 +193,7 @@ def assert_says(found: Result, code: int, sentence: str) -> None:
 
 
 def test_without_its_library_the_command_says_what_to_install(tmp_path: Path) -> None:
-    run = made(tmp_path / "run", pings())
+    run = write_run(tmp_path / "run", ping_pong_rows())
     hidden = (
         "import importlib.util as u; find = u.find_spec; "
         "u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more); "
@@ -203,7 +210,7 @@ def test_without_its_library_the_command_says_what_to_install(tmp_path: Path) ->
 def test_other_commands_do_not_import_what_only_the_report_needs(tmp_path: Path) -> None:
     see = "import sys; sys.argv[1:] = {}; from testbed.cli.main import testbed; testbed({}, standalone_mode=False); " \
         "print([name for name in ('matplotlib', 'numpy') if name in sys.modules])"  # fmt: skip
-    one = made(tmp_path / "run", pings())
+    one = write_run(tmp_path / "run", ping_pong_rows())
     for arguments in (["runs", str(one)], ["compare", str(one), str(one)]):
         done = subprocess.run([sys.executable, "-c", see.format(arguments, arguments)], capture_output=True, text=True,
                               check=False, env={**os.environ})  # fmt: skip

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from browser import Browser
 from testbed.cli.main import testbed as command
-from tests.report.synthetic_runs import SECOND, fault, made, messages, pings
+from tests.report.synthetic_runs import SECOND, fault_events, message_rows, ping_pong_rows, write_run
 
 pytestmark = pytest.mark.requires("chromium")
 
@@ -48,10 +48,10 @@ CONTRASTS = """(() => {
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("report")
     zero = 5 * SECOND
-    events = [{"event": "repetition begins"}, *fault("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
+    events = [{"event": "repetition begins"}, *fault_events("loss 10% on n1", SECOND // 5, SECOND // 2, zero)]
     runs = [
-        made(place / "a", [*pings(), *messages(zero)], events=events),
-        made(place / "b", pings(1.2), protocol="tcp"),
+        write_run(place / "a", [*ping_pong_rows(), *message_rows(zero)], events=events),
+        write_run(place / "b", ping_pong_rows(1.2), protocol="tcp"),
     ]
     found = CliRunner().invoke(command, ["report", *map(str, runs), "-o", str(place / "report.html")])
     assert found.exit_code == 0, found.output

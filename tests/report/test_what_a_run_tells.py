@@ -14,7 +14,7 @@ from testbed.observe.report.deliveries import read_deliveries
 from testbed.observe.report.run_events import repetitions
 from testbed.observe.report.run_summary import summarize_run
 from testbed.observe.report.samples import samples
-from tests.report.synthetic_runs import SECOND, fault, made, pings
+from tests.report.synthetic_runs import SECOND, fault_events, ping_pong_rows, write_run
 
 BEGINS = {"event": "repetition begins", "number": 1}
 
@@ -80,7 +80,7 @@ def test_every_fault_that_began_is_told_once_whether_it_ends_or_not(spans) -> No
     events: list[dict[str, object]] = [BEGINS]
     ends: list[dict[str, object]] = []
     for name, begin, lasts in spans:
-        begun, *ended = fault(name, begin * SECOND, None if lasts == 0 else (begin + lasts) * SECOND, 0, name)
+        begun, *ended = fault_events(name, begin * SECOND, None if lasts == 0 else (begin + lasts) * SECOND, 0, name)
         events.append(begun)
         ends += ended
     (found,) = repetitions([*events, *ends], virtual=True)
@@ -90,21 +90,23 @@ def test_every_fault_that_began_is_told_once_whether_it_ends_or_not(spans) -> No
 
 def test_a_fault_tells_on_which_clock_the_programs_began() -> None:
     zero = 40 * SECOND
-    (found,) = repetitions([BEGINS, *fault("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
+    (found,) = repetitions([BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, zero)], virtual=False)
     assert found.zero == zero
     assert [(one.begin, one.end) for one in found.faults] == [(1.0, 2.0)]
 
 
 def test_faults_belong_to_their_repetition() -> None:
-    first, second = repetitions([BEGINS, *fault("x", 1, 2, 0), BEGINS, *fault("y", 3, 4, 0)], virtual=True)
+    first, second = repetitions(
+        [BEGINS, *fault_events("x", 1, 2, 0), BEGINS, *fault_events("y", 3, 4, 0)], virtual=True
+    )
     assert ([one.what for one in first.faults], [one.what for one in second.faults]) == (["x"], ["y"])
 
 
 def test_in_the_simulation_the_scenario_says_which_links_a_fault_was_on(tmp_path: Path) -> None:
     scenario = '[[fault]]\nkind = "impair"\non = ["n1"]\nloss = 0.1\nfrom = "1s"\nto = "2s"\n'
     told = summarize_run(
-        made(tmp_path / "run", pings(), scenario=scenario, mode="sim",
-             events=[BEGINS, *fault("loss 10% on n1", SECOND, 2 * SECOND, 0)]), "",
+        write_run(tmp_path / "run", ping_pong_rows(), scenario=scenario, mode="sim",
+             events=[BEGINS, *fault_events("loss 10% on n1", SECOND, 2 * SECOND, 0)]), "",
     )  # fmt: skip
     assert told.injected == {"n1:eth0--s1:1": ("loss 10% on n1",)}
 
@@ -114,7 +116,7 @@ def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path
         {"event": "inject", "what": "links held for storm", "links": ["n2:eth0--s1:2"]},
         {"event": "inject", "what": "loss 5% on n1", "links": ["n1:eth0--s1:1"]},
     ]
-    assert summarize_run(made(tmp_path / "run", pings(), events=events), "").injected == {
+    assert summarize_run(write_run(tmp_path / "run", ping_pong_rows(), events=events), "").injected == {
         "n1:eth0--s1:1": ("loss 5% on n1",)
     }
 
@@ -125,7 +127,7 @@ def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path
      ("cluster.json", "there is no picture"), ("result.json", "never ended")],
 )  # fmt: skip
 def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, file: str, sentence: str) -> None:
-    run = made(tmp_path / "run", pings(), events=[BEGINS])
+    run = write_run(tmp_path / "run", ping_pong_rows(), events=[BEGINS])
     (run / file).unlink()
     told = summarize_run(run, "")
     assert [one for one in told.missing if sentence in one]
@@ -135,7 +137,7 @@ def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, fi
 def test_what_is_no_run_or_a_newer_versions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"no folder of a run: it has no run\.json"):
         summarize_run(tmp_path, "")
-    run = made(tmp_path / "run")
+    run = write_run(tmp_path / "run")
     document = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**document, "format": 99}))
     with pytest.raises(UnsupportedError, match="newer version of testbed"):
@@ -143,11 +145,11 @@ def test_what_is_no_run_or_a_newer_versions_is_refused(tmp_path: Path) -> None:
 
 
 def test_results_are_no_samples_and_rows_for_each_message_are(tmp_path: Path) -> None:
-    assert samples(summarize_run(made(tmp_path / "few", pings()), "")) is None
+    assert samples(summarize_run(write_run(tmp_path / "few", ping_pong_rows()), "")) is None
     rows = [
         {"node": "n1", "clock_ns": 7 * SECOND + number * 1000, "trip_ns": number, "moved_bytes": 10}
         for number in range(50)
     ]
-    found = samples(summarize_run(made(tmp_path / "many", rows), ""))
+    found = samples(summarize_run(write_run(tmp_path / "many", rows), ""))
     assert found is not None
     assert (found.what, found.took.size, found.at[0], list(found.moved[:2])) == ("trip", 50, 0.0, [10, 10])

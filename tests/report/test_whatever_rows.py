@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from testbed.observe.report.builder import page
 from testbed.observe.report.run_summary import summarize_run
-from tests.report.synthetic_runs import made
+from tests.report.synthetic_runs import write_run
 
 KEYS = ("node", "clock_ns", "size_bytes", "p50_ns", "min_ns", "p90_ns", "p99_ns", "p999_ns", "bandwidth_bit_s", "pattern",
         "requests", "each_ns", "work_ns", "trip_ns", "moved_bytes", "repeat", "clients")  # fmt: skip
@@ -31,5 +31,7 @@ ROWS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=9, unique=True).flat
 @given(rows=ROWS, more=ROWS)
 def test_there_is_a_page(tmp_path_factory: pytest.TempPathFactory, rows, more) -> None:
     place: Path = tmp_path_factory.mktemp("whatever")
-    text = page([summarize_run(made(place / "a", rows), "A"), summarize_run(made(place / "b", more, mode="sim"), "B")])
+    text = page(
+        [summarize_run(write_run(place / "a", rows), "A"), summarize_run(write_run(place / "b", more, mode="sim"), "B")]
+    )
     assert text.endswith("</html>\n")

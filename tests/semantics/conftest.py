@@ -48,7 +48,7 @@ def carriers(_sandbox: None) -> Iterator[Carriers]:
 
 @pytest.fixture
 def line(request: pytest.FixtureRequest, carriers: Carriers, tmp_path: Path) -> Iterator[Line]:
-    """What `behaviours.on` asks for. A file that an impairment names is where it says, below a directory of the test's."""
+    """The line that `impairment_checks.on` asks for. Files that an impairment names are in the test's directory."""
     asked: Asked = request.param
     texts: dict[str, str] = {}
     forward, backward = asked.forward, asked.backward

@@ -1,5 +1,4 @@
-"""What carries frames from one end of a link to the other, each behind the same few calls: the wire model in memory, and
-relay, tc and netem in a cluster of two nodes with real frames.
+"""The datapaths under test, behind one interface: the wire model in memory, and relay, tc and netem between two nodes.
 
 Frames are sent at the times that a schedule says, as far as the machine allows; when they really came to the link is read
 from the kernel's stamps at the link's free end, before anything is done to them. So what is expected of a frame follows
@@ -29,7 +28,7 @@ from testbed.kernel.loss_classifier import read_counters
 from testbed.spec.layout import Asked, Impairment
 from tests.live.machine_state import eventually
 from tests.semantics.tapped_links import Cable, Schedule, Stamped, Way
-from tests.unit.fates.wire_frames import carry
+from tests.unit.fates.wire_frames import run_schedule
 
 SLOW: Final = float(os.environ.get("TESTBED_SLOW", "1"))
 DEADLINE: Final = (100 if os.environ.get("TESTBED_VM") else 20) * SLOW
@@ -46,7 +45,7 @@ WAYS: Final[tuple[Way, Way]] = ("forward", "backward")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came to one direction of a link, in that order, and what came out at its other end. Times in nanoseconds since
+    """Frames that came to one direction of a link, in order, and those that left it. Times in nanoseconds since
     the first frame came, or was to come."""
 
     offered: Stamped
@@ -69,7 +68,7 @@ class Oracle(Direction):
         )
 
     def after(self, schedule: Schedule) -> Oracle:
-        self.arrived += carry(self, schedule)
+        self.arrived += run_schedule(self, schedule)
         return self
 
     @property
@@ -232,7 +231,7 @@ class ClusterLine(Line):
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a carrier has counted until now."""
+    """Counters of a datapath at one instant."""
 
     relay: Mapping[str, Any] | None = None
     roots: Mapping[Way, qdiscs.Qdisc | None] | None = None

@@ -42,7 +42,7 @@ COVERED: Final[dict[CarrierName, set[str]]] = defaultdict(set)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a test wants: a carrier with impairments in force. files: name -> text."""
+    """Parameters of a test: a carrier with impairments in force. files: name -> text."""
 
     carrier: CarrierName
     forward: Impairment

@@ -19,7 +19,7 @@ from testbed.kernel.packet_options import attach_filter
 from testbed.kernel.rtnl_dump import by_name, interfaces
 from tests.live.forked_children import background
 from tests.live.iproute2 import wire_path
-from tests.live.node_sockets import EVERY_PROTOCOL, opened
+from tests.live.node_sockets import EVERY_PROTOCOL, open_socket
 from tests.unit.fates.wire_frames import numbered
 
 Schedule: TypeAlias = Sequence[tuple[int, bytes]]
@@ -93,7 +93,7 @@ class Cable:
             self.wire: OpenNamespace = open_path(wire_path(self._cluster.state))
             self._stack.callback(self.wire.close)
             for way, node in (("backward", first), ("forward", other)):  # the NIC at which that direction comes out
-                place = opened(self._cluster[node].namespace, "eth0", EVERY_PROTOCOL)
+                place = open_socket(self._cluster[node].namespace, "eth0", EVERY_PROTOCOL)
                 self._nics[way] = Tap(self._stack.enter_context(place))
                 self._nics[way].socket.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _SEND_BYTES)
             self._wait_for_stamps()
@@ -125,7 +125,7 @@ class Cable:
         with ExitStack() as stack:
             found = by_name(interfaces(self.wire.route))
             for way, end in self._ends.items():
-                self._taps[way] = Tap(stack.enter_context(opened(wire, end, EVERY_PROTOCOL)))
+                self._taps[way] = Tap(stack.enter_context(open_socket(wire, end, EVERY_PROTOCOL)))
                 # Not what is put back into a switch.
                 attach_filter(self._taps[way].socket, once_program(found[end].index))
             self.index_a, self.index_b = (found[end].index for end in self._ends.values())

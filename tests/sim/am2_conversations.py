@@ -33,7 +33,7 @@ Identity = tuple[int, int, int]
 
 
 @dataclass
-class Notes:
+class Transcript:
     """What happened to requests: how often each was handled, how often each was replied to, and why each came back."""
 
     asked: list[Identity] = field(default_factory=list)
@@ -67,11 +67,11 @@ def content(identity: Identity, size: int) -> bytes:
     return bytes([(node * 7 + endpoint * 31 + serial * 3 + place) & 0xFF for place in range(size)])
 
 
-class Talker:
+class ConversingEndpoint:
     """One endpoint, its handlers, and its task."""
 
     def __init__(
-        self, endpoint: Endpoint, notes: Notes, everybody: list[EndpointName], requests: int, seed: int
+        self, endpoint: Endpoint, notes: Transcript, everybody: list[EndpointName], requests: int, seed: int
     ) -> None:
         self.endpoint = endpoint
         self.notes = notes
@@ -158,7 +158,9 @@ class Talker:
             await node.sleep(1_000_000)
 
 
-def talk(simulation: Simulation, notes: Notes, endpoints: int, requests: int, seed: int = 1) -> list[Talker]:
+def converse(
+    simulation: Simulation, notes: Transcript, endpoints: int, requests: int, seed: int = 1
+) -> list[ConversingEndpoint]:
     """So many endpoints on each node, each with so many requests."""
     names = [EndpointName(node.number, number) for node in simulation.nodes.values() for number in range(endpoints)]
     talkers = []
@@ -166,7 +168,7 @@ def talk(simulation: Simulation, notes: Notes, endpoints: int, requests: int, se
         am = cast(ActiveMessages, node.agent.host)
         bundle = am.allocate_bundle()
         for _ in range(endpoints):
-            talkers.append(Talker(bundle.allocate_endpoint(), notes, names, requests, seed))
+            talkers.append(ConversingEndpoint(bundle.allocate_endpoint(), notes, names, requests, seed))
     notes.left = len(talkers)
     for talker in talkers:
         simulation.spawn(list(simulation.nodes)[talker.endpoint.name.node], talker.run)

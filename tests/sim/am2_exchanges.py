@@ -1,4 +1,4 @@
-"""What two nodes say to each other by AM-II under every schedule: a few active messages, and what each checks."""
+"""Exchanges of active messages between two nodes under every schedule, with their checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocols.am2.transport import answered, prefix
 from testbed.sim.simulation import Simulation
 from tests.sim.am2_swarm import MISTAKES, Run
 from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Request
-from tests.sim.am2_swarm_ledger import World
+from tests.sim.am2_swarm_ledger import Ledger
 from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, SECOND, Violation
 
 PATIENCE: Final = 2 * SECOND
@@ -61,7 +61,7 @@ class Active:
     def __init__(self, case: Case, *, have_met: bool) -> None:
         self._case = case
         self._have_met = have_met
-        self._world = World(case)
+        self._world = Ledger(case)
         self._run: Run | None = None
         self.plug = plug(Settings(**dict(case.settings)), witness=self._world.witness)
 

@@ -24,8 +24,8 @@ from protocols.am2.settings import Settings
 from protocols.core.profile import IDEAL, Profile
 from testbed.sim.simulation import Simulation
 from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, smaller
-from tests.sim.am2_swarm_ledger import World
-from tests.sim.am2_swarm_programs import Talker
+from tests.sim.am2_swarm_ledger import Ledger
+from tests.sim.am2_swarm_programs import SwarmEndpoint
 from tests.sim.swarm_faults import CALM, MILLISECOND, SECOND, Violation, cut_and_mend, unwrapped
 from tests.sim.trials import Swarm
 
@@ -55,7 +55,7 @@ MISTAKES: Final = (
 class Run:
     """A case on its way."""
 
-    def __init__(self, case: Case, simulation: Simulation, world: World) -> None:
+    def __init__(self, case: Case, simulation: Simulation, world: Ledger) -> None:
         self.case = case
         self.simulation = simulation
         self.world = world
@@ -68,7 +68,7 @@ class Run:
         """A life of a node."""
         bundle = cast(ActiveMessages, self.simulation.nodes[name].endpoint).allocate_bundle()
         for _ in range(self.case.endpoints):
-            talker = Talker(self.world, bundle)
+            talker = SwarmEndpoint(self.world, bundle)
             self.simulation.spawn(name, talker.serve)
             self.simulation.spawn(name, talker.send)
 
@@ -148,7 +148,7 @@ class Run:
 
 def run(case: Case) -> Counter[str]:
     """Run a case; what its NICs have counted. Raises Violation."""
-    world = World(case)
+    world = Ledger(case)
     nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, witness=world.witness)
     profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL
     with Simulation(case.layout(), nics, profile=profile, seed=case.seed) as simulation:

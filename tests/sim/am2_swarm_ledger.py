@@ -1,4 +1,4 @@
-"""What is known of a swarm's case of AM-II from outside all NICs: what became of every request, and what that must not be.
+"""Ledger of a swarm case of AM-II, kept outside all NICs: the fate of every request, and which fates are violations.
 
 Each request is handled once and replied to once, or it comes back to its sender, with a reason that is true. Where a NIC has
 taken another one for unreachable, or has started again, that cannot be: there the truth is looked up, and counted. But no
@@ -17,7 +17,7 @@ from tests.sim.am2_swarm_cases import BULK, NOTHING, Case, Request
 from tests.sim.swarm_faults import Violation
 
 if TYPE_CHECKING:
-    from tests.sim.am2_swarm_programs import Talker
+    from tests.sim.am2_swarm_programs import SwarmEndpoint
 
 Name = tuple[int, int]
 """A node, and an endpoint of it."""
@@ -31,8 +31,8 @@ _COMES_BACK: Final = {
 
 
 @dataclass(slots=True)
-class Course:
-    """What has become of a request. tag: under which it was sent. handled: by which lives of its destination's node.
+class RequestFate:
+    """The fate of a request. tag: under which it was sent. handled: by which lives of its destination's node.
     delivered: into a ring, by the NIC's word, by which lives. excused: that its end is not heard of has a good reason.
     void: its sender is gone."""
 
@@ -53,15 +53,15 @@ class Course:
         return bool(ended or self.excused or self.void)
 
 
-class World:
+class Ledger:
     """lives: of each node, from 1 on. tags: that endpoints have now. offsets: where in their destination's segment bulk
     requests go, and in their sender's, bulk replies; rooms: bytes of each endpoint's segment. unclear: what could not be
     known, by what it was."""
 
     def __init__(self, case: Case) -> None:
         self.case: Final = case
-        self.courses: Final = [Course(request) for request in case.requests]
-        self.talkers: Final[dict[Name, Talker]] = {}
+        self.courses: Final = [RequestFate(request) for request in case.requests]
+        self.talkers: Final[dict[Name, SwarmEndpoint]] = {}
         self.lives: Final = [1] * case.nodes
         self.tags: Final[dict[Name, int]] = {}
         self.freed: Final[set[Name]] = set()
@@ -107,7 +107,7 @@ class World:
                 f"{told(serial, course)} is delivered under tag {course.tag} where it is {self.tags[there]}"
             )
 
-    def handles(self, serial: int, by: Name) -> Course:
+    def handles(self, serial: int, by: Name) -> RequestFate:
         """A request's handler is called."""
         course = self.courses[serial]
         if (course.request.sink, course.request.endpoint) != by or course.request.wrong:
@@ -123,7 +123,7 @@ class World:
                 talker.ended(serial)
         return course
 
-    def is_replied(self, serial: int) -> Course:
+    def is_replied(self, serial: int) -> RequestFate:
         """A reply's handler is called."""
         course = self.courses[serial]
         course.replied += 1
@@ -152,7 +152,7 @@ class World:
         self.unclear["replies came back"] += 1
         self._excuse(serial, course)
 
-    def _may_come_back(self, serial: int, course: Course, status: Status) -> None:
+    def _may_come_back(self, serial: int, course: RequestFate, status: Status) -> None:
         there = (course.request.sink, course.request.endpoint)
         if status is Status.UNREACHABLE:
             true = self.case.may_lose_touch or there in self.freed
@@ -187,7 +187,7 @@ class World:
             if course.is_sent and (one.source, one.origin) == name:
                 course.void = True
 
-    def _excuse(self, serial: int, course: Course) -> None:
+    def _excuse(self, serial: int, course: RequestFate) -> None:
         """Its end will perhaps never be heard of."""
         course.excused = True
         if not course.void:
@@ -208,7 +208,7 @@ class World:
                 raise Violation(f"{told(serial, course)} has no end")
 
 
-def told(serial: int, course: Course) -> str:
+def told(serial: int, course: RequestFate) -> str:
     one = course.request
     wrong = f", wrong {one.wrong}" if one.wrong else ""
     return (

@@ -19,7 +19,7 @@ from tests.sim.swarm import payload
 from tests.sim.swarm_faults import MICROSECOND, Violation
 
 if TYPE_CHECKING:
-    from tests.sim.am2_swarm_ledger import World
+    from tests.sim.am2_swarm_ledger import Ledger
 
 WORDS, DATA, ANSWER, ANSWER_DATA, NOBODY = 1, 2, 3, 4, 200
 """Handlers; of the last there is none."""
@@ -39,11 +39,11 @@ def words(serial: int, count: int) -> tuple[int, ...]:
     return tuple([serial * 1_000_003 + number & 0xFFFF_FFFF for number in range(count)])
 
 
-class Talker:
+class SwarmEndpoint:
     """One endpoint in one life of its node's NIC. open: requests whose end has not been heard of, and where they led. lost:
     credits that cannot come back."""
 
-    def __init__(self, world: World, bundle: Bundle) -> None:
+    def __init__(self, world: Ledger, bundle: Bundle) -> None:
         self.endpoint: Final = bundle.allocate_endpoint()
         self.name: Final = tuple(self.endpoint.name)
         self.world: Final = world

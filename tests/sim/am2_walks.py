@@ -19,7 +19,7 @@ from tests.sim.am2_residency_watch import watch_residency
 from tests.sim.am2_state_watch import watch_channels
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import Watch, Watching, label
-from tests.unit.protocols.am2_shared_nic import Shared
+from tests.unit.protocols.am2_shared_nic import SharedNic
 
 WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
 HOSTS = 2
@@ -93,7 +93,7 @@ class _Hosts:
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
-        self.card = Shared(Settings(frames=2, stay=MILLISECOND, channels=8), HOSTS)
+        self.card = SharedNic(Settings(frames=2, stay=MILLISECOND, channels=8), HOSTS)
         self.created: set[int] = set()
         self._sequences: Counter[int] = Counter()
         self._unanswered: list[tuple[int, ...]] = []
@@ -182,7 +182,7 @@ def walk_peers(chance: Random) -> None:
     adapter = Adapter(0, [bytes([number] * 6) for number in range(8)], incarnation=chance.choice((FIRST, 2)))
     peers: Peers[Peer, None] = Peers(
         adapter,
-        Shared(),
+        SharedNic(),
         lambda number, incarnation, send, send_later: Peer(
             number, adapter.addresses[number], incarnation, send, send_later
         ),

@@ -1,4 +1,4 @@
-"""Firmware small enough to see through, for tests of the simulation: echo and flood."""
+"""Two minimal firmwares for tests of the simulation: one answers requests, one floods a peer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REQUEST = 1
 REPLY = 2
 
 
-class TinyFirmware:
+class EchoFirmware:
     """Every descriptor is a message that the host has left in `outgoing`; a request is answered, and a reply gives its
     descriptor back. What was asked and not answered is asked again after `timeout`, if that is not 0."""
 
@@ -65,10 +65,10 @@ class TinyFirmware:
         self._nic.send(head + bytes([REQUEST]) + index.to_bytes(4, "big") + payload)
 
 
-class TinyEndpoint:
-    """Asks."""
+class EchoEndpoint:
+    """Host library of the echo firmware: sends requests."""
 
-    def __init__(self, adapter: Adapter, nic: Nic, firmware: TinyFirmware) -> None:
+    def __init__(self, adapter: Adapter, nic: Nic, firmware: EchoFirmware) -> None:
         self.adapter = adapter
         self.firmware = firmware
         self._nic = nic
@@ -91,21 +91,21 @@ class TinyEndpoint:
         return [completion.what for completion in self._asked.values()]
 
 
-class TinyPlug:
+class EchoPlug:
     """Builds the agents, and remembers them in the order in which they were built."""
 
     def __init__(self, timeout: int = 0) -> None:
         self._timeout = timeout
-        self.endpoints: list[TinyEndpoint] = []
+        self.endpoints: list[EchoEndpoint] = []
 
     def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
-        firmware = TinyFirmware(adapter, nic, self._timeout)
-        endpoint = TinyEndpoint(adapter, nic, firmware)
+        firmware = EchoFirmware(adapter, nic, self._timeout)
+        endpoint = EchoEndpoint(adapter, nic, firmware)
         self.endpoints.append(endpoint)
         return Agent(firmware, endpoint)
 
 
-class Flooder:
+class FloodFirmware:
     """Sends a frame to a peer whenever its host rings with the peer's number; what comes is counted."""
 
     __slots__ = ("_frames", "_nic", "received")
@@ -136,7 +136,7 @@ class Flooder:
 
 
 class FloodEndpoint:
-    """Sends."""
+    """Host library of the flood firmware."""
 
     def __init__(self, nic: Nic) -> None:
         self._nic = nic
@@ -152,5 +152,5 @@ class FloodEndpoint:
 
 
 def flood(adapter: Adapter, nic: Nic, size: int = 100) -> Agent:
-    """A plug."""
-    return Agent(Flooder(adapter, nic, size), FloodEndpoint(nic))
+    """Build a flooding agent."""
+    return Agent(FloodFirmware(adapter, nic, size), FloodEndpoint(nic))

@@ -32,7 +32,7 @@ from testbed.spec.resolver import resolve
 from tests.sim.am2_exchanges import CASES, STRANGERS, Active
 from tests.sim.exhaustive_exchanges import EMP_MATCHING, EXCHANGES, Matching
 from tests.sim.swarm_faults import Violation, unwrapped
-from tests.sim.trials import say
+from tests.sim.trials import print_line
 
 SECOND: Final = 1_000_000_000
 
@@ -260,17 +260,19 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) == 1:
         tallies = everything(subject, subject.depth)
         for name, tally in tallies.items():
-            say(f"{name:>8}: {tally.ran:>5,} ran for {tally.stand_for:,}; at most {tally.recovery:,} ns to recover")
+            print_line(
+                f"{name:>8}: {tally.ran:>5,} ran for {tally.stand_for:,}; at most {tally.recovery:,} ns to recover"
+            )
         failed = [line for tally in tallies.values() for line in tally.failed]
-        say("\n".join(failed) if failed else "nothing wrong")
+        print_line("\n".join(failed) if failed else "nothing wrong")
         return bool(failed)
     gate, wrong = Gate(arguments[2]), ""
     try:
         recovery = go_through(subject, arguments[1], gate)
     except Violation as violation:
         wrong = str(violation)
-    say("\n".join(map(str, gate.transmissions)))
-    say(wrong or f"nothing wrong; over {recovery:,} ns after the last fault")
+    print_line("\n".join(map(str, gate.transmissions)))
+    print_line(wrong or f"nothing wrong; over {recovery:,} ns after the last fault")
     return bool(wrong)
 
 

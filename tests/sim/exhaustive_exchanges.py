@@ -1,4 +1,4 @@
-"""What two nodes say to each other under every schedule, and what each checks: through MPI's device, so on any protocol."""
+"""Exchanges of two nodes under every schedule, with their checks: through MPI's device, so on any protocol."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import ImpairmentKeys
 from testbed.spec.model import Description
-from tests.sim.trials import say
+from tests.sim.trials import print_line
 
 REQUEST, ANSWER, TAG = 1, 2, 77
 
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str]) -> int:
         FOLDER.mkdir(exist_ok=True)
         path(name).write_text(text, encoding="utf-8")
     else:
-        say(text)
+        print_line(text)
     return 0
 
 

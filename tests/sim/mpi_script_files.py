@@ -10,7 +10,7 @@ THEIRS = "from mpi4py import MPI\n"
 OURS = "from testbed.mpi import MPI\n"
 
 
-def ours(name: str, folder: Path) -> str:
+def with_our_import(name: str, folder: Path) -> str:
     """A script of `mpi_scripts`, and what stands beside it, in that folder."""
     for file in SCRIPTS.glob("*.py"):
         shutil.copy(file, folder)
@@ -20,7 +20,7 @@ def ours(name: str, folder: Path) -> str:
     return str(folder / name)
 
 
-def written(folder: Path, *lines: str) -> str:
+def write_script(folder: Path, *lines: str) -> str:
     """A script of these lines, behind the import."""
     path = folder / "script.py"
     path.write_text(OURS + "\n".join(["comm = MPI.COMM_WORLD", *lines]) + "\n")

@@ -1,4 +1,4 @@
-"""NICs that send frames along given routes through a Myrinet network, and find these routes for tests."""
+"""NICs that send numbered frames through a Myrinet network, and the routes along which they do."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def _route(tree: Mapping[str, Mapping[str, End]], beyond: Mapping[End, End], sou
     return bytes(map(route_byte, route))
 
 
-class Courier:
+class MyrinetSender:
     """Sends a frame to a peer whenever its host rings with the peer's number; the frames are numbered."""
 
     deadline: int | None = None
 
-    def __init__(self, adapter: Adapter, nic: Nic, plug: CourierPlug) -> None:
+    def __init__(self, adapter: Adapter, nic: Nic, plug: MyrinetSenderPlug) -> None:
         self._adapter = adapter
         self._nic = nic
         self._plug = plug
@@ -106,16 +106,16 @@ class _Nobody:
         return []
 
 
-class CourierPlug:
+class MyrinetSenderPlug:
     """size: bytes that each frame carries."""
 
     def __init__(self, layout: Layout, size: int = 1000) -> None:
         self.names = [node.name for node in layout.nodes]
         self.routes = tree_routes(layout)
         self.size = size
-        self.couriers: list[Courier] = []
+        self.couriers: list[MyrinetSender] = []
 
     def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
-        courier = Courier(adapter, nic, self)
+        courier = MyrinetSender(adapter, nic, self)
         self.couriers.append(courier)
         return Agent(courier, _Nobody())

@@ -1,4 +1,4 @@
-"""A workload of AM-II whose programs do nothing but poll."""
+"""A workload of AM-II whose programs only poll."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ASK, ANSWER = 1, 2
 SQUARES = [number * number for number in range(COUNT)]
 
 
-class Polls(Native[ActiveMessages]):
+class PollingWorkload(Native[ActiveMessages]):
     """Each node asks the next one for squares, one after the other. awaits: whether it awaits its polls."""
 
     protocol = "am2"

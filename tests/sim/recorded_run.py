@@ -1,4 +1,4 @@
-"""Runs of many programs under loss, recorded: what a process of its own is started for. Arguments: what, folder, seed."""
+"""Record a run of many programs under loss, in a process of its own. Arguments: what, folder, seed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from testbed.engine.sources import source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
-from tests.sim.echo_and_flood import TinyEndpoint, TinyPlug
+from tests.sim.echo_and_flood import EchoEndpoint, EchoPlug
 
 PROFILE = Profile("test", post=100, receive=700, ring=200, send=400, transfer=60, show=70, fetch=500, notice=30)
 
 
-async def ask_around(endpoint: TinyEndpoint, node: SimNode, seed: int, nodes: int) -> None:
+async def ask_around(endpoint: EchoEndpoint, node: SimNode, seed: int, nodes: int) -> None:
     chance = source(seed, node.name)
     for _ in range(20):
         await endpoint.ask(
@@ -45,7 +45,7 @@ async def send_around(endpoint: emp.Endpoint, node: SimNode, seed: int, nodes: i
 
 def record(folder: Path, seed: int, what: str = "tiny") -> None:
     cluster = Description.fat_tree(4, delay="2us", jitter="1us", rate="1gbit", loss="3%", duplicate="1%", seed=seed)
-    plug, program = (emp.plug(), send_around) if what == "emp" else (TinyPlug(timeout=1_000_000), ask_around)
+    plug, program = (emp.plug(), send_around) if what == "emp" else (EchoPlug(timeout=1_000_000), ask_around)
     with Simulation(cluster, plug, profile=PROFILE, folder=folder) as simulation:
         for name in simulation.nodes:
             simulation.spawn(name, program, seed, len(simulation.nodes))

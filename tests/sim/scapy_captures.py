@@ -7,7 +7,7 @@ from pathlib import Path
 from scapy.utils import RawPcapNgReader
 
 
-def captured(path: Path) -> list[tuple[str, int, bytes, str]]:
+def read_capture(path: Path) -> list[tuple[str, int, bytes, str]]:
     """Interface, time in ns, frame and comment of every frame."""
     out = []
     with RawPcapNgReader(str(path)) as reader:

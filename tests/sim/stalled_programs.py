@@ -1,4 +1,4 @@
-"""Programs that do not end, and what is said of them in every mode; and a firmware that does what it must not."""
+"""Programs that stall, with the sentence that names each in every mode; and firmware that breaks its rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from testbed.workloads.form import Comm, Node
 from tests.sim.mpi_script_files import OURS
 
 OUTSIDE = Path(__file__).with_name("outside")
-HERE = "stalling.py"
+HERE = "stalled_programs.py"
 
 SCRIPTS = {
     # name: the script, the rank of whom something is said, and what.
@@ -56,7 +56,7 @@ ALIKE = ("both send synchronously", "another tag", "has ended early", "a lock", 
 BUSY = ("computes", "a lock", "catches all and computes")  # no virtual time passes
 
 
-def written(folder: Path, name: str) -> tuple[str, str]:
+def stalled_scripts(folder: Path, name: str) -> tuple[str, str]:
     """One of these scripts, and the sentence, a regular expression."""
     body, rank, sentence = SCRIPTS[name]
     path = folder / "stalls.py"

@@ -1,4 +1,4 @@
-"""What may be wrong with the network in a swarm's case: shapes, kinds of fault on links, and cables that are
+"""Faults of the network in a swarm case: shapes, kinds of fault on links, and cables that are
 pulled out for a while.
 """
 
@@ -20,7 +20,7 @@ MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000
 
 
 class Violation(AssertionError):  # noqa: N818  # it is no error of ours
-    """What a protocol promises did not hold."""
+    """A promise of the protocol is broken."""
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from tests.sim.swarm import EMP, LARGEST, PATIENCE, Case, Matching, draw, fine, payload, reuse
 from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Violation, layout_of
-from tests.sim.trials import say
+from tests.sim.trials import print_line
 
 CALM_TAG = 1 << 20
 """Of the messages that go once all is calm; of the second attempt one more."""
@@ -199,6 +199,6 @@ if __name__ == "__main__":
         try:
             total.update(run(number))
         except Violation as violation:
-            say(f"{number}: {violation}")
+            print_line(f"{number}: {violation}")
     for row, count in sorted(total.items()):
-        say(f"{count:>12,}  {row}")
+        print_line(f"{count:>12,}  {row}")

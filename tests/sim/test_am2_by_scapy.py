@@ -17,7 +17,7 @@ from testbed.sim.recorder import CAPTURE
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Notes, talk
+from tests.sim.am2_conversations import Transcript, converse
 
 MACS = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
 SECOND = 1_000_000_000
@@ -33,12 +33,12 @@ CLUSTERS = {"ethernet": Description.star(3, delay="5us", loss="2%", corrupt="3%"
 
 
 def capture(cluster: Description, scapy: bool, folder: Path) -> bytes:
-    notes = Notes()
+    notes = Transcript()
     nics = plug(witness=notes.witness)
     with Simulation(
         cluster, by_scapy(nics, frames, mapping, myrinet_layer) if scapy else nics, folder=folder
     ) as simulation:
-        talk(simulation, notes, endpoints=1, requests=12)
+        converse(simulation, notes, endpoints=1, requests=12)
         simulation.run(timeout=60 * SECOND)
     notes.check()
     return (folder / CAPTURE).read_bytes()

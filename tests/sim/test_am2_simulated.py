@@ -14,7 +14,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Notes, counted, firmware, talk
+from tests.sim.am2_conversations import Transcript, converse, counted, firmware
 
 PRICED = Profile(
     "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000, doorbell=100,
@@ -34,10 +34,10 @@ FAULTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_request_is_handled_once_whatever_the_links_do(fault: str, profile: Profile) -> None:
-    notes = Notes()
+    notes = Transcript()
     cluster = Description.back_to_back(delay="10us", rate="1gbit", seed=3, **FAULTS[fault])
     with Simulation(cluster, plug(witness=notes.witness), profile=profile) as simulation:
-        talk(simulation, notes, endpoints=2, requests=60)
+        converse(simulation, notes, endpoints=2, requests=60)
         simulation.run(timeout=60 * SECOND)
         simulation.run_until(simulation.now() + SECOND)  # the last answers may have been lost
         assert not notes.returned
@@ -48,11 +48,11 @@ def test_every_request_is_handled_once_whatever_the_links_do(fault: str, profile
 
 @pytest.mark.parametrize("frames", [1, 2, 7])
 def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
-    notes = Notes()
+    notes = Transcript()
     cluster = Description.star(3, delay="5us", rate="1gbit", loss="1%", seed=1)
     settings = Settings(frames=frames, stay=2 * MILLISECOND)
     with Simulation(cluster, plug(settings, witness=notes.witness)) as simulation:
-        talk(simulation, notes, endpoints=9, requests=12)
+        converse(simulation, notes, endpoints=9, requests=12)
         simulation.run(timeout=120 * SECOND)
         assert counted(simulation, "unloaded") > 0
         assert not notes.returned
@@ -60,7 +60,7 @@ def test_more_endpoints_than_frames_take_turns_in_them(frames: int) -> None:
 
 
 def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None:
-    notes = Notes()
+    notes = Transcript()
     cluster = Description(
         name="line",
         nodes=[Node(name=f"n{number}") for number in range(1, 5)],
@@ -71,7 +71,7 @@ def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None
         ],
     )
     with Simulation(cluster, plug(witness=notes.witness)) as simulation:
-        talk(simulation, notes, endpoints=2, requests=20)
+        converse(simulation, notes, endpoints=2, requests=20)
         simulation.run(timeout=20 * SECOND)
         assert counted(simulation, "mapper_tables_installed") >= 4
         assert not notes.returned

@@ -16,7 +16,7 @@ from tests.sim import am2_swarm, am2_swarm_cases, am2_walks
 from tests.sim.state_watch import coverage, with_rows
 from tests.sim.swarm_faults import SHAPES
 from tests.unit.protocols.am2_mutants import MUTANTS
-from tests.unit.protocols.mutants import Mutant, found, searched
+from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -75,7 +75,7 @@ def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, 
     if LONG:
         record_property("note", f"swarm of AM-II: {searched(mutant, am2_swarm.SWARM.trial, first, 1_000)}")
     else:
-        one = found(mutant, am2_swarm.SWARM.trial, first, 1_000)
+        one = find(mutant, am2_swarm.SWARM.trial, first, 1_000)
         record_property(
             "note", f"swarm of AM-II: {mutant} found within {one.cases} cases, seed {one.seed}: {one.complaint}"
         )
@@ -83,7 +83,7 @@ def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, 
 
 def test_a_failing_case_of_am2_is_shrunk() -> None:
     mutant = next(one for one in MUTANTS if one.name == "any tag")
-    seed = found(mutant, am2_swarm.SWARM.trial, SEARCHED, 100).seed
+    seed = find(mutant, am2_swarm.SWARM.trial, SEARCHED, 100).seed
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
         case = am2_swarm_cases.draw(seed)

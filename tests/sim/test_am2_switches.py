@@ -16,16 +16,16 @@ from protocols.am2.settings import SECOND, Settings
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
-from tests.sim.am2_conversations import Notes, counted, talk
+from tests.sim.am2_conversations import Transcript, converse, counted
 from tests.sim.test_am2_errors import AWAY, TAG, Pair
 
 GAM = Settings(reliable=False, guarded=False, virtual=False)
 
 
 def test_without_any_of_it_messages_go_there_and_back_and_nothing_else_does() -> None:
-    notes = Notes()
+    notes = Transcript()
     with Simulation(Description.back_to_back(delay="5us"), plug(GAM, witness=notes.witness)) as simulation:
-        talk(simulation, notes, endpoints=2, requests=40)
+        converse(simulation, notes, endpoints=2, requests=40)
         simulation.run(timeout=SECOND)
         assert counted(simulation, "acknowledgements_sent") == 0
         assert counted(simulation, "dropped") == 0
@@ -51,10 +51,10 @@ def test_without_protection_a_wrong_tag_is_no_matter() -> None:
 
 
 def test_without_virtual_networks_there_are_as_many_endpoints_as_frames_and_they_stay() -> None:
-    notes = Notes()
+    notes = Transcript()
     settings = Settings(virtual=False, frames=3)
     with Simulation(Description.back_to_back(delay="5us"), plug(settings, witness=notes.witness)) as simulation:
-        talk(simulation, notes, endpoints=3, requests=10)
+        converse(simulation, notes, endpoints=3, requests=10)
         simulation.run(timeout=SECOND)
         assert counted(simulation, "not_resident") == counted(simulation, "unloaded") == 0
         with pytest.raises(ResourceError, match="3 endpoints"):

@@ -26,7 +26,7 @@ from testbed.spec.layout import Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 from tests.sim.myrinet_senders import Routes, tree_routes
-from tests.sim.scapy_captures import captured
+from tests.sim.scapy_captures import read_capture
 
 SECOND = 1_000_000_000
 MESSAGES = 8
@@ -196,7 +196,7 @@ def test_the_frames_of_a_capture_are_told_of_with_what_is_left_of_their_routes(r
 def test_every_frame_is_somebodys(recorded: Path) -> None:
     lines = decode(recorded, "--json").splitlines()
     facts = [json.loads(line) for line in lines]
-    frames = captured(recorded)
+    frames = read_capture(recorded)
     assert len(facts) == len(frames)
     expected = ["am2" if stripped(raw)[0][14:16] == am2.BEGINS else "mapper" for _, _, raw, _ in frames]
     assert [fact["protocol"] for fact in facts] == expected

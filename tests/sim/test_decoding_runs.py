@@ -24,7 +24,7 @@ from testbed.sim.recorder import CAPTURE
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
-from tests.sim.scapy_captures import captured
+from tests.sim.scapy_captures import read_capture
 
 SIZE, COUNT = 4_000, 12
 
@@ -72,7 +72,7 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
-    there = captured(recorded)
+    there = read_capture(recorded)
     done = decode(recorded.parent)
     lines = done.stdout.splitlines()
     lost = sum(bool(met) for *_, met in there)
@@ -87,18 +87,18 @@ def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
 
 
 def test_a_filter_chooses_frames_as_a_rule_would(recorded: Path) -> None:
-    acknowledgements = [one for one in captured(recorded) if one[2][15] == 3 and one[0] == "n2:eth0"]
+    acknowledgements = [one for one in read_capture(recorded) if one[2][15] == 3 and one[0] == "n2:eth0"]
     condition = 'emp.type == 3 and link == "n2:eth0--s1:2" and direction == forward'
     done = decode(recorded, "--filter", condition)
     assert len(done.stdout.splitlines()) == len(acknowledgements)
-    assert done.stderr.startswith(f"{len(acknowledgements)} of {len(captured(recorded))} frames")
+    assert done.stderr.startswith(f"{len(acknowledgements)} of {len(read_capture(recorded))} frames")
 
 
 def test_as_json_a_frame_has_its_fields_by_the_names_of_filters(recorded: Path) -> None:
     done = decode(recorded, "--json")
     assert done.stderr == ""
     found = documents(done.stdout)
-    there = captured(recorded)
+    there = read_capture(recorded)
     assert [(one["interface"], one["time"], one["bytes"], one["met"]) for one in found] == [
         (end, time, len(frame), met) for end, time, frame, met in there
     ]
@@ -128,7 +128,7 @@ def test_all_fields_of_all_layers_are_shown_if_asked_for(recorded: Path) -> None
 
 
 def test_each_message_fares_as_the_capture_says(recorded: Path) -> None:
-    there = captured(recorded)
+    there = read_capture(recorded)
     found = documents(decode(recorded, "--messages", "--json").stdout)
     assert [one["message"] for one in found] == [f"n1/n2/{number}" for number in range(COUNT)]
     assert {one["bytes"] for one in found} == {SIZE}
@@ -148,7 +148,7 @@ def test_one_message_is_told_frame_by_frame(recorded: Path) -> None:
     (document,) = documents(decode(recorded, "--message", lossy["message"], "--json").stdout)
     assert {key: value for key, value in document.items() if key != "frames"} == lossy
     number = int(lossy["message"].rpartition("/")[2])
-    there = [one for one in captured(recorded) if int.from_bytes(one[2][26:30], "big") == number]
+    there = [one for one in read_capture(recorded) if int.from_bytes(one[2][26:30], "big") == number]
     assert [(one["interface"], one["time"], one["met"]) for one in document["frames"]] == [
         (end, time, met) for end, time, _, met in there
     ]
@@ -305,7 +305,7 @@ def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, mon
     folder = tmp_path / "run"
     run = [*command()[:-1], "run", "star-2", "greeting", "--protocol", "postcard", "--mode", "sim", "--capture"]
     subprocess.run([*run, "--output", str(folder)], capture_output=True, check=True, timeout=60)
-    there = captured(folder / CAPTURE)
+    there = read_capture(folder / CAPTURE)
     lines = decode(folder).stdout.splitlines()
     assert len(lines) == len(there) >= 4
     assert "n1:eth0 > n2:eth0 POSTCARD LETTER 0 from node 0, " in lines[0]

@@ -10,7 +10,7 @@ import pytest
 from protocols.am2.mapper.mapper import Mapper, Station
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED
-from tests.unit.fabric.myrinet_networks import Net
+from tests.unit.fabric.myrinet_networks import MyrinetNetwork
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, Place, address, fat_tree, random_network, ring, torus
 
 SHAPES: dict[str, list[Cable]] = {
@@ -33,7 +33,7 @@ class Among:
 
     def __init__(self, cables: Iterable[Cable], settings: Settings) -> None:
         self.truth = Myrinet(cables, leaders=[])
-        self.net = Net([(named(near), named(far)) for near, far in self.truth.cables])
+        self.net = MyrinetNetwork([(named(near), named(far)) for near, far in self.truth.cables])
         self.now = 0
         self._come: list[tuple[int, bytes]] = []
         for number in list(self.truth.mappers):

@@ -14,7 +14,7 @@ from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
 from testbed.workloads.lookup import choose
-from tests.sim.mpi_script_files import ours, written
+from tests.sim.mpi_script_files import with_our_import, write_script
 
 DELAY = 10_000  # ns, of each of the two links between two nodes
 STAR = Cluster.star(2, delay="10us", seed=5)
@@ -25,7 +25,7 @@ def lines(folder: Path, node: str = "n1") -> list[str]:
 
 
 def test_a_pingpong_runs_with_one_changed_import_and_takes_the_links_delay(tmp_path: Path) -> None:
-    script = ours("pingpong.py", tmp_path)
+    script = with_our_import("pingpong.py", tmp_path)
     for name in ("first", "second"):
         result = testbed.run(STAR, script, mode="sim", settings={"args": "50"}, output=tmp_path / name)
         assert result.results == {"n1": None, "n2": None}
@@ -41,7 +41,7 @@ def test_a_pingpong_runs_with_one_changed_import_and_takes_the_links_delay(tmp_p
 def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
     tmp_path: Path, loss: str, protocol: str
 ) -> None:
-    script, folder = ours("neighbours.py", tmp_path), tmp_path / "run"
+    script, folder = with_our_import("neighbours.py", tmp_path), tmp_path / "run"
     cluster = Cluster.star(4, loss=loss)
     result = testbed.run(cluster, script, protocol=protocol, mode="sim", seed=3, check=True, output=folder)
     assert result.checks is not None
@@ -55,11 +55,11 @@ def test_a_script_with_requests_probes_and_communicators_keeps_every_promise(
 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 def test_datatypes_move_a_matrix_by_its_columns(tmp_path: Path, protocol: str) -> None:
-    testbed.run(Cluster.star(2, loss="2%"), ours("columns.py", tmp_path), protocol=protocol, mode="sim")
+    testbed.run(Cluster.star(2, loss="2%"), with_our_import("columns.py", tmp_path), protocol=protocol, mode="sim")
 
 
 def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(tmp_path: Path) -> None:
-    script = written(tmp_path, "if comm.rank == 1:", "    comm.Recv(bytearray(1), 7)", "comm.recv(source=1)")
+    script = write_script(tmp_path, "if comm.rank == 1:", "    comm.Recv(bytearray(1), 7)", "comm.recv(source=1)")
     with pytest.raises(ProgramError, match="n2: ") as raised:
         testbed.run(STAR, script, mode="sim")
     assert 'script.py", line 4, in <module>' in str(raised.value)
@@ -67,7 +67,7 @@ def test_a_script_that_raises_ends_the_run_with_its_traceback_and_its_node(tmp_p
 
 
 def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_where(tmp_path: Path) -> None:
-    script = written(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
+    script = write_script(tmp_path, "def wait():", "    comm.Recv(bytearray(4), 1 - comm.rank, 3)", "wait()")
     with pytest.raises(StalledError) as raised:
         testbed.run(STAR, script, mode="sim")
     for rank in (0, 1):
@@ -79,7 +79,7 @@ def test_a_script_that_waits_for_ever_is_told_with_what_each_rank_waits_for_and_
 
 @pytest.mark.parametrize("end", ["sys.exit()", "sys.exit(0)", "sys.exit(None)"])
 def test_a_script_may_end_itself(tmp_path: Path, end: str) -> None:
-    testbed.run(STAR, written(tmp_path, "import sys", end), mode="sim")
+    testbed.run(STAR, write_script(tmp_path, "import sys", end), mode="sim")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_script_may_end_itself(tmp_path: Path, end: str) -> None:
     ],
 )
 def test_a_script_that_ends_itself_with_a_code_has_failed(tmp_path: Path, end: str, said: str) -> None:
-    script = written(tmp_path, "import sys", "if comm.rank == 0:", f"    {end}")
+    script = write_script(tmp_path, "import sys", "if comm.rank == 0:", f"    {end}")
     with pytest.raises(ProgramError, match=said):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
     assert recorded(tmp_path / "run").status == "failed"

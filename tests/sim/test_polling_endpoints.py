@@ -7,16 +7,18 @@ import pytest
 import testbed
 from testbed import Cluster
 from testbed.runtime.nodes.node_run import ProgramError
-from tests.sim.polling_workload import SQUARES, Polls
+from tests.sim.polling_workload import SQUARES, PollingWorkload
 
 
 @pytest.mark.parametrize("profile", ["ideal", "now-1998"])
 def test_endpoints_that_do_nothing_but_poll_come_to_their_end(profile: str) -> None:
-    found = testbed.run(Cluster.star(3, delay="5us"), Polls(), mode="sim", protocol="am2", profile=profile, timeout=60)
+    found = testbed.run(
+        Cluster.star(3, delay="5us"), PollingWorkload(), mode="sim", protocol="am2", profile=profile, timeout=60
+    )
     assert found.results == dict.fromkeys(("n1", "n2", "n3"), SQUARES)
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_a_poll_that_is_not_awaited_is_refused_with_what_to_write() -> None:
     with pytest.raises(ProgramError, match=r"was not awaited, .* write 'await endpoint\.poll\(\)'"):
-        testbed.run(Cluster.star(2), Polls(awaits=False), mode="sim", protocol="am2", timeout=60)
+        testbed.run(Cluster.star(2), PollingWorkload(awaits=False), mode="sim", protocol="am2", timeout=60)

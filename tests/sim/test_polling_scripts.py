@@ -15,7 +15,7 @@ from testbed import Cluster
 from testbed.engine.loop import POLL_TIME
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
-from tests.sim.mpi_script_files import ours, written
+from tests.sim.mpi_script_files import with_our_import, write_script
 
 STAR = Cluster.star(2, delay="10us", seed=5)
 
@@ -26,7 +26,7 @@ def log(folder: Path, node: str = "n1") -> str:
 
 @pytest.mark.parametrize(("protocol", "profile"), [("emp", "ideal"), ("am2", "ideal"), ("am2", "now-1998")])
 def test_a_master_and_workers_that_probe_do_all_tasks(tmp_path: Path, protocol: str, profile: str) -> None:
-    script, folder = ours("master_worker.py", tmp_path), tmp_path / "run"
+    script, folder = with_our_import("master_worker.py", tmp_path), tmp_path / "run"
     testbed.run(
         Cluster.star(4, delay="5us"),
         script,
@@ -42,7 +42,7 @@ def test_a_master_and_workers_that_probe_do_all_tasks(tmp_path: Path, protocol: 
 @pytest.mark.parametrize("protocol", ["emp", "am2"])
 @pytest.mark.parametrize("pause", ["0", "0.0001"])
 def test_a_pipeline_of_requests_that_are_tested_passes_everything_on(tmp_path: Path, protocol: str, pause: str) -> None:
-    script, folder = ours("pipeline.py", tmp_path), tmp_path / "run"
+    script, folder = with_our_import("pipeline.py", tmp_path), tmp_path / "run"
     testbed.run(
         Cluster.star(3), script, protocol=protocol, mode="sim", settings={"args": pause}, check=True, output=folder
     )
@@ -52,7 +52,7 @@ def test_a_pipeline_of_requests_that_are_tested_passes_everything_on(tmp_path: P
 @pytest.mark.parametrize("polls", [3, 50])
 @pytest.mark.parametrize("profile", [IDEAL, EMP_2001], ids=lambda profile: str(profile.name))
 def test_a_few_vain_polls_before_the_first_send_take_a_moment(tmp_path: Path, polls: int, profile: Profile) -> None:
-    script = written(
+    script = write_script(
         tmp_path,
         f"for _ in range({polls}):",
         "    assert not comm.Iprobe()",
@@ -70,7 +70,7 @@ def test_a_few_vain_polls_before_the_first_send_take_a_moment(tmp_path: Path, po
 
 @pytest.mark.parametrize("look", ["comm.Iprobe()", "request.Test()", "MPI.Request.testall([request])"])
 def test_a_program_may_poll_until_a_time_has_come(tmp_path: Path, look: str) -> None:
-    script = written(
+    script = write_script(
         tmp_path,
         "request = comm.Irecv(bytearray(4), 1 - comm.rank, 7)",
         "begun = MPI.Wtime()",
@@ -89,7 +89,7 @@ def test_a_program_may_poll_until_a_time_has_come(tmp_path: Path, look: str) -> 
 def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_path: Path) -> None:
     times = []
     for look in ("comm.Probe()", "while not comm.Iprobe(): pass"):
-        script = written(
+        script = write_script(
             tmp_path,
             "if comm.rank == 0:",
             "    comm.Recv(bytearray(1), 1)",
@@ -108,7 +108,7 @@ def test_a_message_is_found_within_one_poll_of_when_one_that_waits_has_it(tmp_pa
 
 
 def test_who_polls_for_ever_ends_with_the_runs_time_and_soon(tmp_path: Path) -> None:
-    script, begun = written(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
+    script, begun = write_script(tmp_path, "while not comm.iprobe(): pass"), time.monotonic()
     with pytest.raises(StalledError, match=r"on n1 polls, at .*script\.py:3"):
         testbed.run(STAR, script, mode="sim", timeout=60)
     assert time.monotonic() - begun < 30
@@ -117,7 +117,7 @@ def test_who_polls_for_ever_ends_with_the_runs_time_and_soon(tmp_path: Path) -> 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # it ends by that
 def test_a_progress_thread_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match=r"only the thread in which the program began may call it .*let that one"):
-        testbed.run(STAR, ours("progress_thread.py", tmp_path), mode="sim", timeout=20)
+        testbed.run(STAR, with_our_import("progress_thread.py", tmp_path), mode="sim", timeout=20)
     for thread in threading.enumerate():
         if thread.name.endswith("(progress)"):  # it may be told of its refusal after the run has ended
             thread.join(20)

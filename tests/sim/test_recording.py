@@ -21,9 +21,9 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.sim.way import Way
 from testbed.spec.model import Description
-from tests.sim.echo_and_flood import TinyEndpoint, TinyPlug
+from tests.sim.echo_and_flood import EchoEndpoint, EchoPlug
 from tests.sim.recorded_run import record
-from tests.sim.scapy_captures import captured
+from tests.sim.scapy_captures import read_capture
 
 FILES = (CAPTURE, FATES, TRACE)
 
@@ -41,7 +41,7 @@ def in_a_process_of_its_own(what: str, folder: Path, seed: int, hash_seed: str) 
     return [(folder / name).read_bytes() for name in FILES]
 
 
-async def send(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
+async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
     for _ in range(count):
         endpoint.ask(peer, bytes(100))
         await node.sleep(every)
@@ -62,13 +62,13 @@ def test_the_same_seed_gives_the_same_bytes_in_other_processes_and_another_seed_
 
 
 def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Path) -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(Description.star(2, delay="5us"), plug, folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 1, 1)
         simulation.run_until(30_000)
     request = plug.endpoints[1].firmware.frames[0][1]
     reply = plug.endpoints[0].firmware.frames[0][1]
-    assert captured(tmp_path / CAPTURE) == [
+    assert read_capture(tmp_path / CAPTURE) == [
         ("n1:eth0", 0, request, ""),
         ("n2:eth0", 10_000, request, ""),
         ("n2:eth0", 10_000, reply, ""),
@@ -78,13 +78,13 @@ def test_the_capture_has_each_frame_where_and_when_it_left_and_came(tmp_path: Pa
 
 def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> None:
     rules = RuleSet(standard_fields())
-    with Simulation(Description.star(2, delay="5us"), TinyPlug(), folder=tmp_path, rules=rules) as simulation:
+    with Simulation(Description.star(2, delay="5us"), EchoPlug(), folder=tmp_path, rules=rules) as simulation:
         rules.add(0, "drop eth.type == 0x88b6 and nth(1)")
         simulation.spawn("n1", send, 1, 4, 1_000)
         simulation.run_until(3_500)
         simulation.cut(simulation.layout.links[1].name)
         simulation.run_until(100_000)
-    told = [(name, time, comment) for name, time, _, comment in captured(tmp_path / CAPTURE) if comment]
+    told = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
     # Each direction counts by itself: the first that reaches it is lost.
     (fate,) = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
     words = fate.in_words()
@@ -102,7 +102,7 @@ def test_a_frame_that_meets_a_fate_says_so_where_it_met_it(tmp_path: Path) -> No
 
 def test_the_log_of_fates_replays(tmp_path: Path) -> None:
     cluster = Description.back_to_back(loss="20%", seed=3)
-    with Simulation(cluster, TinyPlug(), folder=tmp_path) as simulation:
+    with Simulation(cluster, EchoPlug(), folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 200, 1_000)
         simulation.run()
     log = [Record.from_line(line) for line in (tmp_path / FATES).read_text().splitlines()]
@@ -110,7 +110,7 @@ def test_the_log_of_fates_replays(tmp_path: Path) -> None:
     again: list[Record] = []
     rules = RuleSet(standard_fields())
     rules.add(0, Replay(log))
-    with Simulation(Description.back_to_back(), TinyPlug(), rules=rules, log=again.append) as simulation:
+    with Simulation(Description.back_to_back(), EchoPlug(), rules=rules, log=again.append) as simulation:
         simulation.spawn("n1", send, 1, 200, 1_000)
         simulation.run()
     assert [(one.flow, one.n, one.fate) for one in again] == [(one.flow, one.n, one.fate) for one in log]
@@ -120,17 +120,17 @@ def test_the_log_of_fates_replays(tmp_path: Path) -> None:
 def test_what_is_recorded_wraps_directions_and_nics_that_do_not_know_of_it(
     tmp_path: Path, profile: Profile, nic: type[ImmediateNic]
 ) -> None:
-    with Simulation(Description.star(2), TinyPlug(), profile=profile, folder=tmp_path) as simulation:
+    with Simulation(Description.star(2), EchoPlug(), profile=profile, folder=tmp_path) as simulation:
         assert {type(way) for way in simulation.network.ways.values()} == {Way}
         assert {type(node.nic) for node in simulation.nodes.values()} == {nic}
 
 
 def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -> None:
     cluster = Description.back_to_back(rate="1mbit", queue_frames=1)
-    with Simulation(cluster, TinyPlug(), folder=tmp_path) as simulation:
+    with Simulation(cluster, EchoPlug(), folder=tmp_path) as simulation:
         simulation.spawn("n1", send, 1, 4, 1)
         simulation.run_until(10_000_000)
-    told = [(name, time, comment) for name, time, _, comment in captured(tmp_path / CAPTURE) if comment]
+    told = [(name, time, comment) for name, time, _, comment in read_capture(tmp_path / CAPTURE) if comment]
     assert told == [("n1:eth0", 2, "queue full"), ("n1:eth0", 3, "queue full")]
     trace = [json.loads(line) for line in (tmp_path / TRACE).read_text().splitlines()]
     assert [(line["time"], line["why"]) for line in trace if line["what"] == "loses a frame"] == [
@@ -140,7 +140,7 @@ def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -
 
 
 def test_without_a_folder_nothing_watches() -> None:
-    with Simulation(Description.back_to_back(), TinyPlug()) as simulation:
+    with Simulation(Description.back_to_back(), EchoPlug()) as simulation:
         kinds = {type(way).__name__ for way in simulation.network.ways.values()}
         kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}
         assert kinds == {"Way", "ImmediateNic"}

@@ -21,7 +21,7 @@ from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
-from tests.sim.myrinet_senders import CourierPlug
+from tests.sim.myrinet_senders import MyrinetSenderPlug
 
 SECOND = 1_000_000_000
 
@@ -52,7 +52,7 @@ def no_frame_was_dropped(simulation: Simulation) -> None:
 
 def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_is_dropped() -> None:
     layout = resolve(Description.now())
-    plug = CourierPlug(layout, size=100)
+    plug = MyrinetSenderPlug(layout, size=100)
     steps = (1, 7, 37, 50, 99)
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, (source + step) % 100) for step in steps for source in range(100)])
@@ -66,7 +66,7 @@ def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_i
 
 def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
     layout = resolve(Description.now())
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
         waiting = sum(way.kept for way in simulation.network.ways.values() if isinstance(way, ChannelWay))
@@ -82,7 +82,7 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
 def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_else() -> None:
     """A worm is as slow on every link as on its slowest."""
     layout = line()
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         simulation.change(MIDDLE, Impairment(rate=10_000_000))
         ring_all(simulation, [(0, 2)] * 10 + [(3, 2)] * 10 + [(2, 3)] * 10)
@@ -99,7 +99,7 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
     layout = line()
     rules = RuleSet(standard_fields())
     log: list[Record] = []
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug, rules=rules, log=log.append) as simulation:
         way = simulation.network.ways[MIDDLE, "forward"]
         simulation.change(MIDDLE, Impairment(loss=0.5))
@@ -126,7 +126,7 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
 
 def run_recorded(folder: Path, seed: int = 1) -> dict[str, bytes]:
     layout = line()
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug, seed=seed, folder=folder) as simulation:
         simulation.change(MIDDLE, Impairment(loss=0.2, corrupt=0.2, delay=3_000))
         ring_all(simulation, [(0, 2), (1, 3), (1, 2), (3, 0)] * 20)
@@ -144,7 +144,7 @@ def test_two_runs_are_equal_to_the_byte_and_another_seed_is_another_run(tmp_path
 
 def test_what_a_switch_does_not_send_on_is_captured_there_and_told(tmp_path: Path) -> None:
     layout = line()
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     plug.routes = {**plug.routes, ("n1", "n3"): b"\x87", ("n1", "n4"): b"\x88"}
     with Simulation(layout, plug, folder=tmp_path) as simulation:
         ring_all(simulation, [(0, 2), (0, 3)])
@@ -162,7 +162,7 @@ def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(
     links = [Link(ends=(f"n{number}", f"s{number}:3")) for number in range(1, 5)]
     links += [Link(ends=(f"s{number}:2", f"s{number % 4 + 1}:1")) for number in range(1, 5)]
     layout = resolve(Description(name="ring", nodes=nodes, switches=switches, links=links))
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     plug.routes = {(f"n{one}", f"n{(one + 1) % 4 + 1}"): bytes([0xBF, 0x81, 0x82]) for one in range(1, 5)}
     with Simulation(
         layout, plug, folder=tmp_path, fabrics={"myrinet": Myrinet(Settings(timeout=1_000_000))}
@@ -181,7 +181,7 @@ def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(
 
 def test_a_node_that_starts_again_gets_frames_again() -> None:
     layout = line()
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         again = simulation.crash("n3")
         ring_all(simulation, [(0, 2)])
@@ -195,7 +195,7 @@ def test_a_node_that_starts_again_gets_frames_again() -> None:
 
 def test_what_waits_in_a_nic_for_its_link_is_gone_with_the_nic() -> None:
     layout = line()
-    plug = CourierPlug(layout)
+    plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(0, 2)] * 10)
         simulation.restart("n1")
@@ -209,4 +209,4 @@ def test_what_a_link_without_a_queue_cannot_have_is_refused_with_its_name() -> N
     layout = line()
     links = tuple(replace(link, forward=Impairment(queue=100_000)) for link in layout.links)
     with pytest.raises(UnsupportedError, match=r"n1:eth0--s1:1: a link of a Myrinet network.*no queue"):
-        Simulation(replace(layout, links=links), CourierPlug(layout))
+        Simulation(replace(layout, links=links), MyrinetSenderPlug(layout))

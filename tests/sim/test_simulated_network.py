@@ -17,17 +17,17 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.layout import Impairment
 from testbed.spec.loader import load
 from testbed.spec.model import Description
-from tests.sim.echo_and_flood import ETHERTYPE, TinyEndpoint, TinyPlug, flood
+from tests.sim.echo_and_flood import ETHERTYPE, EchoEndpoint, EchoPlug, flood
 
 
-async def ask(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
+async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
     """Ask one after the other; when the last reply has come."""
     for _ in range(count):
         await endpoint.ask(peer, bytes(size))
     return node.now()
 
 
-async def send(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
+async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, every: int) -> None:
     """Ask, and wait for no reply."""
     for _ in range(count):
         endpoint.ask(peer, bytes(100))
@@ -39,27 +39,27 @@ def frame(destination: bytes, source: bytes) -> bytes:
     return destination + source + b"\x88\xb7" + bytes(46)
 
 
-def came(plug: TinyPlug) -> list[int]:
+def came(plug: EchoPlug) -> list[int]:
     """How many frames each NIC got."""
     return [len(endpoint.firmware.frames) for endpoint in plug.endpoints]
 
 
 def test_a_round_trip_takes_twice_the_delay_of_every_link_on_the_way() -> None:
-    with Simulation(Description.star(3, delay="5us"), TinyPlug()) as simulation:
+    with Simulation(Description.star(3, delay="5us"), EchoPlug()) as simulation:
         task = simulation.spawn("n1", ask, 1)
         simulation.run()
         assert task.result() == 4 * 5_000
 
 
 def test_a_frame_takes_its_time_on_every_wire() -> None:
-    with Simulation(Description.back_to_back(rate="100mbit"), TinyPlug()) as simulation:
+    with Simulation(Description.back_to_back(rate="100mbit"), EchoPlug()) as simulation:
         task = simulation.spawn("n1", ask, 1, size=106)  # 125 bytes with their headers: 1000 bits
         simulation.run()
         assert task.result() == 2 * 10_000
 
 
 def test_without_delays_a_hundred_round_trips_end_at_time_zero_in_order() -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(Description.star(2), plug) as simulation:
         task = simulation.spawn("n1", ask, 1, count=100)
         simulation.run()
@@ -70,7 +70,7 @@ def test_without_delays_a_hundred_round_trips_end_at_time_zero_in_order() -> Non
 
 @pytest.mark.parametrize("cluster", [Description.star(4), Description.line(4), Description.dumbbell(2, 2)])
 def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(cluster, plug) as simulation:
         nodes = list(simulation.nodes)
         task = simulation.spawn(nodes[0], ask, 3, count=5)
@@ -82,7 +82,7 @@ def test_a_switch_that_learns_floods_once_and_then_knows(cluster: Description) -
 
 @pytest.mark.parametrize("cluster", [Description.ring(4), Description.full_mesh(4), Description.fat_tree(4)])
 def test_where_switches_form_cycles_every_frame_follows_the_plans_tables(cluster: Description) -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(cluster, plug) as simulation:
         nodes = list(simulation.nodes)
         for number, name in enumerate(nodes):
@@ -93,7 +93,7 @@ def test_where_switches_form_cycles_every_frame_follows_the_plans_tables(cluster
 
 @pytest.mark.parametrize("cluster", [Description.star(4), Description.ring(4), Description.fat_tree(4)])
 def test_a_broadcast_comes_once_to_everybody_else(cluster: Description) -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(cluster, plug) as simulation:
         first = next(iter(simulation.nodes.values()))
         first.nic.send(frame(b"\xff" * 6, plug.endpoints[0].adapter.address))
@@ -102,7 +102,7 @@ def test_a_broadcast_comes_once_to_everybody_else(cluster: Description) -> None:
 
 
 def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(Description.star(3), plug) as simulation:
         simulation.nodes["n1"].nic.send(frame(bytes.fromhex("0180c200000e"), plug.endpoints[0].adapter.address))
         simulation.run_until(1)
@@ -111,7 +111,7 @@ def test_a_frame_for_bridges_only_is_not_forwarded() -> None:
 
 def test_a_frame_longer_than_the_mtu_is_refused() -> None:
     with (
-        Simulation(Description.back_to_back(), TinyPlug()) as simulation,
+        Simulation(Description.back_to_back(), EchoPlug()) as simulation,
         pytest.raises(
             ValueError, match="1515 bytes cannot be sent: the interface's MTU is 1500, which lets it take 1514"
         ),
@@ -122,10 +122,10 @@ def test_a_frame_longer_than_the_mtu_is_refused() -> None:
 def test_fates_are_those_of_the_wire_model_alone() -> None:
     """The n-th frame of a flow has the fate that a direction of that seed, link and name gives it."""
     impairment = Impairment(loss=0.2, duplicate=0.1, corrupt=0.1)
-    layout = Simulation(Description.back_to_back(seed=7), TinyPlug()).layout
+    layout = Simulation(Description.back_to_back(seed=7), EchoPlug()).layout
     layout = replace(layout, links=(replace(layout.links[0], forward=impairment),))
     logged: list[Record] = []
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(layout, plug, log=logged.append) as simulation:
         simulation.spawn("n1", send, 1, 500, 1_000)
         simulation.run()
@@ -144,7 +144,7 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
 def test_another_seed_than_the_descriptions_gives_other_fates() -> None:
     def fates(seed: int | None) -> list[int]:
         logged: list[Record] = []
-        with Simulation(Description.back_to_back(loss="10%", seed=1), TinyPlug(), seed=seed, log=logged.append) as run:
+        with Simulation(Description.back_to_back(loss="10%", seed=1), EchoPlug(), seed=seed, log=logged.append) as run:
             run.spawn("n1", send, 1, 100, 10)
             run.run()
         return [record.n for record in logged]
@@ -154,7 +154,7 @@ def test_another_seed_than_the_descriptions_gives_other_fates() -> None:
 
 def test_an_injected_rule_decides_until_it_is_lifted() -> None:
     rules = RuleSet(standard_fields())
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="1us"), plug, rules=rules) as simulation:
         with rules.add(simulation.now(), "drop eth.type == 0x88b6 and nth(2)"):
             simulation.spawn("n1", send, 1, 3, 1_000)
@@ -167,7 +167,7 @@ def test_an_injected_rule_decides_until_it_is_lifted() -> None:
 
 
 def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
         link = simulation.layout.links[0].name
         simulation.spawn("n1", send, 1, 10, 1_000)
@@ -183,7 +183,7 @@ def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None
 
 
 def test_a_changed_delay_counts_for_frames_from_then_on() -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(Description.back_to_back(delay="10us"), plug) as simulation:
         simulation.spawn("n1", send, 1, 4, 1_000)
         simulation.run_until(1_500)
@@ -194,7 +194,7 @@ def test_a_changed_delay_counts_for_frames_from_then_on() -> None:
 
 def test_a_link_that_is_not_there_cannot_be_cut() -> None:
     with (
-        Simulation(Description.back_to_back(), TinyPlug()) as simulation,
+        Simulation(Description.back_to_back(), EchoPlug()) as simulation,
         pytest.raises(NotFoundError, match="no link 'n1--n9': there are n1:eth0--n2:eth0"),
     ):
         simulation.cut("n1--n9")
@@ -202,7 +202,7 @@ def test_a_link_that_is_not_there_cannot_be_cut() -> None:
 
 def test_a_switch_of_another_kind_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="none of atm"):
-        Simulation(load("ssam-1995").description, TinyPlug())
+        Simulation(load("ssam-1995").description, EchoPlug())
 
 
 def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:

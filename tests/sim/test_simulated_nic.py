@@ -11,7 +11,7 @@ from testbed.nic.priced import PricedNic
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
-from tests.sim.echo_and_flood import TinyEndpoint, TinyFirmware, TinyPlug
+from tests.sim.echo_and_flood import EchoEndpoint, EchoFirmware, EchoPlug
 
 LINE = Description.back_to_back(delay="1us")
 PRICED = Profile(
@@ -20,7 +20,7 @@ PRICED = Profile(
 )  # fmt: skip
 
 
-async def ask(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, size: int) -> list[int]:
+async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size: int) -> list[int]:
     """When each reply had come."""
     times = []
     for _ in range(count):
@@ -29,14 +29,14 @@ async def ask(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, size
     return times
 
 
-async def ask_at_once(endpoint: TinyEndpoint, node: SimNode, peer: int, count: int, size: int) -> int:
+async def ask_at_once(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size: int) -> int:
     for completion in [endpoint.ask(peer, bytes(size)) for _ in range(count)]:
         await completion
     return node.now()
 
 
 def test_a_round_trip_is_the_sum_of_what_it_takes() -> None:
-    with Simulation(LINE, TinyPlug(), profile=PRICED) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
         task = simulation.spawn("n1", ask, 1, 1, 1000)
         simulation.run()
     post = 100 + 50 + 32  # the host: the descriptor's 32 bytes at a byte a nanosecond
@@ -49,7 +49,7 @@ def test_a_round_trip_is_the_sum_of_what_it_takes() -> None:
 
 
 def test_what_is_busy_is_counted() -> None:
-    with Simulation(LINE, TinyPlug(), profile=PRICED) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
         simulation.spawn("n1", ask, 1, 10, 1000)
         simulation.run()
         nic = simulation.nodes["n1"].nic
@@ -69,7 +69,7 @@ EVENTS = Profile(
 def test_a_processor_that_takes_events_goes_on_when_a_transfer_is_over() -> None:
     """One round trip through idle NICs. 1000 bytes have the bus for 8 us and two transactions; the processor is free
     meanwhile, and takes notice when they are there."""
-    with Simulation(LINE, TinyPlug(), profile=EVENTS) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=EVENTS) as simulation:
         task = simulation.spawn("n1", ask, 1, 1, 1000)
         simulation.run()
         nic = simulation.nodes["n1"].nic
@@ -84,7 +84,7 @@ def test_a_processor_that_takes_events_goes_on_when_a_transfer_is_over() -> None
 
 def test_the_time_that_each_part_is_busy_is_the_sum_of_its_costs() -> None:
     """Also where it is used by many at once."""
-    with Simulation(LINE, TinyPlug(), profile=EVENTS) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=EVENTS) as simulation:
         simulation.spawn("n1", ask_at_once, 1, 40, 1000)
         simulation.spawn("n2", ask_at_once, 0, 40, 1000)
         simulation.run()
@@ -104,7 +104,7 @@ def test_the_time_that_each_part_is_busy_is_the_sum_of_its_costs() -> None:
 
 
 def test_frames_that_come_have_the_second_processor() -> None:
-    with Simulation(LINE, TinyPlug(), profile=replace(EVENTS, processors=2)) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=replace(EVENTS, processors=2)) as simulation:
         simulation.spawn("n1", ask, 1, 10, 1000)
         simulation.run()
         nic = simulation.nodes["n1"].nic
@@ -117,7 +117,7 @@ def test_frames_that_come_have_the_second_processor() -> None:
 def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> None:
     def taken(ahead: int) -> int:
         profile = Profile(transfer=10, fetch=1_000, send=10, fetched=1_000, ahead=ahead)
-        with Simulation(LINE, TinyPlug(), profile=profile) as simulation:
+        with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
             task = simulation.spawn("n1", ask_at_once, 1, 100, 100)
             simulation.run()
             return task.result()
@@ -128,14 +128,14 @@ def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> 
 
 
 def test_the_slowest_resource_sets_the_pace() -> None:
-    with Simulation(LINE, TinyPlug(), profile=PRICED) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
         task = simulation.spawn("n1", ask_at_once, 1, 100, 1000)
         simulation.run()
         assert task.result() == pytest.approx(100 * 8_500, rel=0.02)
 
 
 def test_a_program_that_computes_keeps_the_core_from_its_nic() -> None:
-    async def compute_and_ask(endpoint: TinyEndpoint, node: SimNode) -> list[int]:
+    async def compute_and_ask(endpoint: EchoEndpoint, node: SimNode) -> list[int]:
         reply = endpoint.ask(1, bytes(10))
         await node.compute(1_000_000)
         times = [node.now()]
@@ -143,14 +143,14 @@ def test_a_program_that_computes_keeps_the_core_from_its_nic() -> None:
         times.append(node.now())
         return times
 
-    with Simulation(LINE, TinyPlug(), profile=Profile(post=100, notice=30)) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=Profile(post=100, notice=30)) as simulation:
         task = simulation.spawn("n1", compute_and_ask)
         simulation.run()
         assert task.result() == [1_000_100, 1_000_130]
 
 
 def test_a_full_receive_ring_drops_and_counts() -> None:
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(LINE, plug, profile=Profile(receive=10_000, receive_ring=4)) as simulation:
         simulation.spawn("n1", ask_at_once, 1, 20, 100)
         with pytest.raises(StalledError):
@@ -160,7 +160,7 @@ def test_a_full_receive_ring_drops_and_counts() -> None:
 
 
 def test_a_deadline_is_kept_to_the_nanosecond() -> None:
-    plug = TinyPlug(timeout=50_000)
+    plug = EchoPlug(timeout=50_000)
     with Simulation(LINE, plug) as simulation:
         link = simulation.layout.links[0].name
         simulation.cut(link)
@@ -175,7 +175,7 @@ def test_a_deadline_is_kept_to_the_nanosecond() -> None:
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
 def test_what_the_profile_prices_does_not_change_what_is_decided(profile: Profile) -> None:
     """In a dialogue without timers both come to the same frames in the same order."""
-    plug = TinyPlug()
+    plug = EchoPlug()
     with Simulation(LINE, plug, profile=profile) as simulation:
         simulation.spawn("n1", ask_at_once, 1, 50, 64)
         simulation.spawn("n2", ask_at_once, 0, 50, 65)
@@ -189,7 +189,7 @@ def test_what_the_profile_prices_does_not_change_what_is_decided(profile: Profil
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
 def test_a_nic_that_starts_again_forgets_and_has_the_next_incarnation(profile: Profile) -> None:
-    plug = TinyPlug(timeout=5_000_000)
+    plug = EchoPlug(timeout=5_000_000)
     with Simulation(Description.back_to_back(delay="1ms"), plug, profile=profile) as simulation:
         old = simulation.spawn("n1", ask, 1, 1, 100)
         simulation.run_until(1_500_000)
@@ -212,21 +212,21 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
     profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work: list[str] = []
-    receive, ring = TinyFirmware.receive, TinyFirmware.ring
+    receive, ring = EchoFirmware.receive, EchoFirmware.ring
 
-    def received(self: TinyFirmware, now: int, frame: bytes) -> None:
+    def received(self: EchoFirmware, now: int, frame: bytes) -> None:
         at_work.append("receive")
         receive(self, now, frame)
         at_work.pop()
 
-    def rung(self: TinyFirmware, now: int, index: int) -> None:
+    def rung(self: EchoFirmware, now: int, index: int) -> None:
         assert at_work == []
         ring(self, now, index)
 
-    monkeypatch.setattr(TinyFirmware, "receive", received)
-    monkeypatch.setattr(TinyFirmware, "ring", rung)
+    monkeypatch.setattr(EchoFirmware, "receive", received)
+    monkeypatch.setattr(EchoFirmware, "ring", rung)
 
-    async def keep_asking(endpoint: TinyEndpoint, node: SimNode) -> int:
+    async def keep_asking(endpoint: EchoEndpoint, node: SimNode) -> int:
         asked = [endpoint.ask(1, b"")]
 
         def ask_again(_: object) -> None:
@@ -239,14 +239,14 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
             await asked[-1]
         return node.now()
 
-    with Simulation(LINE, TinyPlug(), profile=profile) as simulation:
+    with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
         task = simulation.spawn("n1", keep_asking)
         simulation.run()
         assert task.result() >= 10 * 2_000
 
 
 def test_a_run_that_stands_still_says_who_waits_for_what() -> None:
-    with Simulation(LINE, TinyPlug()) as simulation:
+    with Simulation(LINE, EchoPlug()) as simulation:
         simulation.cut(simulation.layout.links[0].name)
         simulation.spawn("n1", ask, 1, 1, 100)
         with pytest.raises(StalledError) as caught:
@@ -259,7 +259,7 @@ def test_a_run_that_stands_still_says_who_waits_for_what() -> None:
 
 
 def test_a_run_that_takes_too_long_says_so_and_can_go_on() -> None:
-    plug = TinyPlug(timeout=50_000)
+    plug = EchoPlug(timeout=50_000)
     with Simulation(LINE, plug) as simulation:
         link = simulation.layout.links[0].name
         simulation.cut(link)
@@ -272,11 +272,11 @@ def test_a_run_that_takes_too_long_says_so_and_can_go_on() -> None:
 
 
 def test_what_a_program_raises_ends_the_run_with_its_name() -> None:
-    async def fail(endpoint: TinyEndpoint, node: SimNode) -> None:  # noqa: ARG001
+    async def fail(endpoint: EchoEndpoint, node: SimNode) -> None:  # noqa: ARG001
         await node.sleep(5)
         raise LookupError("lost")
 
-    with Simulation(LINE, TinyPlug()) as simulation:
+    with Simulation(LINE, EchoPlug()) as simulation:
         simulation.spawn("n2", fail)
         with pytest.raises(LookupError, match="lost") as caught:
             simulation.run()

@@ -28,7 +28,7 @@ STAR = Cluster.star(2, delay="10us")
     ],
 )
 def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str, protocol: str, tmp_path: Path) -> None:
-    script, sentence = stalled_programs.written(tmp_path, name)
+    script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises((StalledError, TimeIsUpError)) as raised:  # polls may take more of this machine's time
         testbed.run(STAR, script, protocol=protocol, mode="sim", timeout=1)
     said = str(raised.value)
@@ -44,7 +44,7 @@ def test_a_script_that_stalls_ends_with_its_line_and_what_was_printed(name: str,
 
 @pytest.mark.parametrize("name", stalled_programs.BUSY)
 def test_a_script_that_lets_no_time_pass_is_left_and_named(name: str, tmp_path: Path) -> None:
-    script, sentence = stalled_programs.written(tmp_path, name)
+    script, sentence = stalled_programs.stalled_scripts(tmp_path, name)
     with pytest.raises(TimeIsUpError) as raised:
         testbed.run(STAR, script, mode="sim", timeout=0.3)
     said = str(raised.value)

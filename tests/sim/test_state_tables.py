@@ -27,8 +27,8 @@ from tests.sim.emp_receive_watch import watch_receptions
 from tests.sim.emp_state_watch import watch_messages
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import Watch, coverage, label
-from tests.unit.protocols.am2_single_nic import Card
-from tests.unit.protocols.emp_dialogue import TIMEOUT, nics
+from tests.unit.protocols.am2_single_nic import SingleNic
+from tests.unit.protocols.emp_dialogue import TIMEOUT, joined_nics
 
 ROOT = Path(__file__).parents[2]
 MIN = 100
@@ -63,7 +63,7 @@ def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(mon
     monkeypatch.setattr(Receiver, "_again", lambda *_: None)
     watch = Watch()
     watch_receptions(monkeypatch, watch)
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(3))
     sender.post_send(1, 0, b"one")
     (frame,) = wires.take(0)
@@ -78,7 +78,7 @@ def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pyte
     monkeypatch.setattr(Resident, "load", lambda *_: None)
     watch = Watch()
     watch_residency(monkeypatch, watch)
-    Card().create(4)
+    SingleNic().create(4)
     assert list(watch.unknown) == [(ENDPOINT.name, AWAITING, "frame", AWAY)]
 
 
@@ -87,7 +87,7 @@ def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch
     monkeypatch.setattr(Peers, "hear", lambda *_: True)
     watch = Watch()
     watch_peers(monkeypatch, watch)
-    Card(peer=7)
+    SingleNic(peer=7)
     assert list(watch.unknown) == [(PEER.name, UNKNOWN, "incarnation", UNKNOWN)]
 
 
@@ -104,7 +104,7 @@ def test_a_host_that_posts_when_its_send_fails_keeps_to_the_table(monkeypatch: p
     """The sender begins the new message while it still handles the peer's restart."""
     watch = Watch()
     watch_messages(monkeypatch, watch)
-    wires, (sender, _) = nics()
+    wires, (sender, _) = joined_nics()
     sender.post_send(1, 0, b"one").add_callback(lambda _: sender.post_send(1, 0, b"two"))
     wires.exchange()
     wires.restart(1)

@@ -20,7 +20,7 @@ from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import coverage, with_rows
 from tests.sim.swarm_faults import SECOND, SHAPES, Violation
 from tests.unit.protocols.emp_mutants import MUTANTS
-from tests.unit.protocols.mutants import Mutant, found, searched
+from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -99,7 +99,7 @@ def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object]
 def test_a_failing_case_is_shrunk() -> None:
     """To a few messages that still show the mistake."""
     mutant = MUTANTS[0]
-    seed = found(mutant, swarm.SWARM.trial, 0, 100).seed
+    seed = find(mutant, swarm.SWARM.trial, 0, 100).seed
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
         case = swarm.draw(seed)

@@ -20,7 +20,7 @@ Case = TypeVar("Case")
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Of many cases: how many, which failed and why, what was counted."""
+    """Totals of many cases: how many ran, which failed and why, and their counters."""
 
     cases: int
     failed: dict[int, str]
@@ -46,7 +46,7 @@ class Swarm(Generic[Case]):
         return f"{self.command} {seed}"
 
     def verdict(self, case: Case) -> str:
-        """What is wrong with a case, or nothing."""
+        """Run a case; return its violation, empty if there is none."""
         try:
             self.run(case)
         except Violation as violation:
@@ -85,17 +85,17 @@ class Swarm(Generic[Case]):
         if len(arguments) == 2:
             tally = self.many(range(int(arguments[0]), int(arguments[1])))
             for row, count in sorted(tally.rows.items()):
-                say(f"{count:>12,}  {row}")
+                print_line(f"{count:>12,}  {row}")
             for seed, why in tally.failed.items():
-                say(f"{self.replay(seed)}: {why}")
-            say(f"{tally.cases} cases, {len(tally.failed)} failed")
+                print_line(f"{self.replay(seed)}: {why}")
+            print_line(f"{tally.cases} cases, {len(tally.failed)} failed")
             return bool(tally.failed)
         case = self.draw(int(arguments[0]))
         why = self.verdict(case)
-        say(why or "nothing wrong")
+        print_line(why or "nothing wrong")
         if why:
             least = self.shrink(case)
-            say(f"\nshrunk to\n{least}\n{self.verdict(least)}")
+            print_line(f"\nshrunk to\n{least}\n{self.verdict(least)}")
         return bool(why)
 
 
@@ -110,5 +110,5 @@ def _some(trial: Callable[[int], Counter[str]], seeds: Sequence[int]) -> Tally:
     return Tally(len(seeds), failed, rows)
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")

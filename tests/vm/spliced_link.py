@@ -44,7 +44,7 @@ def packet_generator() -> Iterator[None]:
         subprocess.run(["rmmod", "pktgen"], check=True)
 
 
-class Spliced:
+class SplicedLink:
     """The four interfaces; made and used by a thread that is in their namespace."""
 
     def __init__(self, opened: namespaces.OpenNamespace) -> None:
@@ -113,11 +113,11 @@ def numbers(frames: list[bytes]) -> list[int]:
 
 
 @contextmanager
-def spliced() -> Iterator[Spliced]:
+def spliced() -> Iterator[SplicedLink]:
     with namespaces.staying():
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         try:
-            found = Spliced(opened)
+            found = SplicedLink(opened)
             try:
                 yield found
             finally:

@@ -73,18 +73,18 @@ def test_two_nodes_that_meet_without_a_switch_reach_each_other() -> None:
 
 
 def test_a_broadcast_in_a_fat_tree_arrives_once_and_the_farthest_nodes_reach_each_other() -> None:
-    with Cluster.fat_tree(4).up() as cluster, node_sockets.nics(cluster) as nics:
+    with Cluster.fat_tree(4).up() as cluster, node_sockets.nic_sockets(cluster) as nics:
         sender = nics.pop("n1")
-        sender.send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 1))
+        sender.send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 1))
         for nic in nics.values():
             node_sockets.wait_until_readable(nic, PATIENCE)
         ping(cluster, "n1", "n16")
-        sender.send(node_sockets.frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 2))
+        sender.send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 2))
         for name, nic in nics.items():
             got: list[int] = []
             while 2 not in got:
                 node_sockets.wait_until_readable(nic, PATIENCE)
-                got += node_sockets.numbers(node_sockets.received(nic))
+                got += node_sockets.frame_numbers(node_sockets.received(nic))
             assert got == [1, 2], name
 
 

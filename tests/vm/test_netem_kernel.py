@@ -21,7 +21,7 @@ from testbed.kernel.capabilities import abilities
 from testbed.kernel.netem import Options
 from testbed.spec.layout import Impairment
 from tests.unit.fates.statistical_checks import check_share
-from tests.vm.spliced_link import SLOW, Spliced, numbers, packet_generator, spliced
+from tests.vm.spliced_link import SLOW, SplicedLink, numbers, packet_generator, spliced
 
 pytestmark = pytest.mark.requires("vm", "root", "ip", "ping")
 
@@ -39,7 +39,7 @@ def _packet_generator() -> Iterator[None]:
 
 
 @pytest.fixture
-def splice() -> Iterator[Spliced]:
+def splice() -> Iterator[SplicedLink]:
     with spliced() as found:
         yield found
 
@@ -113,7 +113,7 @@ def drawn(source: random.Random) -> Impairment:
     )
 
 
-def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: Spliced) -> None:
+def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: SplicedLink) -> None:
     """All on one interface, changed in place, so that what a change forgot to say would be seen."""
     source = random.Random(20)
     wanted = {name: options(given) for name, given in NAMED.items()}
@@ -128,7 +128,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: S
         assert found.sized is (wanted[name].sizes is not None), name
 
 
-def test_tc_reads_it_as_it_was_meant(splice: Spliced) -> None:
+def test_tc_reads_it_as_it_was_meant(splice: SplicedLink) -> None:
     def shown() -> str:
         return subprocess.run(
             ["tc", "qdisc", "show", "dev", "b", "root"], capture_output=True, text=True, check=True
@@ -161,7 +161,7 @@ def test_a_seed_repeats_the_fates_where_the_kernel_takes_one() -> None:
 # Live change
 
 
-def test_a_change_leaves_the_frames_under_way_and_the_counters_alone(splice: Spliced) -> None:
+def test_a_change_leaves_the_frames_under_way_and_the_counters_alone(splice: SplicedLink) -> None:
     delay = int(8 * SLOW * SECOND)
     splice.set(options(Impairment(delay=delay)))
     splice.offer(50)
@@ -176,7 +176,7 @@ def test_a_change_leaves_the_frames_under_way_and_the_counters_alone(splice: Spl
     assert (found.frames, found.dropped, found.queued) == (70, 0, 0)
 
 
-def test_the_first_frame_after_a_change_sees_it(splice: Spliced) -> None:
+def test_the_first_frame_after_a_change_sees_it(splice: SplicedLink) -> None:
     for loss in (1.0, 0.0) * 5:
         splice.set(options(Impairment(loss=loss)))
         before = splice.qdisc().dropped
@@ -187,14 +187,14 @@ def test_the_first_frame_after_a_change_sees_it(splice: Spliced) -> None:
 # What it does to frames
 
 
-def test_a_delay_keeps_order_and_loses_nothing_however_many_are_under_way(splice: Spliced) -> None:
+def test_a_delay_keeps_order_and_loses_nothing_however_many_are_under_way(splice: SplicedLink) -> None:
     splice.set(options(Impairment(delay=int(5 * SLOW * SECOND))))
     splice.offer(3000)
     assert splice.qdisc().queued > 1000  # where netem's own limit would have been
     assert numbers(splice.arrived()) == list(range(1, 3001))
 
 
-def test_losses_are_as_many_as_asked(splice: Spliced) -> None:
+def test_losses_are_as_many_as_asked(splice: SplicedLink) -> None:
     splice.set(options(Impairment(loss=0.25)))
     splice.send(6000)
     arrived = numbers(splice.arrived())
@@ -203,7 +203,7 @@ def test_losses_are_as_many_as_asked(splice: Spliced) -> None:
     check_share(6000 - len(arrived), 6000, 0.25, "frames lost")
 
 
-def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: Spliced) -> None:
+def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: SplicedLink) -> None:
     into, out = 0.2, 0.3
     splice.set(options(Impairment(gemodel=(into, out, 1.0, 0.0))))
     splice.send(16_000)
@@ -215,14 +215,14 @@ def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: Spliced) 
     check_share(ends, len(fates) - sum(fates), out, "bursts that end")
 
 
-def test_losses_in_the_good_and_the_bad_state_are_as_many_as_asked(splice: Spliced) -> None:
+def test_losses_in_the_good_and_the_bad_state_are_as_many_as_asked(splice: SplicedLink) -> None:
     """With chances that do not depend on the state before, every frame is in the bad state half of the time."""
     splice.set(options(Impairment(gemodel=(0.5, 0.5, 0.6, 0.2))))
     splice.send(6000)
     check_share(6000 - len(splice.arrived()), 6000, 0.4, "frames lost")
 
 
-def test_copies_are_as_many_as_asked(splice: Spliced) -> None:
+def test_copies_are_as_many_as_asked(splice: SplicedLink) -> None:
     splice.set(options(Impairment(duplicate=0.25)))
     splice.send(6000)
     arrived = numbers(splice.arrived())
@@ -231,7 +231,7 @@ def test_copies_are_as_many_as_asked(splice: Spliced) -> None:
     check_share(len(arrived) - 6000, 6000, 0.25, "frames doubled")
 
 
-def test_a_frame_that_is_lost_and_doubled_arrives_once_as_the_table_says(splice: Spliced) -> None:
+def test_a_frame_that_is_lost_and_doubled_arrives_once_as_the_table_says(splice: SplicedLink) -> None:
     loss = duplicate = 0.4
     splice.set(options(Impairment(loss=loss, duplicate=duplicate)))
     splice.send(8000)
@@ -240,7 +240,7 @@ def test_a_frame_that_is_lost_and_doubled_arrives_once_as_the_table_says(splice:
     check_share(len(arrived) - len(set(arrived)), 8000, duplicate * (1 - loss) ** 2, "frames that arrive twice")
 
 
-def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: Spliced) -> None:
+def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: SplicedLink) -> None:
     size, known = (
         60,
         [*range(18), *range(20, 24), *range(26, 46), *range(50, 60)],
@@ -263,7 +263,7 @@ def test_one_bit_is_flipped_as_often_as_asked_anywhere_in_the_frame(splice: Spli
     assert set(flipped) == set(known)
 
 
-def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: Spliced) -> None:
+def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: SplicedLink) -> None:
     splice.set(options(Impairment(delay=NEVER, reorder=0.25)))
     splice.offer(6000)
     held = splice.qdisc().queued
@@ -273,7 +273,7 @@ def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: Spliced) -> N
     check_share(len(early), 6000, 0.25, "frames reordered")
 
 
-def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: Spliced) -> None:
+def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: SplicedLink) -> None:
     """At a rate at which nothing moves meanwhile."""
     impairment = Impairment(rate=8, queue_frames=10)
     splice.set(options(impairment))
@@ -283,7 +283,7 @@ def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: Sp
     assert splice.qdisc().dropped == dropped == 39
 
 
-def test_a_minimum_frame_counts_as_so_many_bytes(splice: Spliced) -> None:
+def test_a_minimum_frame_counts_as_so_many_bytes(splice: SplicedLink) -> None:
     splice.set(options(Impairment(rate=10**9, minimum_frame=500)))
     splice.send(10, size=60)
     splice.send(10, size=1000)

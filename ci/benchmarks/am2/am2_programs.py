@@ -1,4 +1,4 @@
-"""What runs in the two nodes: host programs of AM-II that ask and answer with four words, and that send bulk messages."""
+"""Host programs of AM-II: requests of four words with their replies, and bulk messages."""
 
 import time
 from collections.abc import Callable, Coroutine

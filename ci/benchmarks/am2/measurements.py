@@ -1,4 +1,4 @@
-"""Runs by turns, and the rows that come of them."""
+"""Runs of AM-II, EMP and TCP in turn, and their rows."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """The product in a warm process of its own: two nodes on one pair of interfaces, two more at a crossbar of Myrinet's, and
 runs in them, as told.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurement` for who asks.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for who asks.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What AM-II on inline NICs must reach, and what the rows say about it. Ratios are medians of those of single turns."""
+"""Targets of AM-II on inline NICs, computed from the rows. Ratios are medians of those of single turns."""
 
 import statistics
 from collections.abc import Sequence

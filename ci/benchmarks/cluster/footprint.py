@@ -1,4 +1,4 @@
-"""What an idle node costs: kernel memory, state, processes. Measured on a star that the command brought up.
+"""Cost of an idle node: kernel memory, state, processes. Measured on a star that the command brought up.
 
 Memory is taken from /proc/meminfo before and after: the fall of MemAvailable, and beside it the growth of
 Slab + Percpu + KernelStack + PageTables, which no page cache and no process blurs.

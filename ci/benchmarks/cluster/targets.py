@@ -1,4 +1,4 @@
-"""What bringing clusters up and down must reach, and what the rows say about it."""
+"""Targets of bringing clusters up and down, computed from the rows."""
 
 import statistics
 from collections.abc import Iterable, Sequence

@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def head() -> bytes:
-    """What a capture of EMP between two nodes begins with."""
+    """Return the head of a capture of EMP between two nodes."""
     nics = pcapng.interface("n1:eth0", _LINK, _A.hex(":")), pcapng.interface("n2:eth0", _LINK, _B.hex(":"))
     return pcapng.section_header("ci/bench decode") + b"".join(nics)
 

@@ -1,6 +1,6 @@
 """The product in a warm process of its own: two nodes on one pair of interfaces, and runs in them, as told.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `nodes` for who asks.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for who asks.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What inline NICs must reach, and what the rows say about it. Ratios are medians of those of single turns."""
+"""Targets of inline NICs, computed from the rows. Ratios are medians of those of single turns."""
 
 import random
 import statistics

@@ -113,7 +113,7 @@ async def _receive(endpoint: Endpoint, node: SimNode, count: int, content: bytes
 
 
 class Run(NamedTuple):
-    """What one simulation took. rate: frames per second. taken: seconds. Both of CPU time."""
+    """Cost of one simulation. rate: frames per second. taken: seconds. Both of CPU time."""
 
     nodes: int
     rate: float

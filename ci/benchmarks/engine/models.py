@@ -1,4 +1,4 @@
-"""The same small models for the engine and for SimPy. Each runs to its end and returns its last time, in ns.
+"""Small models, each for the engine and for SimPy. Each runs to its end and returns its last time, in ns.
 
 Where SimPy has a cheaper idiom it is used: a put into a store without a bound is not waited for.
 """

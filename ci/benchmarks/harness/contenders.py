@@ -1,4 +1,4 @@
-"""Who makes stars: the contenders' common face, and those that are processes asked by lines of text."""
+"""Contenders, which make stars: their interface, and a contender that is a process asked by lines of text."""
 
 import contextlib
 import json

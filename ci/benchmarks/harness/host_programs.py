@@ -1,4 +1,4 @@
-"""What runs in the two nodes: EMP's host programs, and the same on bare packet sockets with the same options and frame
+"""Host programs of two nodes: on EMP, and on bare packet sockets with the same options and frame
 sizes, which is as fast as this language gets."""
 
 import select
@@ -32,7 +32,7 @@ Quantiles = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What of the two nodes a program on bare sockets must know. spin: never sleep. look: else, for how many ns to look
+    """Two nodes, as a program on bare sockets sees them. spin: never sleep. look: else, for how many ns to look
     before sleeping."""
 
     devices: dict[str, str]
@@ -42,7 +42,7 @@ class Pair:
 
 
 def quantiles(samples: list[int], cpu: int) -> Quantiles:
-    """Of round trips in ns, warm-up left out, and the processor time of each."""
+    """Quantiles of round trips in ns without their warm-up, and the processor time of each."""
     ordered = sorted(samples)
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     found = {name: float(ordered[int(len(ordered) * share)]) for name, share in shares.items()}

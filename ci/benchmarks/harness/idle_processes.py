@@ -1,4 +1,4 @@
-"""When processes have nothing to do any more, seen from outside."""
+"""Wait until processes are idle, judged by their processor time."""
 
 import time
 from collections.abc import Collection

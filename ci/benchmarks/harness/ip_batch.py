@@ -1,4 +1,4 @@
-"""The same objects by iproute2: one ``ip -batch`` makes the namespaces, one works in each of them.
+"""A star made by iproute2: one ``ip -batch`` makes the namespaces, one works in each of them.
 
 It writes no sysctls and no aliases: it does less than the product and the floor.
 """

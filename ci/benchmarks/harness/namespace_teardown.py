@@ -1,4 +1,4 @@
-"""When the kernel has really destroyed a set of network namespaces, seen from outside.
+"""Wait until the kernel has destroyed a set of network namespaces.
 
 The calls that take a namespace down return long before it is gone: a kernel worker (cleanup_net) destroys it
 later, together with all that were waiting when it started. Nothing announces the end of that work, so it is

@@ -1,4 +1,4 @@
-"""Who runs where: what sends has a processor for itself, and so has the relay, with whatever receives."""
+"""Processors of a benchmark's processes: one for the sender, one for the relay and the receiver."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The product in a warm process of its own: brings clusters up and down and runs commands in a node, as told.
+"""A warm process of the product, which brings clusters up and down and runs commands in a node on request.
 
 Commands by lines on standard input, answers by lines of JSON; see `contenders.LineProcess`. The one argument
 is ``keep`` (held by names in /run/netns, as by the command) or ``with`` (held by this process's descriptors).

@@ -45,7 +45,7 @@ class Row:
 
 
 def _output(*command: str) -> str:
-    """What a command prints, empty when it cannot be run."""
+    """Return the output of a command, empty when it cannot be run."""
     if shutil.which(command[0]) is None:
         return ""
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)

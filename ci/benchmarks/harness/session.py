@@ -1,4 +1,4 @@
-"""One run of a benchmark: its rows so far, what could not be measured, and where both go."""
+"""One run of a benchmark: its rows, its failures, and the file that both go to."""
 
 import argparse
 import contextlib
@@ -38,7 +38,7 @@ def subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
 
 
 class Session:
-    """What a benchmark measures goes here; it is stored at once, so that an interrupted run leaves what it had."""
+    """Rows of one run; each is stored at once, so that an interrupted run leaves what it had."""
 
     def __init__(self, benchmark: str, output: Path, console: Console) -> None:
         self.console = console

@@ -1,4 +1,4 @@
-"""The rows as tables for the terminal."""
+"""Rows and targets as tables for the terminal."""
 
 from collections.abc import Sequence
 

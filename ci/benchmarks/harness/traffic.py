@@ -47,7 +47,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def caught(self, place: Place) -> Iterator[dict[str, Any]]:
-        """What arrives at a node during the block: filled in when it ends."""
+        """Count what arrives at a node during the block; the dictionary is filled in when it ends."""
         found: dict[str, Any] = {}
         with self._started("catch", RECEIVER, place.namespace) as process:
             _ready("catch", process)

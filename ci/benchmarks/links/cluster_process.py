@@ -1,4 +1,4 @@
-"""The product in a warm process of its own: clusters, injections and what the relay says, as told.
+"""A warm process of the product, which brings clusters up, injects and reads the relay's report on request.
 
 Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for who asks. Clusters end with this
 process at the latest.

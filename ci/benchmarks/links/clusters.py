@@ -69,7 +69,7 @@ class Running:
 
 
 class Relay:
-    """What a relay has said of itself."""
+    """A relay's report of itself."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         self._pids: list[int] = [process["pid"] for process in report["processes"]]

@@ -1,4 +1,4 @@
-"""How long until an impairment is in force: from the call of the API to its return."""
+"""Time until an impairment is in force: from the call of the API to its return."""
 
 from collections.abc import Callable, Iterator, Sequence
 

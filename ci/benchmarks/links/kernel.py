@@ -1,4 +1,4 @@
-"""What the kernel's own datapaths cost: everything a frame meets runs on its sender's processor, so the sender's time per
+"""Cost of the kernel's own datapaths: everything a frame meets runs on its sender's processor, so the sender's time per
 frame, as fast as it goes, tells them apart."""
 
 from collections.abc import Callable, Iterator

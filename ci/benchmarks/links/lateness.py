@@ -1,4 +1,4 @@
-"""How late a delayed frame is, from outside: when the kernel of its receiver got it, less when it was sent and the delay."""
+"""Lateness of a delayed frame, seen from outside: its receive time in the kernel, less its send time and the delay."""
 
 from collections.abc import Callable, Iterator
 

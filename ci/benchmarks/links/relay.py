@@ -1,4 +1,4 @@
-"""What the relay can do: frames per second of processor time, and what more links add to the cost of a frame."""
+"""Throughput of the relay: frames per second of processor time, and what more links add to the cost of a frame."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What links must reach, and what the rows say about it."""
+"""Targets of links, computed from the rows."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Reports of big runs."""
+"""``ci/bench report``: time, memory and size of reports of big runs."""

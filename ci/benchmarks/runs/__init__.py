@@ -1,1 +1,1 @@
-"""Runs: how soon the first message comes, what the controller costs, and whether anything leaks."""
+"""``ci/bench runs``: how soon the first message comes, what the controller costs, and whether anything leaks."""

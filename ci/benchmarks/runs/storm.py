@@ -77,7 +77,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is of clusters on the machine. Others may be at work on it: only what is new counts, and ours."""
+    """Clusters, namespaces and files on the machine. Others may be at work on it: only what is new counts, and ours."""
 
     mounts: frozenset[str]
     files: frozenset[str]
@@ -85,7 +85,7 @@ class Machine:
 
 
 def machine() -> Machine:
-    """As it is now."""
+    """Return the machine's present state."""
     files = (str(path) for place in (NAMES, Path("/run/netns-testbed")) for path in place.rglob("*"))
     return Machine(
         frozenset(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),

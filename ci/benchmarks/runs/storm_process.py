@@ -1,4 +1,4 @@
-"""The storm, in a process of its own: random traffic with verification over losses and flaps.
+"""Run the storm, in a process of its own: random traffic with verification over losses and flaps.
 
 What is to be done comes as an argument, in JSON; what it has come to is a line of JSON.
 """

@@ -1,4 +1,4 @@
-"""What runs must reach, and what the rows say about it. What a kind of process may gain in the second half of a storm: what
+"""Targets of runs, computed from the rows. What a kind of process may gain in the second half of a storm: what
 a warm one fills of free lists, and at a node what the workload itself keeps of each message it has sent, its time."""
 
 from collections.abc import Sequence

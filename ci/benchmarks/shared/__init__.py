@@ -1,1 +1,1 @@
-"""Shared NICs: what is measured of them."""
+"""``ci/bench shared``: costs of shared NICs, and fairness between host processes."""

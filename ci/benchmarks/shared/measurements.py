@@ -1,4 +1,4 @@
-"""Runs by turns, and the rows that come of them."""
+"""Runs of shared NICs, inline NICs and TCP in turn, and their rows."""
 
 from collections.abc import Callable, Iterator
 

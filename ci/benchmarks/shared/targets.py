@@ -1,4 +1,4 @@
-"""What shared NICs must reach, and what the rows say about it."""
+"""Targets of shared NICs, computed from the rows."""
 
 import statistics
 from collections.abc import Sequence

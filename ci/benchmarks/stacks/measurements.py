@@ -1,4 +1,4 @@
-"""The same ping-pong on two MPI stacks between the same two nodes, by turns, and the rows that come of it."""
+"""A ping-pong on two MPI stacks between two nodes, in turn, and its rows."""
 
 import json
 import shutil

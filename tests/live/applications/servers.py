@@ -1,4 +1,4 @@
-"""A program of a node that serves a port, for the time of a block."""
+"""Servers in nodes, which run for the time of a block."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 
 from testbed import Cluster
 from tests.live.applications import test_http, test_iperf3, test_redis
-from tests.live.ordinary_user import NOBODY, as_user, finish
+from tests.live.ordinary_user import NOBODY, as_user, wait_for_success
 
 pytestmark = [
     pytest.mark.requires("root", "userns", "curl", "iperf3", "redis-server", "redis-benchmark"),
@@ -46,4 +46,4 @@ def test_an_application_meets_the_same_network_without_root(home: Path, tmp_path
             story(cluster, tmp_path)
 
     assert tmp_path.stat().st_mode & 0o007 == 0o007, f"a directory in which user {NOBODY} can write"
-    finish(as_user(home, told))
+    wait_for_success(as_user(home, told))

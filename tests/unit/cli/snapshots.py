@@ -9,7 +9,7 @@ SECOND = 10**9
 NOON = 1_795_262_400 * SECOND  # some day of November 2026
 
 
-def small() -> Snapshot:
+def two_nodes() -> Snapshot:
     """Two nodes at a switch; the link of the second loses frames."""
     good = Direction(frames=1_200, bytes=1_640_000, rate=98.4, bits=1_180_000.0)
     bad = Direction(

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from testbed.cli.screen.keys import Keys
 from testbed.cli.screen.view import Action, Command, Quit, View, press, show_result
 from testbed.observe.live.snapshot import Absent, Snapshot
-from tests.unit.cli.snapshots import small, star
+from tests.unit.cli.snapshots import star, two_nodes
 
 
 def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None) -> tuple[View, list[Action]]:
     """What is seen after these keys, and what they have asked for."""
     actions = []
     for key in keys:
-        view, action = press(view, key, snapshot or small())
+        view, action = press(view, key, snapshot or two_nodes())
         actions += [action] if action is not None else []
     return view, actions
 
@@ -64,7 +64,7 @@ def test_keys_that_come_in_pieces_are_the_same_keys(parts: list[bytes], data: st
 def test_nonsense_harms_nobody(data: bytes) -> None:
     keys = Keys()
     for key in [*keys.feed(data), *keys.feed(b"")]:
-        press(View(), key, small())
+        press(View(), key, two_nodes())
     assert not keys.waits
 
 

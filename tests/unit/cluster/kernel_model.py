@@ -66,7 +66,7 @@ UNUSED = Counters(0, 0, 0, 0, 0, 0)
 
 
 class Kernel:
-    """What a plan leaves behind; refuses what the real one refuses."""
+    """The kernel's state after a plan; refuses what the real one refuses."""
 
     def __init__(self) -> None:
         self.interfaces: dict[str, dict[int, Interface]] = {}

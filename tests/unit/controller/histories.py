@@ -27,7 +27,7 @@ class Message:
     any_tag: bool = False
 
 
-class Told:
+class HistoryBuilder:
     """The events of each node, n1, n2, ..., and a clock that goes on with each."""
 
     def __init__(self, nodes: int) -> None:
@@ -69,9 +69,9 @@ class Told:
         return self._counts[rank]
 
 
-def exchange(nodes: int, messages: Sequence[Message]) -> Told:
+def exchange_all(nodes: int, messages: Sequence[Message]) -> HistoryBuilder:
     """All of them sent and received, each before the next, so that any receive fits."""
-    told = Told(nodes)
+    told = HistoryBuilder(nodes)
     for one in messages:
         receive = told.begin_receive(one.sink, -1 if one.any_source else one.source, -1 if one.any_tag else one.tag)
         send = told.begin_send(one.source, one.sink, one.tag, one.content, one.size)
@@ -80,7 +80,7 @@ def exchange(nodes: int, messages: Sequence[Message]) -> Told:
     return told
 
 
-def places(events: Mapping[str, Sequence[Event]], what: str) -> Iterator[tuple[str, int]]:
+def positions_of(events: Mapping[str, Sequence[Event]], what: str) -> Iterator[tuple[str, int]]:
     """Where events of a kind stand."""
     for node, some in events.items():
         for at, event in enumerate(some):

@@ -1,4 +1,4 @@
-"""Histories with restarts, losses and errors, and what checkers must say of each: stories, each a function that asserts it.
+"""Histories with restarts, losses and errors: each is a function that asserts the answer of the checkers.
 
 Mutants of the checkers are looked for with them, too.
 """
@@ -12,12 +12,12 @@ from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.disturbances import CRASH, OTHER, Disturbance
 from testbed.controller.checkers.promises import Circumstances, Ending
 
-from tests.unit.controller.histories import MILLISECOND, SECOND, Told  # isort: skip
+from tests.unit.controller.histories import MILLISECOND, SECOND, HistoryBuilder  # isort: skip
 
 LOST = "nothing lost"
 
 
-class Story(Told):
+class RestartHistory(HistoryBuilder):
     """A history whose programs may be started again."""
 
     def __init__(self, nodes: int = 2) -> None:
@@ -48,7 +48,7 @@ class Story(Told):
 
 
 def a_sender_that_is_restarted_sends_the_same_again_and_one_of_both_comes() -> None:
-    told = Story()
+    told = RestartHistory()
     receive = told.begin_receive(1)
     told.begin_send(0, 1, content="0a")  # on its way when the program ends
     told.restart(0)
@@ -60,7 +60,7 @@ def a_sender_that_is_restarted_sends_the_same_again_and_one_of_both_comes() -> N
 
 
 def what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it() -> None:
-    told = Story()
+    told = RestartHistory()
     receive = told.begin_receive(1)
     told.begin_send(0, 1, content="0a")
     told.received(1, receive, 0, content="0a")  # its sender dies before it is told
@@ -74,7 +74,7 @@ def what_came_before_the_restart_is_not_taken_for_what_was_sent_after_it() -> No
 
 def a_message_between_the_two_says_which_of_them_came() -> None:
     """0a, 0b, 0a: the second comes, so that the first 0a must be its former life's, though that was never finished."""
-    told = Story()
+    told = RestartHistory()
     receives = told.begin_receive(1), told.begin_receive(1)
     told.begin_send(0, 1, content="0a")
     told.begin_send(0, 1, content="0b")
@@ -86,7 +86,7 @@ def a_message_between_the_two_says_which_of_them_came() -> None:
 
 
 def a_receiver_takes_with_it_what_it_had_and_the_same_is_sent_again() -> None:
-    told = Story()
+    told = RestartHistory()
     told.begin_receive(1)
     told.acknowledged(0, 1, "0a")
     told.restart(1)
@@ -97,7 +97,7 @@ def a_receiver_takes_with_it_what_it_had_and_the_same_is_sent_again() -> None:
 
 def of_the_same_message_before_and_after_a_crash_the_one_before_is_gone() -> None:
     """Two restarts: a message that is lost with the first is none of those that came between both."""
-    told = Story()
+    told = RestartHistory()
     told.deliver(0, 1, "0a")
     told.begin_receive(1)
     told.acknowledged(0, 1, "0a")
@@ -111,7 +111,7 @@ def of_the_same_message_before_and_after_a_crash_the_one_before_is_gone() -> Non
 
 
 def what_is_behind_a_send_of_a_program_that_ended_then_may_be_lost_with_it() -> None:
-    told = Story()
+    told = RestartHistory()
     told.deliver(0, 1, "0a")
     told.acknowledged(0, 1, "0b")
     told.restart(0)
@@ -122,7 +122,7 @@ def what_is_behind_a_send_of_a_program_that_ended_then_may_be_lost_with_it() -> 
 
 def what_was_lost_before_a_restart_stays_lost() -> None:
     for rank in (0, 1):
-        told = Story()
+        told = RestartHistory()
         told.acknowledged(0, 1, "0a")
         told.deliver(0, 1, "0b")
         told.restart(rank)
@@ -132,7 +132,7 @@ def what_was_lost_before_a_restart_stays_lost() -> None:
 
 def what_is_lost_after_a_restart_is_lost() -> None:
     for rank in (0, 1):
-        told = Story()
+        told = RestartHistory()
         told.deliver(0, 1, "0a")
         told.restart(rank)
         told.deliver(0, 1, "0a")
@@ -142,7 +142,7 @@ def what_is_lost_after_a_restart_is_lost() -> None:
 
 
 def of_messages_that_repeat_one_that_is_lost_is_counted_once() -> None:
-    told = Story()
+    told = RestartHistory()
     for life in range(3):
         for _ in range(4):
             told.deliver(0, 1, "0a")
@@ -155,7 +155,7 @@ def of_messages_that_repeat_one_that_is_lost_is_counted_once() -> None:
 
 
 def one_failed_receive_explains_one_lost_message() -> None:
-    told = Story(3)
+    told = RestartHistory(3)
     told.disturbances.append(Disturbance(CRASH, 0, told.clock, frozenset({"n3"})))
     failed = told.begin_receive(1)
     told.failed(1, failed, ERR_PROC_FAILED)
@@ -164,7 +164,7 @@ def one_failed_receive_explains_one_lost_message() -> None:
         told.acknowledged(0, 1, content)
     told.deliver(0, 1, "0c")
     assert told.judged().checks[LOST].failed == 2, "the receive had failed before they were sent"
-    told = Story(3)
+    told = RestartHistory(3)
     told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
     failed = told.begin_receive(1)
     for content in ("0a", "0b"):
@@ -176,7 +176,7 @@ def one_failed_receive_explains_one_lost_message() -> None:
 
 def receives_that_failed_are_given_to_the_messages_that_need_them() -> None:
     """The second message fits the first receive only, and the first one both."""
-    told = Story()
+    told = RestartHistory()
     told.disturbances.append(Disturbance(CRASH, 0, 0, frozenset({"n2"})))
     receives = told.begin_receive(1), told.begin_receive(1, tag=1)
     told.acknowledged(0, 1, "0a", tag=1)
@@ -189,7 +189,7 @@ def receives_that_failed_are_given_to_the_messages_that_need_them() -> None:
 
 
 def a_receive_that_fails_for_no_reason_explains_nothing() -> None:
-    told = Story()
+    told = RestartHistory()
     receive = told.begin_receive(1)
     told.acknowledged(0, 1, "0a")
     told.failed(1, receive, ERR_PROC_FAILED)
@@ -198,7 +198,7 @@ def a_receive_that_fails_for_no_reason_explains_nothing() -> None:
 
 
 def a_lost_message_is_told_where_another_error_has_ended_the_run() -> None:
-    told = Story(3)
+    told = RestartHistory(3)
     told.acknowledged(0, 1, "0a")
     told.deliver(0, 1, "0b")
     told.disturbances.append(Disturbance(CRASH, told.clock, nodes=frozenset({"n3"})))
@@ -207,7 +207,7 @@ def a_lost_message_is_told_where_another_error_has_ended_the_run() -> None:
 
 
 def a_receive_that_waits_when_the_network_has_come_to_rest_has_lost_its_message() -> None:
-    told = Story(3)
+    told = RestartHistory(3)
     told.begin_receive(1)
     told.acknowledged(0, 1, "0a")
     told.failed(0, told.begin_send(0, 2), ERR_PROC_FAILED)
@@ -218,7 +218,7 @@ def a_receive_that_waits_when_the_network_has_come_to_rest_has_lost_its_message(
 
 
 def a_receiver_that_computes_is_no_proof_of_a_loss() -> None:
-    told = Story()
+    told = RestartHistory()
     told.begin_receive(1)
     told.acknowledged(0, 1, "0a")
     assert told.judged(Ending.BROKEN_OFF, after=5 * SECOND, settled=False).passed
@@ -228,7 +228,7 @@ def a_receiver_that_computes_is_no_proof_of_a_loss() -> None:
 
 
 def a_receive_that_its_program_has_left_behind_is_no_proof_of_a_loss() -> None:
-    told = Story()
+    told = RestartHistory()
     told.begin_receive(1)
     told.acknowledged(0, 1, "0a")
     report = told.judged(settled=False)
@@ -237,7 +237,7 @@ def a_receive_that_its_program_has_left_behind_is_no_proof_of_a_loss() -> None:
 
 
 def a_long_message_may_still_come_into_a_receive_that_was_begun_before_others() -> None:
-    told = Story()
+    told = RestartHistory()
     told.begin_receive(1)
     told.sent(0, told.begin_send(0, 1, content="0a", size=4000))
     told.deliver(0, 1, "0b")

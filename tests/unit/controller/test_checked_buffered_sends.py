@@ -5,12 +5,12 @@ from __future__ import annotations
 from testbed.controller.checkers.disturbances import CRASH, RESET, Disturbance
 from testbed.controller.checkers.promises import Circumstances, Ending
 
-from tests.unit.controller.histories import SECOND, Told, exchange, Message  # isort: skip
+from tests.unit.controller.histories import SECOND, HistoryBuilder, exchange_all, Message  # isort: skip
 
 CRASHED = Circumstances(Ending.STUCK, disturbances=[Disturbance(CRASH, 0, nodes=frozenset({"n1"}))])
 
 
-def buffered(told: Told) -> int:
+def buffered(told: HistoryBuilder) -> int:
     """A message of n1 to n2, for which a receive waits."""
     told.begin_receive(1, 0)
     number = told.begin_send(0, 1)
@@ -18,13 +18,13 @@ def buffered(told: Told) -> int:
     return number
 
 
-def returned(told: Told) -> Told:
+def returned(told: HistoryBuilder) -> HistoryBuilder:
     told.tell(0, "undelivered", n=buffered(told), error="node 1 has started again", **{"class": 101})
     return told
 
 
 def test_a_buffered_send_that_is_sent_is_one_as_others_are() -> None:
-    told = exchange(2, [Message(0, 1)])
+    told = exchange_all(2, [Message(0, 1)])
     told.events["n1"].insert(1, {"clock_ns": 1, "what": "buffered", "n": 1})
     report = told.report()
     assert report.passed
@@ -32,24 +32,24 @@ def test_a_buffered_send_that_is_sent_is_one_as_others_are() -> None:
 
 
 def test_one_that_is_sent_and_waited_for_in_vain_is_lost() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.sent(0, buffered(told))
     assert told.report().failed == ("nothing lost",)
 
 
 def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it() -> None:
-    report = returned(Told(2)).report()
+    report = returned(HistoryBuilder(2)).report()
     assert report.failed == ("errors",)
     assert "node 1 has started again), and no fault allows it" in report.checks["errors"].violations[0]
     reset = Disturbance(RESET, 0, 0, frozenset({"n2"}))
-    report = returned(Told(2)).report(Circumstances(disturbances=[reset]))
+    report = returned(HistoryBuilder(2)).report(Circumstances(disturbances=[reset]))
     assert report.passed
     (doubt,) = report.ambiguities
     assert (doubt.told, doubt.truth) == ("done, and then that it has failed: node 1 has started again", "not delivered")
 
 
 def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     receive, send = told.begin_receive(1, 0), told.begin_send(0, 1)
     told.tell(0, "buffered", n=send)
     told.received(1, receive, 0)
@@ -60,7 +60,7 @@ def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None
 
 
 def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     buffered(told)
     report = told.report(CRASHED)
     assert report.passed
@@ -69,7 +69,7 @@ def test_one_whose_sender_has_crashed_since_is_in_doubt_and_nobody_is_accused() 
 
 
 def test_one_of_a_former_life_is_in_doubt() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     buffered(told)
     told.tell(0, "send", n=1, peer=1, context=0, tag=1, bytes=8, digest="01")
     report = told.report(CRASHED)
@@ -78,7 +78,7 @@ def test_one_of_a_former_life_is_in_doubt() -> None:
 
 
 def test_one_that_was_received_and_never_known_to_be_is_no_doubt_and_nobody_waits_for_it() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     receive, send = told.begin_receive(1, 0), told.begin_send(0, 1)
     told.tell(0, "buffered", n=send)
     told.received(1, receive, 0)
@@ -88,7 +88,7 @@ def test_one_that_was_received_and_never_known_to_be_is_no_doubt_and_nobody_wait
 
 
 def test_one_for_which_a_receive_waits_for_long_makes_no_progress() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     buffered(told)
     assert told.report(Circumstances(Ending.STUCK)).failed == ("progress",)
     late = Circumstances(Ending.BROKEN_OFF, end=told.clock + 20 * SECOND)

@@ -10,7 +10,7 @@ from testbed.controller.checkers.disturbances import CRASH, CUT, OTHER, OUTAGE, 
 from testbed.controller.checkers.promises import Circumstances, Ending
 from testbed.controller.verdict.verdicts import Grade
 
-from tests.unit.controller.histories import MILLISECOND, SECOND, Message, Told, exchange, places  # isort: skip
+from tests.unit.controller.histories import MILLISECOND, SECOND, Message, HistoryBuilder, exchange_all, positions_of  # isort: skip
 
 NODES = 3
 MESSAGES = st.lists(
@@ -30,7 +30,7 @@ MESSAGES = st.lists(
 
 @given(MESSAGES)
 def test_a_run_with_nothing_wrong_passes(messages: list[Message]) -> None:
-    report = exchange(NODES, messages).report()
+    report = exchange_all(NODES, messages).report()
     assert report.passed
     assert report.checks["nothing lost"].checked == len(messages)
     assert report.checks["order"].checked == len(messages)
@@ -40,8 +40,8 @@ def test_a_run_with_nothing_wrong_passes(messages: list[Message]) -> None:
 
 @given(MESSAGES, st.data())
 def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange(NODES, messages)
-    node, at = data.draw(st.sampled_from(list(places(told.events, "received"))))
+    told = exchange_all(NODES, messages)
+    node, at = data.draw(st.sampled_from(list(positions_of(told.events, "received"))))
     del told.events[node][at]
     report = told.report()
     assert report.failed == ("nothing lost",)
@@ -50,7 +50,7 @@ def test_a_receive_that_never_gets_its_message_is_a_loss(messages: list[Message]
 
 @given(MESSAGES, st.data())
 def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange(NODES, messages)
+    told = exchange_all(NODES, messages)
     again = data.draw(st.sampled_from(messages))
     told.received(again.sink, told.begin_receive(again.sink), again.source, again.tag, again.content, again.size)
     report = told.report()
@@ -60,8 +60,8 @@ def test_a_message_that_comes_once_more_is_found(messages: list[Message], data: 
 
 @given(MESSAGES, st.data())
 def test_another_content_is_found_where_it_came(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange(NODES, messages)
-    node, at = data.draw(st.sampled_from(list(places(told.events, "received"))))
+    told = exchange_all(NODES, messages)
+    node, at = data.draw(st.sampled_from(list(positions_of(told.events, "received"))))
     told.events[node][at]["digest"] = "ff"
     report = told.report()
     assert report.failed == ("content",)
@@ -70,15 +70,17 @@ def test_another_content_is_found_where_it_came(messages: list[Message], data: s
 
 @given(MESSAGES, st.data())
 def test_a_message_from_another_sender_than_it_says_is_found(messages: list[Message], data: st.DataObject) -> None:
-    told = exchange(NODES, [Message(one.source, one.sink, one.tag, f"{at:02x}") for at, one in enumerate(messages)])
-    node, at = data.draw(st.sampled_from(list(places(told.events, "received"))))
+    told = exchange_all(NODES, [Message(one.source, one.sink, one.tag, f"{at:02x}") for at, one in enumerate(messages)])
+    node, at = data.draw(st.sampled_from(list(positions_of(told.events, "received"))))
     event = told.events[node][at]
     event["peer"] = (event["peer"] + 1) % NODES
     assert "nothing twice" in told.report().failed or "content" in told.report().failed
 
 
 def test_messages_that_change_places_overtake_and_are_named() -> None:
-    told = exchange(2, [Message(0, 1, content="0a"), Message(0, 1, content="0b"), Message(0, 1, tag=1, content="0c")])
+    told = exchange_all(
+        2, [Message(0, 1, content="0a"), Message(0, 1, content="0b"), Message(0, 1, tag=1, content="0c")]
+    )
     (first, second) = [event for event in told.events["n2"] if event["what"] == "received"][:2]
     first["digest"], second["digest"] = second["digest"], first["digest"]
     report = told.report()
@@ -90,7 +92,7 @@ def test_messages_that_change_places_overtake_and_are_named() -> None:
 
 
 def test_the_order_is_that_in_which_receives_began_not_in_which_they_ended() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     receives = [told.begin_receive(1), told.begin_receive(1)]
     sends = [told.begin_send(0, 1, content="0a"), told.begin_send(0, 1, content="0b")]
     told.received(1, receives[1], 0, content="0b")
@@ -101,7 +103,7 @@ def test_the_order_is_that_in_which_receives_began_not_in_which_they_ended() -> 
 
 
 def test_messages_under_different_tags_may_overtake() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     late, early = told.begin_send(0, 1, tag=1), told.begin_send(0, 1, tag=2)
     told.received(1, told.begin_receive(1, tag=2), 0, tag=2)
     told.received(1, told.begin_receive(1, tag=1), 0, tag=1)
@@ -111,7 +113,7 @@ def test_messages_under_different_tags_may_overtake() -> None:
 
 
 def test_a_message_whose_followers_came_is_lost_though_no_receive_waits() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     for content in ("0a", "0b"):
         told.sent(0, told.begin_send(0, 1, content=content))
     told.received(1, told.begin_receive(1), 0, content="0b")
@@ -121,7 +123,7 @@ def test_a_message_whose_followers_came_is_lost_though_no_receive_waits() -> Non
 
 
 def test_a_message_that_nobody_asks_for_is_not_lost() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.sent(0, told.begin_send(0, 1, tag=5))
     told.begin_receive(1, tag=6)
     report = told.report()
@@ -130,7 +132,7 @@ def test_a_message_that_nobody_asks_for_is_not_lost() -> None:
 
 
 def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.begin_receive(1)
     told.sent(0, told.begin_send(0, 1))
     assert told.report(Circumstances(Ending.BROKEN_OFF)).passed
@@ -138,7 +140,7 @@ def test_what_was_on_its_way_when_a_run_was_broken_off_is_not_lost() -> None:
 
 
 def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what_is_changed_or_doubled_is() -> None:
-    told = Told(3)
+    told = HistoryBuilder(3)
     told.begin_receive(1)
     told.sent(0, told.begin_send(0, 1))
     told.failed(0, told.begin_send(0, 2))
@@ -155,14 +157,14 @@ def test_what_a_process_of_the_testbed_had_when_it_died_is_nobodys_loss_but_what
 
 
 def test_an_error_without_a_fault_is_found() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.failed(0, told.begin_send(0, 1))
     assert told.report().failed == ("errors",)
 
 
 def test_an_error_is_allowed_by_the_faults_that_explain_it() -> None:
     def failed(disturbance: Disturbance, error_class: int = ERR_PROC_FAILED) -> bool:
-        told = Told(3)
+        told = HistoryBuilder(3)
         told.failed(0, told.begin_send(0, 1), error_class)
         return "errors" in told.report(Circumstances(disturbances=[disturbance])).failed
 
@@ -175,7 +177,7 @@ def test_an_error_is_allowed_by_the_faults_that_explain_it() -> None:
 
 
 def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     receive = told.begin_receive(1, size=4)
     told.sent(0, told.begin_send(0, 1, size=8))
     told.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=4)
@@ -183,7 +185,7 @@ def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
 
 
 def test_a_message_that_is_cut_off_though_it_fits_is_found() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     receive = told.begin_receive(1, size=8)
     told.sent(0, told.begin_send(0, 1, size=8))
     told.failed(1, receive, ERR_TRUNCATE, peer=0, tag=0, bytes=8)
@@ -191,7 +193,7 @@ def test_a_message_that_is_cut_off_though_it_fits_is_found() -> None:
 
 
 def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> None:
-    told = Told(3)
+    told = HistoryBuilder(3)
     receives = told.begin_receive(1, source=0), told.begin_receive(2, source=0)
     sends = [told.begin_send(0, 1), told.begin_send(0, 2)]
     nobodys = told.begin_send(1, 0)
@@ -210,7 +212,7 @@ def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> Non
 
 
 def test_what_a_crashed_node_had_is_unknown() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.begin_receive(1)
     told.sent(0, told.begin_send(0, 1))
     told.begin_send(0, 1)
@@ -220,7 +222,7 @@ def test_what_a_crashed_node_had_is_unknown() -> None:
 
 
 def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_no_progress() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.begin_receive(1)
     told.begin_send(0, 1)
     assert told.report().passed, "a program may leave both behind"
@@ -231,7 +233,7 @@ def test_a_message_and_its_receive_that_wait_for_each_other_in_a_stuck_run_make_
 
 
 def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progress() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     receive = told.begin_receive(1)
     told.begin_send(0, 1)
     told.received(1, receive, 0)
@@ -242,14 +244,14 @@ def test_a_sender_who_is_never_told_that_its_message_was_received_makes_no_progr
 
 
 def test_programs_that_wait_for_what_nobody_sends_are_no_fault_of_the_protocol() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.begin_receive(1, tag=1)
     told.begin_send(0, 1, tag=2)
     assert told.report(Circumstances(Ending.STUCK)).passed
 
 
 def test_a_run_that_was_broken_off_has_failed_only_what_waited_longer_than_the_bound() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.begin_receive(1)
     told.begin_send(0, 1)
     end = told.clock + 10 * SECOND
@@ -262,7 +264,7 @@ def test_a_run_that_was_broken_off_has_failed_only_what_waited_longer_than_the_b
 
 
 def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
-    told = Told(2)
+    told = HistoryBuilder(2)
     receive, send = told.begin_receive(1), told.begin_send(0, 1)
     healed = told.clock + MILLISECOND
     told.clock = healed + 3 * SECOND - MILLISECOND
@@ -279,7 +281,7 @@ def test_recovery_is_measured_from_the_end_of_the_fault_and_bounded() -> None:
 
 
 def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
-    told = exchange(2, [Message(0, 1, content="0a")])
+    told = exchange_all(2, [Message(0, 1, content="0a")])
     told._counts = [0, 0]
     receive, send = told.begin_receive(1), told.begin_send(0, 1, content="0b")
     told.received(1, receive, 0, content="0b")
@@ -287,9 +289,9 @@ def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
     assert told.report().passed
 
 
-def started_again() -> tuple[Told, Circumstances]:
+def started_again() -> tuple[HistoryBuilder, Circumstances]:
     """n2's program has a receive under way when it is started again; what n1 sends then is received by nobody."""
-    told = Told(2)
+    told = HistoryBuilder(2)
     told.begin_receive(1)
     crash = Disturbance(CRASH, told.clock, told.clock + MILLISECOND, frozenset({"n2"}))
     told._counts[1] = 0
@@ -318,8 +320,8 @@ def test_a_node_that_has_forgotten_may_receive_a_message_once_more() -> None:
 
 
 def test_what_failed_is_said_in_words_and_makes_the_verdict_failed() -> None:
-    told = exchange(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
-    for node, at in list(places(told.events, "received")):
+    told = exchange_all(2, [Message(0, 1, content=f"{number:02x}") for number in range(40)])
+    for node, at in list(positions_of(told.events, "received")):
         told.events[node][at]["digest"] = "ff"
     report = told.report()
     assert [(one.what, one.measured, one.grade) for one in report.findings()] == [("content", 40, Grade.FAILED)]

@@ -15,8 +15,8 @@ from testbed.controller.checkers.alignment import EXCUSED, FINISHED, UNFINISHED,
 from testbed.controller.checkers.histories import Receive, Send, histories_of, read_histories
 from testbed.runtime.journal import Trail
 from tests.unit.controller.checker_mutants import MUTANTS
-from tests.unit.controller.restart_histories import STORIES, Story
-from tests.unit.protocols.mutants import Mutant, found
+from tests.unit.controller.restart_histories import STORIES, RestartHistory
+from tests.unit.protocols.mutants import Mutant, find
 
 CONTENTS = st.sampled_from(["00", "01"])
 
@@ -28,7 +28,7 @@ def test_story(story: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mistake_in_the_checkers_is_found(mutant: Mutant) -> None:
-    found(mutant, lambda number: STORIES[number](), 0, len(STORIES))
+    find(mutant, lambda number: STORIES[number](), 0, len(STORIES))
 
 
 def a_send(at: int, content: str) -> Send:
@@ -79,7 +79,7 @@ def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None
 
 
 def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_the_next(tmp_path: Path) -> None:
-    told = Story()
+    told = RestartHistory()
     receive = told.begin_receive(1)
     told.begin_send(0, 1)
     told.restart(0)
@@ -101,7 +101,7 @@ def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_t
 
 
 def test_the_end_of_a_transfer_whose_beginning_is_not_told_is_passed_over() -> None:
-    told = Story()
+    told = RestartHistory()
     told.deliver(0, 1, "0a")
     del told.events["n1"][0]
     assert histories_of(told.events).sends == [[], []]

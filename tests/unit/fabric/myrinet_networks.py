@@ -26,7 +26,7 @@ End = tuple[str, int]
 """A switch and its port, or a NIC and 0."""
 
 
-class Net:
+class MyrinetNetwork:
     """cables: pairs of ends; the forward direction goes from the first to the second."""
 
     def __init__(

@@ -13,7 +13,7 @@ from testbed.fabric.direction import Direction
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.text_files import BrokenFileError
 from testbed.spec.layout import Impairment
-from tests.unit.fates.wire_frames import MILLISECOND, carry, direction, numbered
+from tests.unit.fates.wire_frames import MILLISECOND, direction, numbered, run_schedule
 
 TRACE = "1\n3\n3\n10\n"
 
@@ -26,7 +26,7 @@ def traced(text: str = TRACE, **more: object) -> Direction:
 def dues(wire: Direction, schedule: list[tuple[int, int]]) -> list[float]:
     """In milliseconds, of frames offered at (milliseconds, size)."""
     frames = [(at * MILLISECOND, numbered(place, size)) for place, (at, size) in enumerate(schedule)]
-    return [due / MILLISECOND for due, _ in carry(wire, frames)]
+    return [due / MILLISECOND for due, _ in run_schedule(wire, frames)]
 
 
 def test_each_opportunity_takes_one_large_frame_and_the_trace_repeats() -> None:
@@ -68,7 +68,7 @@ def test_a_change_of_the_delay_does_not_begin_the_trace_anew_and_another_trace_w
     wire.offer(2 * MILLISECOND, numbered(3, 1504))
     wire.change(4 * MILLISECOND, Impairment(rate_trace="slow.trace"), files)
     wire.offer(4 * MILLISECOND, numbered(4, 1504))
-    delivered = [due for due, _ in carry(wire, [])]
+    delivered = [due for due, _ in run_schedule(wire, [])]
     assert delivered == [MILLISECOND, 3 * MILLISECOND + 1, 3 * MILLISECOND + 1, 10 * MILLISECOND + 1, 12 * MILLISECOND]
 
 

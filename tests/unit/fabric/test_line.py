@@ -22,10 +22,10 @@ from tests.unit.fates.wire_frames import (
     MILLISECOND,
     SECOND,
     carried,
-    carry,
     direction,
     number_of,
     numbered,
+    run_schedule,
 )
 
 ALIKE = [{}, {"minimum_frame": 1}, {"rules": ("drop arp",)}, {"loss": 1e-15}]
@@ -100,7 +100,7 @@ def test_a_full_queue_drops_the_newest_and_counts_them(more: dict[str, object]) 
     assert wire.offer(0, numbered(9, 201)) is Outcome.QUEUE
     assert wire.queued(12 * MILLISECOND) == (1500, 1)  # the second one's first bit is on the wire
     assert wire.offer(12 * MILLISECOND, numbered(5)) is Outcome.ACCEPTED
-    assert [number_of(frame) for _, frame in carry(wire, [])] == [0, 1, 2, 5]
+    assert [number_of(frame) for _, frame in run_schedule(wire, [])] == [0, 1, 2, 5]
     assert wire.counters.queue == wire.counters.dropped == 3
     assert Outcome.QUEUE.dropped
     assert not Outcome.ACCEPTED.dropped
@@ -142,11 +142,11 @@ def test_a_change_applies_to_what_is_offered_later_and_order_is_kept() -> None:
     wire.change(1, Impairment(rate=10**9, delay=MILLISECOND))
     wire.offer(1, numbered(3, 125))
     # Three frames of 1 ms each keep their schedule; the fourth goes behind them at the new rate, but never overtakes.
-    assert [(due, number_of(frame)) for due, frame in carry(wire, [])] == [
+    assert [(due, number_of(frame)) for due, frame in run_schedule(wire, [])] == [
         (11 * MILLISECOND, 0), (12 * MILLISECOND, 1), (13 * MILLISECOND, 2), (13 * MILLISECOND, 3),
     ]  # fmt: skip
     wire.change(20 * MILLISECOND, Impairment())
-    assert carry(wire, [(20 * MILLISECOND, numbered(4))]) == [(20 * MILLISECOND, numbered(4))]
+    assert run_schedule(wire, [(20 * MILLISECOND, numbered(4))]) == [(20 * MILLISECOND, numbered(4))]
 
 
 def test_the_deadline_is_that_of_the_earliest_frame_whichever_was_offered_first() -> None:
@@ -165,7 +165,7 @@ def test_the_deadline_is_that_of_the_earliest_frame_whichever_was_offered_first(
     wire.change(120, Impairment(delay=20, reorder=1.0))
     wire.offer(120, numbered(4))
     assert wire.deadline == 120
-    assert [number_of(frame) for _, frame in carry(wire, [])] == [4, 3, 1]
+    assert [number_of(frame) for _, frame in run_schedule(wire, [])] == [4, 3, 1]
 
 
 def test_a_change_that_contradicts_itself_changes_nothing() -> None:

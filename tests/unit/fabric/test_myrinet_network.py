@@ -20,7 +20,7 @@ from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import Impairment
-from tests.unit.fabric.myrinet_networks import HEAD, HOP, TYPE, End, Net, frame, mark_of, star, wire_time
+from tests.unit.fabric.myrinet_networks import HEAD, HOP, TYPE, End, MyrinetNetwork, frame, mark_of, star, wire_time
 
 TIMEOUT = Settings().timeout
 SLACK = Settings().slack
@@ -46,7 +46,7 @@ def along(source: int, destination: int, switches: int) -> list[int]:
 @pytest.mark.parametrize("switches", [1, 2, 3, 7])
 @pytest.mark.parametrize("size", [4, 1000, 8192])
 def test_a_frame_is_cut_through_every_switch_adds_its_hop_and_not_the_frames_length(switches: int, size: int) -> None:
-    net = Net(line(switches))
+    net = MyrinetNetwork(line(switches))
     sent = frame(along(1, 2, switches), size)
     net.send(0, "n11", sent)
     net.run()
@@ -56,7 +56,7 @@ def test_a_frame_is_cut_through_every_switch_adds_its_hop_and_not_the_frames_len
 
 def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
     slow = Impairment(delay=2_000, rate=100_000_000)
-    net = Net(line(3), {"s1:8--s2:7": slow})
+    net = MyrinetNetwork(line(3), {"s1:8--s2:7": slow})
     sent = frame(along(1, 2, 3), 1000)
     net.send(0, "n11", sent)
     net.run()
@@ -66,7 +66,7 @@ def test_every_cable_adds_its_delay_and_the_slowest_link_its_rate() -> None:
 
 
 def test_a_switch_takes_one_byte_of_the_route_and_the_crc_is_right_on_every_link() -> None:
-    net = Net(line(3))
+    net = MyrinetNetwork(line(3))
     net.send(0, "n11", frame([7, 1, -6], 100, mark=9))
     net.run()
     ((_, came),) = net.came["n31"]
@@ -74,14 +74,14 @@ def test_a_switch_takes_one_byte_of_the_route_and_the_crc_is_right_on_every_link
 
 
 def test_a_route_of_step_0_sends_a_frame_back_where_it_came_from() -> None:
-    net = Net(line(2))
+    net = MyrinetNetwork(line(2))
     net.send(0, "n11", frame([7, 0, -7], mark=1), frame([0], mark=2))
     net.run()
     assert sorted(mark_of(came) for _, came in net.came["n11"]) == [1, 2]
 
 
 def test_a_route_that_is_not_used_up_is_left_to_the_nic() -> None:
-    net = Net(star(2))
+    net = MyrinetNetwork(star(2))
     net.send(0, "n1", frame([1, 3]))
     net.run()
     assert [came[14] for _, came in net.came["n2"]] == [route_byte(3)]
@@ -91,7 +91,7 @@ def test_a_route_that_is_not_used_up_is_left_to_the_nic() -> None:
     ("steps", "cause"), [([], "route_used_up"), ([7], "no_port"), ([-2], "no_port"), ([5], "no_cable")]
 )
 def test_a_frame_that_leads_nowhere_is_counted_and_holds_nothing(steps: list[int], cause: str) -> None:
-    net = Net(star(4)[1:])
+    net = MyrinetNetwork(star(4)[1:])
     net.send(0, "n2", frame(steps, 4000), frame([1], mark=1))
     net.run()
     assert [(name, port, why) for _, name, port, why in net.dropped] == [("s", 2, cause)]
@@ -101,7 +101,7 @@ def test_a_frame_that_leads_nowhere_is_counted_and_holds_nothing(steps: list[int
 
 @pytest.mark.parametrize("size", range(len(HEAD) + 3))
 def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
-    net = Net(star(2))
+    net = MyrinetNetwork(star(2))
     net.send(0, "n1", frame([1])[:size])
     net.run()
     assert net.counted("route_used_up") == (size < 16)
@@ -114,7 +114,7 @@ def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
 @pytest.mark.parametrize(("size", "holds"), [(1000, True), (20, False)])
 def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahead(size: int, holds: bool) -> None:
     """It waits at s2 for the output to n21; what n11 sends next goes another way, from s1."""
-    net = Net(line(2))
+    net = MyrinetNetwork(line(2))
     first = frame([-1], 8000)
     net.send(0, "n22", first)
     net.send(1_000, "n11", frame(along(1, 1, 2), size, mark=1), frame([2], 20, mark=2))
@@ -130,7 +130,7 @@ def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> 
     window = SLACK + pass_in(2 * delay, 1_280_000_000)
     overhead = 1 + len(TYPE) + 1
     for size, is_free in ((window - overhead, True), (window - overhead + 1, False)):
-        net = Net(star(4), {"n1:0--s:1": Impairment(delay=delay)})
+        net = MyrinetNetwork(star(4), {"n1:0--s:1": Impairment(delay=delay)})
         net.send(0, "n4", frame([-1], 60_000))
         net.send(10_000, "n1", frame([2], size))
         net.run(until=200_000)
@@ -141,7 +141,7 @@ def test_a_link_takes_of_a_blocked_frame_what_the_input_and_the_cable_hold() -> 
 
 
 def test_a_nic_is_told_that_its_link_is_held_and_when_there_is_space_again() -> None:
-    net = Net(star(2))
+    net = MyrinetNetwork(star(2))
     channel = net.channels[("n1", 0), ("s", 1)]
     told: list[int] = []
     channel.on_space = told.append
@@ -156,7 +156,7 @@ def test_a_nic_is_told_that_its_link_is_held_and_when_there_is_space_again() -> 
 
 
 def test_four_senders_flood_one_output_and_share_it_one_by_one() -> None:
-    net = Net(star(5))
+    net = MyrinetNetwork(star(5))
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([5 - nic], 1000, mark=nic)] * 50)
     net.run()
@@ -171,7 +171,7 @@ def test_four_senders_flood_one_output_and_share_it_one_by_one() -> None:
 
 
 def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
-    net = Net(star(3))
+    net = MyrinetNetwork(star(3))
     net.send(0, "n1", *[frame([2], 4000, mark=1)] * 20)
     net.send(0, "n2", *[frame([1], 40, mark=2)] * 20)
     net.run()
@@ -180,7 +180,7 @@ def test_senders_of_different_sizes_get_as_many_frames_each() -> None:
 
 
 def test_traffic_that_meets_nobody_is_not_held_up() -> None:
-    net = Net(star(4))
+    net = MyrinetNetwork(star(4))
     net.send(0, "n1", frame([1], 8000))
     net.send(0, "n3", frame([1], 8000))
     net.run()
@@ -198,7 +198,7 @@ def ring(switches: int = 4) -> list[tuple[End, End]]:
 
 def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_network_goes_on() -> None:
     """When three are truncated, the fourth finds its way free."""
-    net = Net(ring())
+    net = MyrinetNetwork(ring())
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", frame([-1, 1, 2], 4000, mark=nic), frame([-1, 2], 1000, mark=10 + nic))
     net.run(until=TIMEOUT)
@@ -219,7 +219,7 @@ def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_netw
 
 def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
     """They hold no channel, so that truncating them would free nothing."""
-    net = Net(ring(), settings=Settings(hop=100, slack=20))
+    net = MyrinetNetwork(ring(), settings=Settings(hop=100, slack=20))
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([-1, 1, 1, 1, 1, 1, 1, 2], 4, mark=nic)] * 200)
     net.run()
@@ -234,7 +234,7 @@ def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
 
 
 def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
-    net = Net(star(2), {"n2:0--s:2": Impairment(loss=0.3)})
+    net = MyrinetNetwork(star(2), {"n2:0--s:2": Impairment(loss=0.3)})
     net.send(0, "n1", *[frame([1], 500, mark=number) for number in range(100)])
     net.run()
     channel = net.channels[("s", 2), ("n2", 0)]
@@ -249,7 +249,7 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
 
 
 def test_what_one_link_corrupts_is_still_corrupt_three_switches_on() -> None:
-    net = Net(line(4), {"s1:8--s2:7": Impairment(corrupt=1.0)})
+    net = MyrinetNetwork(line(4), {"s1:8--s2:7": Impairment(corrupt=1.0)})
     net.send(0, "n11", *[frame(along(1, 1, 4), 500)] * 40)
     net.run()
     came = [one for _, one in net.came["n41"]]
@@ -260,7 +260,7 @@ def test_what_one_link_corrupts_is_still_corrupt_three_switches_on() -> None:
 
 
 def test_a_cut_cable_loses_what_enters_and_frees_what_is_behind_it() -> None:
-    net = Net(line(2))
+    net = MyrinetNetwork(line(2))
     net.channels[("s1", 8), ("s2", 7)].entrance.is_cut = True
     net.send(0, "n11", frame(along(1, 1, 2), 4000), frame([1], 100, mark=5))
     net.run()
@@ -270,7 +270,7 @@ def test_a_cut_cable_loses_what_enters_and_frees_what_is_behind_it() -> None:
 
 def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_time() -> None:
     rules = RuleSet(standard_fields())
-    net = Net(star(2), rules=rules)
+    net = MyrinetNetwork(star(2), rules=rules)
     rules.add(0, "delay 1ms nth(1)")
     net.send(0, "n1", *[frame([1], 100, mark=number) for number in range(3)])
     net.run()
@@ -282,7 +282,7 @@ def test_a_rules_delay_lets_the_others_go_by_and_gives_the_frame_back_at_its_tim
 
 
 def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
-    net = Net(star(2), {"n1:0--s:1": Impairment(duplicate=1.0)})
+    net = MyrinetNetwork(star(2), {"n1:0--s:1": Impairment(duplicate=1.0)})
     net.send(0, "n1", frame([1], 100, mark=1), frame([1], 100, mark=2))
     net.run()
     assert Counter(mark_of(one) for _, one in net.came["n2"]) == {1: 2, 2: 2}
@@ -292,7 +292,7 @@ def test_a_frame_that_is_doubled_comes_twice_one_behind_the_other() -> None:
 def test_a_link_without_a_queue_that_keeps_order_refuses_what_needs_another(key: str) -> None:
     impairment = {"reorder": Impairment(delay=5, reorder=0.1), "jitter": Impairment(delay=5, jitter=1)}
     with pytest.raises(UnsupportedError, match=key):
-        Net(star(2), {"n1:0--s:1": impairment.get(key) or Impairment(**{key: 9000})})
+        MyrinetNetwork(star(2), {"n1:0--s:1": impairment.get(key) or Impairment(**{key: 9000})})
 
 
 # Anything
@@ -352,7 +352,7 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
     cables, places, ways = tree
     a, b = cables[0]
     odd = {f"{a[0]}:{a[1]}--{b[0]}:{b[1]}": Impairment(delay=delay, rate=rate)}
-    net = Net(cables, odd, Settings(slack=slack, hop=HOP))
+    net = MyrinetNetwork(cables, odd, Settings(slack=slack, hop=HOP))
     names = list(places)
     expected: dict[tuple[str, str], list[int]] = {}
     sent_bytes = 0
@@ -389,7 +389,7 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
 )
 def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switches: int, sending: Sending) -> None:
     """Routes that turn through the whole ring deadlock now and then."""
-    net = Net(ring(switches))
+    net = MyrinetNetwork(ring(switches))
     for number, (when, nic, turns, size) in enumerate(sorted(sending), 1):
         net.run(until=when)
         net.send(when, f"n{(nic - 1) % switches + 1}", frame([-1, *[1] * turns, 2], size, mark=number))

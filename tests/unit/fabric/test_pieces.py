@@ -8,7 +8,7 @@ from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.spec.layout import Impairment
-from tests.unit.fates.wire_frames import LINK, MILLISECOND, carry, direction, number_of, numbered, tcp
+from tests.unit.fates.wire_frames import LINK, MILLISECOND, direction, number_of, numbered, run_schedule, tcp
 
 PIECE = tcp(data=bytes(4000))
 BESIDE = tcp(data=bytes(100))
@@ -56,7 +56,7 @@ def test_a_piece_comes_out_as_it_is_after_the_delay_and_in_order() -> None:
     wire.offer(0, numbered(1))
     wire.offer_piece(10, PIECE, 3)
     wire.offer(20, numbered(2))
-    first, piece, last = carry(wire, [])
+    first, piece, last = run_schedule(wire, [])
     assert piece == (MILLISECOND + 10, PIECE)
     assert [number_of(frame) for _, frame in (first, last)] == [1, 2]
 

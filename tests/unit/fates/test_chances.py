@@ -17,11 +17,11 @@ from tests.unit.fates.wire_frames import (
     MICROSECOND,
     MILLISECOND,
     carried,
-    carry,
     direction,
     fates_of,
     number_of,
     numbered,
+    run_schedule,
 )
 
 KEY = fate_hash.direction_key(1, LINK, "forward")
@@ -146,7 +146,7 @@ def changed(frame: bytes, positions: tuple[int, ...]) -> bytes:
 
 def test_corruption_happens_as_often_as_asked_and_is_counted() -> None:
     wire = direction(Impairment(corrupt=0.1))
-    delivered = carry(wire, [(place, numbered(0)) for place in range(14_000)])
+    delivered = run_schedule(wire, [(place, numbered(0)) for place in range(14_000)])
     hit = sum(frame != numbered(0) for _, frame in delivered)
     assert hit == wire.counters.corrupted
     check_share(hit, 14_000, 0.1, "frames corrupted")
@@ -161,7 +161,7 @@ def test_a_copy_follows_its_original_over_the_wire_as_corrupt_as_it() -> None:
 
 def test_copies_are_as_many_as_asked_and_only_of_what_was_not_lost() -> None:
     wire = direction(Impairment(duplicate=0.2, loss=0.5))
-    delivered = carry(wire, [(place, numbered(place)) for place in range(24_000)])
+    delivered = run_schedule(wire, [(place, numbered(place)) for place in range(24_000)])
     numbers = [number_of(frame) for _, frame in delivered]
     kept = len(set(numbers))
     assert len(numbers) - kept == wire.counters.duplicated
@@ -182,7 +182,7 @@ def test_reordered_frames_skip_the_delay_and_no_other_does() -> None:
     schedule = [(place * 10 * MICROSECOND, numbered(place)) for place in range(6_000)]
     wire = direction(Impairment(delay=MILLISECOND, reorder=0.2))
     log_of: list[int] = []
-    delivered = carry(wire, schedule)
+    delivered = run_schedule(wire, schedule)
     for due, frame in delivered:
         sent = number_of(frame) * 10 * MICROSECOND
         assert due - sent in (0, MILLISECOND)

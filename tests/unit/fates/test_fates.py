@@ -31,7 +31,6 @@ from tests.unit.fates.wire_frames import (
     A,
     B,
     C,
-    carry,
     direction,
     ethernet,
     fates_of,
@@ -39,6 +38,7 @@ from tests.unit.fates.wire_frames import (
     ipv6,
     numbered,
     ports,
+    run_schedule,
     tagged,
     tcp,
     udp,
@@ -216,11 +216,11 @@ def test_a_protocol_names_the_fields_that_tell_its_flows_apart() -> None:
 def test_counting_begins_anew_where_what_decides_fates_is_set() -> None:
     log: list[Record] = []
     wire = direction(Impairment(loss=1.0), log=log.append)
-    carry(wire, [(0, numbered(1)), (0, numbered(2))])
+    run_schedule(wire, [(0, numbered(1)), (0, numbered(2))])
     wire.change(1, Impairment(loss=1.0, delay=MILLISECOND, rate=10**9, queue=10**6))
-    carry(wire, [(1, numbered(3))])
+    run_schedule(wire, [(1, numbered(3))])
     wire.change(2, Impairment(loss=0.999999999))
-    carry(wire, [(2, numbered(4))])
+    run_schedule(wire, [(2, numbered(4))])
     assert [(record.epoch, record.n) for record in log] == [(0, 1), (0, 2), (0, 3), (1, 1)]
     assert not restarts(Impairment(loss=0.1), Impairment(loss=0.1, delay=5, rate=10**9))
     assert restarts(Impairment(loss=0.1), Impairment(loss=0.1, gemodel=(0.1, 0.3, 1.0, 0.0)))

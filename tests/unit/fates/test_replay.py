@@ -18,11 +18,11 @@ from tests.unit.fates.wire_frames import (
     LINK,
     MICROSECOND,
     MILLISECOND,
-    carry,
     direction,
     fates_of,
     number_of,
     numbered,
+    run_schedule,
     tcp,
     udp,
 )
@@ -118,7 +118,7 @@ def test_a_run_whose_losses_were_set_half_way_is_replayed() -> None:
             else:
                 wire.change(now, step)
             before = step
-            out += carry(wire, [(now + number, numbered(number)) for number in range(30)])
+            out += run_schedule(wire, [(now + number, numbered(number)) for number in range(30)])
         return out, log
 
     delivered, log = run(RuleSet(standard_fields()), replaying=False)

@@ -17,11 +17,11 @@ from tests.unit.fates.wire_frames import (
     MILLISECOND,
     SECOND,
     C,
-    carry,
     direction,
     ethernet,
     number_of,
     numbered,
+    run_schedule,
     tcp,
     udp,
 )
@@ -101,7 +101,7 @@ def test_the_first_rule_that_does_not_pass_decides(rules: RuleSet) -> None:
     rules.add(0, "duplicate udp")
     rules.add(0, "drop")
     wire = direction(Impairment(), rules=rules)
-    delivered = carry(wire, [(0, udp()), (0, tcp()), (0, udp())])
+    delivered = run_schedule(wire, [(0, udp()), (0, tcp()), (0, udp())])
     assert [frame for _, frame in delivered] == [udp()] * 4
     assert (wire.counters.rule, wire.counters.duplicated) == (1, 2)
 
@@ -144,7 +144,7 @@ def test_a_time_window_counts_from_when_the_rule_was_added(rules: RuleSet) -> No
 def test_a_delayed_frame_is_overtaken_and_keeps_nobody_waiting(rules: RuleSet) -> None:
     rules.add(0, "delay 1ms nth(1)")
     wire = direction(Impairment(delay=10), rules=rules)
-    delivered = carry(wire, [(place, numbered(place)) for place in range(3)])
+    delivered = run_schedule(wire, [(place, numbered(place)) for place in range(3)])
     assert [(due, number_of(frame)) for due, frame in delivered] == [(11, 1), (12, 2), (MILLISECOND + 10, 0)]
     assert wire.counters.delayed == 1
 
@@ -154,7 +154,7 @@ def test_a_rule_that_corrupts_flips_exactly_its_bits_even_where_chance_would(rul
     log: list[Record] = []
     wire = direction(Impairment(corrupt=1.0), rules=rules, log=log.append)
     sent = bytes(64)
-    delivered = carry(wire, [(place, sent) for place in range(50)])
+    delivered = run_schedule(wire, [(place, sent) for place in range(50)])
     assert all(int.from_bytes(frame, "big").bit_count() == 5 for _, frame in delivered)
     assert {record.cause for record in log} == {"rule"}
     assert len({frame for _, frame in delivered}) == 50
@@ -192,7 +192,7 @@ def test_a_rule_in_python_sees_fields_flow_and_number(rules: RuleSet) -> None:
 def test_a_rule_can_be_made_of_parts(rules: RuleSet) -> None:
     parsed = Rule.parse("drop udp", rules.fields)
     rules.add(0, Rule(DUPLICATE, parsed.when, text="twice"))
-    assert len(carry(direction(Impairment(), rules=rules), [(0, udp()), (0, tcp())])) == 3
+    assert len(run_schedule(direction(Impairment(), rules=rules), [(0, udp()), (0, tcp())])) == 3
 
 
 def test_rules_that_never_decided_are_told_at_the_end(rules: RuleSet) -> None:
@@ -200,7 +200,7 @@ def test_rules_that_never_decided_are_told_at_the_end(rules: RuleSet) -> None:
     with rules.add(0, "drop arp"):
         pass
     rules.add(0, "duplicate udp")
-    carry(direction(Impairment(), rules=rules), [(0, tcp()), (0, tcp()), (0, udp())])
+    run_schedule(direction(Impairment(), rules=rules), [(0, tcp()), (0, tcp()), (0, udp())])
     assert rules.idle() == [
         "the rule 'drop tcp.dport == 5001 and nth(3)' has matched 2 frames, but never the one that it counts to",
         "the rule 'drop arp' has never matched a frame",
@@ -236,7 +236,7 @@ def test_a_rules_fate_is_logged_with_its_text(rules: RuleSet) -> None:
     log: list[Record] = []
     rules.add(0, "drop eth.src == 02:00:00:00:00:03")
     wire = direction(Impairment(), rules=rules, log=log.append)
-    carry(wire, [(0, numbered(1)), (0, numbered(2, source=C)), (0, numbered(3, source=C))])
+    run_schedule(wire, [(0, numbered(1)), (0, numbered(2, source=C)), (0, numbered(3, source=C))])
     assert [(record.n, record.cause, record.fate, record.detail) for record in log] == [
         (number, "rule", DROP, "drop eth.src == 02:00:00:00:00:03") for number in (1, 2)
     ]

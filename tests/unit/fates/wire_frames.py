@@ -89,7 +89,7 @@ def direction(
     return Direction(link, "forward", impairment, options)
 
 
-def carry(wire: Direction, schedule: Iterable[tuple[int, bytes]]) -> list[Delivery]:
+def run_schedule(wire: Direction, schedule: Iterable[tuple[int, bytes]]) -> list[Delivery]:
     """Offers every frame at its time, polls whenever the deadline is reached, and to the end."""
     out: list[Delivery] = []
     for now, frame in schedule:
@@ -102,7 +102,7 @@ def carry(wire: Direction, schedule: Iterable[tuple[int, bytes]]) -> list[Delive
 
 
 def carried(impairment: Impairment, schedule: Iterable[tuple[int, bytes]], **more: object) -> list[Delivery]:
-    return carry(direction(impairment, **more), schedule)  # type: ignore[arg-type]
+    return run_schedule(direction(impairment, **more), schedule)  # type: ignore[arg-type]
 
 
 def fates_of(

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from bpf_runs import run_on
 
 from testbed.kernel import bpf
 from testbed.kernel.bpf_assembler import R0, R1, R2, Program
 from testbed.kernel.changes import observed_by
+from tests.unit.kernel.bpf_runs import run_on
 
 pytestmark = pytest.mark.requires("bpf")
 

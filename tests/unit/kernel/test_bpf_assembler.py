@@ -7,12 +7,12 @@ import struct
 from collections.abc import Callable, Iterator
 
 import pytest
-from bpf_runs import run_on
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.kernel import bpf
 from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R6, R10, Comparison, Program
+from tests.unit.kernel.bpf_runs import run_on
 
 MASK = 2**64 - 1
 WORDS = st.one_of(st.integers(0, MASK), st.integers(0, 70), st.integers(MASK - 70, MASK))

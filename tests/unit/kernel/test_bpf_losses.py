@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from bpf_runs import run_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from testbed.kernel.loss_classifier import Classifier, losses_of, name_of, refus
 from testbed.kernel.loss_program import TC_ACT_SHOT, TC_ACT_UNSPEC
 from testbed.spec.layout import Impairment
 from tests.unit.fates.wire_frames import A, B, C, arp, ethernet, ipv4, ipv6, ports, tagged, tcp, udp
+from tests.unit.kernel.bpf_runs import run_on
 
 LINK = "n1:eth0--s1:1"
 SEED = 0xFEED_BEEF_1234_5678

@@ -1,4 +1,4 @@
-"""Layers of a protocol that does not exist, with what those of ours lack: both byte orders, signs, floats, addresses, fields
+"""Layers of an invented protocol, with field kinds that ours lack: both byte orders, signs, floats, addresses, fields
 that may be missing, lengths that are said by others, numbers of three and eight bytes."""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from protocols.am2.settings import Settings
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import UnpinnedError
 from protocols.core.split_memory import Ring
-from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, Card
+from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
 HEAP = 1 << 19
 """Bytes of a host's."""
@@ -65,7 +65,7 @@ class Window:
         return memoryview(self.descriptors)[frame * layout.SIZE : (frame + 1) * layout.SIZE]
 
 
-class Shared(Card):
+class SharedNic(SingleNic):
     """Node 0's, with `hosts` processes. told: of all of them; shown: the same, with the place of whom it was shown to."""
 
     def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
@@ -137,7 +137,7 @@ class Shared(Card):
 class _Actions:
     """The NIC's surroundings."""
 
-    def __init__(self, card: Shared) -> None:
+    def __init__(self, card: SharedNic) -> None:
         self._card = card
 
     def fetch(self, pieces: Sequence[memoryview]) -> bytes:

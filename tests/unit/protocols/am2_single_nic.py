@@ -16,7 +16,7 @@ ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")
 TAG = 9
 
 
-class Card:
+class SingleNic:
     """Node 0's. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject. peer: the
     incarnation of node 1 that it has heard of; 0: none."""
 

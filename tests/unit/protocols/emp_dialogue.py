@@ -1,4 +1,4 @@
-"""EMP's frames in words, so that a test reads as what two NICs say to each other."""
+"""EMP's frames as short words, so that a test reads as a dialogue of NICs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A_TIME = 700_000
 """An incarnation where they are times, not counted."""
 
 
-def nics(
+def joined_nics(
     count: int = 2, mtu: int = 1500, settings: Settings | None = None, incarnation: int = FIRST
 ) -> tuple[Wires, list[Endpoint]]:
     """So many NICs, and their hosts. Settings are those of all, and may be changed while they run. incarnation: with which
@@ -32,7 +32,7 @@ def hosts(wires: Wires) -> list[Endpoint]:
     return found  # type: ignore[return-value]  # as asserted
 
 
-def counted(wires: Wires, number: int, name: str) -> int:
+def total_counters(wires: Wires, number: int, name: str) -> int:
     return wires.agents[number].firmware.counted()[name]
 
 
@@ -43,12 +43,12 @@ DROPPED = (
 TAKEN = ("data_stored", "acknowledgements_received")
 
 
-def accounted(wires: Wires, number: int) -> int:
+def total_frames_accounted(wires: Wires, number: int) -> int:
     """Frames of which it is known what became of them."""
-    return sum(counted(wires, number, name) for name in DROPPED + TAKEN)
+    return sum(total_counters(wires, number, name) for name in DROPPED + TAKEN)
 
 
-def said(frames: Iterable[bytes]) -> list[str]:
+def dialogue(frames: Iterable[bytes]) -> list[str]:
     """ "header 3" (of message 3), "data 3.1" (its frame 1), "ack 3.2" (up to its frame 2), "restarted 3.0" (refused)."""
     words = []
     for raw in frames:

@@ -66,7 +66,7 @@ class Wires:
         self.agents[number] = self._build(number)
 
     def take(self, number: int) -> list[bytes]:
-        """What a NIC has sent, which is nobody's now but the test's."""
+        """Take the frames that a NIC has sent off its wire."""
         sent, self.nics[number].sent = self.nics[number].sent, []
         return sent
 
@@ -101,7 +101,7 @@ class Wires:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def waiting(self) -> list[str]:
-        """What all of them wait for."""
+        """Return what every NIC and host waits for."""
         return [
             f"{number}: {sentence}"
             for number, agent in enumerate(self.agents)

@@ -301,7 +301,7 @@ class Myrinet:
 # Shapes. A cable's end without a port gets the next one of its switch.
 
 
-def plugged(
+def plug_cables(
     ends: Iterable[tuple[str | int, str | int]], *, shuffled: Random | None = None, ports: int = 8
 ) -> list[Cable]:
     """Cables between these; the ports of a switch in order, or drawn."""
@@ -321,13 +321,13 @@ def plugged(
 
 
 def star(hosts: int) -> list[Cable]:
-    return plugged((number, "s") for number in range(hosts))
+    return plug_cables((number, "s") for number in range(hosts))
 
 
 def ring(switches: int, hosts: int) -> list[Cable]:
     """hosts: of each switch."""
     around = [(f"s{number}", f"s{(number + 1) % switches}") for number in range(switches)]
-    return plugged([*around, *((number, f"s{number // hosts}") for number in range(switches * hosts))])
+    return plug_cables([*around, *((number, f"s{number // hosts}") for number in range(switches * hosts))])
 
 
 def torus(width: int, hosted: int = 1) -> list[Cable]:
@@ -337,13 +337,13 @@ def torus(width: int, hosted: int = 1) -> list[Cable]:
         for y in range(width):
             ends += [(f"s{x}.{y}", f"s{(x + 1) % width}.{y}"), (f"s{x}.{y}", f"s{x}.{(y + 1) % width}")]
     ends += [(number, f"s{n // width}.{n % width}") for number, n in enumerate(range(0, width * width, hosted))]
-    return plugged(ends)
+    return plug_cables(ends)
 
 
 def fat_tree() -> list[Cable]:
     """Sixteen hosts, two-level: four leaves of four hosts, each with a cable to each of four spines."""
     leaves = [(number, f"leaf{number // 4}") for number in range(16)]
-    return plugged([*leaves, *((f"leaf{leaf}", f"spine{spine}") for leaf in range(4) for spine in range(4))])
+    return plug_cables([*leaves, *((f"leaf{leaf}", f"spine{spine}") for leaf in range(4) for spine in range(4))])
 
 
 def random_network(seed: int, most: int = 64, ports: int = 8) -> list[Cable]:
@@ -382,4 +382,4 @@ def random_network(seed: int, most: int = 64, ports: int = 8) -> list[Cable]:
     if not number:  # no port was free
         return random_network(seed + 1_000_000, most, ports)
     random.shuffle(ends)
-    return plugged(ends, shuffled=random, ports=ports)
+    return plug_cables(ends, shuffled=random, ports=ports)

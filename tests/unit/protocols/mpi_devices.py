@@ -26,7 +26,7 @@ class Am2Ranks(Ranks):
         self.world = self.communicators(0)
 
     def at_rest(self) -> bool:
-        """As of EMP's, when answers that programs need not wait for have come."""
+        """Wait until all is at rest, as EMP's ranks do, when answers that programs need not wait for have come."""
         self.wires.elapse(10 * SECOND)
         return super().at_rest()
 

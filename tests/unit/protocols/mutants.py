@@ -56,7 +56,7 @@ class Searched:
         )
 
 
-def found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
+def find(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
     """Try one seed after another until one finds the mistake. AssertionError if as many as `most` find nothing, or if what
     finds it has something to say without it, too.
 
@@ -81,5 +81,5 @@ def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most
 def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Searched:
     """Look for it again and again, as in `found`, with `most` other seeds each time."""
     return Searched(
-        mutant, tuple([found(mutant, trial, first_seed + search * most, most) for search in range(SEARCHES)])
+        mutant, tuple([find(mutant, trial, first_seed + search * most, most) for search in range(SEARCHES)])
     )

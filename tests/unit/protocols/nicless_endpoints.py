@@ -72,7 +72,7 @@ def _post(adapter: Adapter, nic: Nic) -> Agent:
 
 
 class LibraryRanks(Ranks):
-    """As `Ranks`, and matched by the library."""
+    """Ranks whose messages the library matches."""
 
     def __init__(self, count: int = 2, mtu: int = 1500) -> None:
         self.wires = Wires(_post, count, mtu)

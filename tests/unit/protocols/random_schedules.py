@@ -24,7 +24,7 @@ GUARD = 64
 
 
 class Delivered(Protocol):
-    """What a receive says of its message."""
+    """Result of a receive."""
 
     @property
     def source(self) -> int: ...
@@ -35,7 +35,7 @@ class Delivered(Protocol):
 
 
 class Endpoint(Protocol):
-    """What a schedule asks of a host library."""
+    """Interface of a host library that a schedule drives."""
 
     @property
     def free(self) -> int: ...

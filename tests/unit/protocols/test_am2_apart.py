@@ -19,7 +19,7 @@ from protocols.am2.codec import (
 )
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
-from tests.unit.protocols.am2_shared_nic import HEAP, Shared
+from tests.unit.protocols.am2_shared_nic import HEAP, SharedNic
 from tests.unit.protocols.am2_single_nic import TAG
 
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
@@ -29,11 +29,11 @@ ADDRESS = 0x4000
 """Where a host has data."""
 
 
-def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 32) -> Shared:
-    return Shared(Settings(frames=frames, stay=stay, channels=channels), hosts)
+def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:
+    return SharedNic(Settings(frames=frames, stay=stay, channels=channels), hosts)
 
 
-def lets_go(card: Shared, endpoint: int) -> None:
+def lets_go(card: SharedNic, endpoint: int) -> None:
     """Its host has seen RELEASE, and, in the end, UNLOADED."""
     card.ring(endpoint, layout.RELEASED)
     assert card.said(endpoint)[-1] == UNLOADED
@@ -204,7 +204,7 @@ def test_what_has_waited_for_a_frame_reaches_an_endpoint_of_its_own_node_at_once
 # A host that does not let go.
 
 
-def wanted(card: Shared) -> tuple[int, int]:
+def wanted(card: SharedNic) -> tuple[int, int]:
     """Endpoint 0 of host 0 has the only frame, endpoint 0 of host 1 waits for it."""
     card.create(card.number(0))
     card.create(card.number(1))
@@ -297,7 +297,7 @@ def test_what_a_host_says_before_it_has_heard_that_its_endpoint_is_gone_is_no_er
 STATES = ("on the host", "awaiting", "resident", "to leave", "leaving", "released")
 
 
-def in_state(state: str) -> tuple[Shared, int, int]:
+def in_state(state: str) -> tuple[SharedNic, int, int]:
     """A NIC with one frame, an endpoint of host 0 that is in that state, and one of host 1 that comes into the frame if the
     first is gone. Host 2 has the frame while the first waits."""
     card = sharing(1, stay=MILLISECOND if state == "to leave" else 0)
@@ -409,7 +409,7 @@ def test_a_host_that_comes_to_a_place_begins_with_nothing_of_the_last_ones() -> 
 
 
 def write(
-    card: Shared, endpoint: int, slot: int, form: int, *, length: int, address: int, total: int | None = None
+    card: SharedNic, endpoint: int, slot: int, form: int, *, length: int, address: int, total: int | None = None
 ) -> None:
     """A message with data, and its doorbell. total: as its host has it."""
     layout.WRITE[0](
@@ -419,7 +419,7 @@ def write(
     card.ring(endpoint, slot)
 
 
-def state_of(card: Shared, endpoint: int) -> tuple[object, ...]:
+def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
     """All that a NIC can be asked about an endpoint, but what is counted as invalid."""
     counts = {name: count for name, count in card.firmware.counted().items() if name != "invalid"}
     return (
@@ -647,7 +647,7 @@ class Kernels:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.frames = self.chance.randrange(1, 5)
-        self.card = Shared(Settings(frames=self.frames, stay=self.chance.choice([0, 2 * MILLISECOND])), 3)
+        self.card = SharedNic(Settings(frames=self.frames, stay=self.chance.choice([0, 2 * MILLISECOND])), 3)
         self.seen = 0  # of what was shown
         self.resident: set[int] = set()
         self.wanted: set[int] = set()  # the host has said LOAD, and was not told LOADED yet

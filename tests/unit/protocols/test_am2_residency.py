@@ -16,7 +16,7 @@ from protocols.am2.codec import (
     REASON_OVERRUN,
 )
 from protocols.am2.settings import MILLISECOND, Settings
-from tests.unit.protocols.am2_single_nic import TAG, Card
+from tests.unit.protocols.am2_single_nic import TAG, SingleNic
 
 AT_ONCE = Settings(stay=0)
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
@@ -30,7 +30,7 @@ def region(endpoint: int, subject: int) -> int:
 
 
 def test_a_message_for_an_endpoint_that_is_not_resident_is_refused_and_interrupts_the_host_once() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4, load=False)
     assert card.arrive(4, 1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
     assert card.arrive(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
@@ -42,7 +42,7 @@ def test_a_message_for_an_endpoint_that_is_not_resident_is_refused_and_interrupt
 
 
 def test_the_copy_of_a_packet_that_was_refused_is_not_taken_when_the_endpoint_has_come() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4, load=False)
     card.arrive(4, 1, stamp=7)
     card.load(4)
@@ -51,7 +51,7 @@ def test_the_copy_of_a_packet_that_was_refused_is_not_taken_when_the_endpoint_ha
 
 
 def test_a_host_that_rings_for_an_endpoint_that_is_not_resident_has_nothing_sent() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4, load=False)
     card.ring(4, 0)
     assert card.taken() == []
@@ -59,7 +59,7 @@ def test_a_host_that_rings_for_an_endpoint_that_is_not_resident_has_nothing_sent
 
 
 def test_what_was_written_before_an_endpoint_came_into_a_frame_is_sent_then() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4, load=False)
     card.memory.bound[0] = 4
     card.memory.frames[0][:] = card.memory.pages[4]
@@ -70,7 +70,7 @@ def test_what_was_written_before_an_endpoint_came_into_a_frame_is_sent_then() ->
 
 
 def test_data_that_the_nic_cannot_reach_is_asked_for_and_sent_when_it_can() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4)
     card.request(4, 0, form=FORM_MEDIUM, data=3)
     assert card.taken() == []
@@ -81,7 +81,7 @@ def test_data_that_the_nic_cannot_reach_is_asked_for_and_sent_when_it_can() -> N
 
 
 def test_data_that_is_nowhere_comes_back() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4)
     card.request(4, 0, form=FORM_MEDIUM, data=3)
     card.ring(region(4, layout.STAGED), layout.ABSENT)
@@ -92,7 +92,7 @@ def test_data_that_is_nowhere_comes_back() -> None:
 
 @pytest.mark.parametrize(("form", "subject"), [(FORM_MEDIUM, layout.STAGING), (FORM_BULK, layout.SEGMENT)])
 def test_a_message_whose_data_finds_no_mapping_is_refused_until_there_is_one(form: int, subject: int) -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4)
     layout.set_segment(card.page(4), 100)
     assert card.arrive(4, form=form, data=b"xyz", total=3)[0][:2] == (KIND_NACK, REASON_NO_MAPPING)
@@ -104,7 +104,7 @@ def test_a_message_whose_data_finds_no_mapping_is_refused_until_there_is_one(for
 
 
 def test_a_bulk_message_is_shown_once_when_all_its_parts_are_there_in_any_order() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4)
     layout.set_segment(card.page(4), 100)
     memory = bytearray(100)
@@ -119,7 +119,7 @@ def test_a_bulk_message_is_shown_once_when_all_its_parts_are_there_in_any_order(
 
 
 def test_a_ring_that_is_full_refuses_and_takes_again_when_the_host_has_read() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4)
     for channel in range(16):
         assert card.arrive(4, channel, channel=channel)[0][0] == KIND_ACK
@@ -133,7 +133,7 @@ def test_a_ring_that_is_full_refuses_and_takes_again_when_the_host_has_read() ->
 
 
 def test_an_endpoint_with_nothing_under_way_leaves_when_the_host_has_let_go_of_it() -> None:
-    card = Card(AT_ONCE)
+    card = SingleNic(AT_ONCE)
     card.create(4)
     card.arrive(4, 77)
     card.told.clear()
@@ -147,7 +147,7 @@ def test_an_endpoint_with_nothing_under_way_leaves_when_the_host_has_let_go_of_i
 
 
 def test_an_endpoint_that_comes_again_goes_on_in_its_rings_where_it_was() -> None:
-    card = Card(AT_ONCE)
+    card = SingleNic(AT_ONCE)
     card.create(4)
     card.arrive(4, 1)
     card.arrive(4, 2, channel=1)
@@ -161,7 +161,7 @@ def test_an_endpoint_that_comes_again_goes_on_in_its_rings_where_it_was() -> Non
 
 
 def test_an_endpoint_keeps_its_frame_for_a_while_and_takes_messages_until_then() -> None:
-    card = Card(Settings(stay=3 * MILLISECOND))
+    card = SingleNic(Settings(stay=3 * MILLISECOND))
     card.create(4)
     card.elapse(1 * MILLISECOND)
     card.ring(4, layout.UNLOAD)
@@ -173,7 +173,7 @@ def test_an_endpoint_keeps_its_frame_for_a_while_and_takes_messages_until_then()
     assert card.arrive(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
 
 
-def leaving(card: Card) -> tuple[int, ...]:
+def leaving(card: SingleNic) -> tuple[int, ...]:
     """An endpoint with one packet that is not answered is to leave; the packet."""
     card.create(4)
     card.request(4, 0, 41)
@@ -185,7 +185,7 @@ def leaving(card: Card) -> tuple[int, ...]:
 
 
 def test_an_endpoint_does_not_leave_before_its_packet_is_answered() -> None:
-    card = Card(AT_ONCE)
+    card = SingleNic(AT_ONCE)
     sent = leaving(card)
     card.elapse(20 * MILLISECOND)
     assert (4, UNLOADED) not in card.told
@@ -195,7 +195,7 @@ def test_an_endpoint_does_not_leave_before_its_packet_is_answered() -> None:
 
 
 def test_the_nack_for_the_latest_sending_lets_an_endpoint_leave_and_one_for_an_earlier_does_not() -> None:
-    card = Card(AT_ONCE)
+    card = SingleNic(AT_ONCE)
     first = leaving(card)
     card.elapse(6 * MILLISECOND)  # it is sent again
     (again,) = card.taken()
@@ -215,7 +215,7 @@ def test_the_nack_for_the_latest_sending_lets_an_endpoint_leave_and_one_for_an_e
 
 
 def test_what_was_refused_before_an_endpoint_is_to_leave_does_not_keep_it() -> None:
-    card = Card(AT_ONCE)
+    card = SingleNic(AT_ONCE)
     card.create(4)
     card.request(4, 0, 41)
     card.answer(card.taken()[0], REASON_OVERRUN)
@@ -226,7 +226,7 @@ def test_what_was_refused_before_an_endpoint_is_to_leave_does_not_keep_it() -> N
 
 
 def test_a_bulk_message_that_is_half_way_goes_on_where_it_was() -> None:
-    card = Card(Settings(stay=0, channels=2, packet=512))
+    card = SingleNic(Settings(stay=0, channels=2, packet=512))
     card.create(4)
     data = bytes(range(256)) * 8
     card.memory.reachable[region(4, 0)] = memoryview(data)
@@ -250,7 +250,7 @@ def test_a_bulk_message_that_is_half_way_goes_on_where_it_was() -> None:
 
 
 def test_what_waits_for_a_channel_waits_in_the_page_of_an_endpoint_that_has_left() -> None:
-    card = Card(Settings(stay=0, channels=1))
+    card = SingleNic(Settings(stay=0, channels=1))
     card.create(4)
     card.create(5)
     card.request(5, 0, 1)
@@ -267,7 +267,7 @@ def test_what_waits_for_a_channel_waits_in_the_page_of_an_endpoint_that_has_left
 
 
 def test_an_endpoint_that_is_freed_is_not_there_for_what_comes_and_its_answers_are_nobodys() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4)
     card.request(4, 0, 1)
     (sent,) = card.taken()
@@ -297,7 +297,7 @@ TOLD: dict[tuple[str, int], list[int]] = {
     "command", [layout.CREATE, layout.DESTROY, layout.LOAD, layout.UNLOAD, layout.RELEASED, *SAID, 100]
 )
 def test_what_makes_no_sense_in_a_state_is_counted_and_changes_nothing(state: str, command: int) -> None:
-    card = Card(Settings(stay=MILLISECOND if state == "asked to leave" else 0))
+    card = SingleNic(Settings(stay=MILLISECOND if state == "asked to leave" else 0))
     if state != "absent":
         card.create(4, load=state != "on the host")
     if state == "released":
@@ -318,7 +318,7 @@ def test_what_makes_no_sense_in_a_state_is_counted_and_changes_nothing(state: st
 
 
 def test_tags_are_those_of_the_page() -> None:
-    card = Card()
+    card = SingleNic()
     card.create(4)
     assert card.arrive(4, 1, tag=TAG)[0][0] == KIND_ACK
     layout.set_tag(card.page(4), TAG + 1)

@@ -15,13 +15,13 @@ from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
 from protocols.myrinet.envelope import sealed
-from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, Card
+from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
 FEW = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)
 
 
-def ready(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> Card:
-    card = Card(own, incarnation, peer)
+def ready(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> SingleNic:
+    card = SingleNic(own, incarnation, peer)
     card.create(4)
     return card
 
@@ -262,8 +262,8 @@ def test_parts_of_a_bulk_message_from_an_incarnation_that_is_gone_are_forgotten(
 # Routes.
 
 
-def routed(own: Settings | None = None) -> Card:
-    card = Card()
+def routed(own: Settings | None = None) -> SingleNic:
+    card = SingleNic()
     card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, own or Settings())
     card.create(4)
     return card

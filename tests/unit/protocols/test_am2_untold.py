@@ -10,7 +10,7 @@ from protocols.am2.firmware import Firmware
 from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
-from tests.unit.protocols.am2_single_nic import ADDRESSES, Card
+from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
 
 QUICK = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3, detour=10 * MILLISECOND)
 GIVEN_UP = 20 * MILLISECOND
@@ -21,19 +21,19 @@ OTHER = 7
 THERE = {1: Path(b"", ADDRESSES[1])}
 
 
-def words(card: Card) -> list[tuple[int, ...]]:
+def words(card: SingleNic) -> list[tuple[int, ...]]:
     """What has been sent to the peer, but for answers."""
     return [one for one in card.taken() if one[0] == KIND_MESSAGE]
 
 
-def endpoints(card: Card) -> list[int]:
+def endpoints(card: SingleNic) -> list[int]:
     """Of which it has been said that they are gone."""
     return [one[5] for one in words(card)]
 
 
-def freed(card: Card | None = None) -> Card:
+def freed(card: SingleNic | None = None) -> SingleNic:
     """Endpoints have been asked something, and are freed."""
-    card = card or Card(QUICK)
+    card = card or SingleNic(QUICK)
     for channel, endpoint in enumerate((*FREED, OTHER)):
         card.create(endpoint)
         if endpoint != OTHER:
@@ -43,7 +43,7 @@ def freed(card: Card | None = None) -> Card:
     return card
 
 
-def unheard() -> Card:
+def unheard() -> SingleNic:
     """The same, and nobody answers: the words are given up."""
     card = freed()
     card.elapse(GIVEN_UP)
@@ -52,7 +52,7 @@ def unheard() -> Card:
     return card
 
 
-def tried(card: Card) -> tuple[int, ...]:
+def tried(card: SingleNic) -> tuple[int, ...]:
     """The one word that is sent when it is time."""
     deadline = card.firmware.deadline
     assert deadline is not None
@@ -61,7 +61,7 @@ def tried(card: Card) -> tuple[int, ...]:
     return word
 
 
-def is_over(card: Card) -> bool:
+def is_over(card: SingleNic) -> bool:
     card.elapse(DAY)
     return (card.sent, card.firmware.deadline, card.firmware.waiting()) == ([], None, [])
 
@@ -146,7 +146,7 @@ def test_who_says_at_the_one_frame_that_it_has_started_again_is_told_nothing_mor
 
 
 def test_a_word_that_is_given_up_for_want_of_a_route_is_sent_when_there_is_one() -> None:
-    card = Card()
+    card = SingleNic()
     card.firmware = Firmware(Adapter(0, ADDRESSES, routed=True), card, card.memory, QUICK)
     card.introduce(1)
     card.firmware.install(0, Table(1, 1, THERE))

@@ -12,7 +12,7 @@ from protocols.emp.apart import Nic, apart
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError, plug
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import counted, hosts, nics, said
+from tests.unit.protocols.emp_dialogue import dialogue, hosts, joined_nics, total_counters
 from tests.unit.protocols.list_wires import ListNic, Wires
 
 TOLD = ["restarted 0.0"]
@@ -21,7 +21,7 @@ MAX = 9
 
 def vacated() -> tuple[Wires, Completion]:
     """NIC 1 has sent half of a message to 0, and its host is gone; the receive of 0."""
-    wires, (receiver, sender) = nics()
+    wires, (receiver, sender) = joined_nics()
     half = receiver.post_receive(1, 1, bytearray(10_000))
     sender.post_send(0, 1, bytes(10_000))
     for frame in wires.take(1)[:4]:
@@ -80,7 +80,7 @@ def failed(half: Completion) -> bool:
 def test_a_peer_that_only_waits_to_receive_is_told_at_once() -> None:
     wires, half = vacated()
     frames = announced(wires)
-    assert said(frames) == TOLD
+    assert dialogue(frames) == TOLD
     assert wires.now == 0
     wires.give(frames[0])
     assert failed(half)
@@ -90,7 +90,7 @@ def test_a_peer_that_only_waits_to_receive_is_told_at_once() -> None:
 def test_what_is_lost_is_said_again(lost: int) -> None:
     wires, half = vacated()
     for _ in range(lost):
-        assert said(announced(wires)) == TOLD
+        assert dialogue(announced(wires)) == TOLD
     assert not half.done
     wires.give(announced(wires)[0])
     assert failed(half)
@@ -117,7 +117,7 @@ def test_who_has_missed_all_of_it_learns_it_by_what_it_sends_next() -> None:
     assert failed(half)
     with pytest.raises(EmpError, match="node 1 has started again"):
         sent.result()
-    assert counted(wires, 0, "restarts") == 1
+    assert total_counters(wires, 0, "restarts") == 1
 
 
 def test_a_peer_that_shows_that_it_knows_is_not_told_again() -> None:
@@ -143,7 +143,7 @@ def test_the_next_host_goes_on_telling() -> None:
     wires.exchange()
     assert receive.done
     assert buffer == b"hello"
-    assert counted(wires, 0, "restarts") == 1
+    assert total_counters(wires, 0, "restarts") == 1
 
 
 @pytest.mark.parametrize("announces", [True, False])
@@ -163,4 +163,4 @@ def test_the_next_host_does_not_hear_of_peers_that_have_started_again_before_it_
     sent.result()
     assert receive.done
     assert buffer == b"hello"
-    assert counted(wires, 1, "restarts") == 0
+    assert total_counters(wires, 1, "restarts") == 0

@@ -12,7 +12,7 @@ from protocols.emp import codec
 from protocols.emp.apart import Nic
 from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import nics, said
+from tests.unit.protocols.emp_dialogue import dialogue, joined_nics
 
 
 class Sent:
@@ -28,7 +28,7 @@ class Sent:
 
 
 def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> None:
-    wires, (sender, _) = nics()
+    wires, (sender, _) = joined_nics()
     settings, surroundings = Settings(), Sent()
     nic = Nic(Adapter(1, wires.addresses), cast("SharedActions", surroundings), settings, codec)
     sender.post_send(1, 7, b"early")
@@ -40,7 +40,7 @@ def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> N
     nic.attach(wires.now, 0, cast("SharedReachable", HostMemory()), memoryview(bytearray(settings.descriptors * SIZE)))
     wires.tick()
     [again] = wires.take(0)
-    assert said([again]) == ["header 0"]
+    assert dialogue([again]) == ["header 0"]
     nic.firmware.receive(wires.now, again)
     assert nic.firmware.counted()["headers_admitted"] == 1
     assert surroundings.frames == [], "nobody receives it yet"

@@ -10,12 +10,21 @@ from hypothesis import strategies as st
 
 from protocols.emp import codec
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, accounted, acknowledgement, content, counted, data, header, nics
+from tests.unit.protocols.emp_dialogue import (
+    TIMEOUT,
+    acknowledgement,
+    content,
+    data,
+    header,
+    joined_nics,
+    total_counters,
+    total_frames_accounted,
+)
 
 
 def a_dialogue() -> list[bytes]:
     """Frames of every kind, from 0 to 1 and back."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(7000))
     sender.post_send(1, 1, content(7000))
     there = wires.take(0)
@@ -29,16 +38,16 @@ GOOD = a_dialogue()
 
 @given(st.lists(st.binary(max_size=200), max_size=20))
 def test_garbage_is_dropped_and_counted(garbage: list[bytes]) -> None:
-    wires, _ = nics()
+    wires, _ = joined_nics()
     for frame in garbage:
         wires.agents[1].firmware.receive(0, frame)
-    assert counted(wires, 1, "frames_received") == len(garbage) == accounted(wires, 1)
+    assert total_counters(wires, 1, "frames_received") == len(garbage) == total_frames_accounted(wires, 1)
     assert wires.take(1) == []
 
 
 @given(st.lists(st.tuples(st.sampled_from(GOOD), st.integers(0, 8 * 60), st.booleans()), min_size=1, max_size=40))
 def test_a_message_arrives_whole_amid_truncated_and_damaged_frames(bad: list[tuple[bytes, int, bool]]) -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     buffer = bytearray(7000)
     receive = receiver.post_receive(0, 1, buffer)
     send = sender.post_send(1, 1, content(7000))
@@ -57,7 +66,7 @@ def test_a_message_arrives_whole_amid_truncated_and_damaged_frames(bad: list[tup
     assert receive.done
     assert bytes(buffer) == content(7000)
     for number in (0, 1):
-        assert counted(wires, number, "frames_received") == accounted(wires, number)
+        assert total_counters(wires, number, "frames_received") == total_frames_accounted(wires, number)
 
 
 fields = {
@@ -76,7 +85,7 @@ fields = {
 @st.composite
 def well_sealed(draw: st.DrawFn) -> bytes:
     """A frame whose check is good, and whose fields say anything."""
-    wires, _ = nics()
+    wires, _ = joined_nics()
     payload = draw(fields["payload"])
     names = ("flags", "unit", "incarnation", "incarnation", "message", "frame", "status")
     flags, unit, sender, receiver, message, frame, status = [draw(fields[name]) for name in names]
@@ -91,7 +100,7 @@ def well_sealed(draw: st.DrawFn) -> bytes:
 @settings(max_examples=300)
 @given(st.lists(well_sealed(), max_size=30))
 def test_no_frame_however_well_made_breaks_a_nic_or_writes_beyond_a_buffer(frames: list[bytes]) -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     around = bytearray(b"\xee" * 12_000)
     receiver.post_receive(0, 1, memoryview(around)[4000:8000])
     receiver.post_send(0, 1, bytes(8000))
@@ -99,7 +108,7 @@ def test_no_frame_however_well_made_breaks_a_nic_or_writes_beyond_a_buffer(frame
         wires.agents[1].firmware.receive(wires.now, frame)
         wires.take(1)
         wires.tick()
-    assert counted(wires, 1, "frames_received") == len(frames) == accounted(wires, 1)
+    assert total_counters(wires, 1, "frames_received") == len(frames) == total_frames_accounted(wires, 1)
     assert around[:4000] == around[8000:] == b"\xee" * 4000
     assert isinstance(wires.waiting(), list)
     assert sender.free == 640
@@ -107,16 +116,16 @@ def test_no_frame_however_well_made_breaks_a_nic_or_writes_beyond_a_buffer(frame
 
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_another_version_is_dropped(version: int) -> None:
-    wires, (_, receiver) = nics()
+    wires, (_, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(7000))
     for frame in GOOD:
         wires.give(frame[:14] + bytes([version]) + frame[15:])
-    assert counted(wires, 1, "malformed") == len(GOOD) - 2
-    assert counted(wires, 0, "malformed") == 2
+    assert total_counters(wires, 1, "malformed") == len(GOOD) - 2
+    assert total_counters(wires, 0, "malformed") == 2
 
 
 def test_padding_behind_a_frame_is_nothing() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 1, bytearray(2))
     sender.post_send(1, 1, b"hi")
     [frame] = wires.take(0)
@@ -125,11 +134,11 @@ def test_padding_behind_a_frame_is_nothing() -> None:
 
 
 def test_frames_from_strangers_and_for_others_are_dropped() -> None:
-    wires, _ = nics(3)
+    wires, _ = joined_nics(3)
     stranger = codec.pack_frame(wires.addresses[1], bytes(6), codec.TYPE_DATA, 0, 3, 1, 1, 0, 0, 0, b"x")
     wires.agents[1].firmware.receive(0, stranger)
     wires.agents[1].firmware.receive(0, header(wires, 2, 0, 0, b"x"))
-    assert counted(wires, 1, "strangers") == 2
+    assert total_counters(wires, 1, "strangers") == 2
 
 
 @pytest.mark.parametrize(
@@ -148,15 +157,15 @@ def test_acknowledgements_of_what_was_not_sent_are_counted_and_nothing_else(
     message: int, frame: int, counter: str
 ) -> None:
     """Message 0 is done, message 1 has two collections of which one is out."""
-    wires, (sender, receiver) = nics(settings=Settings(window=1))
+    wires, (sender, receiver) = joined_nics(settings=Settings(window=1))
     receiver.post_receive(0, 1, bytearray(0))
     sender.post_send(1, 1, b"")
     wires.exchange()
     send = sender.post_send(1, 2, bytes(1456 + 3 * 1472))
     wires.take(0)
-    before = counted(wires, 0, counter)
+    before = total_counters(wires, 0, counter)
     wires.give(acknowledgement(wires, 0, 1, message, frame))
-    assert counted(wires, 0, counter) == before + 1
+    assert total_counters(wires, 0, counter) == before + 1
     assert not send.done
     assert wires.take(0) == []
     receiver.post_receive(0, 2, bytearray(10_000))
@@ -165,11 +174,11 @@ def test_acknowledgements_of_what_was_not_sent_are_counted_and_nothing_else(
 
 
 def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_none() -> None:
-    wires, (sender, _) = nics()
+    wires, (sender, _) = joined_nics()
     send = sender.post_send(1, 2, b"one frame")
     for frame in (1, 2, 3):
         wires.give(acknowledgement(wires, 0, 1, 0, frame))
-    assert counted(wires, 0, "wrong_acknowledgements") == 3
+    assert total_counters(wires, 0, "wrong_acknowledgements") == 3
     assert not send.done
     wires.give(acknowledgement(wires, 0, 1, 0, 0))
     assert send.done
@@ -182,17 +191,17 @@ def test_an_acknowledgement_of_a_frame_behind_the_last_one_is_none() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_header_that_contradicts_itself_is_dropped(wrong: dict[str, int]) -> None:
-    wires, (_, receiver) = nics()
+    wires, (_, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(10))
     wires.give(header(wires, 1, 0, 0, b"four", **wrong))  # type: ignore[arg-type]
-    assert counted(wires, 1, "malformed") == 1
-    assert counted(wires, 1, "data_stored") == 0
+    assert total_counters(wires, 1, "malformed") == 1
+    assert total_counters(wires, 1, "data_stored") == 0
     wires.give(header(wires, 1, 0, 0, b"four"))
-    assert counted(wires, 1, "messages_received") == 1
+    assert total_counters(wires, 1, "messages_received") == 1
 
 
 def test_frames_that_contradict_their_message_are_dropped() -> None:
-    wires, (_, receiver) = nics()
+    wires, (_, receiver) = joined_nics()
     buffer = bytearray(30)
     receive = receiver.post_receive(0, 0, buffer)
     wires.give(header(wires, 1, 0, 0, b"a" * 10, total=30, last=False))
@@ -205,7 +214,7 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
     ]
     for frame in wrong:
         wires.give(frame)
-    assert counted(wires, 1, "malformed") == len(wrong)
+    assert total_counters(wires, 1, "malformed") == len(wrong)
     assert not receive.done
     wires.give(data(wires, 1, 0, 0, 1, b"b" * 20, last=True))
     assert receive.done
@@ -214,7 +223,7 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
 
 def test_headers_of_enormous_messages_take_no_memory() -> None:
     """As many as are kept at most, each of 4 GiB in frames of a byte."""
-    wires, (_, receiver) = nics()
+    wires, (_, receiver) = joined_nics()
     receives = [receiver.post_receive(0, 1, bytearray(1)) for _ in range(100)]
     tracemalloc.start()
     try:
@@ -224,8 +233,8 @@ def test_headers_of_enormous_messages_take_no_memory() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert counted(wires, 1, "headers_admitted") == 740
-    assert counted(wires, 1, "held_full") == 1
-    assert counted(wires, 1, "early") == 259
+    assert total_counters(wires, 1, "headers_admitted") == 740
+    assert total_counters(wires, 1, "held_full") == 1
+    assert total_counters(wires, 1, "early") == 259
     assert peak < 2_000_000
     assert not any(receive.done for receive in receives)

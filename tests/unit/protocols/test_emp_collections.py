@@ -8,7 +8,7 @@ import pytest
 
 from protocols.emp.card import NO_QUEUE, NO_RECEIVING
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counted, nics, said
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
 
 PAGE = 4096
 FIRST = 1500 - 28 - 16
@@ -34,7 +34,7 @@ def test_a_message_of_every_size_at_an_edge_arrives_whole(mtu: int, unit: int, e
         "list of pages": 20 * PAGE,
     }[edge]
     size = max(0, at + beside)
-    wires, (sender, receiver) = nics(mtu=mtu, settings=Settings(unit=unit, window=1000))
+    wires, (sender, receiver) = joined_nics(mtu=mtu, settings=Settings(unit=unit, window=1000))
     sent, buffer = content(size), bytearray(size)
     receive = receiver.post_receive(0, 7, buffer)
     send = sender.post_send(1, 7, sent)
@@ -51,23 +51,23 @@ def test_a_message_of_every_size_at_an_edge_arrives_whole(mtu: int, unit: int, e
 
 
 def test_three_frames_are_acknowledged_at_once_and_a_short_last_collection_too() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(4 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
     frames = wires.take(0)
-    assert said(frames) == ["header 0", "data 0.1", "data 0.2", "data 0.3"]
+    assert dialogue(frames) == ["header 0", "data 0.1", "data 0.2", "data 0.3"]
     for frame in frames[:2]:
         wires.give(frame)
     assert wires.take(1) == []
     wires.give(frames[2])
-    assert said(wires.take(1)) == ["ack 0.2"]
+    assert dialogue(wires.take(1)) == ["ack 0.2"]
     wires.give(frames[3])
-    assert said(wires.take(1)) == ["ack 0.3"]
+    assert dialogue(wires.take(1)) == ["ack 0.3"]
 
 
 def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
     """Section 4.1; whatever its number is."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     buffer = bytearray(FIRST + 2 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(len(buffer)))
@@ -75,7 +75,7 @@ def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
     for frame in (header, two, one):
         wires.give(frame)
     [acknowledgement] = wires.take(1)
-    assert said([acknowledgement]) == ["ack 0.1"]
+    assert dialogue([acknowledgement]) == ["ack 0.1"]
     assert bytes(buffer) == content(len(buffer))
     wires.give(acknowledgement)
     assert send.done
@@ -83,7 +83,7 @@ def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
 
 
 def test_a_collection_is_sent_again_as_a_whole_when_its_time_is_over() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     frames = wires.take(0)
@@ -94,17 +94,17 @@ def test_a_collection_is_sent_again_as_a_whole_when_its_time_is_over() -> None:
     assert wires.deadline == TIMEOUT
     wires.tick()
     again = wires.take(0)
-    assert said(again) == ["data 0.3", "data 0.4", "data 0.5"]
+    assert dialogue(again) == ["data 0.3", "data 0.4", "data 0.5"]
     wires.give(again[1])
     assert receive.done
-    assert said(wires.take(1)) == ["ack 0.4"]
-    assert counted(wires, 0, "collections_resent") == 1
-    assert counted(wires, 0, "frames_resent") == 3
+    assert dialogue(wires.take(1)) == ["ack 0.4"]
+    assert total_counters(wires, 0, "collections_resent") == 1
+    assert total_counters(wires, 0, "frames_resent") == 3
 
 
 def test_a_timer_starts_when_its_collection_is_out_also_that_of_a_short_last_one() -> None:
     settings = Settings(window=1)
-    wires, (sender, receiver) = nics(settings=settings)
+    wires, (sender, receiver) = joined_nics(settings=settings)
     receiver.post_receive(0, 0, bytearray(4 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
     for frame in wires.take(0):
@@ -112,15 +112,15 @@ def test_a_timer_starts_when_its_collection_is_out_also_that_of_a_short_last_one
     wires.now = 2_000_000
     for frame in wires.take(1):
         wires.give(frame)
-    assert said(wires.take(0)) == ["data 0.3"]  # lost
+    assert dialogue(wires.take(0)) == ["data 0.3"]  # lost
     assert wires.deadline == 2_000_000 + TIMEOUT
     wires.tick()
-    assert said(wires.take(0)) == ["data 0.3"]
+    assert dialogue(wires.take(0)) == ["data 0.3"]
 
 
 def test_the_time_doubles_with_each_resend_up_to_the_longest() -> None:
     settings = Settings(timeout=5, longest_timeout=30)
-    wires, (sender, _) = nics(settings=settings)
+    wires, (sender, _) = joined_nics(settings=settings)
     sender.post_send(1, 0, b"")
     times = []
     for _ in range(5):
@@ -131,7 +131,7 @@ def test_the_time_doubles_with_each_resend_up_to_the_longest() -> None:
 
 def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
     """An acknowledgement names one frame only: a later collection's says nothing of an earlier one."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(6 * FULL))
     send = sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     for frame in wires.take(0):
@@ -141,7 +141,7 @@ def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
     assert not send.done
     wires.tick()
     again = wires.take(0)
-    assert said(again) == ["header 0", "data 0.1", "data 0.2"]
+    assert dialogue(again) == ["header 0", "data 0.1", "data 0.2"]
     for frame in again:
         wires.give(frame)
     assert wires.take(1) == [first]
@@ -152,7 +152,7 @@ def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
 @pytest.mark.parametrize("frames", [1, 2, 3, 4])
 def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
     """Or its sender would never end: all acknowledgements of the first round are lost."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     buffer = bytearray(4 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(FIRST + (frames - 1) * FULL))
@@ -163,37 +163,37 @@ def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
     buffer[:] = bytes(len(buffer))
     wires.elapse(TIMEOUT)
     assert send.done
-    assert counted(wires, 1, "reacknowledgements_sent") == len(lost)
+    assert total_counters(wires, 1, "reacknowledgements_sent") == len(lost)
     assert not any(buffer), "the buffer is the host's again: nothing writes to it"
 
 
 def test_a_collection_complete_in_a_message_that_is_not_is_acknowledged_again() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     frames = wires.take(0)
     for frame in frames[:3]:
         wires.give(frame)
-    assert said(wires.take(1)) == ["ack 0.2"]
+    assert dialogue(wires.take(1)) == ["ack 0.2"]
     for frame in frames[:3]:
         wires.give(frame)
-    assert said(wires.take(1)) == ["ack 0.2"]
+    assert dialogue(wires.take(1)) == ["ack 0.2"]
 
 
 def test_every_frame_that_comes_twice_is_stored_once() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(6 * FULL))
     sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
     for frame in wires.take(0):
         wires.give(frame)
         wires.give(frame)
     assert receive.done
-    assert counted(wires, 1, "data_stored") == 6
-    assert counted(wires, 1, "duplicates") == 6
+    assert total_counters(wires, 1, "data_stored") == 6
+    assert total_counters(wires, 1, "duplicates") == 6
 
 
 def test_the_last_collection_may_come_before_all_others() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     buffer = bytearray(10 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
     sender.post_send(1, 0, content(len(buffer)))
@@ -213,7 +213,7 @@ def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
     size = FIRST + 3 * FULL + 11
     for ahead in range(1, 6):
         for rest in permutations(range(ahead, 5)):
-            wires, (sender, receiver) = nics(settings=Settings(unit=unit, window=5))
+            wires, (sender, receiver) = joined_nics(settings=Settings(unit=unit, window=5))
             buffer = bytearray(size + room)
             receive = receiver.post_receive(0, 0, buffer)
             send = sender.post_send(1, 0, content(size))
@@ -224,16 +224,16 @@ def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
             assert receive.done
             assert buffer[:size] == content(size)[: size + room]
             assert not any(buffer[size:])
-            assert counted(wires, 1, "data_stored") == 5
-            assert counted(wires, 1, "acknowledgements_sent") == -(-5 // unit)
-            assert counted(wires, 1, "duplicates") == 0
+            assert total_counters(wires, 1, "data_stored") == 5
+            assert total_counters(wires, 1, "acknowledgements_sent") == -(-5 // unit)
+            assert total_counters(wires, 1, "duplicates") == 0
             wires.exchange()
             assert send.done
 
 
 @pytest.mark.parametrize("number", range(1, 5))
 def test_a_frame_that_has_come_in_order_and_comes_again_is_stored_once(number: int) -> None:
-    wires, (sender, receiver) = nics(settings=Settings(window=5))
+    wires, (sender, receiver) = joined_nics(settings=Settings(window=5))
     buffer = bytearray(FIRST + 4 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
     sender.post_send(1, 0, content(len(buffer)))
@@ -245,19 +245,19 @@ def test_a_frame_that_has_come_in_order_and_comes_again_is_stored_once(number: i
             for again in frames[: number + 1]:
                 wires.give(again)
             assert not any(buffer), "nothing is stored again"
-            assert counted(wires, 1, "duplicates") == number + 1
+            assert total_counters(wires, 1, "duplicates") == number + 1
     assert receive.done
-    assert counted(wires, 1, "data_stored") == 5
+    assert total_counters(wires, 1, "data_stored") == 5
 
 
 def test_frames_before_their_header_are_dropped_and_repaired() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 0, bytearray(3 * FULL))
     sender.post_send(1, 0, bytes(3 * FULL - 16))
     header, one, two = wires.take(0)
     for frame in (one, two, header):
         wires.give(frame)
-    assert counted(wires, 1, "unknown") == 2
+    assert total_counters(wires, 1, "unknown") == 2
     assert not receive.done
     wires.elapse(TIMEOUT)
     assert receive.done
@@ -265,7 +265,7 @@ def test_frames_before_their_header_are_dropped_and_repaired() -> None:
 
 @pytest.mark.parametrize("window", [1, 2, 16])
 def test_no_more_collections_are_out_than_the_window_says(window: int) -> None:
-    wires, (sender, receiver) = nics(settings=Settings(window=window))
+    wires, (sender, receiver) = joined_nics(settings=Settings(window=window))
     receiver.post_receive(0, 0, bytearray(300_000))
     send = sender.post_send(1, 0, bytes(300_000))
     while not send.done:
@@ -276,12 +276,12 @@ def test_no_more_collections_are_out_than_the_window_says(window: int) -> None:
         assert acknowledged <= window
         for frame in wires.take(1):
             wires.give(frame)
-    assert counted(wires, 0, "frames_resent") == 0
+    assert total_counters(wires, 0, "frames_resent") == 0
 
 
 def test_a_peer_that_never_acknowledges_is_told_of() -> None:
     """As in the paper there is no end to it unless one is set; but never a wait without a reason."""
-    wires, (sender, _) = nics()
+    wires, (sender, _) = joined_nics()
     send = sender.post_send(1, 5, bytes(10_000))
     for _ in range(100):
         wires.tick()
@@ -294,7 +294,7 @@ def test_a_peer_that_never_acknowledges_is_told_of() -> None:
 
 def test_what_waits_for_one_node_and_comes_from_one_is_nobody_elses() -> None:
     """Peers begin with one and the same empty queue, and one and the same absence of messages on their way in."""
-    wires, (one, two, three) = nics(3, settings=Settings(unit=1, window=1))
+    wires, (one, two, three) = joined_nics(3, settings=Settings(unit=1, window=1))
     for tag in range(3):
         one.post_send(1, tag, content(2 * FULL))  # to a window of one, and nobody receives yet
     wires.exchange()

@@ -14,11 +14,11 @@ from protocols.emp.descriptors import Descriptors, list_of, unpack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import ANY_SOURCE, DescriptorsExhaustedError, EmpError, TruncatedError
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counted, nics
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, joined_nics, total_counters
 
 
 def test_there_are_640_and_the_641st_transfer_is_told_so() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receives = [receiver.post_receive(ANY_SOURCE, tag, bytearray(1)) for tag in range(640)]
     assert receiver.free == 0
     with pytest.raises(DescriptorsExhaustedError, match="all 640 descriptors are in use"):
@@ -33,7 +33,7 @@ def test_there_are_640_and_the_641st_transfer_is_told_so() -> None:
 
 
 def test_host_and_nic_tell_each_other_of_every_transfer_by_a_descriptor() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(ANY_SOURCE, 7, bytearray(9))
     sender.post_send(1, 7, b"four")
     firmware = [agent.firmware for agent in wires.agents]
@@ -63,13 +63,13 @@ def test_host_and_nic_tell_each_other_of_every_transfer_by_a_descriptor() -> Non
 )
 def test_a_transfer_takes_as_many_descriptors_as_its_pages_need(size: int, taken: int) -> None:
     """One page; a chain of up to four for seven pages; a list for more (section 4.2)."""
-    _, (sender, _) = nics()
+    _, (sender, _) = joined_nics()
     sender.post_send(1, 0, bytes(size))
     assert sender.free == 640 - taken
 
 
 def test_a_message_of_several_pages_takes_one_descriptor_where_no_row_is_free() -> None:
-    wires, (sender, receiver) = nics(settings=Settings(descriptors=4))
+    wires, (sender, receiver) = joined_nics(settings=Settings(descriptors=4))
     for tag in range(4):
         sender.post_send(1, tag, b"")
     for tag in (0, 2):
@@ -91,7 +91,7 @@ def test_a_receive_shorter_than_its_message_is_filled_and_no_more(size: int, sho
     """An error to the receiver, as MPI says; the sender is done; nothing is overrun."""
     room = max(0, size - shorter)
     around = bytearray(b"\xee" * (room + 2 * PAGE))
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 3, memoryview(around)[PAGE : PAGE + room])
     send = sender.post_send(1, 3, content(size))
     wires.exchange()
@@ -105,7 +105,7 @@ def test_a_receive_shorter_than_its_message_is_filled_and_no_more(size: int, sho
 
 
 def test_a_message_that_is_shorter_than_its_receive_leaves_the_rest_alone() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     buffer = bytearray(b"\xee" * 9000)
     receiver.post_receive(0, 3, buffer)
     sender.post_send(1, 3, content(5000))
@@ -114,7 +114,7 @@ def test_a_message_that_is_shorter_than_its_receive_leaves_the_rest_alone() -> N
 
 
 def test_a_buffer_is_the_hosts_again_when_its_transfer_is_done() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     ours, theirs = bytearray(content(50_000)), bytearray(50_000)
     receive = receiver.post_receive(0, 3, theirs)
     send = sender.post_send(1, 3, ours)
@@ -128,7 +128,7 @@ def test_a_buffer_is_the_hosts_again_when_its_transfer_is_done() -> None:
 
 @pytest.mark.parametrize("source", [2, -1, 0xFFFE])
 def test_a_node_that_does_not_exist_is_refused(source: int) -> None:
-    _, (host, _) = nics()
+    _, (host, _) = joined_nics()
     with pytest.raises(ValueError, match="no node"):
         host.post_receive(source, 0, bytearray(1))
     with pytest.raises(ValueError, match="no node"):
@@ -298,7 +298,7 @@ def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() 
 
 def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
     """Neither while the transfer is under way, nor when it is done and its host has not looked yet, nor afterwards."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     firmware, nic = wires.agents[0].firmware, wires.nics[0]
     shown: list[int] = []
     nic.show = shown.append  # type: ignore[method-assign]
@@ -312,8 +312,8 @@ def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
     sender.completed(0)
     assert send.done
     firmware.ring(wires.now, 0)
-    assert counted(wires, 0, "invalid") == 3
-    assert counted(wires, 0, "frames_sent") == 1
+    assert total_counters(wires, 0, "invalid") == 3
+    assert total_counters(wires, 0, "frames_sent") == 1
     assert wires.take(0) == []
 
 
@@ -338,7 +338,7 @@ def test_pieces_of_any_length_make_one_message() -> None:
 
 
 def test_tags_and_buffers_that_cannot_be_are_refused() -> None:
-    _, (host, _) = nics()
+    _, (host, _) = joined_nics()
     for tag in (-1, 1 << 32):
         with pytest.raises(ValueError, match="tag"):
             host.post_send(1, tag, b"")
@@ -351,7 +351,7 @@ def test_tags_and_buffers_that_cannot_be_are_refused() -> None:
 
 
 def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
-    wires, (host, _) = nics()
+    wires, (host, _) = joined_nics()
     nic = wires.nics[0]
     ring = wires.agents[0].firmware.ring
     rung: list[int] = []
@@ -363,4 +363,4 @@ def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
     ring(0, rung[0])
     with pytest.raises(EmpError, match="refused"):
         send.result()
-    assert counted(wires, 0, "invalid") == 1
+    assert total_counters(wires, 0, "invalid") == 1

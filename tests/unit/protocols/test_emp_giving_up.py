@@ -6,13 +6,13 @@ import pytest
 
 from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, acknowledgement, counted, nics, said
+from tests.unit.protocols.emp_dialogue import TIMEOUT, acknowledgement, dialogue, joined_nics, total_counters
 
 FULL = 1472
 
 
 def test_a_nic_that_is_told_to_gives_a_message_up() -> None:
-    wires, (sender, _) = nics(settings=Settings(give_up=100 * TIMEOUT))
+    wires, (sender, _) = joined_nics(settings=Settings(give_up=100 * TIMEOUT))
     send = sender.post_send(1, 0, bytes(100_000))
     while not send.done:
         assert wires.tick()
@@ -27,7 +27,7 @@ def test_a_nic_that_is_told_to_gives_a_message_up() -> None:
 
 def test_a_receiver_goes_on_behind_messages_that_were_given_up() -> None:
     """It never heard of the first, keeps the second, has half of the third: the next header says what is over."""
-    wires, (sender, receiver) = nics(settings=Settings(give_up=3 * TIMEOUT))
+    wires, (sender, receiver) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
     receiver.post_receive(0, 9, bytearray(1))
     sender.post_send(1, 9, b"")
     wires.exchange()
@@ -47,12 +47,12 @@ def test_a_receiver_goes_on_behind_messages_that_were_given_up() -> None:
     assert buffer == b"!"
     with pytest.raises(EmpError, match="given the message up"):
         half.result()
-    assert counted(wires, 1, "abandoned") == 2
+    assert total_counters(wires, 1, "abandoned") == 2
     assert wires.waiting() == []
 
 
 def test_progress_puts_off_giving_up() -> None:
-    wires, (sender, receiver) = nics(settings=Settings(give_up=3 * TIMEOUT, window=1))
+    wires, (sender, receiver) = joined_nics(settings=Settings(give_up=3 * TIMEOUT, window=1))
     receiver.post_receive(0, 0, bytearray(100_000))
     send = sender.post_send(1, 0, bytes(100_000))
     while not send.done:
@@ -66,9 +66,9 @@ def test_progress_puts_off_giving_up() -> None:
 
 def test_a_late_acknowledgement_puts_off_giving_up_though_all_has_been_sent() -> None:
     """No collection is left whose sending would show that the message gets on."""
-    wires, (sender, _) = nics(settings=Settings(give_up=3 * TIMEOUT))
+    wires, (sender, _) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
     send = sender.post_send(1, 0, bytes(5 * FULL))
-    assert said(wires.take(0))[-1] == "data 0.5"
+    assert dialogue(wires.take(0))[-1] == "data 0.5"
     wires.tick()
     assert wires.now == TIMEOUT
     late = wires.now = 3 * TIMEOUT - 1
@@ -77,7 +77,7 @@ def test_a_late_acknowledgement_puts_off_giving_up_though_all_has_been_sent() ->
     wires.tick()
     assert 3 * TIMEOUT < wires.now < late + 3 * TIMEOUT
     assert not send.done
-    assert said(wires.take(0)) == ["data 0.3", "data 0.4", "data 0.5"]
+    assert dialogue(wires.take(0)) == ["data 0.3", "data 0.4", "data 0.5"]
     wires.tick()
     assert wires.now >= late + 3 * TIMEOUT
     with pytest.raises(EmpError, match="acknowledged nothing"):
@@ -86,7 +86,7 @@ def test_a_late_acknowledgement_puts_off_giving_up_though_all_has_been_sent() ->
 
 def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_time_out() -> None:
     """Neither the NIC's beginning nor its own posting counts."""
-    wires, (sender, _) = nics(settings=Settings(give_up=2 * TIMEOUT, window=1))
+    wires, (sender, _) = joined_nics(settings=Settings(give_up=2 * TIMEOUT, window=1))
     wires.now = 100 * TIMEOUT
     ahead = sender.post_send(1, 0, bytes(6 * 3 * FULL - 16))
     send = sender.post_send(1, 1, b"")
@@ -95,11 +95,11 @@ def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_ti
         wires.now += TIMEOUT - 1
         wires.give(acknowledgement(wires, 0, 1, 0, 3 * collection + 2))
     assert ahead.done
-    assert said(wires.take(0)) == ["header 1"]
+    assert dialogue(wires.take(0)) == ["header 1"]
     wires.tick()
     assert wires.now > 105 * TIMEOUT
     assert not send.done
-    assert said(wires.take(0)) == ["header 1"]
+    assert dialogue(wires.take(0)) == ["header 1"]
     wires.give(acknowledgement(wires, 0, 1, 1, 0))
     assert send.result() == (1, 1, 0)
-    assert counted(wires, 0, "given_up") == 0
+    assert total_counters(wires, 0, "given_up") == 0

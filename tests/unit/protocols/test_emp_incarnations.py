@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protocols.core.completion import Completion
 from protocols.core.firmware import FIRST
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, Received
-from tests.unit.protocols.emp_dialogue import A_TIME, hosts, nics
+from tests.unit.protocols.emp_dialogue import A_TIME, hosts, joined_nics
 
 ROOM = 4000
 
@@ -33,7 +33,7 @@ class Lives:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.wires, _ = nics(self.random.choice([2, 3]), incarnation=self.random.choice([FIRST, FIRST, A_TIME]))
+        self.wires, _ = joined_nics(self.random.choice([2, 3]), incarnation=self.random.choice([FIRST, FIRST, A_TIME]))
         self.count = len(self.wires.agents)
         self.sent: list[Sent] = []
         self._flying: list[tuple[int, bytes]] = []

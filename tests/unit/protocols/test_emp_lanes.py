@@ -6,13 +6,13 @@ import pytest
 
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import Endpoint
-from tests.unit.protocols.emp_dialogue import content, counted, data, header, nics
+from tests.unit.protocols.emp_dialogue import content, data, header, joined_nics, total_counters
 from tests.unit.protocols.list_wires import Wires
 
 
 def acquainted() -> tuple[Wires, list[Endpoint]]:
     """Two NICs of which each has had a message of one frame, and of several, and their acknowledgements."""
-    wires, hosts = nics()
+    wires, hosts = joined_nics()
     for sender, receiver in ((0, 1), (1, 0)):
         for size in (4, 10_000):
             hosts[receiver].post_receive(sender, 1, bytearray(size))
@@ -39,8 +39,8 @@ def test_a_bit_that_is_wrong_behind_a_known_beginning_drops_the_frame(size: int)
         for place in range(26, len(frame), 7):
             wires.give(frame[:place] + bytes([frame[place] ^ 0x10]) + frame[place + 1 :])
             dropped += 1
-    assert counted(wires, 1, "corrupt") + counted(wires, 1, "malformed") == dropped
-    assert counted(wires, 1, "corrupt") > counted(wires, 1, "malformed")
+    assert total_counters(wires, 1, "corrupt") + total_counters(wires, 1, "malformed") == dropped
+    assert total_counters(wires, 1, "corrupt") > total_counters(wires, 1, "malformed")
     assert not receive.done
     assert lanes(wires, 1) == known
     for frame in frames:
@@ -55,7 +55,7 @@ def test_a_frame_that_is_cut_off_behind_a_known_beginning_is_dropped() -> None:
     (frame,) = wires.take(0)
     for size in range(6, len(frame)):
         wires.give(frame[:size])
-    assert counted(wires, 1, "malformed") == len(frame) - 6
+    assert total_counters(wires, 1, "malformed") == len(frame) - 6
     assert not receive.done
 
 
@@ -69,22 +69,22 @@ def test_what_an_earlier_incarnation_has_sent_is_dropped_once_the_next_is_known(
     assert isinstance(anew, Endpoint)
     anew.post_send(1, 2, b"")
     wires.exchange()
-    assert counted(wires, 1, "restarts") == 1
-    stale = counted(wires, 1, "stale")
+    assert total_counters(wires, 1, "restarts") == 1
+    stale = total_counters(wires, 1, "stale")
     for frame in old:
         wires.give(frame)
-    assert counted(wires, 1, "stale") == stale + 1
+    assert total_counters(wires, 1, "stale") == stale + 1
     assert not receive.done
 
 
 def test_beginnings_of_all_sorts_take_little_memory() -> None:
     """Whoever sends frames of every unit and with every flag is understood, and remembered as far as there is room."""
     wires, _ = acquainted()
-    before = counted(wires, 1, "early")
+    before = total_counters(wires, 1, "early")
     for unit in range(1, 256):
         wires.give(header(wires, 1, 0, 100 + unit, unit=unit, oldest=2))
         wires.give(data(wires, 1, 0, 100 + unit, 1, b"x", unit=unit))
-    assert counted(wires, 1, "early") == before + 2 * 255
+    assert total_counters(wires, 1, "early") == before + 2 * 255
     assert lanes(wires, 1) <= 64
 
 
@@ -92,4 +92,4 @@ def test_a_first_frame_is_the_first_of_its_message_also_behind_a_known_beginning
     wires, _ = acquainted()
     wires.give(header(wires, 1, 0, 2, frame=1, oldest=2))
     wires.give(data(wires, 1, 0, 2, 0, b""))
-    assert counted(wires, 1, "malformed") == 2
+    assert total_counters(wires, 1, "malformed") == 2

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, any_tag
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, counted, nics, said
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
 
 
 def test_a_message_goes_to_the_receive_with_its_tag_and_source() -> None:
-    wires, hosts = nics(3)
+    wires, hosts = joined_nics(3)
     for_other_tag = hosts[2].post_receive(0, 1, bytearray(10))
     for_other_source = hosts[2].post_receive(1, 2, bytearray(10))
     for_it = hosts[2].post_receive(0, 2, bytearray(10))
@@ -24,7 +24,7 @@ def test_a_message_goes_to_the_receive_with_its_tag_and_source() -> None:
 
 
 def test_a_receive_for_any_source_takes_the_oldest_of_all_nodes() -> None:
-    wires, hosts = nics(4)
+    wires, hosts = joined_nics(4)
     for source in (2, 1, 3):
         hosts[source].post_send(0, 5, bytes([source]))
         wires.exchange()
@@ -34,7 +34,7 @@ def test_a_receive_for_any_source_takes_the_oldest_of_all_nodes() -> None:
 
 
 def test_a_receive_for_any_tag_stays_in_its_context() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     anything = receiver.post_receive(0, any_tag(9), bytearray(1))
     sender.post_send(1, 8 << 24 | 1, b"x")
     sender.post_send(1, 9 << 24 | 1, b"y")
@@ -47,7 +47,7 @@ def test_a_receive_for_any_tag_stays_in_its_context() -> None:
 
 def test_messages_of_one_tag_never_overtake_one_another() -> None:
     """The first message's data is lost, the second one's is not: the first receive still gets the first message."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for_another_tag = receiver.post_receive(0, 1, bytearray(1))
     buffers = [bytearray(3000), bytearray(1)]
     receives = [receiver.post_receive(0, 2, buffer) for buffer in buffers]
@@ -64,7 +64,7 @@ def test_messages_of_one_tag_never_overtake_one_another() -> None:
 
 
 def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     buffers = [bytearray(1), bytearray(1)]
     receives = [receiver.post_receive(0, 2, buffer) for buffer in buffers]
     sender.post_send(1, 2, b"1")
@@ -78,11 +78,11 @@ def test_a_header_that_comes_before_an_older_one_waits_for_it() -> None:
 
 def test_data_that_nobody_receives_yet_is_dropped_and_comes_again_after_the_time() -> None:
     """Section 3.1.1. A rendezvous in disguise: a receive that is late by a moment waits for the sender's timer."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     send = sender.post_send(1, 0, b"early")
     wires.exchange()
-    assert counted(wires, 1, "unmatched") == 1
-    assert counted(wires, 1, "headers_admitted") == 1
+    assert total_counters(wires, 1, "unmatched") == 1
+    assert total_counters(wires, 1, "headers_admitted") == 1
     buffer = bytearray(5)
     receive = receiver.post_receive(0, 0, buffer)
     assert wires.exchange() == 0
@@ -95,7 +95,7 @@ def test_data_that_nobody_receives_yet_is_dropped_and_comes_again_after_the_time
 
 
 def test_a_receive_takes_the_oldest_message_that_was_kept() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for text in (b"a", b"b", b"c"):
         sender.post_send(1, 3, text)
     wires.exchange()
@@ -111,7 +111,7 @@ def test_a_receive_takes_the_oldest_message_that_was_kept() -> None:
 def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, size: int) -> None:
     """As many sends as there are descriptors, each with its own tag; the last one is wanted first."""
     longest = 20_000_000
-    wires, (sender, receiver) = nics(settings=Settings(window=window, descriptors=64, longest_timeout=longest))
+    wires, (sender, receiver) = joined_nics(settings=Settings(window=window, descriptors=64, longest_timeout=longest))
     sends = []
     while sender.free >= (1 if size <= 4096 else 2):
         sends.append(sender.post_send(1, len(sends), content(size, len(sends))))
@@ -128,24 +128,24 @@ def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, 
 
 
 def test_the_640th_message_is_received_first_with_the_settings_as_they_are() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for tag in range(640):
         sender.post_send(1, tag, b"")
     last = receiver.post_receive(0, 639, bytearray(1))
     wires.elapse((640 // 16 + 1) * TIMEOUT)
     assert last.done
-    assert counted(wires, 1, "held_full") == 0
+    assert total_counters(wires, 1, "held_full") == 0
 
 
 def test_of_a_long_message_that_nobody_receives_no_more_is_sent_than_its_first_collection() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, bytes(200_000))
     assert len(wires.take(0)) == 48  # the window
     sent = 0
     for _ in range(5):
         wires.tick()
         sent += len(frames := wires.take(0))
-        assert said(frames) == ["header 0", "data 0.1", "data 0.2"]
+        assert dialogue(frames) == ["header 0", "data 0.1", "data 0.2"]
         for frame in frames:
             wires.give(frame)
     receive = receiver.post_receive(0, 1, bytearray(200_000))
@@ -156,7 +156,7 @@ def test_of_a_long_message_that_nobody_receives_no_more_is_sent_than_its_first_c
 
 def test_a_message_that_nobody_receives_does_not_hold_up_one_behind_it() -> None:
     """The long one fills the window; after one time-out the short one behind it goes."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     wanted = receiver.post_receive(0, 2, bytearray(1))
     long = sender.post_send(1, 1, bytes(200_000))
     sender.post_send(1, 2, b"!")
@@ -171,12 +171,12 @@ def test_a_message_that_nobody_receives_does_not_hold_up_one_behind_it() -> None
 
 
 def test_fewer_headers_kept_than_messages_sent_can_wait_for_ever_but_says_so() -> None:
-    wires, (sender, receiver) = nics(settings=Settings(held=2))
+    wires, (sender, receiver) = joined_nics(settings=Settings(held=2))
     for tag in range(3):
         sender.post_send(1, tag, b"")
     receiver.post_receive(0, 2, bytearray(1))
     wires.elapse(100 * TIMEOUT)
-    assert counted(wires, 1, "held_full") > 0
+    assert total_counters(wires, 1, "held_full") > 0
     assert "1: node 0: 2 of its messages wait for a receive, and no more headers are kept" in wires.waiting()
     receiver.post_receive(0, 0, bytearray(1))
     wires.elapse(100 * TIMEOUT)
@@ -184,7 +184,7 @@ def test_fewer_headers_kept_than_messages_sent_can_wait_for_ever_but_says_so() -
 
 
 def test_a_message_to_oneself_needs_no_wire() -> None:
-    wires, (node, _) = nics()
+    wires, (node, _) = joined_nics()
     buffer = bytearray(10_000)
     receive = node.post_receive(0, 1, buffer)
     send = node.post_send(0, 1, content(10_000))
@@ -195,7 +195,7 @@ def test_a_message_to_oneself_needs_no_wire() -> None:
 
 
 def test_a_message_to_oneself_waits_for_its_receive_as_any_other() -> None:
-    wires, (node, _) = nics()
+    wires, (node, _) = joined_nics()
     send = node.post_send(0, 1, b"me")
     assert not send.done
     buffer = bytearray(2)
@@ -207,7 +207,7 @@ def test_a_message_to_oneself_waits_for_its_receive_as_any_other() -> None:
 
 def test_a_host_may_post_whenever_it_is_shown_something_however_often() -> None:
     """Each message to itself is posted in the callback of the one before: that must not nest."""
-    wires, (node, _) = nics()
+    wires, (node, _) = joined_nics()
     left = 5000
 
     def again(_: object = None) -> None:
@@ -224,7 +224,7 @@ def test_a_host_may_post_whenever_it_is_shown_something_however_often() -> None:
 
 
 def test_a_message_of_no_bytes_is_received() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     empty = receiver.post_receive(0, 1, bytearray(0))
     larger = receiver.post_receive(0, 1, bytearray(9000))
     sender.post_send(1, 1, b"")
@@ -241,7 +241,7 @@ def test_a_message_of_no_bytes_is_received() -> None:
 )
 def test_any_order_of_receives_finds_every_message(sends: list[tuple[int, int]], random: object, window: int) -> None:
     """Each receive is posted only when the one before has its message."""
-    wires, hosts = nics(4, settings=Settings(window=window, longest_timeout=20_000_000))
+    wires, hosts = joined_nics(4, settings=Settings(window=window, longest_timeout=20_000_000))
     for number, (source, tag) in enumerate(sends):
         hosts[source].post_send(3, tag, bytes([number]))
     wanted = list(sends)

@@ -7,7 +7,7 @@ import pytest
 from protocols.core.completion import Completion
 from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, Found, Received, TakenBackError, any_tag
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, nics
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, joined_nics
 
 
 def found(probe: Completion[Found | None]) -> tuple[int, int, int] | None:
@@ -17,7 +17,7 @@ def found(probe: Completion[Found | None]) -> tuple[int, int, int] | None:
 
 
 def test_a_probe_that_does_not_wait_finds_nothing_before_a_message_has_come() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     assert receiver.post_probe(0, 2, wait=False).result() is None
     sender.post_send(1, 2, b"hello")
     wires.exchange()
@@ -28,7 +28,7 @@ def test_a_probe_that_does_not_wait_finds_nothing_before_a_message_has_come() ->
 
 
 def test_a_probe_waits_until_a_message_comes_which_then_can_be_received() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     probe = receiver.post_probe(ANY_SOURCE, ANY_TAG)
     assert receiver.waiting() == [f"a message from any node, tag {0}"]
     assert any("a probe for a message from any node, tag 0" in line for line in wires.waiting())
@@ -47,7 +47,7 @@ def test_a_probe_waits_until_a_message_comes_which_then_can_be_received() -> Non
 
 
 def test_a_message_that_a_receive_waits_for_is_not_told_to_a_probe() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receive = receiver.post_receive(0, 2, bytearray(1))
     probe = receiver.post_probe(0, 2)
     for letter in (b"a", b"b"):
@@ -59,7 +59,7 @@ def test_a_message_that_a_receive_waits_for_is_not_told_to_a_probe() -> None:
 
 
 def test_all_probes_that_wait_are_told_of_a_message_until_one_claims_it() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for_it = [receiver.post_probe(0, 2), receiver.post_probe(0, 2, claim=True), receiver.post_probe(0, 2)]
     sender.post_send(1, 2, b"x")
     wires.exchange()
@@ -67,7 +67,7 @@ def test_all_probes_that_wait_are_told_of_a_message_until_one_claims_it() -> Non
 
 
 def test_a_claimed_message_is_received_by_nobody_else() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for letter in (b"a", b"b"):
         sender.post_send(1, 2, letter)
     wires.exchange()
@@ -86,7 +86,7 @@ def test_a_claimed_message_is_received_by_nobody_else() -> None:
 
 
 def test_a_claimed_message_whose_sender_starts_again_is_lost_and_its_receive_says_so() -> None:
-    wires, (sender, receiver) = nics(settings=Settings(held=1))
+    wires, (sender, receiver) = joined_nics(settings=Settings(held=1))
     sender.post_send(1, 2, b"old")
     wires.exchange()
     claimed = receiver.post_probe(0, 2, wait=False, claim=True).result()
@@ -100,7 +100,7 @@ def test_a_claimed_message_whose_sender_starts_again_is_lost_and_its_receive_say
 
 
 def test_a_receive_that_waits_is_taken_back_and_its_descriptor_free() -> None:
-    wires, (sender, receiver) = nics(settings=Settings(descriptors=1))
+    wires, (sender, receiver) = joined_nics(settings=Settings(descriptors=1))
     receive = receiver.post_receive(0, 2, bytearray(1))
     assert receiver.free == 0
     receiver.take_back(receive)
@@ -114,7 +114,7 @@ def test_a_receive_that_waits_is_taken_back_and_its_descriptor_free() -> None:
 
 
 def test_a_receive_whose_message_has_begun_to_come_is_not_taken_back() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     buffer = bytearray(3000)
     receive = receiver.post_receive(0, 2, buffer)
     sender.post_send(1, 2, content(3000))
@@ -131,7 +131,7 @@ def test_a_receive_whose_message_has_begun_to_come_is_not_taken_back() -> None:
 
 
 def test_the_receive_behind_one_that_was_taken_back_gets_the_message() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receives = [receiver.post_receive(0, 2, bytearray(1)) for _ in range(3)]
     receiver.take_back(receives[0])
     sender.post_send(1, 2, b"x")

@@ -13,11 +13,11 @@ from tests.unit.protocols.emp_dialogue import (
     TIMEOUT,
     acknowledgement,
     content,
-    counted,
+    dialogue,
     header,
     hosts,
-    nics,
-    said,
+    joined_nics,
+    total_counters,
 )
 from tests.unit.protocols.list_wires import Wires
 
@@ -25,7 +25,7 @@ FULL = 1472
 
 
 def test_a_receiver_that_starts_again_in_the_middle_fails_the_send_and_takes_the_next() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(10_000))
     begun = sender.post_send(1, 1, bytes(10_000))
     for frame in wires.take(0)[:4]:
@@ -36,7 +36,7 @@ def test_a_receiver_that_starts_again_in_the_middle_fails_the_send_and_takes_the
     wires.elapse(TIMEOUT)
     with pytest.raises(EmpError, match="node 1 has started again"):
         begun.result()
-    assert counted(wires, 0, "restarts") == 1
+    assert total_counters(wires, 0, "restarts") == 1
     buffer = bytearray(5)
     receive = hosts(wires)[1].post_receive(0, 1, buffer)
     sender.post_send(1, 1, b"after")
@@ -48,7 +48,7 @@ def test_a_receiver_that_starts_again_in_the_middle_fails_the_send_and_takes_the
 
 
 def test_what_was_not_begun_goes_to_the_receivers_new_incarnation() -> None:
-    wires, (sender, _) = nics(settings=Settings(window=1))
+    wires, (sender, _) = joined_nics(settings=Settings(window=1))
     wires.agents[1].host.post_receive(0, 0, bytearray(1))  # type: ignore[attr-defined]
     sender.post_send(1, 0, b"")
     wires.exchange()
@@ -65,7 +65,7 @@ def test_what_was_not_begun_goes_to_the_receivers_new_incarnation() -> None:
 
 
 def test_a_sender_that_starts_again_in_the_middle_fails_the_receive() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     half = receiver.post_receive(0, 1, bytearray(10_000))
     buffer = bytearray(5)
     other = receiver.post_receive(0, 1, buffer)
@@ -84,23 +84,23 @@ def test_a_sender_that_starts_again_in_the_middle_fails_the_receive() -> None:
 
 
 def test_a_sender_that_starts_again_uses_old_message_ids_and_is_understood() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for round_ in range(3):
         for number in range(5):
             buffer = bytearray(2)
             receive = receiver.post_receive(0, number, buffer)
             hosts(wires)[0].post_send(1, number, bytes([round_, number]))
-            assert said(wires.nics[0].sent) == [f"header {number}"]
+            assert dialogue(wires.nics[0].sent) == [f"header {number}"]
             wires.exchange()
             assert receive.done
             assert list(buffer) == [round_, number]
         wires.restart(0)
-    assert counted(wires, 1, "restarts") == 2
+    assert total_counters(wires, 1, "restarts") == 2
     assert sender.free == 640
 
 
 def test_messages_kept_from_a_sender_that_starts_again_are_forgotten() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for _ in range(3):
         sender.post_send(1, 1, b"old")
     wires.exchange()
@@ -115,7 +115,7 @@ def test_messages_kept_from_a_sender_that_starts_again_are_forgotten() -> None:
 
 
 def test_frames_of_a_sender_that_has_gone_are_dropped_when_they_come_late() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     for _ in range(2):
         sender.post_send(1, 1, b"old")
     late = wires.take(0)
@@ -124,16 +124,16 @@ def test_frames_of_a_sender_that_has_gone_are_dropped_when_they_come_late() -> N
     wires.exchange()
     buffer = bytearray(3)
     receiver.post_receive(0, 1, buffer)
-    before = counted(wires, 1, "stale")
+    before = total_counters(wires, 1, "stale")
     for frame in late:
         wires.give(frame)
-    assert counted(wires, 1, "stale") == before + 2
+    assert total_counters(wires, 1, "stale") == before + 2
     wires.elapse(2 * TIMEOUT)
     assert buffer == b"new"
 
 
 def test_acknowledgements_for_a_sender_that_has_gone_end_nothing_of_the_new_one() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"old")
     for frame in wires.take(0):
@@ -143,11 +143,11 @@ def test_acknowledgements_for_a_sender_that_has_gone_end_nothing_of_the_new_one(
     send = hosts(wires)[0].post_send(1, 1, b"new")
     wires.give(late)
     assert not send.done
-    assert counted(wires, 0, "stale") == 1
+    assert total_counters(wires, 0, "stale") == 1
 
 
 def test_acknowledgements_from_a_receiver_that_has_gone_end_nothing() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
     for frame in wires.take(0):
@@ -158,16 +158,16 @@ def test_acknowledgements_from_a_receiver_that_has_gone_end_nothing() -> None:
     for frame in wires.take(1):
         wires.give(frame)
     send = sender.post_send(1, 1, b"two")
-    before = counted(wires, 0, "stale")
+    before = total_counters(wires, 0, "stale")
     wires.give(late)
     assert not send.done
-    assert counted(wires, 0, "stale") == before + 1
+    assert total_counters(wires, 0, "stale") == before + 1
 
 
 @pytest.mark.parametrize("heard", [False, True], ids=["of nobody", "of the one that has gone"])
 def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnation(heard: bool) -> None:
     """A copy of it is late, and comes when its receiver has started again."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     if heard:
         receiver.post_send(0, 5, b"")
         wires.exchange()
@@ -183,13 +183,13 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
     wires.give(frame)
     assert not again.done
     wires.exchange()
-    assert counted(wires, 0, "restarts") == 1, "its sender has been told"
+    assert total_counters(wires, 0, "restarts") == 1, "its sender has been told"
 
 
 @pytest.mark.parametrize("hears", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
 def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_one(hears: str) -> None:
     """Its sender has heard of neither, as all that the former one has said is lost."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     former = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
     [frame] = wires.take(0)
@@ -210,7 +210,7 @@ def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_
     assert not later.done
     with pytest.raises(EmpError, match="node 1 has started again: whether the message had arrived is not known"):
         send.result()
-    assert counted(wires, 0, "restarts") == 1
+    assert total_counters(wires, 0, "restarts") == 1
     sender.post_send(1, 1, b"two")
     wires.exchange()
     assert later.done
@@ -218,7 +218,7 @@ def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_
 
 def test_what_is_sent_to_a_peer_not_heard_of_is_returned_to_nobody_who_has_started_again_himself() -> None:
     """No incarnation of the peer takes what does not say that it is meant for it: so none can have had the message."""
-    wires, _ = nics()
+    wires, _ = joined_nics()
     wires.restart(0)
     sender, receiver = hosts(wires)
     former = receiver.post_receive(0, 1, bytearray(3))
@@ -231,12 +231,12 @@ def test_what_is_sent_to_a_peer_not_heard_of_is_returned_to_nobody_who_has_start
     wires.elapse(TIMEOUT)
     assert later.done
     assert send.result().length == 3
-    assert counted(wires, 0, "restarts") == 0
+    assert total_counters(wires, 0, "restarts") == 0
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["", "the receiver has started again meanwhile"])
 def test_where_incarnations_are_times_the_first_message_arrives_and_nothing_is_returned(again: bool) -> None:
-    wires, (sender, _) = nics(incarnation=A_TIME)
+    wires, (sender, _) = joined_nics(incarnation=A_TIME)
     buffers = [bytearray(10_000), bytearray(3)]
     sends = [sender.post_send(1, 1, content(10_000)), sender.post_send(1, 1, b"one")]
     if again:
@@ -249,20 +249,20 @@ def test_where_incarnations_are_times_the_first_message_arrives_and_nothing_is_r
     assert all(one.done for one in receives)
     assert [send.result().length for send in sends] == [10_000, 3]
     assert buffers == [content(10_000), b"one"]
-    assert counted(wires, 0, "restarts") == counted(wires, 1, "restarts") == 0
+    assert total_counters(wires, 0, "restarts") == total_counters(wires, 1, "restarts") == 0
 
 
 def test_nics_that_have_not_started_again_need_no_introduction() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 1, bytearray(3))
     sender.post_send(1, 1, b"one")
-    assert said(wires.nics[0].sent) == ["header 0"]
+    assert dialogue(wires.nics[0].sent) == ["header 0"]
     assert wires.exchange() == 2
 
 
 def test_two_that_have_both_started_again_understand_each_other_at_once() -> None:
     """The later incarnation says who it is, and what it refused comes again without a time-out."""
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, b"x")
     receiver.post_send(0, 1, b"x")
     wires.exchange()
@@ -278,7 +278,7 @@ def test_two_that_have_both_started_again_understand_each_other_at_once() -> Non
 
 
 def test_a_host_that_posts_when_it_hears_of_a_restart_is_served_without_a_time_out() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"")
     wires.exchange()
@@ -294,7 +294,7 @@ def test_a_host_that_posts_when_it_hears_of_a_restart_is_served_without_a_time_o
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "frames are lost"])
 def test_message_ids_go_on_beyond_two_to_the_32(lost: bool) -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     begin_at(wires, 0, 1, 2**32 - 3)
     for number in range(6):
         buffers = [bytearray(5000), bytearray(1)]
@@ -309,11 +309,11 @@ def test_message_ids_go_on_beyond_two_to_the_32(lost: bool) -> None:
         assert bytes(buffers[0]) == content(5000)
         assert buffers[1] == bytes([number])
     assert wires.waiting() == []
-    assert counted(wires, 1, "headers_admitted") == 12
+    assert total_counters(wires, 1, "headers_admitted") == 12
 
 
 def test_a_message_from_before_the_ids_began_again_is_acknowledged_again() -> None:
-    wires, (sender, receiver) = nics()
+    wires, (sender, receiver) = joined_nics()
     begin_at(wires, 0, 1, 2**32 - 1)
     for _ in range(2):
         receiver.post_receive(0, 0, bytearray(1))
@@ -324,11 +324,11 @@ def test_a_message_from_before_the_ids_began_again_is_acknowledged_again() -> No
     wires.give(second)
     wires.take(1)
     wires.give(first)
-    assert said(wires.take(1)) == [f"ack {2**32 - 1}.0"]
+    assert dialogue(wires.take(1)) == [f"ack {2**32 - 1}.0"]
 
 
 def test_incarnations_go_on_beyond_two_to_the_32() -> None:
-    wires, _ = nics(incarnation=2**32 - 2)
+    wires, _ = joined_nics(incarnation=2**32 - 2)
     wires.restart(0)
     for incarnation in (2**32 - 1, 2, 3):
         assert wires.incarnations[0] == incarnation
@@ -342,15 +342,15 @@ def test_incarnations_go_on_beyond_two_to_the_32() -> None:
 
 @pytest.mark.parametrize(("incarnation", "known"), [(0, FIRST), (2**31 + 1, FIRST), (0, 2**31 + 5)])
 def test_an_incarnation_that_cannot_be_is_dropped(incarnation: int, known: int) -> None:
-    wires, (sender, receiver) = nics(incarnation=known)
+    wires, (sender, receiver) = joined_nics(incarnation=known)
     receiver.post_receive(0, 0, bytearray(1))
     sender.post_send(1, 0, b"")
     wires.exchange()
-    before = [counted(wires, number, "stale") for number in (0, 1)]
+    before = [total_counters(wires, number, "stale") for number in (0, 1)]
     wires.give(header(wires, 1, 0, 1, b"", sender=incarnation))
     wires.give(acknowledgement(wires, 0, 1, 1, 0, sender=incarnation))
-    assert [counted(wires, number, "stale") for number in (0, 1)] == [count + 1 for count in before]
-    assert counted(wires, 1, "restarts") == 0
+    assert [total_counters(wires, number, "stale") for number in (0, 1)] == [count + 1 for count in before]
+    assert total_counters(wires, 1, "restarts") == 0
 
 
 def begin_at(wires: Wires, sender: int, receiver: int, message: int) -> None:

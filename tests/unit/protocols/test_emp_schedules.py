@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.protocols import emp_random_schedules
-from tests.unit.protocols.emp_dialogue import accounted
+from tests.unit.protocols.emp_dialogue import total_frames_accounted
 from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.list_wires import Wires
-from tests.unit.protocols.mutants import Mutant, found, searched
+from tests.unit.protocols.mutants import Mutant, find, searched
 
 
 def counts(wires: Wires, name: str) -> list[int]:
@@ -29,7 +29,7 @@ def counts(wires: Wires, name: str) -> list[int]:
 def test_every_message_arrives_once_and_in_order_and_nothing_is_left_over(seed: int) -> None:
     wires = emp_random_schedules.run(seed).wires
     for number in range(len(wires.agents)):
-        assert counts(wires, "frames_received")[number] == accounted(wires, number)
+        assert counts(wires, "frames_received")[number] == total_frames_accounted(wires, number)
     assert sum(counts(wires, "messages_sent")) == sum(counts(wires, "messages_received"))
     assert sum(counts(wires, "headers_admitted")) == sum(counts(wires, "messages_received"))
     assert sum(counts(wires, "frames_sent")) == sum(counts(wires, "data_stored"))
@@ -68,4 +68,4 @@ def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, obje
 def test_the_same_seeds_find_nothing_without_a_mistake() -> None:
     nothing = Mutant("no mistake", "nothing is wrong", lambda patch: None)  # noqa: ARG005
     with pytest.raises(AssertionError, match="do not find that nothing is wrong"):
-        found(nothing, emp_random_schedules.run, 0, 20)
+        find(nothing, emp_random_schedules.run, 0, 20)

@@ -10,7 +10,7 @@ import pytest
 
 from protocols.emp import codec
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, nics, said
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics
 from tests.unit.protocols.list_wires import Wires
 
 FIRST = 1500 - 28 - 16
@@ -92,7 +92,7 @@ def test_a_copy_is_as_good() -> None:
 def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
     """Section 3.1.2: "configuring the unit of acknowledgement on the fly"; a message keeps the one it began with."""
     settings = Settings(unit=2)
-    wires, (sender, receiver) = nics(settings=settings)
+    wires, (sender, receiver) = joined_nics(settings=settings)
     size = FIRST + 3 * FULL
     receives = [receiver.post_receive(0, 0, bytearray(size)) for _ in range(2)]
     sender.post_send(1, 0, bytes(size))
@@ -100,7 +100,7 @@ def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
     sender.post_send(1, 0, bytes(size))
     for frame in wires.take(0):
         wires.give(frame)
-    assert said(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
+    assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
     assert all(receive.done for receive in receives)
 
 
@@ -119,20 +119,20 @@ def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
     answers = wires.take(1)
     for answer in answers:
         wires.give(answer)
-    return said(answers)
+    return dialogue(answers)
 
 
 @pytest.mark.parametrize("changed", [1, 2, 4, 255])
 def test_frames_per_collection_change_under_a_message_of_which_some_has_been_sent(changed: int) -> None:
     """What is sent again is the same frames, and what has not been sent has the boundaries that it would have had."""
     settings = Settings(window=2)
-    wires, (sender, receiver) = nics(settings=settings)
+    wires, (sender, receiver) = joined_nics(settings=settings)
     size = FIRST + 7 * FULL
     buffer = bytearray(size)
     receive = receiver.post_receive(0, 0, buffer)
     send = sender.post_send(1, 0, content(size))
     lost = wires.take(0)
-    assert said(lost) == ["header 0", *(f"data 0.{frame}" for frame in range(1, 6))]
+    assert dialogue(lost) == ["header 0", *(f"data 0.{frame}" for frame in range(1, 6))]
     settings.unit = changed
     wires.tick()
     again = wires.take(0)
@@ -140,7 +140,7 @@ def test_frames_per_collection_change_under_a_message_of_which_some_has_been_sen
     assert arrive(wires, again) == ["ack 0.2"]
     again, rest = (frames := wires.take(0))[:3], frames[3:]
     assert again == lost[3:]
-    assert said(rest) == ["data 0.6", "data 0.7"]
+    assert dialogue(rest) == ["data 0.6", "data 0.7"]
     assert units(rest) == {3}
     assert arrive(wires, rest) == ["ack 0.7"]
     assert arrive(wires, again) == ["ack 0.5"]
@@ -152,7 +152,7 @@ def test_frames_per_collection_change_under_a_message_of_which_some_has_been_sen
 @pytest.mark.parametrize("changed", [1, 2, 4, 255])
 def test_messages_of_before_and_behind_a_change_are_sent_again_each_in_its_own_way(changed: int) -> None:
     settings = Settings()
-    wires, (sender, receiver) = nics(settings=settings)
+    wires, (sender, receiver) = joined_nics(settings=settings)
     sizes = [FIRST + 3 * FULL, 1, FIRST + 3 * FULL, 1]
     sends, lost = [], []
     for message, size in enumerate(sizes):
@@ -171,22 +171,22 @@ def test_messages_of_before_and_behind_a_change_are_sent_again_each_in_its_own_w
 
 def test_messages_that_wait_for_their_turn_keep_the_unit_with_which_they_were_posted() -> None:
     settings = Settings(window=1)
-    wires, (sender, receiver) = nics(settings=settings)
+    wires, (sender, receiver) = joined_nics(settings=settings)
     sizes = [1, 1, FIRST + 3 * FULL]
     buffers = [bytearray(size) for size in sizes]
     for tag, buffer in enumerate(buffers):
         receiver.post_receive(0, tag, buffer)
         sender.post_send(1, tag, content(len(buffer)))
-    assert said(frames := wires.take(0)) == ["header 0"]
+    assert dialogue(frames := wires.take(0)) == ["header 0"]
     settings.unit = 4
     assert arrive(wires, frames) == ["ack 0.0"]
-    assert said(frames := wires.take(0)) == ["header 1"]
+    assert dialogue(frames := wires.take(0)) == ["header 1"]
     assert units(frames) == {3}
     assert arrive(wires, frames) == ["ack 1.0"]
-    assert said(frames := wires.take(0)) == ["header 2", "data 2.1", "data 2.2"]
+    assert dialogue(frames := wires.take(0)) == ["header 2", "data 2.1", "data 2.2"]
     assert units(frames) == {3}
     assert arrive(wires, frames) == ["ack 2.2"]
-    assert said(frames := wires.take(0)) == ["data 2.3"]
+    assert dialogue(frames := wires.take(0)) == ["data 2.3"]
     assert units(frames) == {3}
     assert arrive(wires, frames) == ["ack 2.3"]
     assert [bytes(buffer) for buffer in buffers] == [content(size) for size in sizes]

@@ -9,10 +9,10 @@ import pytest
 from protocols.am2.mapper.explorer import explore
 from protocols.am2.mapper.network_map import ContradictionError, Port, Topology
 from protocols.am2.mapper.prober import Answer, Found, Probe
-from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, plugged
+from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, plug_cables
 
 # Two ways lead to switch d, which has a neighbour of its own; only a has a host.
-DIAMOND = plugged([(0, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e")])
+DIAMOND = plug_cables([(0, "a"), ("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e")])
 
 
 def explored(
@@ -58,7 +58,7 @@ def test_where_probes_are_lost_a_switch_is_known_again_though_one_of_its_ports_k
 
 
 def test_a_host_in_two_places_is_a_contradiction() -> None:
-    cables = plugged([(number, "s") for number in range(3)])
+    cables = plug_cables([(number, "s") for number in range(3)])
 
     def answered(answer: Answer) -> Answer:
         return Found(1, 1, address(1)) if answer is not None and answer.number == 2 else answer
@@ -78,6 +78,6 @@ def test_two_cables_at_one_port_are_a_contradiction() -> None:
 def test_a_cable_to_a_switch_with_known_hosts_is_asked_for_one_of_them_only() -> None:
     """Both ends of the cable between b and c, when b's and c's hosts are known: up to the first, of 14 ports each."""
     hosts: list[tuple[str | int, str | int]] = [(0, "a"), (1, "b"), (2, "b"), (3, "b"), (4, "c")]
-    topology, asked = explored(plugged([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))
+    topology, asked = explored(plug_cables([*hosts, ("a", "b"), ("a", "c"), ("b", "c")]))
     assert len(topology.ends) == 3
     assert len([probe for probe in asked if probe.host and len(probe.route) == 3]) <= 12

@@ -11,7 +11,7 @@ from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, Station
 from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.myrinet.envelope import sealed
-from tests.unit.protocols.mapper_networks import Myrinet, address, plugged, ring, star
+from tests.unit.protocols.mapper_networks import Myrinet, address, plug_cables, ring, star
 
 
 def leaders(network: Myrinet) -> list[int]:
@@ -73,7 +73,7 @@ def test_a_leader_that_dies_has_a_successor_that_makes_later_tables() -> None:
 
 
 def test_a_network_that_falls_apart_has_two_leaders_and_one_again_when_it_heals() -> None:
-    cables = plugged([("a", "b"), *((number, "a" if number < 3 else "b") for number in range(6))])
+    cables = plug_cables([("a", "b"), *((number, "a" if number < 3 else "b") for number in range(6))])
     network = Myrinet(cables)
     assert network.settle() is not None
     network.cut(cables[0])

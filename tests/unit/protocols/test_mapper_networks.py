@@ -9,7 +9,16 @@ import pytest
 
 from protocols.am2.mapper.settings import MILLISECOND, Settings
 from testbed.spec.now import now_cables
-from tests.unit.protocols.mapper_networks import Cable, Myrinet, fat_tree, plugged, random_network, ring, star, torus
+from tests.unit.protocols.mapper_networks import (
+    Cable,
+    Myrinet,
+    fat_tree,
+    plug_cables,
+    random_network,
+    ring,
+    star,
+    torus,
+)
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 GRAPHS = 500 if LONG else 50
@@ -18,7 +27,7 @@ Note = Callable[[str, object], None]
 
 def berkeley_now() -> list[Cable]:
     """100 hosts, 40 switches, 193 cables; the hosts counted from 0."""
-    return plugged((int(near[1:]) - 1 if near[0] == "n" else near, far) for near, far in now_cables())
+    return plug_cables((int(near[1:]) - 1 if near[0] == "n" else near, far) for near, far in now_cables())
 
 
 SHAPES: dict[str, list[Cable]] = {
@@ -108,7 +117,7 @@ def test_a_random_failure_is_found_and_routed_around_and_so_is_its_repair(record
 def test_a_cable_within_one_switch_is_mapped_and_taken_by_no_route() -> None:
     for hosts in (1, 2):
         ends: list[tuple[str | int, str | int]] = [("a", "b"), ("b", "b"), ("b", "c"), ("c", "c"), (0, "a")]
-        network = Myrinet(plugged(ends + [(number, "c") for number in range(1, hosts)]))
+        network = Myrinet(plug_cables(ends + [(number, "c") for number in range(1, hosts)]))
         assert network.settle() is not None
         topology = network.mappers[0].topology
         assert topology is not None

@@ -63,8 +63,8 @@ def content(serial: int, size: int) -> bytes:
 
 
 @dataclass
-class Course:
-    """What has become of a request. source, sink: host and endpoint there. offset, reply_offset: in the segments of both, of
+class RequestFate:
+    """The fate of a request. source, sink: host and endpoint there. offset, reply_offset: in the segments of both, of
     places that no other request has. number: as its endpoint counts."""
 
     source: Host
@@ -144,7 +144,7 @@ class Host:
         endpoint.set_handler(ANSWER_DATA, self.answer_data)
         return endpoint
 
-    def ask(self, serial: int, course: Course) -> bool:
+    def ask(self, serial: int, course: RequestFate) -> bool:
         """Send a request, if that can be."""
         endpoint = course.origin
         key = (course.endpoint, endpoint.name.endpoint)
@@ -167,7 +167,7 @@ class Host:
 
     # Handlers.
 
-    def _course(self, token: Token, serial: int) -> Course:
+    def _course(self, token: Token, serial: int) -> RequestFate:
         course = self.cluster.courses[serial]
         course.handled += 1
         assert course.endpoint == token.endpoint.name, f"request {serial} has come to {token.endpoint.name}"
@@ -230,7 +230,7 @@ class Cluster:
         ]
         self.by_address = dict(zip(addresses, self.functions, strict=True))
         self.hosts: list[Host] = []
-        self.courses: dict[int, Course] = {}
+        self.courses: dict[int, RequestFate] = {}
         self.turns: Counter[tuple[int, int]] = Counter()
         self._used: Counter[EndpointName] = Counter()  # of segments
 
@@ -260,7 +260,7 @@ class Cluster:
         form = chance.choice([SHORT, SHORT, MEDIUM, BULK])
         size = {SHORT: 0, MEDIUM: chance.randrange(512), BULK: chance.choice([0, 900, 5_000, 20_000])}[form]
         places = self._place(endpoint.name, size), self._place(origin.name, REPLY)
-        self.courses[serial] = Course(source, origin, sink, endpoint.name, form, size, *places)
+        self.courses[serial] = RequestFate(source, origin, sink, endpoint.name, form, size, *places)
 
     def _place(self, name: EndpointName, size: int) -> int:
         begin = self._used[name]

@@ -11,7 +11,7 @@ import pytest
 from protocols.am2.host.am_errors import Status
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
-from tests.unit.runtime.am2_shared_cluster import Cluster, Course, Host
+from tests.unit.runtime.am2_shared_cluster import Cluster, Host, RequestFate
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -149,7 +149,7 @@ def poison(dead: Host) -> int:
     return bytes(region.heap).count(0xEE)
 
 
-def is_over(cluster: Cluster, dead: Host, serial: int, course: Course) -> None:
+def is_over(cluster: Cluster, dead: Host, serial: int, course: RequestFate) -> None:
     assert course.handled <= 1
     assert course.replied <= 1
     if course.sink is not dead and course.source is not dead:
