@@ -24,7 +24,7 @@ from testbed import Cluster
 
 ROOT = Path(testbed.__file__).parents[1]
 ENDS = {
-    ("testbed/sim/way.py", "enter"),
+    ("testbed/sim/sim_direction.py", "enter"),
     ("testbed/sim/sim_network.py", "enter"),
     ("testbed/runtime/nodes/veth_port.py", "send"),
 }

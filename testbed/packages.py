@@ -74,7 +74,7 @@ def _offer(name: str, entry: Entry) -> Offered:
         return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
     if found.is_kernels:
         return Offered(name, package, version, modes=("live",), fabrics=_fabrics(routed=False))
-    nics = ("inline", "shared") if found.apart is not None else ("inline",)
+    nics = ("inline", "shared") if found.split_driver is not None else ("inline",)
     modes = ("sim", "live", "dilated")
     return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(routed=found.routed))
 

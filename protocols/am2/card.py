@@ -9,10 +9,10 @@ from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_MESSAGE, REASON_NONE
 from protocols.am2.counters import Counters
 from protocols.am2.endpoint_frames import Resident
-from protocols.am2.peers import Lane, Peer
+from protocols.am2.peers import CachedHeader, Peer
 from protocols.am2.settings import MAX_SEQUENCES, MIN_MEDIUM, Settings
 from protocols.am2.transport import OVERHEAD, prefix
-from protocols.core.firmware import Actions, Adapter
+from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.peers import Peers, Send, SendLater
 
 BROADCAST: Final = b"\xff" * 6
@@ -40,7 +40,7 @@ class Card:
         "adapter", "address", "counters", "endpoints", "incarnation", "is_mapped", "nic", "number", "peers", "settings",
     )  # fmt: skip
 
-    def __init__(self, adapter: Adapter, nic: Actions, settings: Settings) -> None:
+    def __init__(self, adapter: Adapter, nic: FirmwareActions, settings: Settings) -> None:
         self.adapter: Final = adapter
         self.number: Final = adapter.number
         self.address: Final = adapter.address
@@ -50,7 +50,7 @@ class Card:
         self.counters: Final = Counters()
         self.endpoints: Final[dict[int, Resident]] = {}
         self.is_mapped = not adapter.routed
-        self.peers: Final[Peers[Peer, Lane]] = Peers(adapter, nic, self._make_peer)
+        self.peers: Final[Peers[Peer, CachedHeader]] = Peers(adapter, nic, self._make_peer)
 
     def _make_peer(self, number: int, incarnation: int, send: Send, send_later: SendLater) -> Peer:
         adapter = self.adapter

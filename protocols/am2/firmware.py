@@ -19,18 +19,18 @@ from protocols.am2 import page as layout
 from protocols.am2.card import BROADCAST, Card, settled
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
-from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.mapper import Mapper, MapperIdentity
 from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.nic_memory import Frames
-from protocols.am2.peers import Lane, Peer
+from protocols.am2.peers import CachedHeader, Peer
+from protocols.am2.pending_notices import PendingNotices
 from protocols.am2.receiver import MALFORMED, Receiver, Witness
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
-from protocols.am2.transport import PREFIX_SIZE, Sight, answered, unpack_answer, unpack_body
-from protocols.am2.untold import Untold
-from protocols.core.firmware import Actions, Adapter
+from protocols.am2.transport import PREFIX_SIZE, PacketClass, answered, unpack_answer, unpack_body
+from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.peers import Standing
 
@@ -41,7 +41,7 @@ _TYPE_AT: Final = 14
 _MAPPING: Final = b"\x00\x05"
 _ROUTE: Final = 0x80
 _SLOTS: Final = 2 * layout.ENTRIES
-_NEW: Final = Sight.NEW
+_NEW: Final = PacketClass.NEW
 
 
 class Firmware:
@@ -49,14 +49,30 @@ class Firmware:
     source-routed networks."""
 
     __slots__ = (
-        "_card", "_counters", "_has_begun", "_has_news", "_is_plain", "_lanes", "_leaving", "_loopback", "_looped",
-        "_mapper", "_nodes", "_peers", "_receiver", "_reliable", "_residency", "_sender", "_untold", "settings",
+        "_cached_headers",
+        "_card",
+        "_counters",
+        "_has_begun",
+        "_has_news",
+        "_is_plain",
+        "_leaving",
+        "_loopback",
+        "_looped",
+        "_mapper",
+        "_nodes",
+        "_peers",
+        "_pending_notices",
+        "_receiver",
+        "_reliable",
+        "_residency",
+        "_sender",
+        "settings",
     )  # fmt: skip
 
     def __init__(
         self,
         adapter: Adapter,
-        nic: Actions,
+        nic: FirmwareActions,
         frames: Frames | None,
         settings: Settings,
         mapping: MapperSettings | None = None,
@@ -68,7 +84,7 @@ class Firmware:
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
         self._sender = Sender(card)
-        self._untold = Untold(self._sender)
+        self._pending_notices = PendingNotices(self._sender)
         self._residency = Residency(card, self._sender)
         if frames is not None:
             self._residency.attach(0, frames)
@@ -77,7 +93,7 @@ class Firmware:
         self._reliable = settings.reliable
         self._nodes = len(adapter.addresses)
         self._peers = card.peers
-        self._lanes = card.peers.lanes
+        self._cached_headers = card.peers.cached_headers
         self._loopback = card.peers.loopback
         self._looped = self._loopback.frames
         self._has_begun = True
@@ -85,7 +101,7 @@ class Firmware:
         self._has_news = False  # new routes have arrived
         self._mapper: Mapper | None = None
         if adapter.routed and mapping is not None:
-            station = Station(adapter.number, adapter.incarnation, adapter.address)
+            station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
             self._mapper = Mapper(station, self._send_mapping, self._install, mapping)
             self._has_begun = self._is_plain = False
 
@@ -109,7 +125,7 @@ class Firmware:
         return counted
 
     def waiting(self) -> list[str]:
-        out = [*self._sender.waiting(), *self._untold.waiting()]
+        out = [*self._sender.waiting(), *self._pending_notices.waiting()]
         if not self._card.is_mapped:
             out.append("no map of the network has come yet")
         return out + list(self._residency.waiting())
@@ -119,20 +135,20 @@ class Firmware:
     def receive(self, now: int, frame: bytes) -> None:
         counters = self._counters
         counters.packets_received += 1
-        lane = self._lanes.get(frame[:PREFIX_SIZE]) or self._lane(now, frame)
-        if lane is None:
+        cached = self._cached_headers.get(frame[:PREFIX_SIZE]) or self._cache_header(now, frame)
+        if cached is None:
             return
-        peer = lane.peer
+        peer = cached.peer
         try:
-            if lane.kind == KIND_MESSAGE:
+            if cached.kind == KIND_MESSAGE:
                 channel, generation, sequence, stamp, body = unpack_body(frame)
             else:
                 channel, generation, sequence, stamp = unpack_answer(frame)
         except MalformedError as error:
             self._dropped(error)
             return
-        if lane.kind != KIND_MESSAGE:
-            self._answered(now, lane, peer, channel, generation, sequence, stamp)
+        if cached.kind != KIND_MESSAGE:
+            self._answered(now, cached, peer, channel, generation, sequence, stamp)
             return
         if not self._reliable:
             if self._receiver.deliver(peer, body):
@@ -153,33 +169,33 @@ class Firmware:
                 counters.packets_taken += not reason
             else:
                 incoming.refuse(channel, stamp)
-        elif sight is Sight.AGAIN:
+        elif sight is PacketClass.AGAIN:
             counters.duplicates += 1
             reason = incoming.answer(channel)
         else:
             counters.old += 1
             return
         counters.acknowledgements_sent += 1
-        begin = lane.answers[reason]
+        begin = cached.answers[reason]
         peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, peer.route or b""))
 
     def _answered(
-        self, now: int, lane: Lane, peer: Peer, channel: int, generation: int, sequence: int, stamp: int
+        self, now: int, cached: CachedHeader, peer: Peer, channel: int, generation: int, sequence: int, stamp: int
     ) -> None:
         """Handle an answer, whose check is right."""
-        if lane.kind == KIND_ACK:
+        if cached.kind == KIND_ACK:
             self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
-        elif lane.reason <= _PASSES:
+        elif cached.reason <= _PASSES:
             self._sender.refused(now, peer, channel, generation, sequence, stamp)
         else:
-            self._sender.undone(now, peer, channel, generation, sequence, stamp, lane.reason)
+            self._sender.undone(now, peer, channel, generation, sequence, stamp, cached.reason)
         if self._leaving:
             self._residency.look(now)
             if self._looped:
                 self._loopback.run(now, self.receive)  # of an endpoint loaded into the frame that another has left
 
-    def _lane(self, now: int, frame: bytes) -> Lane | None:
-        """Make the lane of a frame that has no cached one: the first of its kind since the peer's last change of
+    def _cache_header(self, now: int, frame: bytes) -> CachedHeader | None:
+        """Make the cached header of a frame that has no cached one: the first of its kind since the peer's last change of
         incarnation. None: the frame is dropped, or was the mapper's."""
         card, counters, peers = self._card, self._counters, self._peers
         if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING and self._mapper is not None:
@@ -212,8 +228,8 @@ class Firmware:
         if standing is Standing.STALE:
             counters.stale += 1
             return None
-        if self._untold.silences:
-            self._untold.heard(now, peer)
+        if self._pending_notices.by_peer:
+            self._pending_notices.heard(now, peer)
         if kind == KIND_MESSAGE:
             if standing is Standing.MISDIRECTED and (receiver or self._reliable):
                 counters.stale += 1
@@ -228,9 +244,9 @@ class Firmware:
         if kind == KIND_MESSAGE:
             refusals = [card.prefix(peer, KIND_NACK, reason) for reason in range(1, _REASONS)]
             answers = (card.prefix(peer, KIND_ACK, 0), *refusals)
-        lane = Lane(peer, kind, reason, answers)
-        peers.keep_lane(frame[:PREFIX_SIZE], lane)
-        return lane
+        cached = CachedHeader(peer, kind, reason, answers)
+        peers.cache_header(frame[:PREFIX_SIZE], cached)
+        return cached
 
     # Implements `protocols.core.peers.PeerEvents`.
 
@@ -247,8 +263,8 @@ class Firmware:
         peer.forget(self.settings)
         self._card.look_up(peer)
         self._sender.restarted(peer, under_way)
-        self._untold.forget(peer)
-        self._card.nic.show(peer.number << layout.SUBJECTS | layout.RESTARTED)
+        self._pending_notices.forget(peer)
+        self._card.nic.post_completion(peer.number << layout.SUBJECTS | layout.RESTARTED)
         self._sender.free(now, peer)
 
     def _dropped(self, error: MalformedError) -> None:
@@ -269,7 +285,7 @@ class Firmware:
         if self._looped:
             self._loopback.run(now, self.receive)
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         card, subject = self._card, index & layout.SUBJECT
         number = index >> layout.SUBJECTS
         if subject < _SLOTS:
@@ -288,14 +304,14 @@ class Firmware:
 
     # Time.
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         mapper, sender = self._mapper, self._sender
         if mapper is not None:
             if not self._has_begun:
                 self._has_begun = True
                 mapper.start(now)
             if mapper.deadline is not None and mapper.deadline <= now:
-                mapper.tick(now)
+                mapper.on_timer(now)
             if self._has_news:
                 self._go(now)
         loiters_until = sender.loiters_until
@@ -308,22 +324,22 @@ class Firmware:
                     mapper.unreachable(now, number)
             sender.unreached.clear()
             if sender.unheard:
-                self._untold.keep(now, sender.unheard)
+                self._pending_notices.keep(now, sender.unheard)
                 sender.unheard.clear()
-                self._lanes.clear()  # so that the next frame of each peer is checked completely
-        if self._untold.silences or not self._is_plain:
-            self._untold.tick(now)
-            self._is_plain = not (self.settings.attempt or mapper is not None or self._untold.silences)
+                self._cached_headers.clear()  # so that the next frame of each peer is checked completely
+        if self._pending_notices.by_peer or not self._is_plain:
+            self._pending_notices.on_timer(now)
+            self._is_plain = not (self.settings.attempt or mapper is not None or self._pending_notices.by_peer)
         if self._leaving:
             self._residency.look(now)
         if self._looped:
             self._loopback.run(now, self.receive)
 
     def _first(self, deadline: int | None) -> int | None:
-        """Return the earliest deadline, including attempts, leaving endpoints, silences and the mapper."""
+        """Return the earliest deadline, including attempts, leaving endpoints, pending notices and the mapper."""
         if not self._has_begun:
             return 0
-        times = [deadline, self._sender.loiters_until, self._untold.deadline]
+        times = [deadline, self._sender.loiters_until, self._pending_notices.deadline]
         times += self._residency.deadlines()
         if self._mapper is not None:
             times.append(self._mapper.deadline)
@@ -345,7 +361,7 @@ class Firmware:
         """Replace the routes to all reachable NICs."""
         card, longest = self._card, self.settings.route
         card.is_mapped = True
-        self._lanes.clear()
+        self._cached_headers.clear()
         for number in set(self._peers.known) | set(table.paths):
             if number == card.number or number >= self._nodes:
                 continue
@@ -363,4 +379,4 @@ class Firmware:
         for peer in self._peers.known.values():
             if peer.turns:
                 self._sender.free(now, peer)
-        self._untold.mapped(now)
+        self._pending_notices.mapped(now)

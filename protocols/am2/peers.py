@@ -44,7 +44,7 @@ class Peer(peers.Peer):
         self.incoming = Incoming(settings)
 
 
-class Lane:
+class CachedHeader:
     """Frames of one kind from one peer that begin with the same bytes, are for this NIC, and belong to the last
     incarnations of both. answers: the first bytes of answers to messages, by reason."""
 

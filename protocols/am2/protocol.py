@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.am2.apart import apart
 from protocols.am2.codec import ETHERTYPE
 from protocols.am2.plug import Configuration, configured, plug, plug_by_scapy
 from protocols.am2.profile import NOW_1998, NOW_1998_UNGUARDED
+from protocols.am2.split_driver import split_driver
 from protocols.core.protocol import Configurable, Protocol
 from protocols.mpi.am2 import device
 
@@ -18,6 +18,6 @@ PROTOCOL: Final = Protocol(
     plug_by_scapy,
     profiles=(NOW_1998, NOW_1998_UNGUARDED),
     routed=True,
-    apart=apart(),
+    split_driver=split_driver(),
     configurable=Configurable(Configuration, configured),
 )

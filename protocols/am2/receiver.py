@@ -128,7 +128,7 @@ class Receiver:
                 self._witness(Delivered(card.number, card.incarnation, number, message, True))
             else:
                 self._witness(Delivered(peer.number, peer.incarnation, origin, message))
-        card.nic.show(number << layout.SUBJECTS | place)
+        card.nic.post_completion(number << layout.SUBJECTS | place)
         return REASON_NONE
 
     def _gone(self, peer: Peer, number: int) -> None:
@@ -158,7 +158,7 @@ class Receiver:
         if view is None:
             return REASON_NO_MAPPING
         begin = (place - layout.ARRIVED_REQUESTS) * medium
-        self._card.nic.store(view[begin : begin + length], body[len(body) - length :])
+        self._card.nic.dma_write(view[begin : begin + length], body[len(body) - length :])
         return REASON_NONE
 
     def _part(
@@ -190,7 +190,7 @@ class Receiver:
             if offset + length > len(view):  # the host has just made the segment shorter
                 self._counters.bad_segments += 1
                 return REASON_BAD_SEGMENT
-            self._card.nic.store(view[offset : offset + length], body[len(body) - length :])
+            self._card.nic.dma_write(view[offset : offset + length], body[len(body) - length :])
         endpoint.parts[identity] = (come + length, min(first, offset))
         return REASON_NONE
 

@@ -244,7 +244,7 @@ class Residency:
             endpoint.is_leaving = endpoint.faulted = False
             backing = endpoint.frames.page_of(endpoint.number)
             if backing is not None:
-                nic.store(backing, page)
+                nic.dma_write(backing, page)
             nic.interrupt(number | layout.UNLOADED)
         if self._awaiting:
             self._seat(now)

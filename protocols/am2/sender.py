@@ -175,7 +175,7 @@ class Sender:
             message.data, message.part = data, card.settings.packet
             message.offset = offset
         elif form:
-            message.body = body + card.nic.fetch((data,))
+            message.body = body + card.nic.dma_read((data,))
         endpoint.messages[slot] = message
         return message
 
@@ -206,7 +206,7 @@ class Sender:
         if message.part or message.again:
             body, data = message.next()
             if data:
-                body += card.nic.fetch((data,))
+                body += card.nic.dma_read((data,))
         else:  # inlines `next`: most messages have one packet
             body, message.is_begun = message.body, True
         outgoing = peer.outgoing
@@ -227,7 +227,7 @@ class Sender:
         while not message.is_sent:
             body, data = message.next()
             if data:
-                body += card.nic.fetch((data,))
+                body += card.nic.dma_read((data,))
             self._counters.packets_sent += 1
             peer.send(packed(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
         self._over(message)
@@ -496,7 +496,7 @@ class Sender:
             endpoint.frames.fence()
         if page[layout.WANTS] or message.part:
             page[layout.WANTS] = 0
-            self._card.nic.show(endpoint.number << layout.SUBJECTS | slot)
+            self._card.nic.post_completion(endpoint.number << layout.SUBJECTS | slot)
 
     def _give_back(self, endpoint: Resident, slot: int, status: int) -> None:
         """Return a message to its host through the reply ring."""
@@ -524,7 +524,7 @@ class Sender:
             layout.HEAD.pack_into(page, at, layout.READY, page[own + 1], self._card.number, slot, 0, 0)
             page[own] = layout.RETURNED
             endpoint.next_reply = endpoint.next_reply + 1 & layout.ENTRIES - 1
-            self._card.nic.show(endpoint.number << layout.SUBJECTS | place)
+            self._card.nic.post_completion(endpoint.number << layout.SUBJECTS | place)
         if not returns:
             self._returning.pop(endpoint, None)
             return

@@ -365,7 +365,7 @@ class Outgoing(Generic[P]):
         return packet
 
 
-class Sight(Enum):
+class PacketClass(Enum):
     """Classification of a packet by the receive table."""
 
     NEW = "to be taken or refused"
@@ -373,9 +373,9 @@ class Sight(Enum):
     OLD = "a copy that nobody waits for any more"
 
 
-_NEW: Final = Sight.NEW  # an enumeration's member lookup is slow
-_AGAIN: Final = Sight.AGAIN
-_OLD: Final = Sight.OLD
+_NEW: Final = PacketClass.NEW  # an enumeration's member lookup is slow
+_AGAIN: Final = PacketClass.AGAIN
+_OLD: Final = PacketClass.OLD
 
 
 class _Receiving:
@@ -403,7 +403,7 @@ class Incoming:
         self._rows = [_Receiving() for _ in range(settings.channels)]
         self.channels: Final = settings.channels
 
-    def look(self, channel: int, generation: int, sequence: int, stamp: int) -> Sight:
+    def look(self, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
         """Classify a packet of a channel. Raises IndexError for a channel that does not exist."""
         row = self._rows[channel]
         if row.expected is None or (ahead := (generation - row.generation) % _GENERATIONS):

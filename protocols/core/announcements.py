@@ -47,7 +47,7 @@ class Announcements:
         """Return the peers that have not shown that they know, with their incarnations."""
         return {number: incarnation for number, (incarnation, _) in self._said.items()}
 
-    def tick(self, now: int, timeout: int, longest_timeout: int) -> None:
+    def on_timer(self, now: int, timeout: int, longest_timeout: int) -> None:
         """Send the announcements that are due. timeout, longest_timeout: interval before the second announcement, and
         upper limit of all later intervals, in nanoseconds."""
         for number in self.timers.expired(now):

@@ -47,10 +47,10 @@ class Adapter:
         return Adapter(self.number, self.addresses, self.mtu, incarnation, self.pages_apart, routed, ordered)
 
 
-class Actions(Protocol):
+class FirmwareActions(Protocol):
     """Actions available to firmware."""
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         """Read bytes from host memory by DMA, with one transfer for each piece. Frames sent afterwards wait for it."""
         ...
 
@@ -64,11 +64,11 @@ class Actions(Protocol):
         it, and before `make` is called. Such frames keep their order among themselves."""
         ...
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         """Write bytes into host memory by DMA; data is as long as the piece."""
         ...
 
-    def show(self, index: int) -> object:
+    def post_completion(self, index: int) -> object:
         """Make a returned descriptor visible to the host, after everything stored before."""
         ...
 
@@ -77,16 +77,16 @@ class Actions(Protocol):
         ...
 
 
-class Bell(Protocol):
+class HostActions(Protocol):
     """Actions available to a host library."""
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:
-        """Tell the firmware that the host has written a descriptor (`Firmware.ring`). written: bytes written by
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:
+        """Tell the firmware that the host has written a descriptor (`Firmware.on_doorbell`). written: bytes written by
         programmed output. translated: pages whose physical address the kernel looked up."""
         ...
 
 
-class Nic(Actions, Bell, Protocol):
+class Nic(FirmwareActions, HostActions, Protocol):
     """Actions of both firmware and host library, when they share a process."""
 
 
@@ -95,18 +95,18 @@ class Firmware(Protocol):
 
     @property
     def deadline(self) -> int | None:
-        """Time at which `tick` is due, or None."""
+        """Time at which `on_timer` is due, or None."""
         ...
 
     def receive(self, now: int, frame: bytes) -> None:
         """Handle a frame from the wire, valid or not."""
         ...
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         """Handle a doorbell: the host has passed a descriptor to the NIC."""
         ...
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Handle the deadline, which has passed."""
         ...
 

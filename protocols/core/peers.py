@@ -33,7 +33,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, Generic, Protocol, TypeVar
 
-from protocols.core.firmware import FIRST, Actions, Adapter
+from protocols.core.firmware import FIRST, Adapter, FirmwareActions
 from protocols.core.states import Row, StateTable
 
 Send = Callable[[bytes], object]
@@ -41,8 +41,8 @@ SendLater = Callable[[Callable[[], bytes]], object]
 
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
-_MAX_LANES: Final = 256
-"""Maximum number of cached lanes; when it is exceeded, the cache is cleared, so that active senders' lanes return."""
+_MAX_CACHED_HEADERS: Final = 256
+"""Maximum number of cached headers; when it is exceeded, the cache is cleared, so that active senders' headers return."""
 
 UNKNOWN: Final = "unknown"
 KNOWN: Final = "known"
@@ -66,7 +66,7 @@ PEER: Final = StateTable(
 
 class Peer:
     """Another NIC, or this one. number: its node's number. address: its MAC. incarnation: the last one known, or
-    presumed; 0 if none. send, send_later: as in `Actions`; to this NIC itself, as in `Loopback`."""
+    presumed; 0 if none. send, send_later: as in `FirmwareActions`; to this NIC itself, as in `Loopback`."""
 
     __slots__ = ("address", "incarnation", "number", "send", "send_later")
 
@@ -80,7 +80,7 @@ class Peer:
 
 AnyPeer = TypeVar("AnyPeer", bound=Peer)
 EventPeer = TypeVar("EventPeer", bound=Peer, contravariant=True)
-Lane = TypeVar("Lane")
+CachedHeader = TypeVar("CachedHeader")
 MakePeer = Callable[[int, int, Send, SendLater], AnyPeer]
 """Make a peer from a node's number, an incarnation, and its two send functions."""
 
@@ -115,23 +115,32 @@ def _numbers(addresses: tuple[bytes, ...]) -> Mapping[bytes, int]:
     return {address: number for number, address in enumerate(addresses)}
 
 
-class Peers(Generic[AnyPeer, Lane]):
+class Peers(Generic[AnyPeer, CachedHeader]):
     """The peers of one NIC, created on demand.
 
     incarnation: this NIC's. known: peers by node number; this NIC is the first. loopback: frames to this NIC itself.
-    lanes: cached headers, by the first bytes of frames. These bytes name the last incarnations of both NICs, so that
+    cached_headers:, by the first bytes of frames. These bytes name the last incarnations of both NICs, so that
     further frames that begin with them need no `look`.
     """
 
     __slots__ = (
-        "_addresses", "_make", "_numbers", "_presumed", "_send", "_send_later", "incarnation", "known", "lanes",
-        "loopback", "number",
+        "_addresses",
+        "_make",
+        "_numbers",
+        "_presumed",
+        "_send",
+        "_send_later",
+        "cached_headers",
+        "incarnation",
+        "known",
+        "loopback",
+        "number",
     )  # fmt: skip
 
     def __init__(
         self,
         adapter: Adapter,
-        nic: Actions,
+        nic: FirmwareActions,
         make: MakePeer[AnyPeer],
         *,
         presumes_first: bool = False,
@@ -141,7 +150,7 @@ class Peers(Generic[AnyPeer, Lane]):
         self.incarnation: Final = adapter.incarnation
         self.known: Final[dict[int, AnyPeer]] = {}
         self.loopback: Final = Loopback()
-        self.lanes: Final[dict[bytes, Lane]] = {}
+        self.cached_headers: Final[dict[bytes, CachedHeader]] = {}
         self._addresses = adapter.addresses
         self._numbers: Mapping[bytes, int] | None = None
         self._presumed = FIRST if presumes_first and adapter.incarnation == FIRST else 0
@@ -184,17 +193,17 @@ class Peers(Generic[AnyPeer, Lane]):
             return True
         if (incarnation - peer.incarnation) & _MASK >= _HALF:
             return False
-        self.lanes.clear()
+        self.cached_headers.clear()
         events.restarting(peer)
         peer.incarnation = incarnation
         events.restarted(now, peer)
         return True
 
-    def keep_lane(self, beginning: bytes, lane: Lane) -> None:
-        """Cache the lane of frames that begin with these bytes, until a peer restarts or the cache is full."""
-        if len(self.lanes) >= _MAX_LANES:
-            self.lanes.clear()
-        self.lanes[beginning] = lane
+    def cache_header(self, beginning: bytes, cached: CachedHeader) -> None:
+        """Cache the header of frames that begin with these bytes, until a peer restarts or the cache is full."""
+        if len(self.cached_headers) >= _MAX_CACHED_HEADERS:
+            self.cached_headers.clear()
+        self.cached_headers[beginning] = cached
 
 
 class Loopback:
@@ -207,7 +216,7 @@ class Loopback:
         self.is_running = False
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """Queue a frame, as `Actions.send_later`; `frames.append` is `Actions.send`."""
+        """Queue a frame, as `FirmwareActions.send_later`; `frames.append` is `FirmwareActions.send`."""
         self.frames.append(make())
 
     def run(self, now: int, receive: Callable[[int, bytes], object]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from protocols.core.firmware import Plug
 from protocols.core.profile import Profile
-from protocols.core.split_memory import Apart
+from protocols.core.split_memory import SplitDriver
 
 if TYPE_CHECKING:
     from protocols.mpi.device import Device
@@ -44,8 +44,9 @@ class Protocol:
     plug: makes its NICs. ethertype: of its frames, 0x0600 or greater; 0: it uses the kernel's sockets (`is_kernels`).
     device: makes MPI's device on a node's host library, which is `Agent.host`; called once for each NIC. by_scapy:
     returns a plug whose NICs have their frames built and parsed by Scapy (`protocols.core.scapy_codec`), to verify the
-    codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs. apart: for
-    shared NICs; None: not available. routed: its frames carry source routes, by which Myrinet's switches forward them.
+    codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.
+    split_driver: for shared NICs; None: not available. routed: its frames carry source routes,
+    by which Myrinet's switches forward them.
     configurable: None: its firmware has no settings.
     """
 
@@ -54,7 +55,7 @@ class Protocol:
     device: Callable[[Any], Device]
     by_scapy: Callable[[], Plug] | None = None
     profiles: Sequence[Profile] = ()
-    apart: Apart | None = None
+    split_driver: SplitDriver | None = None
     routed: bool = False
     configurable: Configurable | None = None
 

@@ -156,8 +156,8 @@ class _Sending:
         self._nic = nic
         self._made = made
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
-        return self._nic.fetch(pieces)
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
+        return self._nic.dma_read(pieces)
 
     def send(self, frame: Buffer) -> None:
         self._nic.send(self._made(frame))
@@ -165,17 +165,17 @@ class _Sending:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._nic.send_later(lambda: self._made(make()))
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
-        self._nic.store(piece, data)
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
+        self._nic.dma_write(piece, data)
 
-    def show(self, index: int) -> None:
-        self._nic.show(index)
+    def post_completion(self, index: int) -> None:
+        self._nic.post_completion(index)
 
     def interrupt(self, index: int) -> None:
         self._nic.interrupt(index)
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:
-        self._nic.doorbell(index, written, translated)
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:
+        self._nic.ring_doorbell(index, written, translated)
 
 
 class _Receiving:
@@ -196,11 +196,11 @@ class _Receiving:
         read = self._made(frame)
         self._firmware.receive(now, read if read == frame else frame)
 
-    def ring(self, now: int, index: int) -> None:
-        self._firmware.ring(now, index)
+    def on_doorbell(self, now: int, index: int) -> None:
+        self._firmware.on_doorbell(now, index)
 
-    def tick(self, now: int) -> None:
-        self._firmware.tick(now)
+    def on_timer(self, now: int) -> None:
+        self._firmware.on_timer(now)
 
     def counted(self) -> Mapping[str, int]:
         return self._firmware.counted()

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from protocols.core.firmware import Adapter, Bell, Buffer, Firmware, Host
+from protocols.core.firmware import Adapter, Buffer, Firmware, Host, HostActions
 from protocols.core.memory import Allocating, SharedReachable
 
-Ring = Callable[[int, int], None]
-"""`Firmware.ring` for the doorbells of one host."""
+OnDoorbell = Callable[[int, int], None]
+"""`Firmware.on_doorbell` for the doorbells of one host."""
 
 
-class Place(NamedTuple):
+class HostSlot(NamedTuple):
     """A host's slot at a NIC. of: number of slots. turn: ordinal of this host among those that have had this slot, from
     1."""
 
@@ -29,18 +29,18 @@ class Place(NamedTuple):
 
 
 class SharedActions(Protocol):
-    """`Actions` of a NIC with several hosts."""
+    """`FirmwareActions` of a NIC with several hosts."""
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes: ...
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes: ...
 
     def send(self, frame: Buffer) -> None: ...
 
     def send_later(self, make: Callable[[], bytes]) -> None: ...
 
-    def store(self, piece: memoryview, data: Buffer) -> None: ...
+    def dma_write(self, piece: memoryview, data: Buffer) -> None: ...
 
-    def show(self, host: int, index: int) -> None:
-        """Do `Actions.show` and `interrupt` for the host in that slot; does nothing for an empty slot."""
+    def post_completion(self, host: int, index: int) -> None:
+        """Do `FirmwareActions.post_completion` and `interrupt` for the host in that slot; does nothing for an empty slot."""
         ...
 
 
@@ -57,7 +57,7 @@ class SharedNic(Protocol):
         """The current firmware, which gets frames and deadlines. It keeps its own counters."""
         ...
 
-    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> Ring:
+    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:
         """Attach a host to a slot. memory: the host's. descriptors: NIC memory that the host writes, too."""
         ...
 
@@ -68,7 +68,7 @@ class SharedNic(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class SplitDriver:
     """A protocol's split driver.
 
     descriptors: bytes of descriptor memory per host. most: maximum doorbells, and returned descriptors, in flight per
@@ -79,18 +79,18 @@ class Apart:
     descriptors: int
     most: int
     nic: Callable[[Adapter, SharedActions], SharedNic]
-    host: Callable[[Adapter, Bell, Allocating, memoryview, Place], Host]
+    host: Callable[[Adapter, HostActions, Allocating, memoryview, HostSlot], Host]
     hosts: int = 1
 
 
 class OneHost:
-    """`Actions` of a NIC that has one host, in slot 0."""
+    """`FirmwareActions` of a NIC that has one host, in slot 0."""
 
-    __slots__ = ("fetch", "interrupt", "send", "send_later", "show", "store")
+    __slots__ = ("dma_read", "dma_write", "interrupt", "post_completion", "send", "send_later")
 
     def __init__(self, nic: SharedActions) -> None:
-        self.fetch = nic.fetch
+        self.dma_read = nic.dma_read
         self.send = nic.send
         self.send_later = nic.send_later
-        self.store = nic.store
-        self.show = self.interrupt = partial(nic.show, 0)
+        self.dma_write = nic.dma_write
+        self.post_completion = self.interrupt = partial(nic.post_completion, 0)

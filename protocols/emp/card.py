@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from protocols.core import peers
-from protocols.core.firmware import Actions, Adapter, Buffer
+from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.memory import Reachable
 from protocols.emp import descriptors as stat
 from protocols.emp.codec import FRAME_SIZE, STATUS_OK, STATUS_RESTARTED, TYPE_ACK
@@ -91,7 +91,7 @@ class Peer(peers.Peer):
         self.held = 0  # messages in `receiving` that have no receive yet
 
 
-class Lane:
+class CachedHeader:
     """Frames of one kind (`codec.TYPE_*`) from one peer that begin with the same bytes, are for this NIC, and belong to
     the last incarnations of both. answer: the first bytes of their acknowledgements."""
 
@@ -116,7 +116,7 @@ class Card:
     def __init__(
         self,
         adapter: Adapter,
-        nic: Actions,
+        nic: FirmwareActions,
         memory: Reachable,
         descriptors: Descriptors,
         settings: Settings,
@@ -139,17 +139,17 @@ class Card:
         self.prefix_size = codec.PREFIX_SIZE
         self.taken = bytearray(descriptors.count)
         """Flags of the descriptors that the NIC is using: what a host writes into these is ignored."""
-        self.peers: peers.Peers[Peer, Lane] = peers.Peers(
+        self.peers: peers.Peers[Peer, CachedHeader] = peers.Peers(
             adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
         )
         self.codec: Final = codec
         self._pack_frame = codec.pack_frame
         self._pack_frame_behind = codec.pack_frame_behind
 
-    def acknowledge(self, lane: Lane, message: int, frame: int) -> None:
+    def acknowledge(self, cached: CachedHeader, message: int, frame: int) -> None:
         """Acknowledge a collection. Section 4.1: "the acknowledgement consists of the frame header of one of the frames
         for that collection. Essentially it is the header of the last received frame." """
-        lane.peer.send_later(partial(self._pack_frame_behind, lane.answer, message, frame, STATUS_OK))
+        cached.peer.send_later(partial(self._pack_frame_behind, cached.answer, message, frame, STATUS_OK))
 
     def refuse_frame(self, peer: Peer, flags: int, unit: int, message: int, frame: int) -> None:
         """Tell a frame's sender that the frame was meant for an earlier incarnation."""
@@ -163,10 +163,10 @@ class Card:
             partial(self._pack_frame, to, own, TYPE_ACK, 0, unit, incarnation, self.incarnation, 0, 0, STATUS_RESTARTED)
         )
 
-    def lane(self, peer: Peer, kind: int, flags: int, unit: int) -> Lane:
-        """Make the lane of frames of that kind from a peer."""
+    def cached(self, peer: Peer, kind: int, flags: int, unit: int) -> CachedHeader:
+        """Make the cached header of frames of that kind from a peer."""
         answer = b"" if kind == TYPE_ACK else self._answer(peer, flags, unit, 0, 0, STATUS_OK)[: self.prefix_size]
-        return Lane(peer, kind, flags, unit, answer)
+        return CachedHeader(peer, kind, flags, unit, answer)
 
     def _answer(self, peer: Peer, flags: int, unit: int, message: int, frame: int, status: int) -> bytes:
         to, own = peer.address, self.address
@@ -177,7 +177,7 @@ class Card:
         """Return a descriptor to the host."""
         self.taken[index] = 0
         pack_head(self.descriptors.memory, index * SIZE, status, 0, 0, length, peer, tag, 0)
-        self.nic.show(index)
+        self.nic.post_completion(index)
 
     def refuse(self, index: int, peer: int, tag: int) -> None:
         """Return an invalid descriptor to the host."""

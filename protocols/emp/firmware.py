@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from protocols.core.announcements import Announcements
-from protocols.core.firmware import Actions, Adapter, Buffer
+from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, Span, UnpinnedError
 from protocols.core.peers import Standing
 from protocols.emp import descriptors as stat
-from protocols.emp.card import Card, Codec, Lane, Peer
+from protocols.emp.card import CachedHeader, Card, Codec, Peer
 from protocols.emp.codec import STATUS_OK, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE
 from protocols.emp.counters import Counters
 from protocols.emp.descriptors import SIZE, DescriptorError, Descriptors, unpack_head
@@ -36,14 +36,26 @@ class Firmware:
     """The firmware of one NIC. Implements `protocols.core.firmware.Firmware`."""
 
     __slots__ = (
-        "_announcements", "_card", "_codec", "_counters", "_lanes", "_looped", "_nodes", "_peers", "_prefix_size",
-        "_receiver", "_sender", "_unpack_frame", "_unpack_message", "settings",
+        "_announcements",
+        "_cached_headers",
+        "_card",
+        "_codec",
+        "_counters",
+        "_looped",
+        "_nodes",
+        "_peers",
+        "_prefix_size",
+        "_receiver",
+        "_sender",
+        "_unpack_frame",
+        "_unpack_message",
+        "settings",
     )  # fmt: skip
 
     def __init__(
         self,
         adapter: Adapter,
-        nic: Actions,
+        nic: FirmwareActions,
         memory: Reachable,
         descriptors: Descriptors,
         settings: Settings,
@@ -57,7 +69,7 @@ class Firmware:
         self._counters = self._card.counters
         self._nodes = len(adapter.addresses)
         self._peers = self._card.peers
-        self._lanes = self._peers.lanes
+        self._cached_headers = self._peers.cached_headers
         self._looped = self._peers.loopback.frames
         self._prefix_size = codec.PREFIX_SIZE
         self._codec = codec
@@ -85,35 +97,35 @@ class Firmware:
     def receive(self, now: int, frame: bytes) -> None:
         counters = self._counters
         counters.frames_received += 1
-        lane = self._lanes.get(frame[: self._prefix_size])
-        if lane is None:
+        cached = self._cached_headers.get(frame[: self._prefix_size])
+        if cached is None:
             self._look_closely(now, frame)
             return
         try:
-            if lane.kind == TYPE_MESSAGE:
+            if cached.kind == TYPE_MESSAGE:
                 message, number, _, source, destination, tag, total, oldest, payload = self._unpack_message(frame)
                 if number:
                     counters.malformed += 1
                 else:
-                    self._receiver.first(lane, message, source, destination, tag, total, oldest, payload)
+                    self._receiver.first(cached, message, source, destination, tag, total, oldest, payload)
                 return
             message, number, status, payload = self._unpack_frame(frame)
         except MalformedError as error:
             self._dropped(error)
             return
-        self._take(now, lane, message, number, status, payload)
+        self._take(now, cached, message, number, status, payload)
 
-    def _take(self, now: int, lane: Lane, message: int, number: int, status: int, payload: Buffer) -> None:
+    def _take(self, now: int, cached: CachedHeader, message: int, number: int, status: int, payload: Buffer) -> None:
         """Handle a frame that is not the first of its message."""
-        if lane.kind == TYPE_DATA:
-            self._receiver.another(lane, message, number, payload)
+        if cached.kind == TYPE_DATA:
+            self._receiver.another(cached, message, number, payload)
         elif status == STATUS_OK:
-            self._sender.acknowledged(now, lane.peer, message, number)
+            self._sender.acknowledged(now, cached.peer, message, number)
         else:
             self._counters.stale += 1  # `Peers.hear` has handled the restart
 
     def _look_closely(self, now: int, frame: bytes) -> None:
-        """Handle a frame without a cached lane: the first of its kind since the peer's last change of incarnation."""
+        """Handle a frame without a cached header: the first of its kind since the peer's last change of incarnation."""
         card, codec = self._card, self._codec
         counters = card.counters
         if not frame.startswith(card.address):  # a switch that has not learned the address floods the frame
@@ -125,23 +137,25 @@ class Firmware:
                     _, by, flags, unit, sender, receiver, message, number, _, source, destination, tag, total, oldest,
                     payload,
                 ) = codec.unpack_message(frame)  # fmt: skip
-                lane = self._lane(now, frame, by, TYPE_MESSAGE, flags, unit, sender, receiver, message, number)
-                if lane is None:
+                cached = self._cache_header(
+                    now, frame, by, TYPE_MESSAGE, flags, unit, sender, receiver, message, number
+                )
+                if cached is None:
                     return
                 if number:
                     counters.malformed += 1
                 else:
-                    self._receiver.first(lane, message, source, destination, tag, total, oldest, payload)
+                    self._receiver.first(cached, message, source, destination, tag, total, oldest, payload)
                 return
             _, by, kind, flags, unit, sender, receiver, message, number, status, payload = codec.unpack_frame(frame)
         except MalformedError as error:
             self._dropped(error)
             return
-        lane = self._lane(now, frame, by, kind, flags, unit, sender, receiver, message, number)
-        if lane is not None:
-            self._take(now, lane, message, number, status, payload)
+        cached = self._cache_header(now, frame, by, kind, flags, unit, sender, receiver, message, number)
+        if cached is not None:
+            self._take(now, cached, message, number, status, payload)
 
-    def _lane(
+    def _cache_header(
         self,
         now: int,
         frame: bytes,
@@ -153,9 +167,9 @@ class Firmware:
         receiver: int,
         message: int,
         number: int,
-    ) -> Lane | None:
-        """Make the lane of a frame with these fields, and cache it for frames with the same beginning. None: the frame
-        is dropped."""
+    ) -> CachedHeader | None:
+        """Make the cached header of a frame with these fields, and cache it for frames with the same beginning. None:
+        the frame is dropped."""
         card, peers = self._card, self._peers
         counters = card.counters
         peer = peers.at(by)
@@ -177,9 +191,9 @@ class Firmware:
             return None
         if self._announcements is not None:
             self._announcements.heard(peer.number)
-        lane = card.lane(peer, kind, flags, unit)
-        peers.keep_lane(frame[: self._prefix_size], lane)
-        return lane
+        cached = card.cached(peer, kind, flags, unit)
+        peers.cache_header(frame[: self._prefix_size], cached)
+        return cached
 
     def _dropped(self, error: MalformedError) -> None:
         if error.reason == _CHECK:
@@ -187,7 +201,7 @@ class Firmware:
         else:
             self._card.counters.malformed += 1
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         card, written = self._card, self._written(index)
         if written is None:
             return
@@ -237,10 +251,10 @@ class Firmware:
         own, nic = self._peers.peer(self._peers.number), self._card.nic
         own.send, own.send_later = nic.send, nic.send_later
 
-    def tick(self, now: int) -> None:
-        self._sender.tick(now)
+    def on_timer(self, now: int) -> None:
+        self._sender.on_timer(now)
         if self._announcements is not None:
-            self._announcements.tick(now, self.settings.timeout, self.settings.longest_timeout)
+            self._announcements.on_timer(now, self.settings.timeout, self.settings.longest_timeout)
         if self._looped:
             self._peers.loopback.run(now, self.receive)
 

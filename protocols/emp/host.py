@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Agent, Bell, Buffer, Nic, Plug
+from protocols.core.firmware import Adapter, Agent, Buffer, HostActions, Nic, Plug
 from protocols.core.memory import PAGE, HostMemory, Page, Pinning
 from protocols.emp import codec
 from protocols.emp import descriptors as stat
@@ -97,7 +97,7 @@ class TakenBackError(EmpError):
     """The program has taken the receive back (`Endpoint.take_back`)."""
 
 
-class Found(NamedTuple):
+class ProbeResult(NamedTuple):
     """Result of a probe. length: bytes of the message. message: its id."""
 
     source: int
@@ -117,7 +117,7 @@ _FAILURES: Final = {
 class Endpoint:
     """A node's access to its NIC. number: the node's number. size: number of nodes."""
 
-    def __init__(self, adapter: Adapter, nic: Bell, memory: Pinning, descriptors: Descriptors) -> None:
+    def __init__(self, adapter: Adapter, nic: HostActions, memory: Pinning, descriptors: Descriptors) -> None:
         self.number = adapter.number
         self.size = len(adapter.addresses)
         self._nic = nic
@@ -127,7 +127,7 @@ class Endpoint:
         self._spare: list[int] = []  # descriptors free for reuse: the last one used is taken first
         self._next = 0
         self._transfers: dict[int, Transfer] = {}
-        self._probes: dict[int, Completion[Found | None]] = {}
+        self._probes: dict[int, Completion[ProbeResult | None]] = {}
 
     @property
     def free(self) -> int:
@@ -175,11 +175,13 @@ class Endpoint:
             raise ValueError(_READ_ONLY)
         return self._post(kind, source, tag, view)
 
-    def post_claimed(self, found: Found, buffer: bytearray | memoryview) -> Completion[Received]:
+    def post_claimed(self, found: ProbeResult, buffer: bytearray | memoryview) -> Completion[Received]:
         """Receive a message that a probe has claimed; otherwise as `post_receive`."""
         return self._post(stat.RECEIVE | stat.CLAIMED, found.source, found.message, _writable(buffer))
 
-    def post_probe(self, source: int, tag: int, *, wait: bool = True, claim: bool = False) -> Completion[Found | None]:
+    def post_probe(
+        self, source: int, tag: int, *, wait: bool = True, claim: bool = False
+    ) -> Completion[ProbeResult | None]:
         """Find the message that a receive with this source and tag would get now; done when there is one or, without
         wait, when the NIC has looked: None if there was none. claim: reserve that message; `post_claimed` must receive
         it.
@@ -190,10 +192,10 @@ class Endpoint:
         kind |= stat.PROBE | (stat.WAIT if wait else 0) | (stat.CLAIM if claim else 0)
         index = self._take(1)[1]
         node = "any node" if source == ANY_SOURCE else f"node {source}"
-        probe: Completion[Found | None] = Completion("a message from %s, tag %s", node, tag)
+        probe: Completion[ProbeResult | None] = Completion("a message from %s, tag %s", node, tag)
         self._probes[index] = probe
         pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind, 0, 0, source, tag, 1)
-        self._nic.doorbell(index, SIZE, 0)
+        self._nic.ring_doorbell(index, SIZE, 0)
         return probe
 
     def take_back(self, receive: Completion[Received]) -> None:
@@ -204,7 +206,7 @@ class Endpoint:
         """
         for index, transfer in self._transfers.items():
             if transfer is receive:
-                self._nic.doorbell(self._descriptors.count + index, _WORD, 0)
+                self._nic.ring_doorbell(self._descriptors.count + index, _WORD, 0)
                 return
 
     async def send(self, destination: int, tag: int, data: Buffer) -> None:
@@ -248,7 +250,7 @@ class Endpoint:
         if status == stat.INVALID:
             probe.fail(EmpError(_FAILURES[status]))
         else:
-            probe.complete(Found(peer, tag, length & 0xFFFF_FFFF, length >> 32) if status == stat.FOUND else None)
+            probe.complete(ProbeResult(peer, tag, length & 0xFFFF_FFFF, length >> 32) if status == stat.FOUND else None)
 
     def _wanted(self, source: int, tag: int) -> tuple[int, int]:
         """Return a descriptor's kind and tag for messages from a source with a tag. Raises ValueError."""
@@ -275,7 +277,7 @@ class Endpoint:
             raise DescriptorsExhaustedError(str(error)) from error
         self._transfers[index] = transfer = Transfer(kind, peer, tag, size, 1, [(address, 0)], 0)
         pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind, size, address, peer, tag, 1)
-        self._nic.doorbell(index, SIZE, 1)
+        self._nic.ring_doorbell(index, SIZE, 1)
         return transfer
 
     def _post_pages(self, kind: int, peer: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
@@ -302,7 +304,7 @@ class Endpoint:
             self._descriptors.write(index, kind | stat.INDIRECT, [(listed, 0)], peer, tag, stated=count)
         else:
             self._descriptors.write(index, kind | stat.CHAIN, pages, peer, tag)
-        self._nic.doorbell(index, SIZE * taken, count)
+        self._nic.ring_doorbell(index, SIZE * taken, count)
         return transfer
 
     def _release(self, index: int, transfer: Transfer, length: int) -> None:

@@ -7,11 +7,11 @@ from typing import Final
 
 from protocols.core.firmware import Plug
 from protocols.core.protocol import Configurable, Protocol
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
 from protocols.emp.profile import EMP_2001, EMP_2002
 from protocols.emp.settings import Settings
+from protocols.emp.split_driver import split_driver
 from protocols.mpi.emp import device
 
 
@@ -28,6 +28,6 @@ PROTOCOL: Final = Protocol(
     device,
     _by_scapy,
     profiles=(EMP_2001, EMP_2002),
-    apart=apart(),
+    split_driver=split_driver(),
     configurable=Configurable(Settings, plug),
 )

@@ -20,7 +20,7 @@ from typing import Final
 from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.emp import descriptors as stat
-from protocols.emp.card import MESSAGE_HEADER, NO_RECEIVING, Card, Lane, Peer
+from protocols.emp.card import MESSAGE_HEADER, NO_RECEIVING, CachedHeader, Card, Peer
 from protocols.emp.codec import FLAGS_LAST
 from protocols.emp.sender import Framing
 
@@ -152,7 +152,7 @@ class Receiver:
 
     def first(
         self,
-        lane: Lane,
+        cached: CachedHeader,
         message: int,
         source: int,
         destination: int,
@@ -162,7 +162,7 @@ class Receiver:
         payload: Buffer,
     ) -> None:
         """Handle a message's first frame, whose check is right."""
-        card, peer, counters = self._card, lane.peer, self._counters
+        card, peer, counters = self._card, cached.peer, self._counters
         if (
             source != peer.number
             or destination != card.number
@@ -178,9 +178,9 @@ class Receiver:
                 peer.expected = expected = oldest
             if (message - expected) & _MASK >= _HALF:
                 if (known := peer.receiving.get(message)) is not None:
-                    self._take(lane, known, 0, payload)
+                    self._take(cached, known, 0, payload)
                 else:
-                    self._again(lane, message, 0)
+                    self._again(cached, message, 0)
                 return
             if message != expected:
                 counters.early += 1
@@ -188,7 +188,7 @@ class Receiver:
         if peer.held >= card.settings.held:
             counters.held_full += 1
             return
-        length, last = len(payload), lane.flags & FLAGS_LAST
+        length, last = len(payload), cached.flags & FLAGS_LAST
         # A first frame that is not the last is full: it shows the peer's frame size.
         if (length != total) if last else (not length or length >= total):
             counters.malformed += 1
@@ -206,15 +206,15 @@ class Receiver:
             span = posted.span
             room = len(span)
             if 0 < length == room and type(span) is memoryview:
-                card.nic.store(span, payload)
+                card.nic.dma_write(span, payload)
             else:
                 self._store(span, 0, length, payload)
             counters.acknowledgements_sent += 1
-            card.acknowledge(lane, message, 0)
+            card.acknowledge(cached, message, 0)
             counters.messages_received += 1
             card.give_back(posted.index, _DONE if length <= room else stat.TRUNCATED, length, source, tag)
             return
-        receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, lane.unit)
+        receiving = Receiving(message, source, tag, total, length + MESSAGE_HEADER, cached.unit)
         if peer.receiving is NO_RECEIVING:
             peer.receiving = {}
         peer.receiving[message] = receiving
@@ -223,23 +223,23 @@ class Receiver:
             self._held.append((peer, receiving))
         else:
             receiving.goes_to(posted)
-        self._take(lane, receiving, 0, payload)
+        self._take(cached, receiving, 0, payload)
         if posted is None and self._probes:
             self._answer(peer, receiving)
 
-    def another(self, lane: Lane, message: int, number: int, payload: Buffer) -> None:
+    def another(self, cached: CachedHeader, message: int, number: int, payload: Buffer) -> None:
         """Handle a later frame of a message; its check is right."""
-        peer = lane.peer
+        peer = cached.peer
         if not number:
             self._card.counters.malformed += 1
         elif (receiving := peer.receiving.get(message)) is not None:
-            self._take(lane, receiving, number, payload)
+            self._take(cached, receiving, number, payload)
         elif peer.expected is None:
             self._card.counters.unknown += 1
         elif (message - peer.expected) & _MASK < _HALF:
             self._card.counters.early += 1
         else:
-            self._again(lane, message, number)
+            self._again(cached, message, number)
 
     def restarted(self, peer: Peer) -> None:
         """Drop the incomplete messages of a restarted peer."""
@@ -286,39 +286,39 @@ class Receiver:
         length = receiving.id << 32 | receiving.total
         self._card.give_back(posted.index, stat.FOUND, length, receiving.source, receiving.tag)
 
-    def _take(self, lane: Lane, receiving: Receiving, number: int, payload: Buffer) -> None:
+    def _take(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
         """Handle a frame of an incomplete message."""
-        card, unit, counters = self._card, lane.unit, self._counters
+        card, unit, counters = self._card, cached.unit, self._counters
         span, end = receiving.span, receiving.at + len(payload)
         if (
             number == receiving.next
             and span is not None
             and end == receiving.until
             and unit == receiving.unit
-            and (end == receiving.total) == (lane.flags & FLAGS_LAST)
+            and (end == receiving.total) == (cached.flags & FLAGS_LAST)
         ):
             counters.data_stored += 1
-            card.nic.store(span[receiving.at : end], payload)
+            card.nic.dma_write(span[receiving.at : end], payload)
             receiving.next = number = number + 1
             receiving.at = end
             until = end + receiving.full
             receiving.until = until if until < receiving.total else receiving.total  # noqa: FURB136  faster than min()
             if not number % unit or end == receiving.total:
                 receiving.below += 1
-                self._complete(lane, receiving, number - 1)
+                self._complete(cached, receiving, number - 1)
             return
-        self._take_any(lane, receiving, number, payload)
+        self._take_any(cached, receiving, number, payload)
 
-    def _take_any(self, lane: Lane, receiving: Receiving, number: int, payload: Buffer) -> None:
+    def _take_any(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
         """Handle a frame of an incomplete message, in any order."""
-        card, unit, counters = self._card, lane.unit, self._counters
+        card, unit, counters = self._card, cached.unit, self._counters
         length = len(payload)
         full, is_last = receiving.full, number == receiving.frames - 1
         begin = number * full - MESSAGE_HEADER if number else 0
         end = receiving.total if is_last else (number + 1) * full - MESSAGE_HEADER
         if (
             begin + length != end
-            or is_last != (lane.flags & FLAGS_LAST)
+            or is_last != (cached.flags & FLAGS_LAST)
             or unit != receiving.unit
             or number >= receiving.frames
         ):
@@ -332,11 +332,11 @@ class Receiver:
         missing = begun.get(collection)
         if missing is None:
             if collection < receiving.below:
-                self._again(lane, receiving.id, number)
+                self._again(cached, receiving.id, number)
                 return
             missing = receiving.frames_of(collection)
         elif not missing:
-            self._again(lane, receiving.id, number)
+            self._again(cached, receiving.id, number)
             return
         if posted is None:
             counters.unmatched += 1
@@ -347,7 +347,7 @@ class Receiver:
             return
         counters.data_stored += 1
         if receiving.span is not None:
-            card.nic.store(receiving.span[begin:end], payload)
+            card.nic.dma_write(receiving.span[begin:end], payload)
         else:
             self._store(posted.span, begin, end, payload)
         begun[collection] = missing = missing ^ bit
@@ -356,37 +356,37 @@ class Receiver:
         while begun.get(receiving.below) == 0:
             del begun[receiving.below]
             receiving.below += 1
-        self._complete(lane, receiving, number)
+        self._complete(cached, receiving, number)
 
-    def _complete(self, lane: Lane, receiving: Receiving, number: int) -> None:
+    def _complete(self, cached: CachedHeader, receiving: Receiving, number: int) -> None:
         """Acknowledge a collection, which this frame has completed."""
         card, counters = self._card, self._counters
         receiving.left -= 1
         counters.acknowledgements_sent += 1
-        card.acknowledge(lane, receiving.id, number)
+        card.acknowledge(cached, receiving.id, number)
         posted = receiving.posted
         if not receiving.left and posted is not None:
-            del lane.peer.receiving[receiving.id]
+            del cached.peer.receiving[receiving.id]
             counters.messages_received += 1
             status = stat.DONE if receiving.total <= len(posted.span) else stat.TRUNCATED
             card.give_back(posted.index, status, receiving.total, receiving.source, receiving.tag)
 
     def _store(self, span: Span, begin: int, end: int, payload: Buffer) -> None:
         """Store the message's bytes from begin to end, as far as the receive has room."""
-        at, end, store = 0, min(end, len(span)), self._card.nic.store
+        at, end, store = 0, min(end, len(span)), self._card.nic.dma_write
         if begin >= end:
             return
         for piece in [span[begin:end]] if type(span) is memoryview else span.pieces(begin, end):
             store(piece, payload[at : at + len(piece)])
             at += len(piece)
 
-    def _again(self, lane: Lane, message: int, number: int) -> None:
+    def _again(self, cached: CachedHeader, message: int, number: int) -> None:
         """Handle a frame of a collection that was already complete: its acknowledgement may have been lost."""
         counters = self._card.counters
         counters.duplicates += 1
-        if lane.flags & FLAGS_LAST or number % lane.unit == lane.unit - 1:
+        if cached.flags & FLAGS_LAST or number % cached.unit == cached.unit - 1:
             counters.reacknowledgements_sent += 1
-            self._card.acknowledge(lane, message, number)
+            self._card.acknowledge(cached, message, number)
 
     def _abandon(self, peer: Peer, oldest: int) -> None:
         """Drop the messages that their sender has given up."""

@@ -143,7 +143,7 @@ class Sender:
         if peer.queue:
             self.pump(now, peer)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Resend collections that have timed out. Section 4.1: "if any collection times out then all the frames of that
         collection are resent"."""
         card = self._card
@@ -274,7 +274,7 @@ class Sender:
         size, oldest = len(span), next(iter(peer.sending)) if peer.sending else message
         payload: Buffer = b""
         if size:
-            payload = card.nic.fetch((span,)) if type(span) is memoryview else self._gather(span, 0, size)
+            payload = card.nic.dma_read((span,)) if type(span) is memoryview else self._gather(span, 0, size)
         peer.send(
             self._pack_message_behind(
                 peer.single, message, 0, STATUS_OK, card.number, peer.number, tag, size, oldest, payload
@@ -288,7 +288,7 @@ class Sender:
             return 1
         card = self._card
         send, unit, full, message, span = peer.send, sending.unit, sending.full, sending.id, sending.span
-        fetch = card.nic.fetch
+        dma_read = card.nic.dma_read
         first = frame = number * unit
         behind, last = min(first + unit, sending.frames), sending.frames - 1
         if not frame:
@@ -306,7 +306,7 @@ class Sender:
         end = frame * full - MESSAGE_HEADER
         while frame < behind and frame < last:
             begin, end = end, end + full
-            payload = fetch((span[begin:end],)) if type(span) is memoryview else self._gather(span, begin, end)
+            payload = dma_read((span[begin:end],)) if type(span) is memoryview else self._gather(span, begin, end)
             send(pack(prefix, message, frame, STATUS_OK, payload))
             frame += 1
         if behind > last:
@@ -320,8 +320,8 @@ class Sender:
 
     def _gather(self, span: Span, begin: int, end: int) -> Buffer:
         """Fetch a message's bytes from begin to end, if any, from host memory."""
-        fetch = self._card.nic.fetch
-        return fetch((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
+        dma_read = self._card.nic.dma_read
+        return dma_read((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
 
     def _look_up(self, peer: Peer, unit: int) -> None:
         """Cache the beginning of single-frame messages to a peer."""

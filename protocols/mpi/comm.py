@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from protocols.core.completion import Completion, Turn
 from protocols.mpi.buffers import Message, readable, writable
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
-from protocols.mpi.device import Device, Dispatch, Found, Incoming, nothing, pickled, send_object, send_pickled
+from protocols.mpi.device import Device, Dispatch, Incoming, ProbeResult, nothing, pickled, send_object, send_pickled
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
     ERR_COMM,
@@ -365,7 +365,7 @@ class Comm:
 
     async def _probe(
         self, source: int, tag: int, status: Status | None, wait: bool = False, claim: bool = False
-    ) -> Found | None:
+    ) -> ProbeResult | None:
         self._check(source, tag, receive=True)
         found = None
         if source != PROC_NULL:

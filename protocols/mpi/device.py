@@ -53,7 +53,7 @@ _MAGIC: Final = b"\x80PY\x01"  # 0x80: no text begins so; 1: version of the layo
 _ROOM: Final = FIRST - _HEAD.size
 
 
-class Found(NamedTuple):
+class ProbeResult(NamedTuple):
     """Result of a probe. handle: the endpoint's own, for `receive_claimed`."""
 
     envelope: Envelope
@@ -79,7 +79,7 @@ class Receipt(Completion[Envelope]):
         return f"a receive from {_sought(self._source, self._tag)}, {self._size} bytes"
 
 
-class Search(Completion[Found | None]):
+class Search(Completion[ProbeResult | None]):
     """A probe in progress."""
 
     __slots__ = ("_source", "_tag")
@@ -241,7 +241,7 @@ class Losses:
         raise MPIError(error.error_class, _sentence(lost[0]) + more)
 
 
-Over = Completion[Envelope] | Completion[Found | None]
+Over = Completion[Envelope] | Completion[ProbeResult | None]
 
 
 class _Waiting(NamedTuple):
@@ -314,7 +314,7 @@ class Device:
         self._begin(self._receives, begin, over, source, context, tag)
         return over
 
-    def receive_claimed(self, found: Found, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
+    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
         """Receive a message that a probe in that context has claimed, or queue this."""
         source, tag, _ = found.envelope
         over = Receipt(source, tag, len(buffer))
@@ -324,7 +324,7 @@ class Device:
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool = True, claim: bool = False
-    ) -> Completion[Found | None]:
+    ) -> Completion[ProbeResult | None]:
         """Find the message that a receive, begun now, would get; without wait, None if there is none yet. claim: only
         `receive_claimed` can receive it then."""
         over = Search(source, tag)
@@ -382,7 +382,7 @@ class Device:
         return buffer[: self.max_message_size]
 
     def _leave_to_receives(
-        self, context: int, over: Completion[Found | None], looked: Completion[Found | None]
+        self, context: int, over: Completion[ProbeResult | None], looked: Completion[ProbeResult | None]
     ) -> None:
         found = looked.result()
         taken = found is not None and any(one.takes(context, found.envelope) for one in self._receives)
@@ -502,7 +502,7 @@ class Incoming:
     __slots__ = ("_contexts", "_data", "_device", "_envelope", "first", "over")
 
     def __init__(
-        self, device: Device, source: int, contexts: tuple[int, int], tag: int, claimed: Found | None = None
+        self, device: Device, source: int, contexts: tuple[int, int], tag: int, claimed: ProbeResult | None = None
     ) -> None:
         """claimed: the message, if a probe has claimed it."""
         self._device = device

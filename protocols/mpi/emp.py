@@ -24,9 +24,9 @@ from protocols.emp.host import (
     any_tag,
     pages_of,
 )
-from protocols.emp.host import Found as EmpFound
+from protocols.emp.host import ProbeResult as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Device, Dispatch, Found, Receipt
+from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 from protocols.mpi.pieces import Pieces
 
@@ -118,13 +118,13 @@ class EmpEndpoint:
         post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
         return self._receive(post, _descriptors(buffer), len(buffer), over)
 
-    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
         assert isinstance(found.handle, EmpFound)
         post = partial(self._host.post_claimed, found.handle, buffer)
         return self._receive(post, _descriptors(buffer), len(buffer), over)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
     ) -> bool:
         try:
             posted = self._host.post_probe(*_wanted(source, context, tag), wait=wait, claim=claim)
@@ -178,7 +178,7 @@ def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:
     )
 
 
-def _answer(over: Completion[Found | None], posted: Completion[EmpFound | None]) -> None:
+def _answer(over: Completion[ProbeResult | None], posted: Completion[EmpFound | None]) -> None:
     try:
         found = posted.result()
     except EmpError as error:
@@ -187,7 +187,7 @@ def _answer(over: Completion[Found | None], posted: Completion[EmpFound | None])
     if found is None:
         over.complete(None)
     else:
-        over.complete(Found(Envelope(found.source, found.tag & _TAG, found.length), found))
+        over.complete(ProbeResult(Envelope(found.source, found.tag & _TAG, found.length), found))
 
 
 def _finish(over: Completion[Envelope], posted: Completion[Received], size: int) -> None:

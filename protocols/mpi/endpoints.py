@@ -8,7 +8,7 @@ from protocols.core.completion import Completion
 from protocols.mpi.pieces import Pieces
 
 if TYPE_CHECKING:
-    from protocols.mpi.device import Dispatch, Found, Receipt
+    from protocols.mpi.device import Dispatch, ProbeResult, Receipt
 
 
 class MatchingEndpoint(Protocol):
@@ -64,12 +64,12 @@ class MatchingEndpoint(Protocol):
         ANY_TAG."""
         ...
 
-    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
         """Receive a message that a probe has claimed."""
         ...
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
     ) -> bool:
         """Find the oldest message that such a receive would get, which stays there. Completes when there is one, or,
         without wait, soon, with None if there is none. claim: only `receive_claimed` can receive it afterwards."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Dispatch, Found, Receipt
+from protocols.mpi.device import Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
 MATCHED: Final = 0xFFFF
@@ -46,7 +46,7 @@ class _Probe(NamedTuple):
     source: int
     tag: int
     claim: bool
-    over: Completion[Found | None]
+    over: Completion[ProbeResult | None]
 
 
 class Arrival:
@@ -110,7 +110,7 @@ class Matching:
             self._finish(arrival)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
     ) -> None:
         """Probe as `MatchingEndpoint.probe`."""
         arrivals = self._unexpected.get(context, [])
@@ -259,8 +259,8 @@ def _number_of(context: int) -> int:
     return (context ^ _SYNCHRONOUS) // CONTEXTS
 
 
-def _found(arrival: Arrival) -> Found:
-    return Found(Envelope(arrival.source, arrival.tag, arrival.length), arrival)
+def _found(arrival: Arrival) -> ProbeResult:
+    return ProbeResult(Envelope(arrival.source, arrival.tag, arrival.length), arrival)
 
 
 class MatchingByLibrary(ABC):
@@ -290,14 +290,14 @@ class MatchingByLibrary(ABC):
         self.matching.begin(context, Receive(source, tag, buffer, over))
         return True
 
-    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
         source, tag, _ = found.envelope
         assert isinstance(found.handle, Arrival)
         self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, over))
         return True
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
     ) -> bool:
         self.matching.probe(source, context, tag, wait, claim, over)
         return True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from protocols.mpi.buffers import Message as Buffer
 from protocols.mpi.buffers import writable
-from protocols.mpi.device import Device, Found, Incoming, nothing
+from protocols.mpi.device import Device, Incoming, ProbeResult, nothing
 from protocols.mpi.mpi_errors import ERR_REQUEST, MPIError
 from protocols.mpi.mpi_status import Status
 from protocols.mpi.requests import Request
@@ -21,7 +21,7 @@ class Message:
     __slots__ = ("_contexts", "_device", "_found", "_ranks", "_received")
 
     def __init__(
-        self, device: Device, contexts: tuple[int, int], ranks: Sequence[int] | None, found: Found | None
+        self, device: Device, contexts: tuple[int, int], ranks: Sequence[int] | None, found: ProbeResult | None
     ) -> None:
         """found: None for the null message (MPI_MESSAGE_NO_PROC)."""
         self._device = device
@@ -53,7 +53,7 @@ class Message:
         incoming = Incoming(self._device, found.envelope.source, self._contexts, found.envelope.tag, found)
         return Request(incoming.over, incoming, True, self._device, self._ranks)
 
-    def _take(self) -> Found | None:
+    def _take(self) -> ProbeResult | None:
         if self._received:
             raise MPIError(ERR_REQUEST, "the message was received before")
         self._received = True

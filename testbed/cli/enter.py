@@ -42,7 +42,7 @@ def shell_command(name: str | None, node: str) -> None:
 
 
 def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -> None:
-    from testbed.cluster.access.node_programs import become, surroundings
+    from testbed.cluster.access.node_programs import become, node_context
     from testbed.cluster.records.state import Store
     from testbed.spec.selection import SELECTOR, node_of
 
@@ -50,7 +50,7 @@ def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -
         raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")
     store = Store()
     state = store.choose(name)
-    place = surroundings(store, state, node_of(state.layout, node) if node.startswith(SELECTOR) else node)
+    place = node_context(store, state, node_of(state.layout, node) if node.startswith(SELECTOR) else node)
     sys.stdout.flush()
     try:
         become(place, command)

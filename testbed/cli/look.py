@@ -17,7 +17,7 @@ from testbed.spec.selection import SELECTOR
 if TYPE_CHECKING:
     from testbed.cluster.faults.injections import Injection
     from testbed.cluster.records.state import SharedNics
-    from testbed.cluster.records.status import AgentStatus, ClusterStatus, Direction, LinkStatus
+    from testbed.cluster.records.status import AgentStatus, ClusterStatus, DirectionCounters, LinkStatus
     from testbed.spec.layout import Impairment
 
 
@@ -141,7 +141,7 @@ def _left(injection: Injection) -> float:
     return max(0.0, (injection.until - time.monotonic_ns()) / 1e9)
 
 
-def _direction(direction: Direction, impairment: Impairment) -> Mapping[str, object]:
+def _direction(direction: DirectionCounters, impairment: Impairment) -> Mapping[str, object]:
     return {
         "frames": direction.frames,
         "bytes": direction.bytes,
@@ -252,6 +252,6 @@ def _condition(link: LinkStatus) -> str:
     return f"{condition}, by {link.datapath}: {what}"
 
 
-def _traffic(out: Direction, back: Direction) -> str:
+def _traffic(out: DirectionCounters, back: DirectionCounters) -> str:
     dropped = out.dropped + back.dropped
     return f"out {out.frames} in {back.frames} frames" + (f", {dropped} dropped" if dropped else "")

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from testbed.cluster import lifecycle, removal
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services import namespace_holder
@@ -32,27 +32,27 @@ def bring_up(
     progress: Progress = silent,
     asked: Asked = "auto",
     log: str = "",
-) -> Outcome:
+) -> ApplyResult:
     """Bring a cluster up or converge it; arguments and errors are those of `lifecycle.up`."""
     if not os.path.isfile(origin):
         layout = _with_files_from(Path.cwd(), layout)
-    wish = DesiredState(name, layout, origin, lasting, identity(), asked=asked, log=log)
+    desired = DesiredState(name, layout, origin, lasting, identity(), asked=asked, log=log)
     act = partial(lifecycle.up, store, replace_other=replace_other, dry_run=dry_run)
     if userns.is_root():
-        return act(wish, progress=progress)
+        return act(desired, progress=progress)
     state = store.read(name)
     running = state if state is not None and not state.abandoned else None
     if running is not None and running.origin != origin and replace_other and not dry_run:
         check_supported(layout)  # fail before the other cluster is removed
         removal.down(store, name)
         running = None
-    if running is not None and running.keeper is not None:
-        return userns.call_inside(running.keeper.pid, partial(act, replace(wish, keeper=running.keeper)))
+    if running is not None and running.holder is not None:
+        return userns.call_inside(running.holder.pid, partial(act, replace(desired, holder=running.holder)))
     if dry_run:
-        return act(wish)
+        return act(desired)
     holder = namespace_holder.hold_user_namespace(store.root, name, lasting=lasting)
     try:
-        return userns.call_inside(holder.pid, partial(act, replace(wish, keeper=holder)))
+        return userns.call_inside(holder.pid, partial(act, replace(desired, holder=holder)))
     except BaseException:
         processes.end(holder)
         raise

@@ -39,7 +39,7 @@ from testbed.runtime import event_log
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ApplyResult:
     """The resulting state, and the operations that led to it (in a dry run: that would)."""
 
     state: State
@@ -48,44 +48,44 @@ class Outcome:
 
 def up(
     store: Store,
-    wish: DesiredState,
+    desired: DesiredState,
     *,
     replace_other: bool = False,
     dry_run: bool = False,
     progress: Progress = silent,
-) -> Outcome:
+) -> ApplyResult:
     """Bring a cluster up, or converge the cluster of that name to the layout.
 
     The change succeeds completely or is rolled back; KernelError names the operation that failed and why. Raises
     ConflictError if the name belongs to a cluster of another file and `replace_other` is not set.
     """
-    check_supported(wish.layout)
+    check_supported(desired.layout)
     with (
-        _guard(store, wish, dry_run=dry_run) as guard,
+        _guard(store, desired, dry_run=dry_run) as guard,
         _tidied_after_failure(store),
-        store.locked(wish.name, PATIENCE),
+        store.locked(desired.name, PATIENCE),
     ):
-        known = store.read(wish.name) is not None
-        before = _usable(store, wish, replace_other=replace_other, dry_run=dry_run)
-        _refuse_taken_names(wish, known)
-        injected = follow(before.layout, wish.layout, before.injected) if before else ()
-        decisions = decided(store, wish, injected)
-        state = intended_state(wish, before, injected, decisions)
+        known = store.read(desired.name) is not None
+        before = _usable(store, desired, replace_other=replace_other, dry_run=dry_run)
+        _refuse_taken_names(desired, known)
+        injected = follow(before.layout, desired.layout, before.injected) if before else ()
+        decisions = decided(store, desired, injected)
+        state = intended_state(desired, before, injected, decisions)
         if dry_run:
-            with open_executor(wish) as workshop:
-                existing, whole = existing_state(workshop, wish, before), shared_devices(wish.layout, state.nics)
-                operations = plan(wish.layout, existing, decisions.treatments, decisions.files, whole)
-            return Outcome(state, tuple(operations))
+            with open_executor(desired) as executor:
+                existing, whole = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
+                operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
+            return ApplyResult(state, tuple(operations))
         try:
-            operations, state = carry_out(store, wish, state, before, decisions, progress, guard)
+            operations, state = carry_out(store, desired, state, before, decisions, progress, guard)
         except BaseException as error:
             with undisturbed():
                 roll_back(store, state, before, error)
             if isinstance(error, OSError):
-                raise KernelError(f"cluster {wish.name} could not be brought up: {reason_of(error)}") from error
+                raise KernelError(f"cluster {desired.name} could not be brought up: {reason_of(error)}") from error
             raise
         _tell_of_dropped(store, before, injected)
-    return Outcome(state, tuple(operations))
+    return ApplyResult(state, tuple(operations))
 
 
 def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
@@ -99,7 +99,7 @@ def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, 
             event_log.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
 
 
-def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> Outcome:
+def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> ApplyResult:
     """Inject into a running cluster, or heal it: `edit` maps the state to its new injections.
 
     share: maps the state to its new NIC sharing. An exception from either cancels the change. A change that cannot be
@@ -111,28 +111,28 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> O
             raise NotFoundError(before.ended)
         if before.abandoned or before.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
-        wish = as_it_is(before, before.owner)
+        desired = as_it_is(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
-        decisions = decided(store, wish, injected)
-        state = replace(intended_state(wish, before, injected, decisions), issued=issued, nics=share(before))
+        decisions = decided(store, desired, injected)
+        state = replace(intended_state(desired, before, injected, decisions), issued=issued, nics=share(before))
         try:
             if state.nics != before.nics:
-                operations, state = carry_out(store, wish, state, before, decisions, silent)
+                operations, state = carry_out(store, desired, state, before, decisions, silent)
             elif (cables := cuts.apply_alone(store, state, before, decisions)) is not None:
                 operations, state = _settled(store, state, decisions, cables)
             elif cuts.is_for_relay_alone(before, decisions):
                 store.write(state)
                 operations, state = _settled(store, state, decisions, [])
             else:
-                operations, state = carry_out(store, wish, state, before, decisions, silent)
+                operations, state = carry_out(store, desired, state, before, decisions, silent)
         except BaseException as error:
             with undisturbed():
                 roll_back(store, state, before, error)
             if isinstance(error, OSError):
                 raise KernelError(f"cluster {name} could not be changed: {reason_of(error)}") from error
             raise
-    return Outcome(state, tuple(operations))
+    return ApplyResult(state, tuple(operations))
 
 
 Edit = Callable[[State], tuple[Injection, ...]]
@@ -161,23 +161,23 @@ def stop_sharing(store: Store, name: str) -> None:
     alter(store, name, lambda state: state.injected)
 
 
-def _usable(store: Store, wish: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
+def _usable(store: Store, desired: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
     """The existing cluster of that name if it can be converged, else None."""
-    state = store.read(wish.name)
+    state = store.read(desired.name)
     if state is None:
         return None
     if not state.abandoned:
         if not state.lasting:
-            raise ConflictError(f"cluster {wish.name} belongs to the running process {state.owner.pid}")
-        if wish.keeper is not None and state.keeper != wish.keeper:
-            raise ConflictError(f"cluster {wish.name} has just been brought up by another command: try again")
-        if not wish.lasting:
-            raise ConflictError(f"cluster {wish.name} is up from {state.origin} and stays: choose another name")
-        if state.origin == wish.origin:
+            raise ConflictError(f"cluster {desired.name} belongs to the running process {state.owner.pid}")
+        if desired.holder is not None and state.holder != desired.holder:
+            raise ConflictError(f"cluster {desired.name} has just been brought up by another command: try again")
+        if not desired.lasting:
+            raise ConflictError(f"cluster {desired.name} is up from {state.origin} and stays: choose another name")
+        if state.origin == desired.origin:
             return state
         if not replace_other:
             raise ConflictError(
-                f"cluster {wish.name} is up from {state.origin}, not from {wish.origin}: "
+                f"cluster {desired.name} is up from {state.origin}, not from {desired.origin}: "
                 "give this one another name with --name, or replace that one with --replace"
             )
     if not dry_run:
@@ -186,27 +186,27 @@ def _usable(store: Store, wish: DesiredState, *, replace_other: bool, dry_run: b
     return None
 
 
-def _refuse_taken_names(wish: DesiredState, known: bool) -> None:
+def _refuse_taken_names(desired: DesiredState, known: bool) -> None:
     """Raise ConflictError, before anything is created, if a name that the cluster needs is taken.
 
     known: the cluster had a state; then objects with its mark are its own, or would have been removed first (dry run).
     """
-    if not has_named_namespaces(wish):
+    if not has_named_namespaces(desired):
         return
     there = set(namespaces.names())
-    for key in namespace_keys(wish.layout):
-        name = namespace_names.namespace(wish.name, key)
-        if name in there and not (known and removal.is_ours(name, wish.name)):
+    for key in namespace_keys(desired.layout):
+        name = namespace_names.namespace(desired.name, key)
+        if name in there and not (known and removal.is_ours(name, desired.name)):
             raise ConflictError(taken(name))
 
 
 @contextmanager
-def _guard(store: Store, wish: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.Guard | None]:
+def _guard(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.Guard | None]:
     """Start the holder of a held cluster before the first change; end it if the cluster does not come up."""
-    if has_named_namespaces(wish) or dry_run:
+    if has_named_namespaces(desired) or dry_run:
         yield None
         return
-    guard = namespace_holder.guard(store.root, wish.name)
+    guard = namespace_holder.guard(store.root, desired.name)
     try:
         yield guard
     except BaseException:

@@ -15,7 +15,7 @@ from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import cgroups, daemons, namespaces, processes
 from testbed.kernel.filesystem import empty, remove_file
 from testbed.kernel.userns import is_root
-from testbed.runtime.relay.orders import Places
+from testbed.runtime.relay.orders import RelayPaths
 from testbed.runtime.supervision import end_all
 
 GRACE = 1.0  # seconds that a node's processes get between SIGTERM and SIGKILL
@@ -53,27 +53,27 @@ def remove(store: Store, state: State, grace: float = GRACE) -> None:
     _end_services(store.directory(state.name))
     _remove_objects(store, state.name, state.inodes.values(), grace, named=state.lasting)
     if state.lasting:
-        daemons.end(state.keeper, namespace_names.KEEPER, state.name)
+        daemons.end(state.holder, namespace_names.HOLDER, state.name)
     empty(store.directory(state.name))
 
 
 def _end_services(directory: Path) -> None:
     """End supervisor, relay and agents. Each restarts the others as long as orders or the state require them."""
-    remove_file(Places(directory).orders)
+    remove_file(RelayPaths(directory).orders)
     end_all(directory)
 
 
 def let_go(state: State) -> None:
     """End the namespace holder of a removed held cluster, and with it the namespaces."""
     if not state.lasting:
-        daemons.end(state.keeper, namespace_names.KEEPER, state.name)
+        daemons.end(state.holder, namespace_names.HOLDER, state.name)
 
 
 def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
     """Remove everything marked as a cluster's whose state is unreadable; its lock must be held."""
     _end_services(store.directory(cluster))
     _remove_objects(store, cluster, (), grace, named=True)
-    daemons.end_all(namespace_names.KEEPER, cluster)
+    daemons.end_all(namespace_names.HOLDER, cluster)
     empty(store.directory(cluster))
 
 
@@ -125,7 +125,7 @@ def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, host
         return is_root() and _bears_mark(path, cluster)
 
     try:
-        processes.end_all(processes.Inhabitants(set(inodes), hosts, belongs), grace)
+        processes.end_all(processes.NamespaceProcesses(set(inodes), hosts, belongs), grace)
     except processes.SurvivorsError as error:
         raise KernelError(f"the programs of cluster {cluster} cannot be ended: {error}") from error
 

@@ -105,7 +105,7 @@ class RunningNode:
         stderr: int | None = None,
     ) -> subprocess.Popen[str]:
         """Start a program in the node and return at once. It ends no later than the cluster."""
-        place = node_programs.surroundings(self._store, self._state, self.name)
+        place = node_programs.node_context(self._store, self._state, self.name)
         return node_programs.start(place, command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
     @property

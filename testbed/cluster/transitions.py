@@ -16,12 +16,12 @@ from pathlib import Path
 from testbed.cluster import removal
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.draft import ExistingState
 from testbed.cluster.plan.link_decisions import Decisions, decide
+from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import AwaitCarrier, Divert, Operation, RemoveDevice, Undivert
 from testbed.cluster.plan.planner import plan
-from testbed.cluster.plan.treatments import Treatments
 from testbed.cluster.records.ownership import Mark
 from testbed.cluster.records.state import SharedNics, State, Store, file_source, shared_devices
 from testbed.cluster.services import namespace_holder, relay_client
@@ -42,7 +42,7 @@ def silent(done: int, total: int) -> None:
 class DesiredState:
     """The state that a cluster is to reach.
 
-    owner: the requesting process; unless the cluster is lasting, it ends with this process. keeper: the process that
+    owner: the requesting process; unless the cluster is lasting, it ends with this process. holder: the process that
     already holds its namespaces (rootless). asked: the requested datapath of impaired links. log: the file to which the
     relay writes fates, or empty.
     """
@@ -52,7 +52,7 @@ class DesiredState:
     origin: str
     lasting: bool
     owner: Identity
-    keeper: Identity | None = None
+    holder: Identity | None = None
     asked: Asked = "auto"
     log: str = ""
 
@@ -66,7 +66,7 @@ def as_it_is(state: State, owner: Identity) -> DesiredState:
         state.origin,
         state.lasting,
         owner,
-        state.keeper if named else None,
+        state.holder if named else None,
         state.asked,
         state.log,
     )
@@ -78,28 +78,28 @@ def still_shared(state: State) -> SharedNics | None:
 
 
 def intended_state(
-    wish: DesiredState, before: State | None, injected: tuple[Injection, ...], decisions: Decisions
+    desired: DesiredState, before: State | None, injected: tuple[Injection, ...], decisions: Decisions
 ) -> State:
     """The state to write before the first operation: it contains everything that may come to exist."""
-    keys = namespace_keys(wish.layout) if has_named_namespaces(wish) else []
-    paths = {key: str(namespaces.NAMES / namespace_names.namespace(wish.name, key)) for key in keys}
+    keys = namespace_keys(desired.layout) if has_named_namespaces(desired) else []
+    paths = {key: str(namespaces.NAMES / namespace_names.namespace(desired.name, key)) for key in keys}
     return State(
-        name=wish.name,
-        origin=wish.origin,
+        name=desired.name,
+        origin=desired.origin,
         phase="changing" if before else "building",
-        lasting=wish.lasting,
-        owner=wish.owner,
-        layout=wish.layout,
+        lasting=desired.lasting,
+        owner=desired.owner,
+        layout=desired.layout,
         namespaces={**(before.namespaces if before else {}), **paths},
         inodes=before.inodes if before else {},
         created=before.created if before else int(time.time()),
-        keeper=wish.keeper or (before.keeper if before else None),
+        holder=desired.holder or (before.holder if before else None),
         previous=before.layout if before else None,
-        asked=wish.asked,
-        log=wish.log,
+        asked=desired.asked,
+        log=desired.log,
         injected=injected,
         issued=before.issued if before else 0,
-        datapaths={link: one.datapath for link, one in decisions.treatments.items() if one.spliced},
+        datapaths={link: one.datapath for link, one in decisions.link_services.items() if one.spliced},
         notes=decisions.notes,
         nics=still_shared(before) if before else None,
     )
@@ -110,15 +110,15 @@ def _base_directory(origin: str) -> Path:
     return Path(origin).parent if os.path.isfile(origin) else Path.cwd()
 
 
-def decided(store: Store, wish: DesiredState, injected: tuple[Injection, ...]) -> Decisions:
+def decided(store: Store, desired: DesiredState, injected: tuple[Injection, ...]) -> Decisions:
     """How the links of a desired state are carried; raises as `decide`."""
-    texts = relay_client.known_texts(store, wish.name)
-    return decide(wish.layout, injected, wish.asked, _base_directory(wish.origin), wish.log, texts)
+    texts = relay_client.known_texts(store, desired.name)
+    return decide(desired.layout, injected, desired.asked, _base_directory(desired.origin), desired.log, texts)
 
 
-def has_named_namespaces(wish: DesiredState) -> bool:
+def has_named_namespaces(desired: DesiredState) -> bool:
     """Whether namespaces get names. A held cluster gets them only in its holder's mount namespace, which hides them."""
-    return wish.lasting or wish.keeper is not None
+    return desired.lasting or desired.holder is not None
 
 
 def namespace_keys(layout: Layout) -> list[str]:
@@ -126,49 +126,49 @@ def namespace_keys(layout: Layout) -> list[str]:
 
 
 @contextmanager
-def open_executor(wish: DesiredState) -> Iterator[NetlinkExecutor]:
+def open_executor(desired: DesiredState) -> Iterator[NetlinkExecutor]:
     def alias(key: str) -> str:
-        return str(Mark(wish.name, key, wish.lasting, wish.owner))
+        return str(Mark(desired.name, key, desired.lasting, desired.owner))
 
-    with NetlinkExecutor(wish.name, alias, named=has_named_namespaces(wish)) as workshop:
-        workshop.make_space(len(wish.layout.nodes) + 1)
-        yield workshop
+    with NetlinkExecutor(desired.name, alias, named=has_named_namespaces(desired)) as executor:
+        executor.make_space(len(desired.layout.nodes) + 1)
+        yield executor
 
 
-def existing_state(workshop: NetlinkExecutor, wish: DesiredState, before: State | None) -> Existing:
+def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: State | None) -> ExistingState:
     """Read the cluster's kernel objects: those that bear its mark, whatever the state says."""
     if before is None:
-        return Existing()
-    if has_named_namespaces(wish):
-        found = {namespace_names.key_of(name): str(namespaces.NAMES / name) for name in removal.own_names(wish.name)}
+        return ExistingState()
+    if has_named_namespaces(desired):
+        found = {namespace_names.key_of(name): str(namespaces.NAMES / name) for name in removal.own_names(desired.name)}
     else:
-        found = dict(before.namespaces)  # held by the keeper
+        found = dict(before.namespaces)  # held by the namespace holder
     for key, path in found.items():
         if namespaces.is_namespace(path):
-            workshop.paths[key] = path
-            workshop.inodes[key] = os.stat(path).st_ino
+            executor.paths[key] = path
+            executor.inodes[key] = os.stat(path).st_ino
     layouts = [layout for layout in (before.layout, before.previous) if layout is not None]
-    return Existing(
-        workshop.contents(list(workshop.paths)),
-        _limits(wish),
+    return ExistingState(
+        executor.contents(list(executor.paths)),
+        _limits(desired),
         frozenset((node.name, nic.name) for layout in layouts for node in layout.nodes for nic in node.nics),
         {node.name: node for node in before.layout.nodes},
         recorded_treatments(before),
     )
 
 
-def recorded_treatments(state: State) -> Treatments:
+def recorded_treatments(state: State) -> LinkServices:
     """How the links were carried, as far as known: a file that they need may be gone."""
     with suppress(TestbedError):
-        return decide(state.layout, state.injected, state.asked, _base_directory(state.origin)).treatments
+        return decide(state.layout, state.injected, state.asked, _base_directory(state.origin)).link_services
     return {}
 
 
-def _limits(wish: DesiredState) -> dict[str, tuple[float, int]]:
+def _limits(desired: DesiredState) -> dict[str, tuple[float, int]]:
     """The limits in the kernel, by node. Where the kernel rounds a requested limit, the requested one is returned."""
-    wished = {node.name: (node.cpu_share, node.memory) for node in wish.layout.nodes}
+    wished = {node.name: (node.cpu_share, node.memory) for node in desired.layout.nodes}
     found = {}
-    for group in cgroups.of_cluster(wish.name):
+    for group in cgroups.of_cluster(desired.name):
         node = cgroups.node_of(group)
         limits = cgroups.limits(group)
         found[node] = wished[node] if node in wished and limits == cgroups.kept(*wished[node]) else limits
@@ -177,7 +177,7 @@ def _limits(wish: DesiredState) -> dict[str, tuple[float, int]]:
 
 def carry_out(
     store: Store,
-    wish: DesiredState,
+    desired: DesiredState,
     state: State,
     before: State | None,
     decisions: Decisions,
@@ -188,26 +188,26 @@ def carry_out(
     _write_places(store, state)
     _drop_unfinished(before)
     _end_programs_of_lost_nodes(before)
-    with open_executor(wish) as workshop:
-        existing, whole = existing_state(workshop, wish, before), shared_devices(wish.layout, state.nics)
-        operations = plan(wish.layout, existing, decisions.treatments, decisions.files, whole)
-        replugging = relay_client.Replugging(store, workshop, before, state, decisions.orders)
-        with _names_ready(store) if has_named_namespaces(wish) else nullcontext():
+    with open_executor(desired) as executor:
+        existing, whole = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
+        operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
+        replugging = relay_client.Replugging(store, executor, before, state, decisions.orders)
+        with _names_ready(store) if has_named_namespaces(desired) else nullcontext():
             last = _ending(operations, len(operations), (AwaitCarrier, Divert))
             removing = _ending(operations, last, RemoveDevice)
             taps = [at for at, operation in enumerate(operations) if isinstance(operation, Undivert) and operation.tap]
             late = min([removing, *taps])
-            workshop.apply(operations[:late], lambda done: progress(done, len(operations)))
+            executor.apply(operations[:late], lambda done: progress(done, len(operations)))
             replugging.release()
-            workshop.apply(operations[late:last], lambda done: progress(late + done, len(operations)))
-        paths, holder = workshop.paths, state.keeper
+            executor.apply(operations[late:last], lambda done: progress(late + done, len(operations)))
+        paths, holder = executor.paths, state.holder
         if guard is not None:
             holder = guard.identity
-            paths = guard.hold(workshop.descriptors())
-        state = replace(state, phase="up", namespaces=paths, inodes=workshop.inodes, keeper=holder, previous=None)
+            paths = guard.hold(executor.descriptors())
+        state = replace(state, phase="up", namespaces=paths, inodes=executor.inodes, holder=holder, previous=None)
         relay_client.engage(store, state, decisions.orders)
-        workshop.apply(operations[last:], lambda done: progress(last + done, len(operations)))
-        replugging.tell(workshop.early, workshop.lost)
+        executor.apply(operations[last:], lambda done: progress(last + done, len(operations)))
+        replugging.tell(executor.early, executor.lost)
     store.write(state)
     return operations, state
 
@@ -247,15 +247,15 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
         if before is None:
             removal.remove(store, state, grace=0)
             return
-        wish = as_it_is(before, state.owner)
-        decisions = decided(store, wish, before.injected)
+        desired = as_it_is(before, state.owner)
+        decisions = decided(store, desired, before.injected)
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths
         )
         # If this is killed as well, the state must still list everything that may exist.
-        intent = intended_state(wish, before, before.injected, decisions)
+        intent = intended_state(desired, before, before.injected, decisions)
         intent = replace(intent, namespaces=state.namespaces, previous=state.layout)
-        carry_out(store, wish, intent, halfway, decisions, silent)
+        carry_out(store, desired, intent, halfway, decisions, silent)
     except (TestbedError, OSError) as second:
         raise KernelError(
             f"{str(error) or 'interrupted'}\nand what it left could not be rolled back: {second}\n"

@@ -55,7 +55,7 @@ from testbed.registry import DEFAULT_PROTOCOL
 from testbed.runtime.incarnations import incarnation
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.node_process import build_inline_nic
-from testbed.runtime.nodes.places import Here, Orders
+from testbed.runtime.nodes.places import Orders, ProgramNode
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.introduction import NoAgentError
 from testbed.runtime.sockets.protocol import KernelProtocol
@@ -162,7 +162,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         wire, _, agent, driver = build_inline_nic(orders, device, adapter)
         stack.callback(wire.socket.close)
         stack.callback(driver.close)
-        here = Here(name, number, numbers, driver.loop)
+        here = ProgramNode(name, number, numbers, driver.loop)
         endpoint = nic_protocol.device(agent.host)
         rank_node = Node(name, list(numbers), 0, WallClock(here), Comm(endpoint, 1), _print_row)
         yield from _with_mpi_names(AttachedNic(Comm(endpoint), rank_node, agent.host, driver, partial(_taken, wire)))
@@ -170,10 +170,10 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
 
 def _attachment(device: str, nic_protocol: NicProtocol, function: int | None) -> Attachment | None:
     """Attach to a function of a shared NIC; None where the NIC is not shared."""
-    if nic_protocol.apart is None:
+    if nic_protocol.split_driver is None:
         return None
     try:
-        return Attachment(device, nic_protocol.ethertype, nic_protocol.apart, function)
+        return Attachment(device, nic_protocol.ethertype, nic_protocol.split_driver, function)
     except NoAgentError:
         return None
 
@@ -187,7 +187,7 @@ def _on_shared(
         endpoint = nic_protocol.device(nic.host)
         functions = endpoint.size // len(nodes)
         names = nodes if functions == 1 else [f"{node}.{function}" for node in nodes for function in range(functions)]
-        here = Here(name, endpoint.rank, {name: rank for rank, name in enumerate(names)}, driver.loop)
+        here = ProgramNode(name, endpoint.rank, {name: rank for rank, name in enumerate(names)}, driver.loop)
         rank_node = Node(names[endpoint.rank], names, 0, WallClock(here), Comm(endpoint, 1), _print_row)
         yield from _with_mpi_names(
             AttachedNic(Comm(endpoint), rank_node, nic.host, driver, lambda: int(nic.report()["taken"]))

@@ -16,7 +16,7 @@ HEADER: Final = 14
 """Bytes of the Ethernet header, which the MTU does not count."""
 
 MAX_TICKS: Final = 10_000
-"""Calls of `Firmware.tick` in a row after which the deadline may still lie in the past: some firmware checks one of many
+"""Calls of `Firmware.on_timer` in a row after which the deadline may still lie in the past: some firmware checks one of many
 timers per call."""
 
 
@@ -25,7 +25,7 @@ class DeadlineError(TestbedError):
 
 
 class TickCount:
-    """Counter of a firmware's calls of `tick` since its deadline was in the future."""
+    """Counter of a firmware's calls of `on_timer` since its deadline was in the future."""
 
     __slots__ = ("_count",)
 
@@ -33,7 +33,7 @@ class TickCount:
         self._count = 0
 
     def check(self, firmware: Firmware, now: int) -> None:
-        """Count a call of `tick` at that time. Raises DeadlineError."""
+        """Count a call of `on_timer` at that time. Raises DeadlineError."""
         deadline = firmware.deadline
         if deadline is None or deadline > now:
             self._count = 0

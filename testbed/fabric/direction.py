@@ -17,12 +17,12 @@ from testbed.fates.stage import FateOptions, FateStage, Verdict
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import DirectionName, Impairment
 
-__all__ = ["Delivery", "Direction", "Outcome"]
+__all__ = ["Delivery", "LinkDirection", "Outcome"]
 
 _ACCEPTED: Final = Outcome.ACCEPTED
 
 
-class Direction:
+class LinkDirection:
     """One direction of a link: offer frames, poll when `deadline` says so, change the impairment at any time.
 
     Times in nanoseconds never go backwards. fates: the stage. line: behind it. counters: frames by result.
@@ -142,20 +142,20 @@ class Direction:
     # Pieces of several frames, as a sender's offloads leave them.
 
     @property
-    def carries_pieces(self) -> bool:
+    def carries_gso(self) -> bool:
         """Whether a GSO frame may stay one, until the next `change` or rule: frames that are offered together leave
         together, and all of them pass."""
         return self.fates.is_uneventful and self.line.is_instant
 
-    def offer_piece(self, now: int, piece: bytes, frames: int) -> None:
+    def offer_gso(self, now: int, frame: bytes, frames: int) -> None:
         """Put a GSO frame of two or more frames of one flow on the line, which carries it unchanged; only where
-        `carries_pieces`. Its frames count one by one; call `count_piece` when it has come out."""
-        self.fates.count(piece, frames)
+        `carries_gso`. Its frames count one by one; call `count_gso` when it has come out."""
+        self.fates.count(frame, frames)
         self.counters.offered += frames
         self._beyond += frames - 1
-        self.line.put(now, piece)
+        self.line.put(now, frame)
 
-    def count_piece(self, frames: int, octets: int) -> None:
+    def count_gso(self, frames: int, octets: int) -> None:
         """Count a GSO frame that `poll` has returned. frames: how many it is on a wire. octets: bytes that they have more
         than it."""
         self.counters.delivered += frames - 1

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias
 
 
 class Outcome(Enum):
-    """Result of `Direction.offer`. Each but ACCEPTED is the cause of a drop."""
+    """Result of `LinkDirection.offer`. Each but ACCEPTED is the cause of a drop."""
 
     ACCEPTED = "accepted"
     RULE = "rule"

@@ -160,7 +160,7 @@ def _what(cause: str, fate: Fate, detail: str) -> str:
 _FATE_KEYS: Final = ("drop", "delay", "flips", "positions", "duplicate", "reorder")
 
 
-Place = tuple[int, Flow, int]
+FrameKey = tuple[int, Flow, int]
 """Epoch, flow, n."""
 
 
@@ -170,7 +170,7 @@ class Replay:
     __slots__ = ("_fates", "given")
 
     def __init__(self, log: Iterable[Record]) -> None:
-        self._fates: dict[tuple[str, str], dict[Place, Fate]] = {}
+        self._fates: dict[tuple[str, str], dict[FrameKey, Fate]] = {}
         self.given = 0
         """Number of frames that have got their fate; after a complete replay, all frames of the log."""
         for record in log:
@@ -182,7 +182,7 @@ class Replay:
         """Return the number of frames in the log."""
         return sum(len(fates) for fates in self._fates.values())
 
-    def fates(self, link: str, direction: str) -> Mapping[Place, Fate]:
+    def fates(self, link: str, direction: str) -> Mapping[FrameKey, Fate]:
         """Return the fates of one direction, by epoch, flow and number."""
         return self._fates.get((link, direction), {})
 

@@ -1,6 +1,6 @@
 """GSO frames: frames whose segmentation or checksum the sender's kernel has left to its device, and their segmentation.
 
-Where offloads are on, a kernel hands its device TCP in pieces of up to 64 KiB, and TCP and UDP without their checksums:
+Where offloads are on, a kernel hands its device TCP in GSO frames of up to 64 KiB, and TCP and UDP without their checksums:
 the device finishes them, or, as between the ends of a veth pair, nobody needs to. A packet socket with PACKET_VNET_HDR
 gets a header in front of each frame that says what is left to do, and puts one in front of each frame that it sends.
 `segment` does the rest here: it returns the frames that the sender's kernel would have put on a wire.

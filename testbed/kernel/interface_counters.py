@@ -27,7 +27,7 @@ from testbed.kernel.netlink import (
     nested,
 )
 from testbed.kernel.rtnl_monitor import Monitor
-from testbed.kernel.setns import enter_keeper
+from testbed.kernel.setns import enter_holder
 
 _STATS_MESSAGE = struct.Struct("=BxHII")  # struct if_stats_msg: family, padding, index, which tables
 _LINK_64 = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
@@ -82,14 +82,14 @@ class CounterSockets(NamedTuple):
         self.monitor.close()
 
 
-def open_sockets(path: str, keeper: int = 0) -> CounterSockets:
-    """Open the sockets of a namespace. path: the namespace's, within the mount namespace of the namespace holder `keeper`
+def open_sockets(path: str, holder: int = 0) -> CounterSockets:
+    """Open the sockets of a namespace. path: the namespace's, within the mount namespace of the namespace holder `holder`
     (its pid) if one is given. OSError when it is not there."""
-    if not keeper:
+    if not holder:
         return _listen(path)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        in_child(partial(_hand_over, path, keeper, theirs))
+        in_child(partial(_hand_over, path, holder, theirs))
         _, handed, _, _ = socket.recv_fds(ours, 1, 2, socket.MSG_CMSG_CLOEXEC)
         route, monitor = handed
         return CounterSockets(RouteSocket(route), Monitor.from_descriptor(monitor))
@@ -105,7 +105,7 @@ def _listen(path: str) -> CounterSockets:
         raise
 
 
-def _hand_over(path: str, keeper: int, end: socket.socket) -> None:
-    enter_keeper(keeper)
+def _hand_over(path: str, holder: int, end: socket.socket) -> None:
+    enter_holder(holder)
     opened = _listen(path)
     socket.send_fds(end, [b"\n"], [opened.route.fileno(), opened.monitor.fileno()])

@@ -19,7 +19,7 @@ _FLOCK: Final = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, l
 _MAX: Final = 4096  # bytes of a note
 
 
-class TakenError(TestbedError):
+class LockedError(TestbedError):
     """Another process holds the lock."""
 
 
@@ -36,7 +36,7 @@ class Lock:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._descriptor)
-            raise TakenError(f"{path} is locked by process {holder(path)}") from error
+            raise LockedError(f"{path} is locked by process {holder(path)}") from error
         status = os.fstat(self._descriptor)
         if (status.st_dev, status.st_ino) != _identity(path):
             os.close(self._descriptor)

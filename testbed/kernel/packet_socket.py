@@ -43,7 +43,7 @@ from testbed.kernel.packet_options import (
 BATCH: Final = 64
 """Frames per system call."""
 
-PIECES: Final = 8
+GSO_BATCH: Final = 8
 """Frames per system call where the last ones were GSO frames of several segments: they have about as many bytes as a full
 batch of others, and delay other links for as long."""
 
@@ -172,7 +172,7 @@ class PacketSocket:
         self.behind = 0
         """By how much the wall clock was ahead of the monotonic one when the last batch was read."""
         self._batch = BATCH
-        self._pieces = False  # the last batch had frames of several segments
+        self._has_gso = False  # the last batch had frames of several segments
         self._arena = arena
         self._destination = _DESTINATION.pack(socket.AF_PACKET, 0, self.out_index)
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
@@ -235,7 +235,7 @@ class PacketSocket:
         """
         arena = self._arena
         arena.messages[:] = arena.template
-        self.unfinished = self._pieces = False
+        self.unfinished = self._has_gso = False
         count = _libc.recvmmsg(self.fileno(), arena.address, self._batch, _MSG_DONTWAIT | _MSG_TRUNC, None)
         self.filled = count == self._batch
         if count <= 0:
@@ -273,7 +273,7 @@ class PacketSocket:
                 self.unfinished = True
             if frame is not None:
                 out.append((when, frame))
-        self._batch = PIECES if self._pieces else BATCH
+        self._batch = GSO_BATCH if self._has_gso else BATCH
         return out
 
     def _look_into(self, reason: int) -> None:
@@ -298,7 +298,7 @@ class PacketSocket:
             return None
         self.unfinished = True
         if gso_frame.segments > 1:
-            self._pieces = True
+            self._has_gso = True
         return gso_frame
 
     def send(self, frames: list[bytes]) -> None:
@@ -309,7 +309,7 @@ class PacketSocket:
 
     def send_unfinished(self, frames: list[bytes]) -> None:
         """Send frames in order, some of which may be `GsoFrame`. Those that the kernel does not take are counted."""
-        size = PIECES if max(map(len, frames), default=0) > self._longest else BATCH
+        size = GSO_BATCH if max(map(len, frames), default=0) > self._longest else BATCH
         for first in range(0, len(frames), size):
             batch = frames[first : first + size]
             headers = [frame.header if isinstance(frame, GsoFrame) else FINISHED for frame in batch]

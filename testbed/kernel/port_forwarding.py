@@ -1,8 +1,8 @@
 """Port forwarding into a network namespace: connections to its loopback interface, made inside it.
 
-As a program, ``python -m testbed.kernel.port_forwarding NAMESPACE PORT KEEPER``, it is a proxy command of OpenSSH: where
+As a program, ``python -m testbed.kernel.port_forwarding NAMESPACE PORT HOLDER``, it is a proxy command of OpenSSH: where
 standard output is a socket (ProxyUseFdpass), it hands the connection over and ends; else it copies bytes between the
-connection and standard input and output. KEEPER: the pid of the namespace holder, 0 for none.
+connection and standard input and output. HOLDER: the pid of the namespace holder, 0 for none.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Final
 
 from testbed.errors import TestbedError
 from testbed.kernel import namespaces
-from testbed.kernel.setns import enter_keeper
+from testbed.kernel.setns import enter_holder
 
 _PIECE: Final = 65536  # bytes copied at once
 
 
-def reach(namespace: str, port: int, keeper: int = 0) -> socket.socket:
+def reach(namespace: str, port: int, holder: int = 0) -> socket.socket:
     """Connect to a TCP port on the loopback interface of the namespace at that path.
 
-    keeper: without root, the namespace holder in whose mount namespace the path is valid; then a child process makes the
+    holder: without root, the namespace holder in whose mount namespace the path is valid; then a child process makes the
     connection. Else the calling thread enters the namespace for a moment. Raises OSError, TestbedError.
     """
-    if keeper:
-        return _handed_over(command(namespace, port, keeper))
+    if holder:
+        return _handed_over(command(namespace, port, holder))
     with namespaces.inside(namespace):
         return socket.create_connection(("127.0.0.1", port))
 
 
-def command(namespace: str, port: int, keeper: int) -> list[str]:
+def command(namespace: str, port: int, holder: int) -> list[str]:
     """Return the command line that makes the connection as a program."""
-    return [sys.executable, "-P", "-m", __name__, namespace, str(port), str(keeper)]
+    return [sys.executable, "-P", "-m", __name__, namespace, str(port), str(holder)]
 
 
 def _handed_over(program: list[str]) -> socket.socket:
@@ -76,10 +76,10 @@ def pass_on(connection: socket.socket, source: int, target: int) -> None:
                 rest = rest[os.write(target, rest) :]
 
 
-def _main(namespace: str, port: str, keeper: str) -> None:
+def _main(namespace: str, port: str, holder: str) -> None:
     try:
-        if int(keeper):
-            enter_keeper(int(keeper))
+        if int(holder):
+            enter_holder(int(holder))
         connection = reach(namespace, int(port))
     except OSError as error:
         sys.exit(f"port {port} of the node cannot be reached: {error.strerror}")

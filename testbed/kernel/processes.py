@@ -115,7 +115,7 @@ Belongs = Callable[[str], bool]
 _LOOKS = 20
 
 
-class Inhabitants:
+class NamespaceProcesses:
     """The processes in some network namespaces (inodes), and those that came from there and went elsewhere: descendants of
     one that stayed, and processes that still have the cluster's `hosts` as /etc/hosts.
 
@@ -129,7 +129,7 @@ class Inhabitants:
         self._belongs = belongs
         self._held: dict[int, int] = {}
 
-    def __enter__(self) -> Inhabitants:
+    def __enter__(self) -> NamespaceProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -191,7 +191,7 @@ def _newest() -> str:
 
 def inside(namespaces: Collection[int]) -> list[int]:
     """List the processes in these network namespaces (inodes), which must exist, and those that came from there."""
-    with Inhabitants(namespaces) as inhabitants:
+    with NamespaceProcesses(namespaces) as inhabitants:
         return inhabitants.look()
 
 
@@ -203,7 +203,7 @@ class SurvivorsError(Exception):
         super().__init__(f"processes {', '.join(map(str, pids))} do not end")
 
 
-def end_all(inhabitants: Inhabitants, grace: float, patience: float = 10.0) -> int:
+def end_all(inhabitants: NamespaceProcesses, grace: float, patience: float = 10.0) -> int:
     """End every inhabitant: SIGTERM, `grace` seconds to comply, then SIGKILL until none is left.
 
     Return how many were found. Raises SurvivorsError after `patience` seconds of killing.

@@ -16,10 +16,10 @@ _HOSTS: Final = Path("/etc/hosts")
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NodeContext:
     """Environment of a program in a node.
 
-    namespace: the path of the node's network namespace. keeper: the pid of the namespace holder of a rootless cluster's
+    namespace: the path of the node's network namespace. holder: the pid of the namespace holder of a rootless cluster's
     user and mount namespaces, else 0. hosts: the file bound over /etc/hosts. files: further files to bind, target ->
     source. directories: paths of further directories, empty and the node's own. cpus: the processors it may use, empty for
     all. group: its cgroup, None for none.
@@ -28,7 +28,7 @@ class Surroundings:
     namespace: str
     host_name: str
     hosts: Path
-    keeper: int = 0
+    holder: int = 0
     files: Mapping[str, Path] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -36,11 +36,11 @@ class Surroundings:
     group: Path | None = None
 
 
-def enter_keeper(keeper: int) -> None:
+def enter_holder(holder: int) -> None:
     """Enter the user, mount and network namespaces of a namespace holder (pid), as their root; the process must have one
     thread."""
     handles = [
-        (os.open(f"/proc/{keeper}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind)
+        (os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind)
         for name, kind in (
             ("user", syscalls.CLONE_NEWUSER),
             ("mnt", syscalls.CLONE_NEWNS),
@@ -57,29 +57,29 @@ def enter_keeper(keeper: int) -> None:
         os.chdir(directory)
 
 
-def is_inside(keeper: int) -> bool:
+def is_inside(holder: int) -> bool:
     """Whether this process is in the user namespace of a namespace holder (pid)."""
-    return os.stat("/proc/self/ns/user").st_ino == os.stat(f"/proc/{keeper}/ns/user").st_ino
+    return os.stat("/proc/self/ns/user").st_ino == os.stat(f"/proc/{holder}/ns/user").st_ino
 
 
-def enter(surroundings: Surroundings) -> None:
+def enter(node_context: NodeContext) -> None:
     """Move the calling process into the node for good; all that is left is to execute the program."""
-    if surroundings.group is not None:
-        write_setting(f"{surroundings.group}/cgroup.procs", "0")
-    if surroundings.keeper:
-        enter_keeper(surroundings.keeper)
-    namespaces.enter(surroundings.namespace)
+    if node_context.group is not None:
+        write_setting(f"{node_context.group}/cgroup.procs", "0")
+    if node_context.holder:
+        enter_holder(node_context.holder)
+    namespaces.enter(node_context.namespace)
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWUTS)
     mounts.leave_propagation()
-    _show_sys(surroundings.group is not None)
-    mounts.bind_file(surroundings.hosts, _HOSTS)
-    for directory in surroundings.directories:
+    _show_sys(node_context.group is not None)
+    mounts.bind_file(node_context.hosts, _HOSTS)
+    for directory in node_context.directories:
         mounts.mount_directory(Path(directory))
-    for target, source in surroundings.files.items():
+    for target, source in node_context.files.items():
         mounts.bind_file(source, Path(target))
-    syscalls.sethostname(surroundings.host_name)
-    if surroundings.cpus:
-        os.sched_setaffinity(0, surroundings.cpus)
+    syscalls.sethostname(node_context.host_name)
+    if node_context.cpus:
+        os.sched_setaffinity(0, node_context.cpus)
 
 
 def _show_sys(with_groups: bool) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from testbed.errors import PermissionDeniedError
 from testbed.kernel import mounts, namespaces, syscalls
 from testbed.kernel.children import in_child
-from testbed.kernel.setns import enter_keeper
+from testbed.kernel.setns import enter_holder
 
 T = TypeVar("T")
 
@@ -78,12 +78,12 @@ def refusal(error: OSError) -> str:
     return f"{start} ({error.strerror}; a container or a security module may forbid it): run as root"
 
 
-def call_inside(keeper: int, function: Callable[[], T]) -> T:
+def call_inside(holder: int, function: Callable[[], T]) -> T:
     """Call a function in a child process that has entered the namespaces of a holder (pid); return its result or raise its
     error."""
 
     def inside() -> T:
-        enter_keeper(keeper)
+        enter_holder(holder)
         return function()
 
     return in_child(inside)

@@ -16,16 +16,16 @@ from paramiko import RejectPolicy
 
 from testbed.kernel.port_forwarding import reach
 
-__all__ = ["Connection", "Door", "Group", "connect", "group"]
+__all__ = ["Connection", "Group", "SshAddress", "connect", "group"]
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """Address and keys of a node's sshd. host: the node's name. namespace, keeper: as for `reach`."""
+class SshAddress:
+    """Address and keys of a node's sshd. host: the node's name. namespace, holder: as for `reach`."""
 
     host: str
     namespace: str
-    keeper: int
+    holder: int
     port: int
     user: str
     key: Path
@@ -33,7 +33,7 @@ class Door:
 
 
 class _NodeConnection(Connection):  # type: ignore[misc]  # Fabric has no types
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: SshAddress) -> None:
         own = Config(overrides={"load_ssh_configs": False, "run": {"in_stream": False}})
         keys = {"key_filename": str(door.key), "allow_agent": False, "look_for_keys": False}
         super().__init__(door.host, user=door.user, port=door.port, config=own, connect_kwargs=keys)
@@ -43,11 +43,11 @@ class _NodeConnection(Connection):  # type: ignore[misc]  # Fabric has no types
 
     def open(self) -> object:
         if not self.is_connected:
-            self.connect_kwargs["sock"] = reach(self._door.namespace, self._door.port, self._door.keeper)
+            self.connect_kwargs["sock"] = reach(self._door.namespace, self._door.port, self._door.holder)
         return super().open()
 
 
-def connect(door: Door) -> Connection:
+def connect(door: SshAddress) -> Connection:
     """Return a connection to a node, which opens on first use."""
     return _NodeConnection(door)
 

@@ -25,7 +25,7 @@ class CompletingNic:
         self.see = see
         self._is_seeing = False
 
-    def show(self, index: int) -> None:
+    def post_completion(self, index: int) -> None:
         """Return a descriptor to the host, which sees it once the firmware has returned."""
         self.shown.append(index)
 

@@ -21,15 +21,30 @@ class ImmediateNic(CompletingNic):
     """A NIC without costs. Implements `protocols.core.firmware.Nic`; works once it has its agent (`begin`)."""
 
     __slots__ = (
-        "_agent", "_clock", "_firmware", "_longest", "_loop", "_port", "_ticks", "_wake", "dropped", "handled_at",
-        "longest_lost", "moved", "node", "oversized", "received", "ring", "sent",
+        "_agent",
+        "_clock",
+        "_firmware",
+        "_longest",
+        "_loop",
+        "_port",
+        "_ticks",
+        "_wake",
+        "dropped",
+        "handled_at",
+        "longest_lost",
+        "moved",
+        "node",
+        "on_doorbell",
+        "oversized",
+        "received",
+        "sent",
     )  # fmt: skip
 
     def __init__(self, clock: VirtualClock, loop: Loop, port: Port, mtu: int) -> None:
         """clock: the loop's. port: where its frames go. mtu: bytes after the Ethernet header; sending a longer frame
         raises ValueError."""
         super().__init__(self._see)
-        self.ring: Callable[[int, int], None] = self._ring
+        self.on_doorbell: Callable[[int, int], None] = self._ring
         """Passes a descriptor to the firmware at a time; observers wrap it."""
         self._loop = loop
         self._clock = clock
@@ -109,7 +124,7 @@ class ImmediateNic(CompletingNic):
         for what in standstill.came:
             try:
                 if isinstance(what, int):
-                    firmware.ring(now, what)
+                    firmware.on_doorbell(now, what)
                 else:
                     firmware.receive(now, what)
             except Exception as error:
@@ -154,7 +169,7 @@ class ImmediateNic(CompletingNic):
         deadline = firmware.deadline
         if deadline is not None and deadline <= now:
             try:
-                firmware.tick(now)
+                firmware.on_timer(now)
                 self._ticks.check(firmware, now)
             except Exception as error:
                 raise self._failed(error) from error
@@ -175,7 +190,7 @@ class ImmediateNic(CompletingNic):
 
     # By the firmware.
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         """Read bytes from host memory."""
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
@@ -191,15 +206,15 @@ class ImmediateNic(CompletingNic):
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())  # the host sees completions later anyway
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         """Write bytes to host memory."""
         piece[:] = data
 
     # By the host.
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
         """Handle a descriptor written by the host."""
-        self.ring(self._clock.time, index)
+        self.on_doorbell(self._clock.time, index)
 
     # What comes of it.
 
@@ -209,7 +224,7 @@ class ImmediateNic(CompletingNic):
         self.handled_at = now
         firmware = self._firmware
         try:
-            firmware.ring(now, index)
+            firmware.on_doorbell(now, index)
         except Exception as error:
             raise self._failed(error) from error
         if self.shown:
@@ -252,10 +267,10 @@ class Standstill:
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
         self.came.append(frame)
 
-    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+    def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
         self.came.append(index)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Ignore a deadline that passed before the pause took effect."""
 
     def counted(self) -> Mapping[str, int]:

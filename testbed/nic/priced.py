@@ -248,7 +248,7 @@ class PricedNic(ImmediateNic):
 
     # By the firmware: sending.
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         if self._next is None:
             self._next = _Outgoing(self._event)
         self._next.missing += len(pieces)
@@ -331,14 +331,14 @@ class PricedNic(ImmediateNic):
 
     # By the firmware: receiving.
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
-        super().store(piece, data)
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
+        super().dma_write(piece, data)
         self._storing += 1
         self._stores.append((self._event, self._spend(self._profile.transfer), len(piece)))
 
-    def show(self, index: int) -> None:
+    def post_completion(self, index: int) -> None:
         """Return a descriptor to the host, after everything stored and shown before."""
-        super().show(index)
+        super().post_completion(index)
         self._follow(self._spend(self._profile.show), index)
 
     def interrupt(self, index: int) -> None:
@@ -409,7 +409,7 @@ class PricedNic(ImmediateNic):
 
     # By the host.
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         now, profile = self._clock.time, self._profile
         writing = transfer_time(written, profile.write_rate)
         self._posted = over = self._use_core(now, profile.post + translated * profile.translate, writing)
@@ -417,10 +417,10 @@ class PricedNic(ImmediateNic):
         self._loop.at(over + profile.doorbell, self._ring_next)
 
     def _ring_next(self, now: int) -> None:
-        self.ring(now, self._rings.popleft())
+        self.on_doorbell(now, self._rings.popleft())
 
     def _ring(self, now: int, index: int) -> None:
-        self._react(now, self._profile.ring, self._firmware.ring, index)
+        self._react(now, self._profile.ring, self._firmware.on_doorbell, index)
         self._handlers.add(now, RING, self._event)
 
     def let_see(self) -> None:

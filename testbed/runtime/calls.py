@@ -24,7 +24,7 @@ PATIENCE: Final = 30.0
 _MAX: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
 
 
-class NotThereError(Exception):
+class NotListeningError(Exception):
     """Nobody listens: the process has ended or was never started."""
 
 
@@ -40,18 +40,18 @@ def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) 
             line.send(json.dumps(request).encode())
             answer = line.recv(_MAX)
         except (FileNotFoundError, ConnectionError, BrokenPipeError) as error:
-            raise NotThereError(path) from error
+            raise NotListeningError(path) from error
         except TimeoutError as error:
             raise KernelError(f"no answer from the process at {path} after {patience:g} s") from error
     if not answer:
-        raise NotThereError(path)
+        raise NotListeningError(path)
     said: dict[str, Any] = json.loads(answer)
     if "error" in said:
         raise KernelError(said["error"])
     return said
 
 
-class Later:
+class PendingReply:
     """A pending reply. `tell` is called once, when it is known."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Listener:
     errors."""
 
     def __init__(
-        self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object] | Later]
+        self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object] | PendingReply]
     ) -> None:
         self._answer = answer
         self._loop = loop
@@ -97,7 +97,7 @@ class Listener:
                 line.close()
                 return
             said = self._said(request)
-            if isinstance(said, Later):
+            if isinstance(said, PendingReply):
                 said.hear(tell)
             else:
                 tell(said)
@@ -108,7 +108,7 @@ class Listener:
 
         self._loop.watch(line.fileno(), serve)
 
-    def _said(self, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
+    def _said(self, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
         try:
             return self._answer(request)
         except (TestbedError, OSError, KeyError, TypeError) as error:

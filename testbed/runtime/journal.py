@@ -117,7 +117,7 @@ class Lines:
             self._lines.clear()
 
 
-class Trail:
+class UnbufferedLines:
     """A file of lines for one process, written without buffering, so that nothing is lost if the process is killed.
 
     It can continue a file whose last line a killed process left incomplete. A write after `close` reopens the file for

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from testbed.fates.flows import Known
-from testbed.sim.way import Way
+from testbed.sim.sim_direction import SimDirection
 
 _GROUP: Final = 1  # in a MAC's first byte
 _RESERVED: Final = bytes.fromhex("0180c20000")  # IEEE 802.1Q table 8-1: 01-80-c2-00-00-00 to -0f are not forwarded
@@ -25,26 +25,26 @@ class Port:
     learns: ClassVar[bool] = False
     """Whether it must see frames whose destination is known."""
 
-    def __init__(self, out: Way, table: dict[bytes, Way], floods: tuple[Way, ...]) -> None:
+    def __init__(self, out: SimDirection, table: dict[bytes, SimDirection], floods: tuple[SimDirection, ...]) -> None:
         """table: MAC -> direction, shared by the switch's ports. floods: the directions for unknown destinations, from
         any port."""
         self.table = table
-        self._floods = tuple([way for way in floods if way is not out])
+        self._floods = tuple([link_direction for link_direction in floods if link_direction is not out])
         self.out = out
 
     def receive(self, now: int, frame: bytes, known: Known | None) -> None:
         """Forward a frame without delay. known: its flow, if already classified."""
-        way = self.table.get(frame[:6] if known is None else known.destination)
-        if way is None:
+        link_direction = self.table.get(frame[:6] if known is None else known.destination)
+        if link_direction is None:
             self._flood(now, frame)
-        elif way is not self.out:
-            way.enter(now, frame, known)
+        elif link_direction is not self.out:
+            link_direction.enter(now, frame, known)
 
     def _flood(self, now: int, frame: bytes) -> None:
         if frame[:5] == _RESERVED and frame[5] < 16:
             return
-        for way in self._floods:
-            way.enter(now, frame)
+        for link_direction in self._floods:
+            link_direction.enter(now, frame)
 
 
 class LearningPort(Port):
@@ -59,15 +59,15 @@ class LearningPort(Port):
         source = frame[6:12]
         if table.get(source) is not out and source and not source[0] & _GROUP:
             table[source] = out
-        way = table.get(frame[:6] if known is None else known.destination)
-        if way is None:
+        link_direction = table.get(frame[:6] if known is None else known.destination)
+        if link_direction is None:
             self._flood(now, frame)
-        elif way is not out:
-            way.enter(now, frame, known)
+        elif link_direction is not out:
+            link_direction.enter(now, frame, known)
 
 
 def ports(
-    ways: Mapping[int, Way],
+    link_directions: Mapping[int, SimDirection],
     learns: bool,
     forwarding: Mapping[str, int],
     tree: tuple[int, ...],
@@ -75,10 +75,10 @@ def ports(
 ) -> dict[int, Port]:
     """Make a switch's ports, by number.
 
-    ways: outgoing direction of each port. learns, forwarding, tree: from the layout. macs: the bytes of every MAC in
+    link_directions: outgoing, by port. learns, forwarding, tree: from the layout. macs: the bytes of every MAC in
     `forwarding_tables`, shared by all switches.
     """
-    table = {macs[mac]: ways[port] for mac, port in forwarding.items()}
+    table = {macs[mac]: link_directions[port] for mac, port in forwarding.items()}
     kind = LearningPort if learns else Port
-    floods = tuple([ways[port] for port in sorted(ways) if learns or port in tree])
-    return {number: kind(way, table, floods) for number, way in ways.items()}
+    floods = tuple([link_directions[port] for port in sorted(link_directions) if learns or port in tree])
+    return {number: kind(link_direction, table, floods) for number, link_direction in link_directions.items()}

@@ -16,13 +16,13 @@ from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.sim.ethernet_switch import Port, ports
 from testbed.sim.recorder import Recording
-from testbed.sim.sim_network import AnyWay, ChannelWay, Driver
-from testbed.sim.way import Way
+from testbed.sim.sim_direction import SimDirection
+from testbed.sim.sim_network import AnyDirection, ChannelDirection, Driver
 from testbed.spec.layout import BOTH, DirectionName, End, Layout, Link, Switch
 
 
 class Network:
-    """All directions of all links, and the switches between them. ways: (link name, direction) -> direction."""
+    """All directions of all links, and the switches between them. link_directions: by link name and direction."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Network:
     ) -> None:
         """Arguments as for `FateOptions`. others: fabrics that replace the registered ones, by kind. Raises
         UnsupportedError for a switch of an unavailable kind."""
-        self.ways: dict[tuple[str, DirectionName], AnyWay] = {}
-        self._from: dict[End, AnyWay] = {}
-        self._to: dict[End, AnyWay] = {}
+        self.link_directions: dict[tuple[str, DirectionName], AnyDirection] = {}
+        self._from: dict[End, AnyDirection] = {}
+        self._to: dict[End, AnyDirection] = {}
         self._recording = recording
         self._models: dict[str, tuple[Model, Driver]] = {}
         classifier = Classifier(fields if rules is None else rules.fields)
@@ -53,14 +53,16 @@ class Network:
         for link in layout.links:
             kind = modelled.get(link.a.owner) or modelled.get(link.b.owner)
             for direction in BOTH:
-                way = (
-                    Way(link, direction, loop, options)
+                link_direction = (
+                    SimDirection(link, direction, loop, options)
                     if kind is None
                     else self._channel(link, direction, options, modelled, *self._models[kind])
                 )
                 if recording is not None:
-                    recording.attend(way)
-                self.ways[link.name, direction] = self._from[way.source] = self._to[way.end] = way
+                    recording.attend(link_direction)
+                self.link_directions[link.name, direction] = self._from[link_direction.source] = self._to[
+                    link_direction.end
+                ] = link_direction
         macs = {
             nic.mac: classifier.mac(bytes.fromhex(nic.mac.replace(":", "")))
             for node in layout.nodes
@@ -70,15 +72,15 @@ class Network:
             if switch.name in modelled:
                 continue
             for number, port in self._ports(switch, macs).items():
-                way = self._to[End(switch.name, str(number))]
-                assert isinstance(way, Way)
-                way.lead_on(port)
+                link_direction = self._to[End(switch.name, str(number))]
+                assert isinstance(link_direction, SimDirection)
+                link_direction.lead_on(port)
 
-    def leaving(self, end: End) -> AnyWay:
+    def leaving(self, end: End) -> AnyDirection:
         """The direction that starts at this end."""
         return self._from[end]
 
-    def arriving(self, end: End) -> AnyWay:
+    def arriving(self, end: End) -> AnyDirection:
         """The direction that ends at this end."""
         return self._to[end]
 
@@ -119,15 +121,19 @@ class Network:
         modelled: Mapping[str, str],
         model: Model,
         driver: Driver,
-    ) -> ChannelWay:
+    ) -> ChannelDirection:
         a, b = (Plug(end.owner, int(end.port)) if end.owner in modelled else None for end in (link.a, link.b))
         forward = direction == "forward"
         impairment = link.forward if forward else link.backward
         start, end = (a, b) if forward else (b, a)
         channel = model.join(link.name, direction, impairment, options, start, end)
-        return ChannelWay(link, direction, channel, driver)
+        return ChannelDirection(link, direction, channel, driver)
 
     def _ports(self, switch: Switch, macs: Mapping[str, bytes]) -> dict[int, Port]:
-        ways = {number: self._from[End(switch.name, str(number))] for number in switch.ports}
-        plain = {number: way for number, way in ways.items() if isinstance(way, Way)}
+        link_directions = {number: self._from[End(switch.name, str(number))] for number in switch.ports}
+        plain = {
+            number: link_direction
+            for number, link_direction in link_directions.items()
+            if isinstance(link_direction, SimDirection)
+        }
         return ports(plain, switch.learns, switch.forwarding, switch.tree, macs)

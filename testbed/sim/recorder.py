@@ -15,7 +15,7 @@ from testbed.fabric import pcapng
 from testbed.fabric.interface import Receive
 from testbed.fates.records import Record
 from testbed.nic.immediate import ImmediateNic
-from testbed.sim.sim_network import AnyWay, ChannelWay
+from testbed.sim.sim_network import AnyDirection, ChannelDirection
 from testbed.spec.layout import End, Layout
 
 CAPTURE: Final = "capture.pcapng"
@@ -57,26 +57,26 @@ class Recording:
         for file in (self._capture, self._fates, self._trace):
             file.close()
 
-    def attend(self, way: AnyWay) -> None:
+    def attend(self, link_direction: AnyDirection) -> None:
         """Record frames that enter a direction; on a modelled network, when the network accepts them."""
-        if isinstance(way, ChannelWay):
-            way.channel.entrance.take = self._watched(way, way.channel.entrance.take)
+        if isinstance(link_direction, ChannelDirection):
+            link_direction.channel.entrance.take = self._watched(link_direction, link_direction.channel.entrance.take)
         else:
-            way.take = self._watched(way, way.take)
+            link_direction.take = self._watched(link_direction, link_direction.take)
 
     def _watched(
-        self, way: AnyWay, take: Callable[Concatenate[int, bytes, More], Taken]
+        self, link_direction: AnyDirection, take: Callable[Concatenate[int, bytes, More], Taken]
     ) -> Callable[Concatenate[int, bytes, More], Taken]:
         """Wrap `take` to record each frame together with the fates it meets."""
-        source, link = way.source, way.link
+        source, link = link_direction.source, link_direction.link
         number = self.interface(source) if source in self._nics else -1
 
         def watched(now: int, frame: bytes, /, *more: More.args, **named: More.kwargs) -> Taken:
-            lost, overflowed = way.lost, way.overflowed
+            lost, overflowed = link_direction.lost, link_direction.overflowed
             taken = take(now, frame, *more, **named)
-            if way.lost > lost:
+            if link_direction.lost > lost:
                 self._lose(now, source, link, "the cable is out")
-            elif way.overflowed > overflowed:
+            elif link_direction.overflowed > overflowed:
                 self._lose(now, source, link, "queue full")
             if self._met:
                 self.capture(self.interface(source), now, frame, "outbound", "; ".join(self._met))
@@ -162,8 +162,13 @@ class NicWatcher:
         self._posts, takes, self._gives_back, sees = [
             f'{node}"{what}", "descriptor": ' for what in ("posts", "takes", "gives back", "sees")
         ]
-        self.fetch, self.store, self.send, self.send_later = nic.fetch, nic.store, nic.send, nic.send_later
-        ring, see, tell, now = nic.ring, nic.see, recording.tell, nic.now
+        self.dma_read, self.dma_write, self.send, self.send_later = (
+            nic.dma_read,
+            nic.dma_write,
+            nic.send,
+            nic.send_later,
+        )
+        ring, see, tell, now = nic.on_doorbell, nic.see, recording.tell, nic.now
 
         def watched_ring(now: int, index: int) -> None:
             tell(f'{{"time": {now}{takes}{index}}}\n')
@@ -173,7 +178,7 @@ class NicWatcher:
             tell(f'{{"time": {now()}{sees}{index}}}\n')
             see(index)
 
-        nic.ring, nic.see = watched_ring, watched_see
+        nic.on_doorbell, nic.see = watched_ring, watched_see
 
     def receive_by(self, receive: Receive) -> Receive:
         """Wrap the NIC's `receive` to record the frames that it drops."""
@@ -189,13 +194,13 @@ class NicWatcher:
 
         return watched
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         self._recording.tell(f'{{"time": {self._nic.now()}{self._posts}{index}}}\n')
-        self._nic.doorbell(index, written, translated)
+        self._nic.ring_doorbell(index, written, translated)
 
-    def show(self, index: int) -> None:
+    def post_completion(self, index: int) -> None:
         self._give_back(index)
-        self._nic.show(index)
+        self._nic.post_completion(index)
 
     def interrupt(self, index: int) -> None:
         self._give_back(index)

@@ -10,7 +10,7 @@ from testbed.engine.loop import Loop
 from testbed.fabric.interface import Channel, Network, Receive
 from testbed.fates.fate_counters import Counters
 from testbed.fates.flows import Known
-from testbed.sim.way import Way
+from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import DirectionName, Impairment, Link
 
 
@@ -36,7 +36,7 @@ class Driver:
         self._timer.set(self._network.deadline)
 
 
-class ChannelWay:
+class ChannelDirection:
     """One direction of a link, over a channel of a modelled network. Frames that the network does not accept yet wait
     in the NIC's memory."""
 
@@ -120,5 +120,5 @@ class ChannelWay:
             kept.popleft()
 
 
-AnyWay = Way | ChannelWay
+AnyDirection = SimDirection | ChannelDirection
 """A direction of a link, on an Ethernet or a modelled network."""

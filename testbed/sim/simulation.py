@@ -34,7 +34,7 @@ from testbed.nic.immediate import ImmediateNic
 from testbed.nic.priced import PricedNic
 from testbed.sim.network import Network
 from testbed.sim.recorder import NicWatcher, Recording
-from testbed.sim.sim_network import AnyWay
+from testbed.sim.sim_network import AnyDirection
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
 from testbed.spec.layout import Node as NodeLayout
@@ -262,21 +262,21 @@ class Simulation:
         """Change the impairment of a link for frames from now on, in one direction or both. files: in addition to those
         given at the start."""
         texts = {**(self._files or {}), **files} if files else self._files
-        for way in self._ways(link, direction):
-            self._say(way.source.owner, "changes", link)
-            way.change(self.now(), impairment, texts)
+        for link_direction in self._link_directions(link, direction):
+            self._say(link_direction.source.owner, "changes", link)
+            link_direction.change(self.now(), impairment, texts)
 
     def cut(self, link: str) -> None:
         """Pull a cable: frames sent from now on are lost, frames under way arrive."""
-        for way in self._ways(link):
-            self._say(way.source.owner, "is cut off", link)
-            way.is_cut = True
+        for link_direction in self._link_directions(link):
+            self._say(link_direction.source.owner, "is cut off", link)
+            link_direction.is_cut = True
 
     def mend(self, link: str) -> None:
         """Plug a cable in again."""
-        for way in self._ways(link):
-            self._say(way.source.owner, "is no longer cut off", link)
-            way.is_cut = False
+        for link_direction in self._link_directions(link):
+            self._say(link_direction.source.owner, "is no longer cut off", link)
+            link_direction.is_cut = False
 
     def waiting(self, innermost: FrameType | None = None) -> list[str]:
         """A sentence for each condition that a program, a host or a firmware waits for. innermost: frame of the running
@@ -362,11 +362,11 @@ class Simulation:
             raise NotFoundError(f"no node {name!r} with a NIC: there are {', '.join(list(self.nodes)[:20])}")
         return node
 
-    def _ways(self, link: str, direction: DirectionName | None = None) -> list[AnyWay]:
-        if (link, "forward") not in self.network.ways:
-            names = [name for name, way in self.network.ways if way == "forward"]
+    def _link_directions(self, link: str, direction: DirectionName | None = None) -> list[AnyDirection]:
+        if (link, "forward") not in self.network.link_directions:
+            names = [name for name, link_direction in self.network.link_directions if link_direction == "forward"]
             raise NotFoundError(f"no link {link!r}: there are {', '.join(names[:20])}")
-        return [self.network.ways[link, one] for one in BOTH if direction in (None, one)]
+        return [self.network.link_directions[link, one] for one in BOTH if direction in (None, one)]
 
 
 def _address(node: NodeLayout) -> bytes:

@@ -33,7 +33,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Device, Dispatch, Found, Receipt
+from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
 from protocols.mpi.pieces import Data, gathered
 
@@ -91,7 +91,7 @@ class HistoryDevice:
         self._clock = clock
         self._tell = tell
         self._count = 0
-        self._claimed: dict[Found, int] = {}
+        self._claimed: dict[ProbeResult, int] = {}
         self.rank = device.rank
         self.size = device.size
         self.contexts = device.contexts
@@ -114,14 +114,14 @@ class HistoryDevice:
         over.add_callback(partial(self._received, number, context, buffer))
         return over
 
-    def receive_claimed(self, found: Found, context: int, buffer: Data) -> Receipt:
+    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:
         over = self._device.receive_claimed(found, context, buffer)
         over.add_callback(partial(self._received, self._claimed.pop(found), context, buffer))
         return over
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool = True, claim: bool = False
-    ) -> Completion[Found | None]:
+    ) -> Completion[ProbeResult | None]:
         over = self._device.probe(source, context, tag, wait, claim)
         if claim:
             over.add_callback(partial(self._claim, context))
@@ -136,7 +136,7 @@ class HistoryDevice:
         self._tell({"clock_ns": self._clock(), "what": what, **facts})
         return self._count
 
-    def _claim(self, context: int, over: Completion[Found | None]) -> None:
+    def _claim(self, context: int, over: Completion[ProbeResult | None]) -> None:
         with suppress(MPIError):
             if (found := over.result()) is not None:
                 peer, tag, size = found.envelope

@@ -9,9 +9,9 @@ from testbed import Cluster, RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
-from testbed.controller.verdict.outcomes import Judged
+from testbed.controller.verdict.outcomes import JudgedOutcome
 from testbed.controller.verdict.verdicts import Grade
-from testbed.runtime.nodes.places import Here, Program
+from testbed.runtime.nodes.places import Program, ProgramNode
 from testbed.spec.elements import Link, Node, Switch
 from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, silent
 
@@ -30,7 +30,7 @@ def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
     )
 
 
-def run_programs(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = PATIENCE) -> Judged:
+def run_programs(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = PATIENCE) -> JudgedOutcome:
     """Run these programs to their end; the NICs of other nodes stay silent."""
     layout = cluster.state.layout
     everybody = {node.name: programs.get(node.name, silent) for node in layout.nodes}
@@ -44,7 +44,7 @@ def relay_report(cluster: RunningCluster) -> Mapping[str, Any]:
     return said
 
 
-def is_lossless(cluster: RunningCluster, outcome: Judged) -> bool:
+def is_lossless(cluster: RunningCluster, outcome: JudgedOutcome) -> bool:
     """Nothing was lost inside the emulator, and no crossbar has done anything but forward."""
     lost = [finding for finding in outcome.verdict.findings if finding.what in ("NIC lost", "relay lost")]
     assert lost
@@ -52,11 +52,11 @@ def is_lossless(cluster: RunningCluster, outcome: Judged) -> bool:
     return all(finding.grade is Grade.TRUSTED for finding in lost) and not any(counts)
 
 
-async def flood(endpoint: SourceRouteEndpoint, _node: Here, count: int, size: int) -> None:
+async def flood(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, size: int) -> None:
     endpoint.send("n1", count, size)
 
 
-async def receive_in_order(endpoint: SourceRouteEndpoint, _node: Here, count: int) -> list[bool]:
+async def receive_in_order(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int) -> list[bool]:
     await endpoint.frames(count)
     came = endpoint.firmware.came
     senders = sorted({sender for sender, _ in came})
@@ -64,10 +64,10 @@ async def receive_in_order(endpoint: SourceRouteEndpoint, _node: Here, count: in
     return [one == list(range(1, count // len(senders) + 1)) for one in numbers]
 
 
-async def count_received(endpoint: SourceRouteEndpoint, _node: Here, count: int = 1) -> list[int]:
+async def count_received(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int = 1) -> list[int]:
     await endpoint.frames(count)
     return [len(endpoint.firmware.came), len(endpoint.firmware.broken)]
 
 
-async def send_some(endpoint: SourceRouteEndpoint, _node: Here, count: int, size: int = 100) -> None:
+async def send_some(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, size: int = 100) -> None:
     endpoint.send("n2", count, size)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live.echo_protocol import EchoEndpoint
 
 PATIENCE = 20.0  # s
 
 
-async def ping(endpoint: EchoEndpoint, node: Here, peer: str = "n2", times: int = 20) -> list[bytes]:
+async def ping(endpoint: EchoEndpoint, node: ProgramNode, peer: str = "n2", times: int = 20) -> list[bytes]:
     answers = []
     for number in range(times):
         buffer = bytearray(8)
@@ -21,7 +21,7 @@ async def ping(endpoint: EchoEndpoint, node: Here, peer: str = "n2", times: int 
     return answers
 
 
-async def pong(endpoint: EchoEndpoint, node: Here, times: int = 20) -> str:
+async def pong(endpoint: EchoEndpoint, node: ProgramNode, times: int = 20) -> str:
     for _ in range(times):
         buffer = bytearray(8)
         sender, length = await endpoint.receive(buffer)
@@ -29,9 +29,9 @@ async def pong(endpoint: EchoEndpoint, node: Here, times: int = 20) -> str:
     return f"{node.name} in {socket.gethostname()}"
 
 
-async def idle(_endpoint: EchoEndpoint, node: Here) -> int:
+async def idle(_endpoint: EchoEndpoint, node: ProgramNode) -> int:
     return node.number
 
 
-async def deaf(endpoint: EchoEndpoint, _node: Here) -> None:
+async def deaf(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
     await endpoint.receive(bytearray(8))

@@ -46,7 +46,7 @@ class EchoFirmware:
             self._match()
         self._inside = False
 
-    def ring(self, _now: int, index: int) -> None:
+    def on_doorbell(self, _now: int, index: int) -> None:
         self._enter()
         if index in self.to_send:
             destination, message = self.to_send.pop(index)
@@ -55,12 +55,12 @@ class EchoFirmware:
             self._counts["sent"] += 1
             self._nic.send(frame.ljust(59, b"\0") + bytes([MAGIC]))
             self.filled[index] = (self._adapter.number, len(message))
-            self._nic.show(index)
+            self._nic.post_completion(index)
         else:
             self._match()
         self._inside = False
 
-    def tick(self, _now: int) -> None:
+    def on_timer(self, _now: int) -> None:
         self.deadline = None
         self.ticks += 1
 
@@ -79,9 +79,9 @@ class EchoFirmware:
         while self.received and self.buffers:
             sender, message = self.received.popleft()
             index, buffer = self.buffers.popleft()
-            self._nic.store(buffer[: len(message)], message)
+            self._nic.dma_write(buffer[: len(message)], message)
             self.filled[index] = (sender, len(message))
-            self._nic.show(index)
+            self._nic.post_completion(index)
 
 
 class EchoEndpoint:
@@ -98,13 +98,13 @@ class EchoEndpoint:
     def send(self, destination: int, message: bytes) -> Completion[tuple[int, int]]:
         index, completion = self._begin(f"a send to node {destination}")
         self._firmware.to_send[index] = (destination, message)
-        self._nic.doorbell(index, len(message), 0)
+        self._nic.ring_doorbell(index, len(message), 0)
         return completion
 
     def receive(self, buffer: bytearray) -> Completion[tuple[int, int]]:
         index, completion = self._begin("a message")
         self._firmware.buffers.append((index, memoryview(buffer)))
-        self._nic.doorbell(index, 16, 1)
+        self._nic.ring_doorbell(index, 16, 1)
         return completion
 
     def completed(self, index: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from protocols.emp import host as emp
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 
 SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
 
@@ -14,7 +14,7 @@ def content(size: int, number: int) -> bytes:
     return random.Random(size + number).randbytes(size)
 
 
-async def exchange_messages(endpoint: emp.Endpoint, _node: Here) -> list[bool]:
+async def exchange_messages(endpoint: emp.Endpoint, _node: ProgramNode) -> list[bool]:
     """Exchange every size with the peer; return for each message whether it came as it was sent."""
     peer, right = 1 - endpoint.number, []
     for size in SIZES:

@@ -15,14 +15,14 @@ from protocols.core.firmware import Host
 from protocols.emp import codec, host
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live import echo_protocol
 
 PATIENCE = 20.0  # s
 PROTOCOLS = {"echo": (echo_protocol.plug, echo_protocol.ETHERTYPE), "emp": (host.plug(), codec.ETHERTYPE)}
 
 
-async def idle(_endpoint: Host, node: Here) -> int:
+async def idle(_endpoint: Host, node: ProgramNode) -> int:
     return node.number
 
 

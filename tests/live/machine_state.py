@@ -15,7 +15,9 @@ from pathlib import Path
 from testbed.kernel import cgroups, namespaces, processes
 from tests.live import sandbox
 
-DEADLINE = 10.0  # seconds for what ends by itself: orphans' keepers, and what the kernel frees in its own time
+DEADLINE = (
+    10.0  # seconds for what ends by itself: orphans' namespace holders, and what the kernel frees in its own time
+)
 
 
 @dataclass(frozen=True, slots=True)

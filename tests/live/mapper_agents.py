@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.mapper import Mapper, MapperIdentity
 from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter, Agent, Nic
 from testbed.fabric.myrinet.route import delta
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.layout import End, Layout
 
 LIVE = Settings(
@@ -30,7 +30,7 @@ LIVE = Settings(
 class MapperFirmware:
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         assert adapter.routed
-        station = Station(adapter.number, adapter.incarnation, adapter.address)
+        station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
         self.mapper = Mapper(station, nic.send, lambda _: None, LIVE)
         self._begun = False
 
@@ -42,18 +42,18 @@ class MapperFirmware:
         self._begin(now)
         self.mapper.receive(now, frame)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         self._begin(now)
         deadline = self.mapper.deadline
         if deadline is not None and deadline <= now:
-            self.mapper.tick(now)
+            self.mapper.on_timer(now)
 
     def _begin(self, now: int) -> None:
         if not self._begun:
             self._begun = True
             self.mapper.start(now)
 
-    def ring(self, _now: int, _index: int) -> None:
+    def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("its host asks for nothing")
 
     def counted(self) -> Mapping[str, int]:
@@ -79,7 +79,7 @@ def plug(adapter: Adapter, nic: Nic) -> Agent:
     return Agent(firmware, MapperHost(firmware.mapper))
 
 
-async def publish_routes(host: MapperHost, node: Here, folder: Path) -> dict[str, int]:
+async def publish_routes(host: MapperHost, node: ProgramNode, folder: Path) -> dict[str, int]:
     """Until there is a file called stop, keep one with the routes that the NIC has, by number; the leader says what it knows
     of the network."""
     told: Table | None = None

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from protocols.emp import host as emp
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
+from protocols.emp.split_driver import split_driver
 from testbed import RunningCluster
 from testbed.engine.loop import Loop
 from testbed.runtime.shared.attachment import Attachment, HostDriver
@@ -68,7 +68,7 @@ class ReattachingHost(Process):
         exchange = _Exchange(record, self._counts, self._end, peer)
         while True:
             try:
-                nic = Attachment(device, ETHERTYPE, apart(), function)
+                nic = Attachment(device, ETHERTYPE, split_driver(), function)
             except AttachError:  # there is no agent at the moment
                 time.sleep(0.002)  # between two looks
                 continue

@@ -61,6 +61,6 @@ def _start_watcher() -> None:
         os.closerange(tests + 1, 1024)
         processes.wait_for_end(tests)
         for name in namespaces.names():
-            processes.end_all(processes.Inhabitants([os.stat(namespaces.NAMES / name).st_ino]), grace=0)
+            processes.end_all(processes.NamespaceProcesses([os.stat(namespaces.NAMES / name).st_ino]), grace=0)
     finally:
         os._exit(0)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from protocols.core.firmware import Adapter
-from protocols.core.split_memory import Apart
-from protocols.emp.apart import apart as emp
+from protocols.core.split_memory import SplitDriver
 from protocols.emp.codec import ETHERTYPE
+from protocols.emp.split_driver import split_driver as emp
 from testbed.cluster.records.state import Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.kernel import syscalls
@@ -83,11 +83,11 @@ class Process:
 class Nodes:
     """The agents of a cluster's nodes. functions: host processes that a node may have."""
 
-    def __init__(self, cluster: RunningCluster, functions: int, apart: Apart, ethertype: int) -> None:
+    def __init__(self, cluster: RunningCluster, functions: int, split_driver: SplitDriver, ethertype: int) -> None:
         self._cluster = cluster
-        self._apart = apart
+        self._split_driver = split_driver
         self._ethertype = ethertype
-        self._hosts, functions = (functions, 1) if apart.hosts > 1 else (1, functions)
+        self._hosts, functions = (functions, 1) if split_driver.hosts > 1 else (1, functions)
         self._names = [node.name for node in cluster]
         macs = [bytes.fromhex(node.layout.nics[0].mac.replace(":", "")) for node in cluster]
         self._addresses = tuple(address_of(mac, function) for mac in macs for function in range(functions))
@@ -109,7 +109,13 @@ class Nodes:
         first = self._names.index(name) * self._functions
         adapters = tuple(Adapter(first + number, self._addresses) for number in range(self._functions))
         offer = Offer(
-            self._apart, self._ethertype, self.device(name), adapters, self._hosts, heap=HEAP, asked=self._asked(name)
+            self._split_driver,
+            self._ethertype,
+            self.device(name),
+            adapters,
+            self._hosts,
+            heap=HEAP,
+            asked=self._asked(name),
         )
 
         def run(tell: Callable[[object], None]) -> None:
@@ -125,10 +131,10 @@ class Nodes:
 
     def host(self, name: str, program: Program, function: int | None = None) -> Process:
         """A host process; it has attached when this returns."""
-        apart, device, ethertype = self._apart, self.device(name), self._ethertype
+        split_driver, device, ethertype = self._split_driver, self.device(name), self._ethertype
 
         def run(tell: Callable[[object], None]) -> object:
-            nic = Attachment(device, ethertype, apart, function)
+            nic = Attachment(device, ethertype, split_driver, function)
             driver = HostDriver(nic, nic.host)
             tell("attached")
             return driver.loop.complete(program(nic.host, driver, nic))
@@ -156,9 +162,9 @@ class Nodes:
 
 @contextlib.contextmanager
 def nodes(
-    cluster: RunningCluster, functions: int = 2, apart: Apart | None = None, ethertype: int = ETHERTYPE
+    cluster: RunningCluster, functions: int = 2, split_driver: SplitDriver | None = None, ethertype: int = ETHERTYPE
 ) -> Iterator[Nodes]:
-    with Nodes(cluster, functions, apart or emp(), ethertype) as there:
+    with Nodes(cluster, functions, split_driver or emp(), ethertype) as there:
         yield there
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from testbed.fabric.myrinet.route import closed, is_intact, route_byte
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.layout import Layout
 from tests.sim.myrinet_senders import Routes, tree_routes
 
@@ -44,9 +44,9 @@ class SourceRouteFirmware:
         else:
             self.broken.append(frame)
         if len(self.came) + len(self.broken) == self.wanted:
-            self._nic.show(0)
+            self._nic.post_completion(0)
 
-    def ring(self, _now: int, _index: int) -> None:
+    def on_doorbell(self, _now: int, _index: int) -> None:
         adapter = self.adapter
         head = b"\xff" * 6 + adapter.address + _ETHERTYPE
         orders, self.orders = self.orders, []
@@ -56,7 +56,7 @@ class SourceRouteFirmware:
                 said = adapter.number.to_bytes(2, "big") + self._sent.to_bytes(4, "big")
                 self._nic.send(closed(head, route + TYPE + said.ljust(size, b"\x55")))
 
-    def tick(self, _now: int) -> None:
+    def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")
 
     def counted(self) -> Mapping[str, int]:
@@ -79,7 +79,7 @@ class SourceRouteEndpoint:
 
     def send_along(self, route: bytes, count: int = 1, size: int = _SAID) -> None:
         self.firmware.orders.append((route, count, size))
-        self._nic.doorbell(1, size, 0)
+        self._nic.ring_doorbell(1, size, 0)
 
     def frames(self, count: int) -> Completion[None]:
         """Await that so many have come, since the beginning."""
@@ -113,5 +113,5 @@ def relative_route(*ports: int) -> bytes:
     return bytes(map(route_byte, ports))
 
 
-async def silent(_endpoint: SourceRouteEndpoint, node: Here) -> int:
+async def silent(_endpoint: SourceRouteEndpoint, node: ProgramNode) -> int:
     return node.number

@@ -28,13 +28,13 @@ class Terminal:
         self._mine, self._its = pty.openpty()
         self.resize(*size)
         self.before = termios.tcgetattr(self._its)
-        surroundings: Mapping[str, str] = {**os.environ, "TERM": "xterm-256color", **more}
+        node_context: Mapping[str, str] = {**os.environ, "TERM": "xterm-256color", **more}
         self.process = subprocess.Popen(
             command,
             stdin=self._its,
             stdout=self._its,
             stderr=self._its,
-            env=surroundings,
+            env=node_context,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # whose keys send signals
         )

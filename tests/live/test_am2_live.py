@@ -13,7 +13,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MILLISECOND, Settings
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -49,7 +49,7 @@ async def serve(endpoint: Endpoint) -> None:
         await endpoint.poll()
 
 
-async def everybody(am: ActiveMessages, node: Here) -> list[tuple[int, int]]:
+async def everybody(am: ActiveMessages, node: ProgramNode) -> list[tuple[int, int]]:
     """Ask all other nodes' endpoints things of all forms; the answers."""
     answers: list[tuple[int, int]] = []
     endpoints, gone = opened(am, 3)

@@ -11,8 +11,6 @@ from typing import Any, Final
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.am2.apart import apart
-from protocols.am2.apart_memory import OwnFrames
 from protocols.am2.codec import ETHERTYPE
 from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
@@ -20,6 +18,8 @@ from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.settings import Settings
+from protocols.am2.shared_frames import OwnFrames
+from protocols.am2.split_driver import split_driver
 from protocols.core.completion import Completion
 from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
@@ -41,7 +41,7 @@ CONTENT: Final = bytes(range(250)) * (BULK // 250)
 
 
 def am2(cluster: RunningCluster, processes: int, frames: int = 7, **settings: int) -> Any:
-    return nodes(cluster, processes, apart(Settings(frames=frames, **settings)), ETHERTYPE)
+    return nodes(cluster, processes, split_driver(Settings(frames=frames, **settings)), ETHERTYPE)
 
 
 def serve(endpoints: int, forms: bool = True) -> Program:

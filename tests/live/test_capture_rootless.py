@@ -43,8 +43,8 @@ def test_an_ordinary_user_captures_what_is_lost(home: Path, lasting: bool) -> No
 
 
 def _talk(cluster: RunningCluster) -> None:
-    keeper = cluster.state.keeper
-    assert keeper is not None
+    holder = cluster.state.holder
+    assert holder is not None
 
     def inside() -> None:
         a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
@@ -53,4 +53,4 @@ def _talk(cluster: RunningCluster) -> None:
                 nics["n1"].send(node_sockets.numbered_frame(b, a, number))
                 nics["n2"].send(node_sockets.numbered_frame(a, b, number))
 
-    userns.call_inside(keeper.pid, inside)
+    userns.call_inside(holder.pid, inside)

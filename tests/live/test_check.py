@@ -31,7 +31,7 @@ from testbed.controller.verdict.thresholds import LIMITS, Limit, Table
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.runtime.calls import call
-from testbed.runtime.relay.orders import Places, Treated
+from testbed.runtime.relay.orders import RelayedDirection, RelayPaths
 from tests.live import iproute2
 from tests.live.machine_state import eventually
 
@@ -218,13 +218,13 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
 
 def mislead(cluster: RunningCluster, **impairment: object) -> None:
     """Give the relay other orders than the state says."""
-    places = Places(Store().directory(cluster.name))
+    places = RelayPaths(Store().directory(cluster.name))
     orders = places.read_orders()
     assert orders is not None
     links = tuple(
         replace(
             link,
-            forward=Treated(replace(link.forward.impairment, **impairment)),  # type: ignore[arg-type]
+            forward=RelayedDirection(replace(link.forward.impairment, **impairment)),  # type: ignore[arg-type]
         )
         for link in orders.links
     )

@@ -20,7 +20,7 @@ from testbed import Cluster, RunningCluster, TestbedError
 from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import Finding, collect
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import State, Store
 from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import namespaces, syscalls
@@ -40,7 +40,7 @@ FIVE = resolve(Cluster.star(5))
 SEVEN = resolve(Cluster.star(7))
 
 
-def up(layout: Layout = FIVE, *, dry_run: bool = False) -> Outcome:
+def up(layout: Layout = FIVE, *, dry_run: bool = False) -> ApplyResult:
     return bring_up(Store(), layout, name=NAME, origin="test", lasting=True, dry_run=dry_run)
 
 
@@ -208,13 +208,13 @@ def test_gc_removes_what_is_left_of_a_held_cluster_whose_keeper_died_too(machine
     def held(report: Callable[[object], None]) -> None:
         cluster = Cluster.star(2).up(NAME)
         runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
-        report(cluster.state.keeper)
+        report(cluster.state.holder)
         signal.pause()
 
     for lose_state in (False, True):
         with background(held) as process:
-            keeper = process.answer()
-            os.kill(keeper.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            holder = process.answer()
+            os.kill(holder.pid, signal.SIGKILL)  # type: ignore[attr-defined]
             process.kill()
         if lose_state:
             for file in ("state.json", "hosts"):

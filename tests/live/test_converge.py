@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import Store
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.requires("root", "ip"), pytest.mark.usefixtures("machi
 NAME = "converge"
 
 
-def up(description: Description, origin: str = "a test", **options: bool) -> Outcome:
+def up(description: Description, origin: str = "a test", **options: bool) -> ApplyResult:
     layout = resolve(description)
     return bring_up(Store(), layout, name=NAME, origin=origin, lasting=True, **options)
 
@@ -58,11 +58,11 @@ def take_down() -> None:
         RunningCluster.attach(NAME).down()
 
 
-def look(outcome: Outcome) -> dict[str, NamespaceContents]:
+def look(outcome: ApplyResult) -> dict[str, NamespaceContents]:
     return {key: namespace_contents(path) for key, path in outcome.state.namespaces.items()}
 
 
-def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, NamespaceContents]:
+def assert_equal(outcome: ApplyResult, layout: Layout) -> dict[str, NamespaceContents]:
     """The kernel has the layout, no more and no less; returns what it has."""
     found = look(outcome)
     assert found.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
@@ -83,7 +83,7 @@ def assert_equal(outcome: Outcome, layout: Layout) -> dict[str, NamespaceContent
     return found
 
 
-def assert_wired(outcome: Outcome, layout: Layout, found: Mapping[str, NamespaceContents]) -> None:
+def assert_wired(outcome: ApplyResult, layout: Layout, found: Mapping[str, NamespaceContents]) -> None:
     wiring = Wiring(layout)
     wire = wire_path(outcome.state)
     links = found[namespace_names.WIRE].links
@@ -152,7 +152,7 @@ def test_what_the_kernel_has_equals_the_model_and_again_after_an_edit(data: st.D
 # Untouched links
 
 
-def counters(outcome: Outcome, key: str, device: str) -> tuple[int, rtnl_dump.Counters]:
+def counters(outcome: ApplyResult, key: str, device: str) -> tuple[int, rtnl_dump.Counters]:
     namespace = open_path(outcome.state.namespaces[key])
     try:
         found = rtnl_dump.by_name(rtnl_dump.interfaces(namespace.route))[device]
@@ -243,7 +243,7 @@ def test_a_cable_between_nodes_moves_to_a_switch_to_another_node_and_back(ended:
 # What users did
 
 
-def by_hand(outcome: Outcome, key: str, *command: str) -> None:
+def by_hand(outcome: ApplyResult, key: str, *command: str) -> None:
     subprocess.run(["nsenter", f"--net={outcome.state.namespaces[key]}", *command], check=True)
 
 

@@ -50,7 +50,7 @@ def lists(path: Path) -> None:
 
 
 def numbers(path: Path) -> None:
-    path.write_text('{"format": 1, "created": ' + "9" * 5_000 + "}")
+    path.write_text('{"format": 2, "created": ' + "9" * 5_000 + "}")
 
 
 def another_type(path: Path) -> None:
@@ -129,10 +129,10 @@ def test_a_process_is_not_killed_because_a_state_names_it(command: str) -> None:
         named = Injection(7, "a load", down=(), programs=(stranger,))
         forged = replace(state(), injected=(*state().injected, named), issued=7)
         if command == "down":
-            forged = replace(forged, keeper=stranger)
+            forged = replace(forged, holder=stranger)
         if command == "gc":
             dead = replace(stranger, start=1)
-            forged = replace(forged, phase="removing", owner=dead, keeper=stranger)
+            forged = replace(forged, phase="removing", owner=dead, holder=stranger)
         Store().write(forged)
         arguments = {"up": ("up", "star-2", "--replace"), "heal": ("heal",), "gc": ("gc",), "down": ("down",)}[command]
         said = run_command(*arguments, *(("--name", DAMAGED) if command != "gc" else ()))
@@ -150,7 +150,7 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
         assert run_command("inject", "--name", name, "all", "--delay", "1ms").code == 0
     there = running_supervisor(Store().directory(OTHER))
     assert there is not None
-    Store().write(replace(state(), keeper=there))
+    Store().write(replace(state(), holder=there))
     assert run_command("down", "--name", DAMAGED).code == 0
     assert there.alive
     assert run_command("down").code == 0

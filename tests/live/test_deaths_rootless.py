@@ -57,11 +57,11 @@ def up() -> RunningCluster:
 
 
 def killed_keeper(cluster: RunningCluster) -> int:
-    keeper = cluster.state.keeper
-    assert keeper is not None
-    os.kill(keeper.pid, signal.SIGKILL)
-    eventually(lambda: not keeper.alive, "it is dead")
-    return keeper.pid
+    holder = cluster.state.holder
+    assert holder is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    eventually(lambda: not holder.alive, "it is dead")
+    return holder.pid
 
 
 def assert_says(pid: int, act: Callable[[], object]) -> None:

@@ -16,7 +16,7 @@ from protocols.emp import codec
 from protocols.emp.host import Endpoint, plug
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
@@ -25,7 +25,7 @@ PATIENCE = 100.0  # s
 COUNT, SIZE = 40, 3_000
 
 
-async def talk(endpoint: Endpoint, node: Here) -> None:
+async def talk(endpoint: Endpoint, node: ProgramNode) -> None:
     """n1 sends, n2 receives."""
     for number in range(COUNT):
         if node.number:

@@ -15,7 +15,7 @@ from protocols.emp.settings import Settings
 from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live.node_sockets import open_socket, received
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -27,7 +27,7 @@ PATIENT = Settings(
 )  # ns: nothing is sent twice on a slow machine
 
 
-async def talk(endpoint: Endpoint, node: Here) -> list[bytes]:
+async def talk(endpoint: Endpoint, node: ProgramNode) -> list[bytes]:
     """To and fro, one message at a time, so that what a node sends has one order. All receives are posted at once: data that
     came before its receive would be sent again."""
     peer, came = 1 - node.number, []

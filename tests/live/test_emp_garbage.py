@@ -16,7 +16,7 @@ from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE, FRAME_SIZE, MESSAGE_SIZE, TYPE_ACK, TYPE_DATA, TYPE_MESSAGE, type_of
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live.node_sockets import mac, open_socket, received, wait_until_readable
 from tests.unit.protocols.emp_dialogue import DROPPED, TAKEN
 
@@ -40,7 +40,7 @@ def content(number: int) -> bytes:
     return random.Random(number).randbytes(SIZE)
 
 
-async def ping(endpoint: emp.Endpoint, node: Here) -> int:
+async def ping(endpoint: emp.Endpoint, node: ProgramNode) -> int:
     """Round trips for a while, of which each brings back what it took there."""
     until, trips, peer, buffer = node.loop.now() + WHILE, 0, node.numbers["n2"], bytearray(SIZE)
     while node.loop.now() < until:
@@ -53,7 +53,7 @@ async def ping(endpoint: emp.Endpoint, node: Here) -> int:
     return trips
 
 
-async def pong(endpoint: emp.Endpoint, node: Here) -> int:
+async def pong(endpoint: emp.Endpoint, node: ProgramNode) -> int:
     peer, trips, buffer = node.numbers["n1"], 0, bytearray(SIZE)
     while (await endpoint.receive(peer, 1, buffer)).length:
         assert buffer == content(trips)
@@ -72,7 +72,7 @@ def test_garbage_at_full_rate_stops_nobody() -> None:
         headers = [mac(cluster, name) + mac(cluster, "n3") + ETHERTYPE.to_bytes(2, "big") for name in ("n1", "n2")]
         device = cluster["n3"].layout.nics[0].name
 
-        async def flood(_endpoint: emp.Endpoint, node: Here) -> int:
+        async def flood(_endpoint: emp.Endpoint, node: ProgramNode) -> int:
             until, sent = node.loop.now() + WHILE, 0
             chance = random.Random(1)
             with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:

@@ -17,7 +17,7 @@ from testbed.cluster.records.state import Store
 from testbed.controller.runs.agents import agents
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live.machine_state import Machine, eventually
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -30,7 +30,7 @@ LONGEST = 0.3  # s from the first messages to the death
 GOING = "messages go round"
 
 
-async def talk(endpoint: emp.Endpoint, node: Here, rounds: int = 0) -> int:
+async def talk(endpoint: emp.Endpoint, node: ProgramNode, rounds: int = 0) -> int:
     """Send to the next node and receive from the one before, all at once, so many times; 0: without end. How often what
     came was right."""
     after, before = (endpoint.number + 1) % endpoint.size, (endpoint.number - 1) % endpoint.size

@@ -13,10 +13,10 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Buffer
-from protocols.core.split_memory import Apart
+from protocols.core.split_memory import SplitDriver
 from protocols.emp import host as emp
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE as EMP
+from protocols.emp.split_driver import split_driver
 from testbed import Cluster
 from testbed.controller.runs.agents import SPIN, agents
 from testbed.errors import TestbedError
@@ -26,7 +26,7 @@ from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.node_process import build_inline_nic
 from testbed.runtime.nodes.patience import Patience
-from testbed.runtime.nodes.places import Here, Orders
+from testbed.runtime.nodes.places import Orders, ProgramNode
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.attachment import HostDriver
 from testbed.spec.model import Defaults
@@ -41,11 +41,11 @@ MILLISECOND = 1_000_000  # ns
 
 
 def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
-    async def asleep(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def asleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         time.sleep(1.0)  # a program that keeps its NIC from working
         await node.loop.sleep(MILLISECOND)
 
-    async def flood(endpoint: EchoEndpoint, node: Here) -> None:
+    async def flood(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         for _ in range(20_000):
             endpoint.send(node.numbers["n2"], bytes(1_400))
 
@@ -61,7 +61,7 @@ def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
 
 
 def test_a_nic_without_carrier_counts_what_does_not_leave() -> None:
-    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await endpoint.send(node.numbers["n2"], b"nobody hears")
 
     with Cluster.star(2).up() as cluster:
@@ -118,15 +118,15 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
 
 @pytest.mark.parametrize(
     ("processors", "shared", "spin"),
-    [(2, None, 0), (3, None, SPIN), (4, apart(), 0), (5, apart(), SPIN)],
+    [(2, None, 0), (3, None, SPIN), (4, split_driver(), 0), (5, split_driver(), SPIN)],
     ids=["two on two", "two on three", "four on four", "four on five"],
 )
 def test_processes_spin_only_where_a_processor_is_to_spare(
-    processors: int, shared: Apart | None, spin: int, monkeypatch: pytest.MonkeyPatch
+    processors: int, shared: SplitDriver | None, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes; where their NICs are shared, each has a process of its own."""
 
-    async def look(_endpoint: emp.Endpoint, node: Here) -> int:
+    async def look(_endpoint: emp.Endpoint, node: ProgramNode) -> int:
         driver = node.loop._waiter
         assert isinstance(driver, Driver | HostDriver)
         return driver.spin
@@ -142,14 +142,14 @@ def test_processes_spin_only_where_a_processor_is_to_spare(
 def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
     """The host library posts another receive from within every completion, while the firmware shows it."""
 
-    async def eager(endpoint: EchoEndpoint, node: Here) -> int:
+    async def eager(endpoint: EchoEndpoint, node: ProgramNode) -> int:
         endpoint.again = 40
         endpoint.receive(bytearray(64))
         while endpoint.again:
             await node.loop.sleep(MILLISECOND)
         return endpoint.came
 
-    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         for _ in range(50):
             await endpoint.send(node.numbers["n1"], b"again")
 
@@ -170,7 +170,7 @@ class Deadlines:
         self.times: list[int] = []
         self.tenth: Completion[list[int]] = Completion("the tenth time")
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         self.times.append(now)
         self.deadline = now + MILLISECOND if len(self.times) < 10 else None
         if len(self.times) == 10:
@@ -179,7 +179,7 @@ class Deadlines:
     def receive(self, _now: int, _frame: bytes) -> None:
         raise AssertionError("nobody sends")
 
-    def ring(self, _now: int, _index: int) -> None:
+    def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("nobody rings")
 
     def completed(self, _index: int) -> None:
@@ -194,7 +194,7 @@ class Deadlines:
 
 @pytest.mark.parametrize("spin", [0, 10**9], ids=["asleep", "spinning"])
 def test_the_firmwares_deadlines_are_kept(spin: int) -> None:
-    async def wait(endpoint: Deadlines, _node: Here) -> list[int]:
+    async def wait(endpoint: Deadlines, _node: ProgramNode) -> list[int]:
         return await endpoint.tenth
 
     def ticking(_adapter: Adapter, _nic: InlineNic) -> Agent:
@@ -207,7 +207,7 @@ def test_the_firmwares_deadlines_are_kept(spin: int) -> None:
 
 
 def test_other_ethertypes_cost_a_nic_nothing() -> None:
-    async def quiet(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def quiet(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(200 * MILLISECOND)
 
     with Cluster.star(2).up() as cluster:
@@ -220,7 +220,7 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
 
 
 def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
-    async def busy(endpoint: EchoEndpoint, node: Here) -> tuple[bool, str]:
+    async def busy(endpoint: EchoEndpoint, node: ProgramNode) -> tuple[bool, str]:
         loop = node.loop
         begun = loop.now()
         other = loop.spawn(loop.sleep(3 * MILLISECOND), "another")
@@ -247,10 +247,10 @@ def test_emp_carries_messages_of_many_frames_both_ways() -> None:
 def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
     message = random.Random(8_000).randbytes(8_000)
 
-    async def one(endpoint: emp.Endpoint, node: Here) -> None:
+    async def one(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await endpoint.send(node.numbers["n2"], 1, message)
 
-    async def other(endpoint: emp.Endpoint, node: Here) -> bool:
+    async def other(endpoint: emp.Endpoint, node: ProgramNode) -> bool:
         buffer = bytearray(9_000)
         received = await endpoint.receive(node.numbers["n1"], 1, buffer)
         return buffer[: received.length] == message
@@ -270,7 +270,7 @@ def test_a_firmware_that_fails_is_shown_as_such() -> None:
     def broken(_adapter: Adapter, _nic: InlineNic) -> Agent:
         raise RuntimeError("no such card")
 
-    async def never(_endpoint: Deadlines, _node: Here) -> None:
+    async def never(_endpoint: Deadlines, _node: ProgramNode) -> None:
         raise AssertionError("it has no NIC")
 
     with (

@@ -18,7 +18,7 @@ from testbed.cluster import removal
 from testbed.cluster.api import Cluster
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import Store
 from testbed.errors import KernelError
 from testbed.kernel.changes import observed_by
@@ -47,11 +47,11 @@ FIVE = star("n1", "n2", "n3", "n4", "n5")
 CHANGED = star("n1", "n2", "n4", "n5", "n6", "n7")
 
 
-def up(layout: Layout = FIVE, *, dry_run: bool = False) -> Outcome:
+def up(layout: Layout = FIVE, *, dry_run: bool = False) -> ApplyResult:
     return bring_up(Store(), layout, name=NAME, origin="test", lasting=True, dry_run=dry_run)
 
 
-def change() -> Outcome:
+def change() -> ApplyResult:
     return up(CHANGED)
 
 

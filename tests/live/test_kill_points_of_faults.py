@@ -11,7 +11,7 @@ from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.garbage import collect
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import SharedNics, Store
 from testbed.cluster.services import nic_sharing
 from testbed.kernel import processes
@@ -43,7 +43,7 @@ def layout(delay: str) -> Layout:
 PLAIN, DELAYED = layout("0"), layout("1ms")
 
 
-def up(wanted: Layout, *, dry_run: bool = False) -> Outcome:
+def up(wanted: Layout, *, dry_run: bool = False) -> ApplyResult:
     return bring_up(Store(), wanted, name=NAME, origin="test", lasting=True, dry_run=dry_run)
 
 
@@ -72,7 +72,7 @@ def gc() -> None:
 
 
 def test_up_of_an_impaired_cluster(machine: Machine, record_property: Note) -> None:
-    def bring() -> Outcome:
+    def bring() -> ApplyResult:
         return up(DELAYED)
 
     changes = changes_of(bring)

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from testbed.errors import PermissionDeniedError
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates import fate_hash
 from testbed.fates.stage import FateOptions
 from testbed.kernel import loss_classifier, namespaces, netlink, netlink_messages, rtnl_dump, syscalls
@@ -122,7 +122,7 @@ def cable() -> Iterator[Cable]:
 
 def survivors(impairment: Impairment, frames: Sequence[bytes]) -> list[int]:
     """The numbers of the frames that the model does not lose."""
-    model = Direction(LINK, "forward", impairment, FateOptions(seed=SEED))
+    model = LinkDirection(LINK, "forward", impairment, FateOptions(seed=SEED))
     return [
         number
         for number, frame in enumerate(frames, 1)
@@ -236,7 +236,7 @@ def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cab
     ]
     arrived = send_from(processors, cable, frames)
 
-    model = Direction(LINK, "forward", impairment, FateOptions(seed=SEED))
+    model = LinkDirection(LINK, "forward", impairment, FateOptions(seed=SEED))
     for source, sent in own.items():
         kept = [number for number, frame in zip(numbers(sent), sent, strict=True) if not model.offer(0, frame).dropped]
         assert [number for number in arrived if number // each == (source == C)] == kept
@@ -253,7 +253,7 @@ def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> No
     frames = [ethernet(bytes(46)) + number.to_bytes(4, "big") for number in range(2 * each)]
     cable.attach(impairment)
     arrived = send_from(sorted(os.sched_getaffinity(0))[:2], cable, [frames[:each], frames[each:]])
-    model = Direction(LINK, "forward", impairment, FateOptions(seed=SEED))
+    model = LinkDirection(LINK, "forward", impairment, FateOptions(seed=SEED))
     assert len(arrived) == sum(not model.offer(0, frame).dropped for frame in frames)
     counted = cable.counters()
     assert counted.exact

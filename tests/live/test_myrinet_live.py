@@ -9,15 +9,15 @@ import pytest
 
 from protocols.core.profile import IDEAL
 from protocols.emp import host as emp
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE as EMP
+from protocols.emp.split_driver import split_driver
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.verdicts import Grade
-from testbed.runtime.nodes.places import Dilation, Here, Program
+from testbed.runtime.nodes.places import Dilation, Program, ProgramNode
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.dilation import slow_layout
@@ -38,14 +38,14 @@ from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, So
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 
-async def ping(endpoint: SourceRouteEndpoint, _node: Here, peer: str, times: int) -> list[tuple[int, int]]:
+async def ping(endpoint: SourceRouteEndpoint, _node: ProgramNode, peer: str, times: int) -> list[tuple[int, int]]:
     for number in range(1, times + 1):
         endpoint.send(peer)
         await endpoint.frames(number)
     return endpoint.firmware.came
 
 
-async def pong(endpoint: SourceRouteEndpoint, _node: Here, peer: str, times: int) -> None:
+async def pong(endpoint: SourceRouteEndpoint, _node: ProgramNode, peer: str, times: int) -> None:
     for number in range(1, times + 1):
         await endpoint.frames(number)
         endpoint.send(peer)
@@ -101,7 +101,7 @@ def test_four_senders_that_flood_one_output_lose_nothing_and_keep_their_order(ra
         assert all(stops) or not rate, "at full speed it is the window that holds NICs back"
 
 
-async def astray(endpoint: SourceRouteEndpoint, _node: Here) -> None:
+async def astray(endpoint: SourceRouteEndpoint, _node: ProgramNode) -> None:
     endpoint.send_along(relative_route(20))
     endpoint.send_along(relative_route(4), 2)
     endpoint.send_along(relative_route(1, 1, 1), 3)
@@ -124,7 +124,7 @@ def test_what_is_corrupted_on_one_link_is_still_wrong_behind_the_next_switch() -
         assert outcome.results["n2"] == [4, 1]
 
 
-async def trips(endpoint: SourceRouteEndpoint, node: Here | SimNode, peer: str) -> list[int]:
+async def trips(endpoint: SourceRouteEndpoint, node: ProgramNode | SimNode, peer: str) -> list[int]:
     """How long round trips of 1,000 bytes take, in nanoseconds of the model."""
     now = node.now if isinstance(node, SimNode) else node.loop.now
     took = []
@@ -136,7 +136,7 @@ async def trips(endpoint: SourceRouteEndpoint, node: Here | SimNode, peer: str) 
     return took
 
 
-async def back(endpoint: SourceRouteEndpoint, _node: Here | SimNode, peer: str) -> None:
+async def back(endpoint: SourceRouteEndpoint, _node: ProgramNode | SimNode, peer: str) -> None:
     for number in range(1, 11):
         await endpoint.frames(number)
         endpoint.send(peer, 1, 1000)
@@ -160,7 +160,7 @@ def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulati
     assert sorted(found)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
 
 
-async def speak(endpoint: emp.Endpoint, node: Here) -> None:
+async def speak(endpoint: emp.Endpoint, node: ProgramNode) -> None:
     endpoint.post_send(node.numbers["n2"], 1, bytes(100_000))
     await node.loop.sleep(500_000_000)
 
@@ -168,7 +168,7 @@ async def speak(endpoint: emp.Endpoint, node: Here) -> None:
 def test_the_agent_of_a_shared_nic_sends_when_the_network_has_said_that_it_may() -> None:
     """It has a protocol without routes, whose frames the first switch counts: they come there once the agent hears GO."""
     with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
-        with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, shared=apart()) as run:
+        with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, shared=split_driver()) as run:
             outcome = run.wait(PATIENCE)
         assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "NIC lost")
         assert relay_report(cluster)["switches"]["s1"]["route_used_up"] > 2

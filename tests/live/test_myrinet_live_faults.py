@@ -17,7 +17,7 @@ from testbed.controller.runs.agents import agents
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import UnsupportedError
 from testbed.fabric.myrinet.route import closed
-from testbed.runtime.nodes.places import Here, Program
+from testbed.runtime.nodes.places import Program, ProgramNode
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
@@ -52,7 +52,7 @@ def ring() -> Cluster:
     )
 
 
-async def around(endpoint: SourceRouteEndpoint, node: Here) -> list[int]:
+async def around(endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
     """All at the same time, to the second node clockwise: each has one cable, and wants the one that the next one has."""
     await node.loop.sleep_until((node.loop.now() // SECOND + 1) * SECOND)
     endpoint.send_along(relative_route(1, -1, -2), 1, 1400)
@@ -77,13 +77,13 @@ def test_a_circle_of_waiting_worms_is_broken_by_truncating_some_of_them() -> Non
 # Losses
 
 
-async def send_many(endpoint: SourceRouteEndpoint, node: Here | SimNode) -> None:
+async def send_many(endpoint: SourceRouteEndpoint, node: ProgramNode | SimNode) -> None:
     for _ in range(20):
         endpoint.send("n2", 10)
         await node.sleep(1_000_000) if isinstance(node, SimNode) else await node.loop.sleep(1_000_000)
 
 
-async def listen(endpoint: SourceRouteEndpoint, node: Here | SimNode) -> list[int]:
+async def listen(endpoint: SourceRouteEndpoint, node: ProgramNode | SimNode) -> list[int]:
     await node.sleep(SECOND) if isinstance(node, SimNode) else await node.loop.sleep(SECOND)
     return [number for _, number in endpoint.firmware.came]
 
@@ -104,7 +104,7 @@ def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() ->
 def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
     """It stands still while more comes than its sockets hold, from somebody who hears no STOP."""
 
-    async def wait(_endpoint: SourceRouteEndpoint, node: Here) -> None:
+    async def wait(_endpoint: SourceRouteEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(2 * SECOND)
 
     with crossbar_cluster(*PAIR).up() as cluster:
@@ -127,7 +127,7 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
 # Cables, and the relay itself
 
 
-async def keep_sending(endpoint: SourceRouteEndpoint, node: Here, seconds: float) -> int:
+async def keep_sending(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds: float) -> int:
     end, sent = node.loop.now() + round(seconds * SECOND), 0
     while node.loop.now() < end:
         endpoint.send("n2")
@@ -136,7 +136,7 @@ async def keep_sending(endpoint: SourceRouteEndpoint, node: Here, seconds: float
     return sent
 
 
-async def keep_hearing(endpoint: SourceRouteEndpoint, node: Here, seconds: float) -> list[int]:
+async def keep_hearing(endpoint: SourceRouteEndpoint, node: ProgramNode, seconds: float) -> list[int]:
     await node.loop.sleep(round(seconds * SECOND))
     return [number for _, number in endpoint.firmware.came]
 
@@ -186,7 +186,7 @@ def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_
     assert came[-1] == count, "the last one waited in the NIC"
 
 
-async def send_one(endpoint: SourceRouteEndpoint, _node: Here, peer: str) -> None:
+async def send_one(endpoint: SourceRouteEndpoint, _node: ProgramNode, peer: str) -> None:
     endpoint.send(peer)
 
 

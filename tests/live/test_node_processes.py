@@ -22,7 +22,7 @@ from testbed.errors import KernelError, NotFoundError
 from testbed.kernel import processes
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
@@ -90,7 +90,7 @@ def deaths(cluster: RunningCluster) -> list[str]:
 
 
 def test_a_program_that_raises_is_no_death() -> None:
-    async def wrong(_endpoint: EchoEndpoint, _node: Here) -> None:
+    async def wrong(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         raise ValueError("no such luck")
 
     with Cluster.star(2).up() as cluster:
@@ -119,7 +119,7 @@ def test_others_go_on_without_one_whose_death_is_meant() -> None:
 
 
 def test_what_a_program_raises_is_shown_with_its_node_and_line() -> None:
-    async def wrong(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def wrong(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(1_000)
         raise ValueError("no such luck")
 
@@ -132,11 +132,11 @@ def test_what_a_program_raises_is_shown_with_its_node_and_line() -> None:
 
 
 def test_a_run_that_is_stuck_tells_what_each_node_waits_for() -> None:
-    async def spinning(_endpoint: EchoEndpoint, _node: Here) -> None:
+    async def spinning(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         while True:
             pass
 
-    async def blocked(endpoint: EchoEndpoint, _node: Here) -> None:
+    async def blocked(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         await endpoint.receive(bytearray(8))
 
@@ -158,7 +158,7 @@ def test_a_run_that_is_stuck_tells_what_each_node_waits_for() -> None:
 
 
 def test_a_result_too_large_to_be_told_is_an_error() -> None:
-    async def large(_endpoint: EchoEndpoint, _node: Here) -> bytes:
+    async def large(_endpoint: EchoEndpoint, _node: ProgramNode) -> bytes:
         return bytes(1 << 20)
 
     with (
@@ -170,7 +170,7 @@ def test_a_result_too_large_to_be_told_is_an_error() -> None:
 
 
 def test_what_programs_print_is_kept_by_node(tmp_path: Path) -> None:
-    async def talking(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def talking(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         print(f"this is {node.name}")  # noqa: T201  what this is about
         os.system("echo and its child; echo and its errors >&2")
 
@@ -184,7 +184,7 @@ def test_what_programs_print_is_kept_by_node(tmp_path: Path) -> None:
 
 
 def test_programs_see_their_node() -> None:
-    async def look(_endpoint: EchoEndpoint, _node: Here) -> tuple[str, str, list[str], str]:
+    async def look(_endpoint: EchoEndpoint, _node: ProgramNode) -> tuple[str, str, list[str], str]:
         devices = sorted(os.listdir("/sys/class/net"))
         return socket.gethostname(), socket.gethostbyname("n1"), devices, os.getcwd()
 

@@ -22,7 +22,7 @@ from testbed.kernel import processes
 from testbed.kernel.userns import call_inside
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.resolver import resolve
 from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
@@ -49,10 +49,10 @@ def test_programs_talk_in_a_held_cluster(home: Path) -> None:
 def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> None:
     """With EMP, which sends again what is lost."""
 
-    async def send(endpoint: emp.Endpoint, node: Here) -> None:
+    async def send(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await endpoint.send(node.numbers["n2"], 1, bytes(20_000))
 
-    async def receive(endpoint: emp.Endpoint, node: Here) -> int:
+    async def receive(endpoint: emp.Endpoint, node: ProgramNode) -> int:
         return (await endpoint.receive(node.numbers["n1"], 1, bytearray(20_000))).length
 
     def story() -> None:
@@ -89,12 +89,12 @@ def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, 
     """Without root a socket has what net.core.rmem_max allows."""
     over = tmp_path / "over"
 
-    async def flood(endpoint: EchoEndpoint, node: Here) -> None:
+    async def flood(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         for _ in range(FRAMES):
             endpoint.send(node.numbers["n2"], bytes(1_400))
         over.touch()
 
-    async def asleep(_endpoint: EchoEndpoint, _node: Here) -> None:
+    async def asleep(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         while not over.exists():
             time.sleep(0.001)  # a program that keeps its NIC from working
 
@@ -109,18 +109,18 @@ def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, 
 
 
 def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_next_one_is_refused(home: Path) -> None:
-    async def wait(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def wait(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(60_000_000_000)
 
     def story() -> None:
         store = Store()
         bring_up(store, resolve(Cluster.star(2)), name="star", origin="a test", lasting=True)
         cluster = RunningCluster.attach("star")
-        keeper = cluster.state.keeper
-        assert keeper is not None
+        holder = cluster.state.holder
+        assert holder is not None
         with agents(cluster, plug, ETHERTYPE, {"n1": wait, "n2": wait}) as run:
-            processes.end(keeper)
-            with pytest.raises(ClusterEndedError, match=f"cluster star has ended: process {keeper.pid}"):
+            processes.end(holder)
+            with pytest.raises(ClusterEndedError, match=f"cluster star has ended: process {holder.pid}"):
                 run.wait(PATIENCE)
         with (
             pytest.raises(NotFoundError, match="cluster star has ended"),
@@ -133,8 +133,8 @@ def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_
 
 
 def offloads_on_inside(cluster: RunningCluster, node: str) -> bool | None:
-    assert cluster.state.keeper is not None
-    return call_inside(cluster.state.keeper.pid, lambda: offloads_on(cluster, node))
+    assert cluster.state.holder is not None
+    return call_inside(cluster.state.holder.pid, lambda: offloads_on(cluster, node))
 
 
 def test_deaths_and_what_is_waited_for_are_told(home: Path) -> None:

@@ -12,7 +12,7 @@ from protocols.am2.mapper import codec as mapper
 from protocols.myrinet.envelope import sealed
 from protocols.myrinet.fields import ETHERTYPE
 from testbed import Cluster
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
@@ -68,7 +68,7 @@ def test_packets_of_every_type_have_the_models_fates_and_a_rule_names_one_of_the
     rules, expected = RuleSet(known_fields()), list[Record]()
     rules.add(0, RULE)
     link = resolve(made).links[0].name
-    model = Direction(link, "forward", Impairment(loss=0.2), FateOptions(seed=5, rules=rules, log=expected.append))
+    model = LinkDirection(link, "forward", Impairment(loss=0.2), FateOptions(seed=5, rules=rules, log=expected.append))
     for frame in sent:
         model.offer(0, frame)
     assert fates(read_log(log)) == fates(expected)

@@ -125,7 +125,7 @@ def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> i
             return locks.holder(supervisor_lock(directory))
         case "namespace holder":
             state = Store().read(cluster)
-            return state.keeper.pid if state is not None and state.keeper is not None else 0
+            return state.holder.pid if state is not None and state.holder is not None else 0
         case "controller":
             return controller
     name = {"node parent": "testbed-nodes", "node process": "node ", "NIC agent": "nic "}[kind]

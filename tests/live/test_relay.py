@@ -17,7 +17,7 @@ from testbed import Cluster, Grade, RunningCluster
 from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import Store
 from testbed.cluster.services.service_kinds import command
@@ -25,7 +25,7 @@ from testbed.controller.cluster_check import baseline, verdict
 from testbed.kernel import namespaces, processes
 from testbed.kernel.children import in_child
 from testbed.runtime.calls import call
-from testbed.runtime.relay.orders import Places
+from testbed.runtime.relay.orders import RelayPaths
 from testbed.runtime.supervision import running_supervisor
 from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Node, Switch
@@ -54,7 +54,7 @@ def described(*, nodes: int = 3, **impairment: str) -> Description:
     return Description(name=NAME, nodes=described, switches=[Switch(name="s1")], links=links)
 
 
-def up(layout: Layout) -> Outcome:
+def up(layout: Layout) -> ApplyResult:
     return bring_up(Store(), layout, name=NAME, origin="test", lasting=True)
 
 
@@ -174,7 +174,7 @@ def test_a_link_that_a_killed_command_was_taking_from_the_relay_is_impaired_agai
         ping(cluster, "n1", "n2")
         cluster.inject("n1", loss=1.0)
         link = next(iter(relayed_links(cluster)))
-        relay = Places(Store().directory(cluster.state.name)).socket(0)
+        relay = RelayPaths(Store().directory(cluster.state.name)).socket(0)
 
         def passes() -> bool:
             return cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W1", "n2"], check=False).returncode == 0

@@ -9,7 +9,7 @@ import pytest
 from testbed import Cluster, RunningCluster
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
-from testbed.runtime.relay.orders import Places
+from testbed.runtime.relay.orders import RelayPaths
 
 pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
 
@@ -25,7 +25,7 @@ def test_links_are_shared_out_and_stay_where_they_are(monkeypatch: pytest.Monkey
     with Cluster.star(6).up() as cluster:
         with cluster.inject("all", delay="1ms"):
             report = relay_client.report(Store(), cluster.state)
-            orders = Places(Store().directory(cluster.name)).read_orders()
+            orders = RelayPaths(Store().directory(cluster.name)).read_orders()
             assert report is not None
             assert orders is not None
             assert len(pids(cluster)) == len(set(orders.processes_of().values())) > 1

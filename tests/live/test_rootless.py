@@ -12,7 +12,7 @@ import pytest
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.errors import NotFoundError, PermissionDeniedError
@@ -24,7 +24,7 @@ from tests.live.ordinary_user import as_user, wait_for_success
 pytestmark = [pytest.mark.requires("root", "userns", "ip", "ping"), pytest.mark.usefixtures("machine")]
 
 
-def up(nodes: int) -> Outcome:
+def up(nodes: int) -> ApplyResult:
     layout = resolve(Cluster.star(nodes))
     return bring_up(Store(), layout, name="star", origin="a test", lasting=True)
 
@@ -70,8 +70,8 @@ def test_later_processes_of_the_user_enter_the_cluster_that_an_earlier_one_made(
 def test_a_cluster_whose_keeper_died_is_brought_up_anew(home: Path) -> None:
     def story() -> None:
         state = up(2).state
-        assert state.keeper is not None
-        processes.end(state.keeper)
+        assert state.holder is not None
+        processes.end(state.holder)
         assert state.abandoned
         assert len(up(2).operations) == 10
         RunningCluster.attach().down()
@@ -83,10 +83,10 @@ def test_a_held_cluster_ends_with_its_block(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             cluster["n2"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
-            keeper = cluster.state.keeper
-            assert keeper is not None
-            assert keeper.alive
-        assert not keeper.alive
+            holder = cluster.state.holder
+            assert holder is not None
+            assert holder.alive
+        assert not holder.alive
         assert not Store().root.exists()
 
     wait_for_success(as_user(home, story))
@@ -99,18 +99,18 @@ def test_a_held_cluster_ends_with_its_process_however_it_dies(home: Path) -> Non
         os.close(reader)
         cluster = Cluster.star(2).up()
         sleeper = cluster["n1"].popen(["sleep", "1000"])
-        os.write(writer, f"{sleeper.pid} {cluster.state.keeper}\n".encode())
+        os.write(writer, f"{sleeper.pid} {cluster.state.holder}\n".encode())
         signal.pause()
 
     child = as_user(home, hold)
     os.close(writer)
     with open(reader) as said:
-        sleeper, keeper = said.readline().split()
-    holder = processes.Identity.parse(keeper)
+        sleeper, holder = said.readline().split()
+    holder = processes.Identity.parse(holder)
     assert holder.alive
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    eventually(lambda: not holder.alive, "the keeper ends")
+    eventually(lambda: not holder.alive, "the namespace holder ends")
     eventually(lambda: not Path("/proc", sleeper).exists(), "the program in the node ends")
     eventually(lambda: list(home.iterdir()) == [], "the state is removed")
 

@@ -30,7 +30,7 @@ from testbed.kernel.syscalls import CLONE_NEWNET, setns
 from testbed.runtime import event_log
 from testbed.runtime.nodes import node_run as runs
 from testbed.runtime.nodes.node_run import NodeDiedError, Run, StuckError
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
@@ -61,14 +61,14 @@ def test_a_run_in_which_a_node_was_stopped_under_a_flood_is_invalid_with_the_cau
 ) -> None:
     begin, over = tmp_path / "begin", tmp_path / "over"
 
-    async def flood(endpoint: EchoEndpoint, node: Here) -> None:
+    async def flood(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         while not begin.exists():
             await node.loop.sleep(MILLISECOND)
         for _ in range(FRAMES):
             endpoint.send(node.numbers["n2"], bytes(1_400))
         over.touch()
 
-    async def until_over(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def until_over(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         while not over.exists():
             await node.loop.sleep(MILLISECOND)
 
@@ -104,7 +104,7 @@ def test_a_run_that_loses_nothing_is_trusted() -> None:
 def test_a_run_whose_relay_died_is_invalid() -> None:
     """What the cluster's own verdict says of the span is in the run's."""
 
-    async def until_killed(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def until_killed(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         while not any(event["event"] == "relay restarted" for event in event_log.read(Store().directory("star-2"))):
             await node.loop.sleep(MILLISECOND)
 
@@ -138,7 +138,7 @@ def stuck(run: Run, patience: float) -> StuckError:
 
 
 def test_two_that_receive_from_each_other_are_stuck_though_the_runs_time_is_long() -> None:
-    async def receive(endpoint: emp.Endpoint, node: Here) -> None:
+    async def receive(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await Comm(mpi.device(endpoint)).Recv(bytearray(4), 1 - node.number, tag=1)
 
     with (
@@ -151,10 +151,10 @@ def test_two_that_receive_from_each_other_are_stuck_though_the_runs_time_is_long
 
 
 def test_sending_again_to_a_dead_peer_is_no_progress() -> None:
-    async def send(endpoint: emp.Endpoint, node: Here) -> None:
+    async def send(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await endpoint.send(1 - node.number, 1, b"is anybody there?")
 
-    async def resent(endpoint: emp.Endpoint, node: Here) -> None:
+    async def resent(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await endpoint.receive(1 - node.number, 2, bytearray(4))
 
     with (
@@ -168,11 +168,11 @@ def test_sending_again_to_a_dead_peer_is_no_progress() -> None:
 
 
 def test_a_program_that_never_yields_and_one_that_only_polls_are_named() -> None:
-    async def spin(_endpoint: emp.Endpoint, _node: Here) -> None:
+    async def spin(_endpoint: emp.Endpoint, _node: ProgramNode) -> None:
         while True:
             pass
 
-    async def poll(endpoint: emp.Endpoint, node: Here) -> None:
+    async def poll(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         request = await Comm(mpi.device(endpoint)).Irecv(bytearray(4), 1 - node.number, tag=1)
         while not await request.Test():
             pass
@@ -184,7 +184,7 @@ def test_a_program_that_never_yields_and_one_that_only_polls_are_named() -> None
 
 
 def test_thousands_of_transfers_are_said_in_short() -> None:
-    async def hoard(endpoint: EchoEndpoint, _node: Here) -> None:
+    async def hoard(endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         for _ in range(5_000):
             endpoint.receive(bytearray(8))
         await endpoint.receive(bytearray(8))
@@ -198,7 +198,7 @@ def test_thousands_of_transfers_are_said_in_short() -> None:
 def test_a_slow_run_that_gets_further_is_not_stuck() -> None:
     """A message every tenth of the patience, for longer than that."""
 
-    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         for _ in range(20):
             await node.loop.sleep(100 * MILLISECOND)
             await endpoint.send(node.numbers["n2"], b"still here")
@@ -210,7 +210,7 @@ def test_a_slow_run_that_gets_further_is_not_stuck() -> None:
 
 
 def test_programs_that_end_one_after_the_other_are_progress() -> None:
-    async def sleep(_endpoint: EchoEndpoint, node: Here) -> None:
+    async def sleep(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(500 * MILLISECOND * (node.number + 1))
 
     with (
@@ -221,7 +221,7 @@ def test_programs_that_end_one_after_the_other_are_progress() -> None:
 
 
 def test_the_whole_time_of_a_run_is_not_prolonged_by_progress() -> None:
-    async def talk(endpoint: EchoEndpoint, node: Here) -> None:
+    async def talk(endpoint: EchoEndpoint, node: ProgramNode) -> None:
         while True:
             await node.loop.sleep(MILLISECOND)
             await endpoint.send(node.numbers["n2"], b"on and on")
@@ -235,7 +235,7 @@ def test_the_whole_time_of_a_run_is_not_prolonged_by_progress() -> None:
 
 
 def test_a_node_process_that_ends_is_told_although_a_process_that_it_has_forked_goes_on() -> None:
-    async def leaving(_endpoint: EchoEndpoint, _node: Here) -> None:
+    async def leaving(_endpoint: EchoEndpoint, _node: ProgramNode) -> None:
         if os.fork() == 0:
             signal.pause()
         os._exit(3)

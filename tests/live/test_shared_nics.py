@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from protocols.emp import host as emp
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
+from protocols.emp.split_driver import split_driver
 from testbed import Cluster
 from testbed.runtime.shared import introduction
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from testbed.runtime.shared.rings import MisconductError
+from testbed.runtime.shared.rings import ProtocolViolationError
 from tests.live.shared_nic_processes import HEAP, Nodes, Program, nodes
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -119,15 +119,15 @@ def test_more_than_the_heap_has_room_for_is_refused_and_leaves_nothing_behind() 
 def test_a_function_has_one_host_process_at_a_time() -> None:
     async def stay(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> str:
         with pytest.raises(Exception, match="function 0 of this NIC has a host process"):
-            Attachment(device, ETHERTYPE, apart(), 0)
+            Attachment(device, ETHERTYPE, split_driver(), 0)
         with pytest.raises(Exception, match="functions 0 to 0"):
-            Attachment(device, ETHERTYPE, apart(), 1)
+            Attachment(device, ETHERTYPE, split_driver(), 1)
         with pytest.raises(Exception, match="all 1 functions"):
-            Attachment(device, ETHERTYPE, apart())
+            Attachment(device, ETHERTYPE, split_driver())
         with pytest.raises(Exception, match="EtherType 0x"):
-            Attachment(device, ETHERTYPE + 1, apart())
+            Attachment(device, ETHERTYPE + 1, split_driver())
         with pytest.raises(Exception, match="shared by no agent"):
-            Attachment("lo", ETHERTYPE, apart())
+            Attachment("lo", ETHERTYPE, split_driver())
         return nic.report()["counted"].keys() >= {"frames_sent"} and endpoint.number == 0
 
     with Cluster.star(2).up() as cluster, nodes(cluster, 1) as there:
@@ -253,7 +253,7 @@ def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
                     ])  # fmt: skip
                     ring._words[0] = rung = rung + 1
                     ring._numbers[rung % len(ring._numbers)] = chance.randrange(1_400)
-                    with contextlib.suppress(MisconductError):  # its own
+                    with contextlib.suppress(ProtocolViolationError):  # its own
                         nic.completions.take(64)
                 if kind != "descriptors" and not chance.randrange(100):
                     words = chance.choice([ring._words, nic.completions._words])
@@ -265,7 +265,7 @@ def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
                 os.eventfd_write(nic._bell, 1)
         return written
 
-    with Cluster.star(2).up() as cluster, nodes(cluster, apart=apart(Settings(give_up=10**9))) as there:
+    with Cluster.star(2).up() as cluster, nodes(cluster, split_driver=split_driver(Settings(give_up=10**9))) as there:
         others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
         vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
         assert [other.result() for other in others] == [300, 300]

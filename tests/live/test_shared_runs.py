@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from protocols.emp import host as emp
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
+from protocols.emp.split_driver import split_driver
 from testbed import Cluster, Grade, run
 from testbed.controller.runs.agents import agents
 from testbed.controller.runs.run_options import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
 from testbed.observe.recorded import recorded
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from tests.live.emp_exchange import SIZES, exchange_messages
 from tests.live.machine_state import eventually
 from tests.live.testbed_command import testbed
@@ -34,7 +34,7 @@ def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None
     with (
         Cluster.star(2).up() as cluster,
         agents(
-            cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages, "n2": exchange_messages}, shared=apart()
+            cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages, "n2": exchange_messages}, shared=split_driver()
         ) as going,
     ):
         outcome = going.wait(PATIENCE)
@@ -51,7 +51,9 @@ def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> N
     """The first function has the node's own address and number."""
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages}, shared=apart(), logs=tmp_path / "1") as one,
+        agents(
+            cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages}, shared=split_driver(), logs=tmp_path / "1"
+        ) as one,
         agents(cluster, emp.plug(), ETHERTYPE, {"n2": exchange_messages}, logs=tmp_path / "2") as other,
     ):
         results: list[object] = []
@@ -63,7 +65,7 @@ def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> N
 
 
 def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) -> None:
-    async def once_more(endpoint: emp.Endpoint, node: Here) -> int:
+    async def once_more(endpoint: emp.Endpoint, node: ProgramNode) -> int:
         """Number 0 counts, and is killed in the middle of it; 1 asks until it has heard of the end."""
         if endpoint.number == 0:
             buffer = bytearray(1)
@@ -85,7 +87,7 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
     begun = tmp_path / "begun"
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, shared=apart()) as going,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, shared=split_driver()) as going,
     ):
         eventually(begun.exists, "n1 counts")
         going.crash("n1", returns=True)
@@ -95,19 +97,19 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
 
 
 def test_who_waits_is_told_with_what_its_nic_waits_for() -> None:
-    async def wait(endpoint: emp.Endpoint, _node: Here) -> None:
+    async def wait(endpoint: emp.Endpoint, _node: ProgramNode) -> None:
         await endpoint.receive(1, 5, bytearray(4))
 
     with (
         Cluster.star(2).up() as cluster,
         pytest.raises(StuckError, match=r"(?s)host: a receive from node 1, tag 5.*NIC: a receive from node 1, tag 5"),
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as going,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=split_driver()) as going,
     ):
         going.wait(1.0)
 
 
 def test_an_agent_that_is_killed_ends_the_run_with_that_sentence() -> None:
-    async def wait(endpoint: emp.Endpoint, node: Here) -> None:
+    async def wait(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await node.loop.sleep(100_000_000)
         (agent,) = [pid for pid in siblings() if Path(f"/proc/{pid}/comm").read_text() == "nic n1\n"]
         os.kill(agent, signal.SIGKILL)
@@ -116,7 +118,7 @@ def test_an_agent_that_is_killed_ends_the_run_with_that_sentence() -> None:
     with (
         Cluster.star(2).up() as cluster,
         pytest.raises(ProgramError, match="agent of the NIC has ended"),
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=apart()) as going,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=split_driver()) as going,
     ):
         going.wait(PATIENCE)
 

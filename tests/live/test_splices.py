@@ -23,17 +23,17 @@ import pytest
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.draft import ExistingState
+from testbed.cluster.plan.link_services import LinkService, LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import Operation
 from testbed.cluster.plan.planner import plan
-from testbed.cluster.plan.treatments import Treatment, Treatments
 from testbed.cluster.plan.veth_wiring import free_ends, taps
 from testbed.kernel import offloads, rtnl_dump
 from testbed.kernel.diversion import mark_program
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.packet_options import attach_filter
-from testbed.runtime.relay.orders import Carried
+from testbed.runtime.relay.orders import RelayedLink
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Link, Node, Switch
 from tests.live import node_sockets
@@ -44,25 +44,25 @@ pytestmark = [pytest.mark.requires("root", "ip", "ping"), pytest.mark.usefixture
 
 NAME = "splices"
 NOTHING = Impairment()
-RELAY = Treatment("relay")
+RELAY = LinkService("relay")
 RATE = Impairment(rate=10**9)
 
 
-def treat(cluster: RunningCluster, treatments: Treatments, before: Treatments | None = None) -> list[Operation]:
+def treat(cluster: RunningCluster, link_services: LinkServices, before: LinkServices | None = None) -> list[Operation]:
     """Have links of a running cluster treated so; what it took. Doing it again takes nothing."""
 
     def change() -> list[Operation]:
-        with NetlinkExecutor(NAME, lambda _: "", named=False) as workshop:
-            workshop.paths = dict(cluster.state.namespaces)
+        with NetlinkExecutor(NAME, lambda _: "", named=False) as executor:
+            executor.paths = dict(cluster.state.namespaces)
             nics = frozenset((node.name, nic.name) for node in layout.nodes for nic in node.nics)
-            existing = Existing(workshop.contents(list(workshop.paths)), {}, nics, {}, before or {})
-            operations = plan(layout, existing, treatments)
-            workshop.apply(operations, lambda _: None)
+            existing = ExistingState(executor.contents(list(executor.paths)), {}, nics, {}, before or {})
+            operations = plan(layout, existing, link_services)
+            executor.apply(operations, lambda _: None)
             return operations
 
     layout = cluster.state.layout
     operations = change()
-    before = treatments
+    before = link_services
     assert change() == []
     return operations
 
@@ -123,7 +123,7 @@ def spliceable(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tup
 class Copier:
     """Copies frames from one end of a link to the other, as the relay does, and looks at what TCP and UDP put there."""
 
-    def __init__(self, a: socket.socket, b: socket.socket, carried: Carried) -> None:
+    def __init__(self, a: socket.socket, b: socket.socket, carried: RelayedLink) -> None:
         self.ends = (a, b)
         self.carried = carried
         self.sizes: Counter[str] = Counter()  # protocol -> the largest frame
@@ -188,7 +188,7 @@ def _sum(data: bytes) -> int:
 def copied(cluster: RunningCluster, link: str) -> Iterator[Copier]:
     a, b = free_ends(cluster.state.layout, link)
     wire = wire_path(cluster.state)
-    carried = Carried(link, a, b, taps=taps(a, b))
+    carried = RelayedLink(link, a, b, taps=taps(a, b))
     with (
         node_sockets.open_socket(wire, carried.heard[0], 3) as one,
         node_sockets.open_socket(wire, carried.heard[1], 3) as other,
@@ -308,12 +308,12 @@ def test_frames_that_nobody_spliced_for_come_finished_through_the_switch() -> No
 def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str], datapath: Any) -> None:
     cluster, link = spliceable
     before = everything(cluster)
-    rated = Treatment(datapath, RATE, RATE)
+    rated = LinkService(datapath, RATE, RATE)
     treat(cluster, {link: rated})
     for address in addresses(cluster, "n2"):
         cluster["n1"].run(["ping", "-n", "-q", "-c1", "-W5", address])
     assert transfer(cluster, "tcp", "n1", "n2", addresses(cluster, "n2")[0]) == AMOUNT
-    losing = Treatment(datapath, Impairment(rate=10**9, loss=1.0), RATE)
+    losing = LinkService(datapath, Impairment(rate=10**9, loss=1.0), RATE)
     treat(cluster, {link: losing}, {link: rated})
     # Forward is lost, so that neither way there is an answer.
     for source, target in (("n1", "n2"), ("n2", "n1")):
@@ -335,7 +335,7 @@ def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str
 def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  # noqa: ARG001
     """And a broadcast comes once to everybody."""
     with Cluster.ring(3).up(name=NAME) as cluster:
-        rated = Treatment("tc", RATE, RATE)
+        rated = LinkService("tc", RATE, RATE)
         treat(cluster, {link.name: rated for link in cluster.state.layout.links})
         with node_sockets.nic_sockets(cluster) as nics:
             for number in range(3):
@@ -419,13 +419,13 @@ def _paths(cluster: RunningCluster) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
 def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(datapath: Any) -> None:
     """All links of a ring at once, and broadcasts, which would circulate first. Nobody listens where the relay should."""
-    treatment = RELAY if datapath == "relay" else Treatment("tc", RATE, RATE)
+    link_service = RELAY if datapath == "relay" else LinkService("tc", RATE, RATE)
     with Cluster.ring(3).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         for end in nics.values():
             end.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)  # SO_RCVBUFFORCE
         with stream(cluster, "n1", node_sockets.BROADCAST, nics) as sent:
             for _ in range(5):
-                treat(cluster, {link.name: treatment for link in cluster.state.layout.links})
+                treat(cluster, {link.name: link_service for link in cluster.state.layout.links})
                 treat(cluster, {})
         for node in ("n2", "n3"):
             found = all_received(nics[node], sent[-1])
@@ -471,8 +471,8 @@ def test_a_link_that_is_down_carries_nothing_and_takes_the_carrier_from_its_nics
 ) -> None:
     cluster, link = spliceable
     before = everything(cluster)
-    whole = RELAY if spliced else Treatment()
-    treat(cluster, {link: Treatment(whole.datapath, down=True)})
+    whole = RELAY if spliced else LinkService()
+    treat(cluster, {link: LinkService(whole.datapath, down=True)})
     owners = {end.split(":")[0] for end in link.split("--")}
     for node in owners & {"n1", "n2"}:
         (nic,) = query(cluster.state.namespaces[node], "ip", "link", "show", "eth0")

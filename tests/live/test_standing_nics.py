@@ -165,7 +165,7 @@ def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
 
     with pytest.raises(Exception, match=r"signal 9|killed|died"):
         in_child(share_and_die)
-    eventually(lambda: not Store().names(), "its keeper has removed it", PATIENCE)
+    eventually(lambda: not Store().names(), "its namespace holder has removed it", PATIENCE)
     assert not [found for found in collect(Store()) if not found.what.startswith("directory ")]  # of any killed process
 
 

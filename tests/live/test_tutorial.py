@@ -56,11 +56,11 @@ def shape(line: str, exactly: bool) -> str:
 
 
 def test_everything_in_the_tutorial_is_so(tmp_path: Path) -> None:
-    surroundings = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
+    node_context = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
         script = ["bash", "-c", command]
-        return subprocess.run(script, cwd=tmp_path, env=surroundings, capture_output=True, text=True, timeout=120)
+        return subprocess.run(script, cwd=tmp_path, env=node_context, capture_output=True, text=True, timeout=120)
 
     ran = 0
     try:

@@ -15,7 +15,7 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
 from testbed.kernel import processes
 from testbed.runtime import event_log
-from testbed.runtime.relay.orders import Carried, Places
+from testbed.runtime.relay.orders import RelayedLink, RelayPaths
 from testbed.runtime.supervision import running_supervisor
 from tests.live import node_sockets
 from tests.live.forked_children import Background, background
@@ -50,9 +50,9 @@ def supervisor_of(cluster: RunningCluster) -> processes.Identity:
     return found
 
 
-def relayed_links(cluster: RunningCluster) -> dict[str, Carried]:
+def relayed_links(cluster: RunningCluster) -> dict[str, RelayedLink]:
     """Return the links that the relay has been given, by name."""
-    orders = Places(Store().directory(cluster.name)).read_orders()
+    orders = RelayPaths(Store().directory(cluster.name)).read_orders()
     return {link.name: link for link in orders.links} if orders is not None else {}
 
 

@@ -18,7 +18,7 @@ from testbed.cluster.faults import fault_injection
 from testbed.cluster.plan.veth_wiring import free_ends, stage_ends
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services import relay_client
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.records import Record
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
@@ -57,7 +57,7 @@ class Run:
         return [frame for _, frame in self.arrived]
 
 
-class Oracle(Direction):
+class Oracle(LinkDirection):
     """The model, which remembers what it delivered and which fates it gave out."""
 
     def __init__(self, link: str, way: Way, impairment: Impairment, seed: int, files: Mapping[str, str]) -> None:

@@ -81,7 +81,7 @@ def by_model(impairment: Impairment, schedule: Schedule, seed: int = 1) -> dict[
         return fates(line, schedule)
 
 
-@pytest.mark.parametrize("gap", [0, 100_000], ids=["in_a_burst", "apart"])
+@pytest.mark.parametrize("gap", [0, 100_000], ids=["in_a_burst", "split_driver"])
 @pytest.mark.parametrize("order", ["one", "another"])
 def test_the_nth_frame_of_a_flow_is_lost_everywhere_or_nowhere(carrier: Carrier, order: str, gap: int) -> None:
     impairment = Impairment(loss=0.4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.am2 import states
-from protocols.am2.transport import Incoming, Outgoing, Sending, Sight
+from protocols.am2.transport import Incoming, Outgoing, PacketClass, Sending
 from tests.sim.state_watch import Watch
 
 
@@ -80,9 +80,9 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
 def _watch_receiving(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     table, look, take, refuse = states.RECEIVE_CHANNEL, Incoming.look, Incoming.take, Incoming.refuse
-    events = {Sight.NEW: "expected packet", Sight.AGAIN: "duplicate", Sight.OLD: "old copy"}
+    events = {PacketClass.NEW: "expected packet", PacketClass.AGAIN: "duplicate", PacketClass.OLD: "old copy"}
 
-    def watched_look(self: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> Sight:
+    def watched_look(self: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
         if channel >= self.channels:
             return look(self, channel, generation, sequence, stamp)
         row, before = self._rows[channel], receiving_state(self, channel)

@@ -12,7 +12,7 @@ from protocols.am2.codec import KIND_ACK, KIND_MESSAGE
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
 from protocols.am2.states import TABLES
-from protocols.am2.transport import Incoming, Outgoing, Sending, Sight
+from protocols.am2.transport import Incoming, Outgoing, PacketClass, Sending
 from protocols.core.firmware import FIRST, Adapter
 from protocols.core.peers import Peer, Peers
 from tests.sim.am2_residency_watch import watch_residency
@@ -81,7 +81,7 @@ def walk_receiving(table: Incoming, chance: Random) -> None:
         late = chance.random() < 0.2
         former = generation > 0 and chance.random() < 0.1
         sight = table.look(0, generation - former, sequence, stamp - 5 * late)
-        if sight is Sight.NEW:
+        if sight is PacketClass.NEW:
             if chance.random() < 0.7:
                 table.take(0)
             else:

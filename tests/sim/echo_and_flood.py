@@ -40,13 +40,13 @@ class EchoFirmware:
             self._nic.send(frame[6:12] + self._adapter.address + frame[12:14] + bytes([REPLY]) + frame[15:])
         elif index in self.open:
             del self.open[index]
-            self._nic.store(memoryview(self.inbox)[: len(frame) - 19], frame[19:])
-            self._nic.show(index)
+            self._nic.dma_write(memoryview(self.inbox)[: len(frame) - 19], frame[19:])
+            self._nic.post_completion(index)
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         self._ask(now, index)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         for index in [index for index, when in self.open.items() if when <= now]:
             self.resent += 1
             self._ask(now, index)
@@ -60,7 +60,7 @@ class EchoFirmware:
     def _ask(self, now: int, index: int) -> None:
         peer, data = self.outgoing[index]
         self.open[index] = now + self._timeout
-        payload = self._nic.fetch([memoryview(data)])
+        payload = self._nic.dma_read([memoryview(data)])
         head = self._adapter.addresses[peer] + self._adapter.address + ETHERTYPE.to_bytes(2, "big")
         self._nic.send(head + bytes([REQUEST]) + index.to_bytes(4, "big") + payload)
 
@@ -81,7 +81,7 @@ class EchoEndpoint:
         self._next += 1
         self.firmware.outgoing[index] = (peer, bytearray(data))
         completion = self._asked[index] = Completion(f"the reply of node {peer} to request {index}")
-        self._nic.doorbell(index, 32, 1)
+        self._nic.ring_doorbell(index, 32, 1)
         return completion
 
     def completed(self, index: int) -> None:
@@ -121,11 +121,11 @@ class FloodFirmware:
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
         self.received += 1
 
-    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+    def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
         addresses, rest = self._frames
         self._nic.send(addresses[index] + rest)
 
-    def tick(self, now: int) -> None:  # noqa: ARG002
+    def on_timer(self, now: int) -> None:  # noqa: ARG002
         raise AssertionError("it has no deadline")
 
     def counted(self) -> Mapping[str, int]:
@@ -142,7 +142,7 @@ class FloodEndpoint:
         self._nic = nic
 
     def send(self, peer: int) -> None:
-        self._nic.doorbell(peer, 0, 0)
+        self._nic.ring_doorbell(peer, 0, 0)
 
     def completed(self, index: int) -> None:  # noqa: ARG002
         raise AssertionError("it shows nothing")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 
 from protocols.emp import descriptors as stat
-from protocols.emp.card import Card, Lane, Peer
+from protocols.emp.card import CachedHeader, Card, Peer
 from protocols.emp.receiver import Posted, Receiver, Receiving
 from protocols.emp.states import CLAIMED, ENDED, EXPECTED, HELD, RECEIVE_MESSAGE, RECEIVING
 from tests.sim.state_watch import Watch
@@ -92,9 +92,9 @@ class _ReceiveWatch:
     def _watch_frames(self, name: str) -> None:
         method = getattr(Receiver, name)
 
-        def watched(receiver: Receiver, lane: Lane, message: int, *rest: object) -> None:
-            self._frames.append(self._begun(receiver, lane.peer, message))
-            method(receiver, lane, message, *rest)
+        def watched(receiver: Receiver, cached: CachedHeader, message: int, *rest: object) -> None:
+            self._frames.append(self._begun(receiver, cached.peer, message))
+            method(receiver, cached, message, *rest)
             self._settle()
             self._frames.pop()
 

@@ -43,7 +43,7 @@ class _SendWatch:
         self._watch.saw(SEND_MESSAGE, before, event, after)
 
     def _watch_causes(self) -> None:
-        for name, cause in (("tick", "timeout"), ("introduced", "peer introduced")):
+        for name, cause in (("on_timer", "timeout"), ("introduced", "peer introduced")):
             self._patch.setattr(Sender, name, self._with_cause(getattr(Sender, name), cause))
         restarted, pump = self._with_cause(Sender.restarted, "peer restarted"), Sender.pump
 

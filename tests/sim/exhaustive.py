@@ -24,8 +24,8 @@ from typing import Final, Protocol
 
 from protocols.core.firmware import Plug
 from testbed.engine.sources import source
+from testbed.sim.sim_direction import DirectionName, Receive
 from testbed.sim.simulation import Simulation
-from testbed.sim.way import DirectionName, Receive
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -108,7 +108,7 @@ class Gate:
     _receive: dict[DirectionName, Receive] = field(default_factory=dict)
 
     def stand(self, simulation: Simulation) -> None:
-        for (_, direction), way in simulation.network.ways.items():
+        for (_, direction), way in simulation.network.link_directions.items():
             self.lead(direction, way.receive)
             way.lead_to(partial(self.transmit, direction))
 

@@ -80,7 +80,7 @@ class MyrinetSender:
             return
         self.came.append((now, int.from_bytes(frame[16:18], "big"), int.from_bytes(frame[18:20], "big")))
 
-    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+    def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
         adapter, names = self._adapter, self._plug.names
         self._sent += 1
         route = self._plug.routes[names[adapter.number], names[index]]
@@ -88,7 +88,7 @@ class MyrinetSender:
         head = adapter.addresses[index] + adapter.address + ETHERTYPE
         self._nic.send(closed(head, route + TYPE + said))
 
-    def tick(self, now: int) -> None:  # noqa: ARG002
+    def on_timer(self, now: int) -> None:  # noqa: ARG002
         raise AssertionError("it has no deadline")
 
     def counted(self) -> Mapping[str, int]:

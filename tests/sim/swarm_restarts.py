@@ -126,7 +126,7 @@ def confuse(simulation: Simulation, chance: Source, earlier: int) -> None:
         acknowledgement = codec.pack_frame(to, by, codec.TYPE_ACK, 0, 3, own, its, message, frame, codec.STATUS_OK)
         one.nic.receive(simulation.now(), acknowledgement)
     for index in (chance.below(640), 640 + chance.below(1000)):
-        one.agent.firmware.ring(simulation.now(), index)
+        one.agent.firmware.on_doorbell(simulation.now(), index)
 
 
 def run(seed: int) -> Counter[str]:

@@ -42,7 +42,7 @@ class Pair:
         self.asker.set_handler(2, lambda _, word: self.answers.append(word))
         self.asked.set_handler(1, lambda token, word: token.reply(2, word + 1))
         self.link = self.simulation.layout.links[0].name
-        self.back = self.simulation.network.ways[self.link, "backward"]
+        self.back = self.simulation.network.link_directions[self.link, "backward"]
 
     def _endpoint(self, name: str) -> Endpoint:
         return cast(ActiveMessages, self.simulation.nodes[name].agent.host).allocate_bundle().allocate_endpoint()

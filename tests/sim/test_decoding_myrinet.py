@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from protocols.am2 import codec as am2
-from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.mapper import Mapper, MapperIdentity
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened, sealed, stripped
@@ -49,7 +49,7 @@ class Postman:
     def __init__(self, adapter: Adapter, nic: Nic, names: list[str], routes: Routes) -> None:
         self._adapter, self._nic = adapter, nic
         self._names, self._routes = names, routes
-        self._mapper = Mapper(Station(adapter.number, 1, adapter.address), nic.send, lambda _: None)
+        self._mapper = Mapper(MapperIdentity(adapter.number, 1, adapter.address), nic.send, lambda _: None)
         self._mapper.start(0)
         self.sent = 0
         self.acknowledged = 0
@@ -58,10 +58,10 @@ class Postman:
     def deadline(self) -> int | None:
         return self._mapper.deadline
 
-    def tick(self, now: int) -> None:
-        self._mapper.tick(now)
+    def on_timer(self, now: int) -> None:
+        self._mapper.on_timer(now)
 
-    def ring(self, now: int, index: int) -> None:  # noqa: ARG002
+    def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
         self.sent += 1
         fields = (am2.REASON_NONE, self._adapter.number, index, 1, 1, 2, 0, self.sent & 1, self.sent)
         about = (am2.FORM_MEDIUM, 0, 7, 0, 3, 4, 99, self.sent, 0, len(DATA))
@@ -120,7 +120,7 @@ class Town:
             node = simulation.nodes["n1"]
             for number in range(MESSAGES):
                 simulation.run_until(number * SECOND // 10)
-                node.nic.doorbell(1, 0, 0)
+                node.nic.ring_doorbell(1, 0, 0)
             simulation.run_until(SECOND)
         return log
 

@@ -10,7 +10,7 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.fates.records import Record
 from testbed.fields import known_fields
 from testbed.sim.network import BOTH, Network
-from testbed.sim.way import Way
+from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import End
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -36,7 +36,11 @@ class Tree:
         self.outs = [self.network.leaving(end) for end in ends]
         for end in ends:
             self.network.arriving(end).lead_to(lambda now, frame: self.came.append((now, frame)))
-        self.ways = {(name, bound): self.network.ways[name, bound] for name, _ in self.network.ways for bound in BOTH}
+        self.link_directions = {
+            (name, bound): self.network.link_directions[name, bound]
+            for name, _ in self.network.link_directions
+            for bound in BOTH
+        }
 
     def send(self, source: int, to: int, number: int = 0) -> None:
         frame = self.macs[to] + self.macs[source] + bytes.fromhex("88b50102") + number.to_bytes(2, "big") + bytes(100)
@@ -53,12 +57,12 @@ def test_a_frame_through_six_links_is_one_event() -> None:
     tree = Tree()
     tree.send(0, 15)
     assert len(tree.loop.heap) == 1
-    held = [way.end for way in tree.ways.values() if way.held]
+    held = [way.end for way in tree.link_directions.values() if way.held]
     assert [end.owner for end in held] == ["n16"]
-    assert [way.counters.delivered for way in tree.ways.values()].count(1) == 5
+    assert [way.counters.delivered for way in tree.link_directions.values()].count(1) == 5
     tree.loop.run()
     assert [now for now, _ in tree.came] == [0]
-    assert [way.counters.delivered for way in tree.ways.values()].count(1) == 6
+    assert [way.counters.delivered for way in tree.link_directions.values()].count(1) == 6
 
 
 @pytest.mark.parametrize("loss", ["0%", "20%"])
@@ -69,8 +73,8 @@ def test_the_same_frames_are_lost_and_counted_as_with_delays(loss: str) -> None:
     assert sorted(frame for _, frame in quick.came) == sorted(frame for _, frame in slow.came)
     assert sorted(map(Record.to_line, quick.log)) == sorted(map(Record.to_line, slow.log))
     assert bool(quick.log) == (loss != "0%")
-    for place, way in quick.ways.items():
-        assert way.counters.by_name() == slow.ways[place].counters.by_name(), place
+    for place, way in quick.link_directions.items():
+        assert way.counters.by_name() == slow.link_directions[place].counters.by_name(), place
 
 
 def test_frames_keep_their_order() -> None:
@@ -88,8 +92,8 @@ def test_what_is_under_way_when_a_delay_is_taken_away_is_not_overtaken() -> None
     tree.send(0, 15, 1)
 
     def hurry(now: int) -> None:
-        for way in tree.ways.values():
-            assert isinstance(way, Way)
+        for way in tree.link_directions.values():
+            assert isinstance(way, SimDirection)
             way.change(now, Tree().outs[0].impairment)
         tree.send(0, 15, 2)
 
@@ -100,7 +104,7 @@ def test_what_is_under_way_when_a_delay_is_taken_away_is_not_overtaken() -> None
 
 def test_a_cable_that_is_out_loses_what_comes_there() -> None:
     tree = Tree()
-    cut = [tree.ways[TOP, bound] for bound in BOTH]
+    cut = [tree.link_directions[TOP, bound] for bound in BOTH]
     for way in cut:
         way.is_cut = True
     tree.send_all()

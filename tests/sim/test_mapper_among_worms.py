@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.mapper import Mapper, MapperIdentity
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED
 from tests.unit.fabric.myrinet_networks import MyrinetNetwork
@@ -41,7 +41,7 @@ class Among:
 
     def _plug_in(self, number: int, settings: Settings) -> None:
         mapper = self.truth.mappers[number] = Mapper(
-            Station(number, 1, address(number)),
+            MapperIdentity(number, 1, address(number)),
             lambda frame: self.net.send(self.now, f"n{number}", frame),
             lambda table: self.truth.tables.__setitem__(number, table),
             settings,
@@ -62,7 +62,7 @@ class Among:
                 self.truth.mappers[number].receive(self.now, frame)
             for mapper in self.truth.mappers.values():
                 if mapper.deadline is not None and mapper.deadline <= self.now:
-                    mapper.tick(self.now)
+                    mapper.on_timer(self.now)
             if self.now - looked >= 10 * MILLISECOND:
                 looked = self.now
                 if until():

@@ -35,7 +35,7 @@ def fates(changed: str = "") -> list[Record]:
         outs[own].enter(loop.now(), macs[to] + macs[own] + bytes.fromhex("88b50102") + bytes(100))
 
     def change(now: int) -> None:
-        way = network.ways[changed, "forward"]
+        way = network.link_directions[changed, "forward"]
         way.change(now, replace(way.impairment, loss=0.4))
 
     for place in range(len(pairs)):

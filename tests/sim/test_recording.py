@@ -17,9 +17,9 @@ from testbed.fates.rules import RuleSet
 from testbed.nic.immediate import ImmediateNic
 from testbed.nic.priced import PricedNic
 from testbed.sim.recorder import CAPTURE, FATES, TRACE
+from testbed.sim.sim_direction import SimDirection
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
-from testbed.sim.way import Way
 from testbed.spec.model import Description
 from tests.sim.echo_and_flood import EchoEndpoint, EchoPlug
 from tests.sim.recorded_run import record
@@ -121,7 +121,7 @@ def test_what_is_recorded_wraps_directions_and_nics_that_do_not_know_of_it(
     tmp_path: Path, profile: Profile, nic: type[ImmediateNic]
 ) -> None:
     with Simulation(Description.star(2), EchoPlug(), profile=profile, folder=tmp_path) as simulation:
-        assert {type(way) for way in simulation.network.ways.values()} == {Way}
+        assert {type(way) for way in simulation.network.link_directions.values()} == {SimDirection}
         assert {type(node.nic) for node in simulation.nodes.values()} == {nic}
 
 
@@ -141,6 +141,6 @@ def test_a_frame_that_finds_a_full_queue_is_captured_with_that(tmp_path: Path) -
 
 def test_without_a_folder_nothing_watches() -> None:
     with Simulation(Description.back_to_back(), EchoPlug()) as simulation:
-        kinds = {type(way).__name__ for way in simulation.network.ways.values()}
+        kinds = {type(way).__name__ for way in simulation.network.link_directions.values()}
         kinds |= {type(node.nic).__name__ for node in simulation.nodes.values()}
-        assert kinds == {"Way", "ImmediateNic"}
+        assert kinds == {"SimDirection", "ImmediateNic"}

@@ -15,7 +15,7 @@ from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.sim.recorder import CAPTURE, FATES, TRACE
-from testbed.sim.sim_network import ChannelWay
+from testbed.sim.sim_network import ChannelDirection
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.layout import Impairment, Layout
@@ -40,12 +40,12 @@ MIDDLE = "s1:3--s2:3"
 def ring_all(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
     nodes = list(simulation.nodes.values())
     for source, destination in pairs:
-        nodes[source].nic.doorbell(destination, 0, 0)
+        nodes[source].nic.ring_doorbell(destination, 0, 0)
 
 
 def no_frame_was_dropped(simulation: Simulation) -> None:
     """As it must be where no impairment is."""
-    ways = simulation.network.ways.values()
+    ways = simulation.network.link_directions.values()
     assert sum(way.counters.dropped + way.lost + way.held for way in ways) == 0
     assert not any(sum(counted.values()) for counted in simulation.network.switches.values())
 
@@ -57,7 +57,7 @@ def test_nodes_of_the_now_reach_each_other_across_its_subclusters_and_no_frame_i
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, (source + step) % 100) for step in steps for source in range(100)])
         simulation.run_until(SECOND)
-        assert all(isinstance(way, ChannelWay) for way in simulation.network.ways.values())
+        assert all(isinstance(way, ChannelDirection) for way in simulation.network.link_directions.values())
         no_frame_was_dropped(simulation)
     for number, courier in enumerate(plug.couriers):
         assert sorted(source for _, source, _ in courier.came) == sorted((number - step) % 100 for step in steps)
@@ -69,7 +69,9 @@ def test_ninety_nine_nodes_flood_one_and_none_loses_a_frame() -> None:
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         ring_all(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
-        waiting = sum(way.kept for way in simulation.network.ways.values() if isinstance(way, ChannelWay))
+        waiting = sum(
+            way.kept for way in simulation.network.link_directions.values() if isinstance(way, ChannelDirection)
+        )
         assert waiting == 2 * 99  # in the memory of their NICs; there is no other queue
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
@@ -101,7 +103,7 @@ def test_losses_rules_and_a_cut_work_on_a_cable_between_switches() -> None:
     log: list[Record] = []
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug, rules=rules, log=log.append) as simulation:
-        way = simulation.network.ways[MIDDLE, "forward"]
+        way = simulation.network.link_directions[MIDDLE, "forward"]
         simulation.change(MIDDLE, Impairment(loss=0.5))
         ring_all(simulation, [(0, 2)] * 40)
         simulation.run_until(1_000_000)
@@ -172,7 +174,7 @@ def test_a_deadlock_ends_after_the_timeout_that_is_set_and_is_captured_and_told(
         assert not any(courier.came or courier.broken for courier in plug.couriers)
         simulation.run_until(SECOND)
         assert [counted["truncated"] for counted in simulation.network.switches.values()] == [0, 1, 1, 1]
-        assert sum(way.held for way in simulation.network.ways.values()) == 0
+        assert sum(way.held for way in simulation.network.link_directions.values()) == 0
     assert [len(courier.came) for courier in plug.couriers] == [0, 1, 0, 0]
     assert [len(courier.broken) for courier in plug.couriers] == [1, 0, 1, 1]
     assert (tmp_path / CAPTURE).read_bytes().count(b"truncated, blocked for too long") == 3

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from testbed.errors import NotFoundError, UnsupportedError
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
@@ -131,7 +131,7 @@ def test_fates_are_those_of_the_wire_model_alone() -> None:
         simulation.run()
         simulation.run_until(1_000_000)
     expected: list[Record] = []
-    direction = Direction(layout.links[0].name, "forward", impairment, FateOptions(seed=7, log=expected.append))
+    direction = LinkDirection(layout.links[0].name, "forward", impairment, FateOptions(seed=7, log=expected.append))
     one, other = (endpoint.adapter.address for endpoint in plug.endpoints)
     for index in range(500):
         head = other + one + ETHERTYPE.to_bytes(2, "big") + b"\1" + index.to_bytes(4, "big")
@@ -176,7 +176,7 @@ def test_a_cut_cable_loses_what_is_sent_and_delivers_what_is_under_way() -> None
         simulation.run_until(7_500)
         simulation.mend(link)
         simulation.run_until(100_000)
-        assert simulation.network.ways[link, "forward"].lost == 3
+        assert simulation.network.link_directions[link, "forward"].lost == 3
     assert [when for when, _ in plug.endpoints[1].firmware.frames] == [
         10_000, 11_000, 12_000, 13_000, 14_000, 18_000, 19_000,
     ]  # fmt: skip
@@ -210,8 +210,8 @@ def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:
     with Simulation(Description.fat_tree(16, delay="1us"), flood) as simulation:
         count = len(simulation.nodes)
         for node in simulation.nodes.values():
-            node.nic.doorbell((node.number + 500) % count, 0, 0)
+            node.nic.ring_doorbell((node.number + 500) % count, 0, 0)
         simulation.run_until(6_001)
         assert [node.nic.received for node in simulation.nodes.values()] == [1] * 1_024
-        hops = sum(way.counters.offered for way in simulation.network.ways.values())
+        hops = sum(way.counters.offered for way in simulation.network.link_directions.values())
         assert 4 * 1_024 <= hops <= 6 * 1_024

@@ -11,7 +11,7 @@ import pytest
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.records.state import Store
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
@@ -25,7 +25,7 @@ USER = 65533
 PATIENCE = 60  # seconds; an emulated machine takes its time
 
 
-def up(nodes: int) -> Outcome:
+def up(nodes: int) -> ApplyResult:
     return bring_up(Store(), resolve(Cluster.star(nodes)), name="star", origin="test", lasting=True)
 
 

@@ -14,7 +14,7 @@ from testbed import CommandError, RunningCluster
 from testbed.cluster.access import node_programs
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import Finding, collect
-from testbed.cluster.lifecycle import Outcome
+from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan.host_requirements import check_supported
 from testbed.cluster.records.state import Store
 from testbed.errors import UnsupportedError
@@ -40,7 +40,7 @@ def described(**limits: object) -> Layout:
     return resolve(Description(name=NAME, nodes=nodes))
 
 
-def up(layout: Layout) -> Outcome:
+def up(layout: Layout) -> ApplyResult:
     return bring_up(Store(), layout, name=NAME, origin="test", lasting=True)
 
 
@@ -78,7 +78,7 @@ def test_a_program_finds_its_limits_where_programs_look_for_them() -> None:
 def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
     """As the commands exec and shell do."""
     with running(memory=MEMORY) as cluster:
-        place = node_programs.surroundings(Store(), cluster.state, "n1")
+        place = node_programs.node_context(Store(), cluster.state, "n1")
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:

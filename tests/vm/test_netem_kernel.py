@@ -14,7 +14,7 @@ import pytest
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan.veth_wiring import free_ends
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.stage import FateOptions
 from testbed.kernel import namespaces, netem, rtnl_dump
 from testbed.kernel.capabilities import abilities
@@ -278,7 +278,7 @@ def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: Sp
     impairment = Impairment(rate=8, queue_frames=10)
     splice.set(options(impairment))
     splice.offer(50)
-    model = Direction("a--b", "forward", impairment, FateOptions(seed=1))
+    model = LinkDirection("a--b", "forward", impairment, FateOptions(seed=1))
     dropped = sum(model.offer(0, bytes(60)).dropped for _ in range(50))
     assert splice.qdisc().dropped == dropped == 39
 

@@ -10,7 +10,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 
 LARGE = 1 << 20  # bytes of a bulk message
 _TAG = 7
@@ -34,7 +34,7 @@ class Asking:
         endpoint.error_handler = self._back
         endpoint.map(0, EndpointName(peer, 0), _TAG)
 
-    async def begin(self, node: Here) -> None:
+    async def begin(self, node: ProgramNode) -> None:
         """Until the other node has its endpoint."""
         while not self.answers:
             before = self.returned
@@ -63,7 +63,7 @@ class Asking:
         self.returned += 1
 
 
-async def am_ping(am: ActiveMessages, node: Here, *, count: int) -> Quantiles:
+async def am_ping(am: ActiveMessages, node: ProgramNode, *, count: int) -> Quantiles:
     """Round trips of four words."""
     asking, samples, now, used = Asking(am, node.numbers[PONG]), [], time.monotonic_ns, 0
     endpoint = asking.endpoint
@@ -83,7 +83,7 @@ async def am_ping(am: ActiveMessages, node: Here, *, count: int) -> Quantiles:
     return found
 
 
-async def am_rate(am: ActiveMessages, node: Here, *, count: int) -> float:
+async def am_rate(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
     """Requests of four words, each answered, as many under way as there are credits; requests/s."""
     asking = Asking(am, node.numbers[PONG])
     await asking.begin(node)
@@ -97,7 +97,7 @@ async def am_rate(am: ActiveMessages, node: Here, *, count: int) -> float:
     return found
 
 
-async def am_source(am: ActiveMessages, node: Here, *, count: int) -> float:
+async def am_source(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
     """Bulk messages of 1 MiB, as many under way as there are credits; bit/s, until the last is answered."""
     asking, data = Asking(am, node.numbers[PONG]), bytes(LARGE)
     await asking.begin(node)
@@ -111,7 +111,7 @@ async def am_source(am: ActiveMessages, node: Here, *, count: int) -> float:
     return found
 
 
-async def am_pong(am: ActiveMessages, node: Here) -> None:  # noqa: ARG001
+async def am_pong(am: ActiveMessages, node: ProgramNode) -> None:  # noqa: ARG001
     """Answers until it is told to end."""
     endpoint: Endpoint = am.allocate_bundle().allocate_endpoint()
     ended: list[None] = []

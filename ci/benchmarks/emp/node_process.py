@@ -18,7 +18,7 @@ from testbed.controller.runs.agents import agents
 from testbed.errors import TestbedError
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.patience import Patience
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 
 PATIENCE = 3600.0  # s
 PROGRESS = 60.0  # s without any
@@ -69,7 +69,7 @@ class Nodes:
             return {"begin": took, "end": time.monotonic() - begun, **sizes}
 
 
-async def idle(endpoint: Endpoint, node: Here) -> None:
+async def idle(endpoint: Endpoint, node: ProgramNode) -> None:
     await endpoint.receive((node.number + 1) % endpoint.size, 1, bytearray(4))
 
 

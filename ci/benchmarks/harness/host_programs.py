@@ -14,7 +14,7 @@ from protocols.core.completion import Completion
 from protocols.emp.codec import MESSAGE_SIZE
 from protocols.emp.host import Endpoint
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 
 PING, PONG = "n1", "n2"
 MESSAGE = 4  # bytes of a round trip's
@@ -56,7 +56,7 @@ def warm_up(count: int) -> int:
 # EMP
 
 
-async def emp_ping(endpoint: Endpoint, node: Here, *, count: int) -> Quantiles:
+async def emp_ping(endpoint: Endpoint, node: ProgramNode, *, count: int) -> Quantiles:
     samples, peer, message, now = [], node.numbers[PONG], bytes(MESSAGE), time.monotonic_ns
     buffer = bytearray(MESSAGE)
     used = 0
@@ -73,7 +73,7 @@ async def emp_ping(endpoint: Endpoint, node: Here, *, count: int) -> Quantiles:
     return quantiles(samples, time.process_time_ns() - used)
 
 
-async def emp_pong(endpoint: Endpoint, node: Here, *, count: int) -> None:
+async def emp_pong(endpoint: Endpoint, node: ProgramNode, *, count: int) -> None:
     peer, buffers = node.numbers[PING], (bytearray(MESSAGE), bytearray(MESSAGE))
     arrival = endpoint.post_receive(peer, 1, buffers[0])
     total = warm_up(count) + count
@@ -85,7 +85,7 @@ async def emp_pong(endpoint: Endpoint, node: Here, *, count: int) -> None:
         await sent
 
 
-async def emp_source(endpoint: Endpoint, node: Here, *, messages: int) -> float:
+async def emp_source(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> float:
     """Bit/s, from the first post to the last acknowledgement."""
     peer, data = node.numbers[PONG], bytes(LARGE)
     await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
@@ -100,7 +100,7 @@ async def emp_source(endpoint: Endpoint, node: Here, *, messages: int) -> float:
     return messages * LARGE * 8e9 / (time.monotonic_ns() - begun)
 
 
-async def emp_sink(endpoint: Endpoint, node: Here, *, messages: int) -> None:
+async def emp_sink(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> None:
     peer = node.numbers[PING]
     buffers = [bytearray(LARGE) for _ in range(min(_POSTED, messages))]
     posted = [endpoint.post_receive(peer, 1, buffer) for buffer in buffers]
@@ -111,7 +111,7 @@ async def emp_sink(endpoint: Endpoint, node: Here, *, messages: int) -> None:
             posted.append(endpoint.post_receive(peer, 1, buffers[number % len(buffers)]))
 
 
-async def emp_counter(endpoint: Endpoint, node: Here, *, messages: int) -> float:
+async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> float:
     """Messages that count, as many at once as may be; messages/s, from the first post to the last acknowledgement."""
     peer = node.numbers[PONG]
     await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
@@ -126,7 +126,7 @@ async def emp_counter(endpoint: Endpoint, node: Here, *, messages: int) -> float
     return messages * 1e9 / (time.monotonic_ns() - begun)
 
 
-async def emp_checker(endpoint: Endpoint, node: Here, *, messages: int) -> int:
+async def emp_checker(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> int:
     """How many messages were not the next one."""
     peer, wrong = node.numbers[PING], 0
     buffers = [bytearray(MESSAGE) for _ in range(min(_COUNTING, messages))]
@@ -144,7 +144,7 @@ async def emp_checker(endpoint: Endpoint, node: Here, *, messages: int) -> int:
 # Packet sockets
 
 
-def _opened(node: Here, pair: Pair, peer: str) -> tuple[socket.socket, bytes]:
+def _opened(node: ProgramNode, pair: Pair, peer: str) -> tuple[socket.socket, bytes]:
     """The node's socket, and the header of a frame to the peer."""
     wire = FrameSocket(pair.devices[node.name], RAW, _MTU)
     return wire.socket, pair.macs[peer] + pair.macs[node.name] + RAW.to_bytes(2, "big")
@@ -200,7 +200,7 @@ def _answer(wire: socket.socket, header: bytes) -> None:
         pass
 
 
-async def raw_ping(_: object, node: Here, *, count: int, pair: Pair) -> Quantiles:
+async def raw_ping(_: object, node: ProgramNode, *, count: int, pair: Pair) -> Quantiles:
     wire, header = _opened(node, pair, PONG)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
     samples, send, now = [], wire.send, time.monotonic_ns
@@ -218,7 +218,7 @@ async def raw_ping(_: object, node: Here, *, count: int, pair: Pair) -> Quantile
     return quantiles(samples, time.process_time_ns() - used)
 
 
-async def raw_pong(_: object, node: Here, *, count: int, pair: Pair) -> None:
+async def raw_pong(_: object, node: ProgramNode, *, count: int, pair: Pair) -> None:
     wire, header = _opened(node, pair, PING)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
     answers, send = _answers(wire, pair), wire.send
@@ -228,7 +228,7 @@ async def raw_pong(_: object, node: Here, *, count: int, pair: Pair) -> None:
         send(frame)
 
 
-async def raw_source(_: object, node: Here, *, frames: int, pair: Pair) -> None:
+async def raw_source(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> None:
     wire, header = _opened(node, pair, PONG)
     frame = header.ljust(FRAME, b"\0")
     _call(wire, header)
@@ -237,7 +237,7 @@ async def raw_source(_: object, node: Here, *, frames: int, pair: Pair) -> None:
         send(frame)
 
 
-async def raw_sink(_: object, node: Here, *, frames: int, pair: Pair) -> dict[str, float]:
+async def raw_sink(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> dict[str, float]:
     """bits: per second, of what a message of EMP has in these frames; lost: frames."""
     wire, header = _opened(node, pair, PING)
     _answer(wire, header)

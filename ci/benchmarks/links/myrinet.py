@@ -11,7 +11,7 @@ from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
 from testbed.fabric.myrinet.route import closed, route_byte
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.elements import Link, Node, Switch
 
 ETHERTYPE = 0x88B6
@@ -44,15 +44,15 @@ class Firmware:
         if self.echoes:
             self._nic.send(closed(self.head, self.route + frame[14:-1]))
         if self.came == self.wanted:
-            self._nic.show(0)
+            self._nic.post_completion(0)
 
-    def ring(self, _now: int, _index: int) -> None:
+    def on_doorbell(self, _now: int, _index: int) -> None:
         count, size = self.order
         frame = closed(self.head, (self.route + TYPE).ljust(size - 15, b"\x55"))
         for _ in range(count):
             self._nic.send(frame)
 
-    def tick(self, _now: int) -> None:
+    def on_timer(self, _now: int) -> None:
         raise AssertionError("it has no deadline")
 
     def counted(self) -> Mapping[str, int]:
@@ -70,7 +70,7 @@ class Host:
 
     def send(self, count: int, size: int) -> None:
         self.firmware.order = count, size
-        self._nic.doorbell(1, size, 0)
+        self._nic.ring_doorbell(1, size, 0)
 
     def frames(self, count: int) -> Completion[None]:
         self._open = Completion[None](f"{count} frames")
@@ -89,7 +89,7 @@ def plug(adapter: Adapter, nic: Nic) -> Agent:
     return Agent(firmware, Host(nic, firmware))
 
 
-async def trips(host: Host, _node: Here) -> float:
+async def trips(host: Host, _node: ProgramNode) -> float:
     """The median of round trips, in nanoseconds."""
     took = []
     for number in range(1, TRIPS + 1):
@@ -101,16 +101,16 @@ async def trips(host: Host, _node: Here) -> float:
     return sorted(took)[TRIPS // 2]
 
 
-async def echo(host: Host, _node: Here) -> None:
+async def echo(host: Host, _node: ProgramNode) -> None:
     host.firmware.echoes = True
     await host.frames(TRIPS)
 
 
 def flooding(size: int) -> dict[str, Callable[..., object]]:
-    async def flood(host: Host, _node: Here) -> None:
+    async def flood(host: Host, _node: ProgramNode) -> None:
         host.send(FRAMES, size)
 
-    async def take(host: Host, _node: Here) -> float:
+    async def take(host: Host, _node: ProgramNode) -> float:
         await host.frames(FRAMES)
         return (FRAMES - 1) * 1e9 / (time.monotonic_ns() - host.firmware.began)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from benchmarks.harness.host_programs import Quantiles, quantiles, warm_up
 from benchmarks.shared.processes import Process, agent
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Bell
-from protocols.core.split_memory import Apart, Place, Ring, SharedActions
+from protocols.core.firmware import Adapter, HostActions
+from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SplitDriver
 from testbed.kernel import syscalls
 from testbed.runtime.shared.agent import Offer
 from testbed.runtime.shared.attachment import Attachment, HostDriver
@@ -25,14 +25,14 @@ class GivesBack:
     deadline = None
 
     def __init__(self, nic: SharedActions) -> None:
-        self._show = nic.show
+        self._show = nic.post_completion
 
-    def ring(self, _now: int, index: int) -> None:
+    def on_doorbell(self, _now: int, index: int) -> None:
         self._show(0, index)
 
     def receive(self, _now: int, _frame: bytes) -> None: ...
 
-    def tick(self, _now: int) -> None: ...
+    def on_timer(self, _now: int) -> None: ...
 
     def counted(self) -> Mapping[str, int]:
         return {}
@@ -44,13 +44,13 @@ class GivesBack:
 class Asks:
     """The host library."""
 
-    def __init__(self, bell: Bell) -> None:
+    def __init__(self, bell: HostActions) -> None:
         self._bell = bell
         self._open: dict[int, Completion[int]] = {}
 
     def ask(self, index: int) -> Completion[int]:
         self._open[index] = completion = Completion("an answer")
-        self._bell.doorbell(index, 0, 0)
+        self._bell.ring_doorbell(index, 0, 0)
         return completion
 
     def completed(self, index: int) -> None:
@@ -67,23 +67,23 @@ class SharedNic:
         self.adapter = adapter
         self.firmware = GivesBack(nic)
 
-    def attach(self, _now: int, _host: int, _memory: object, _descriptors: memoryview) -> Ring:
-        return self.firmware.ring
+    def attach(self, _now: int, _host: int, _memory: object, _descriptors: memoryview) -> OnDoorbell:
+        return self.firmware.on_doorbell
 
     def detach(self, _now: int, _host: int, _incarnation: int) -> None: ...
 
 
-def _host(_adapter: Adapter, bell: Bell, _memory: object, _descriptors: memoryview, _place: Place) -> Asks:
+def _host(_adapter: Adapter, bell: HostActions, _memory: object, _descriptors: memoryview, _place: HostSlot) -> Asks:
     return Asks(bell)
 
 
-APART = Apart(0, _ENTRIES, SharedNic, _host)
+SPLIT_DRIVER = SplitDriver(0, _ENTRIES, SharedNic, _host)
 
 
 @contextlib.contextmanager
 def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
     """On the loopback interface of this process's network namespace."""
-    offer = Offer(APART, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
+    offer = Offer(SPLIT_DRIVER, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
     process = agent(offer, cpu=cpu)
     try:
         yield process
@@ -99,7 +99,7 @@ def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
         syscalls.unshare(syscalls.CLONE_NEWNET)
         with _one_agent(budget, cpus[1]):
             os.sched_setaffinity(0, {cpus[0]})
-            nic = Attachment("lo", _ETHERTYPE, APART)
+            nic = Attachment("lo", _ETHERTYPE, SPLIT_DRIVER)
             assert isinstance(nic.host, Asks)
             driver = HostDriver(nic, nic.host, budget)
             return driver.loop.complete(_ask(nic.host, count))

@@ -15,10 +15,10 @@ from benchmarks.harness.idle_processes import come_to_rest
 from benchmarks.shared.processes import Process, agent
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, EmpError, Endpoint
+from protocols.emp.split_driver import split_driver
 from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.runtime.shared.agent import Offer
@@ -30,7 +30,7 @@ _SIZE = 64  # bytes of a message
 _UNDER_WAY = 4  # messages of one host process
 _POSTED = 256  # receives
 _LINGER = 1_000_000_000  # ns
-_APART = apart()
+_SPLIT_DRIVER = split_driver()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Pair:
         self.agents = []
         for place, namespace in enumerate(self._namespaces):
             adapters = tuple(Adapter(number, addresses) for number in numbers[place])
-            self.agents.append(agent(Offer(_APART, ETHERTYPE, self._devices[place], adapters), namespace))
+            self.agents.append(agent(Offer(_SPLIT_DRIVER, ETHERTYPE, self._devices[place], adapters), namespace))
             self._stack.callback(self.agents[-1].kill)
 
     def __enter__(self) -> "Pair":
@@ -77,7 +77,7 @@ class Pair:
 
         def run(tell: Callable[[object], None]) -> object:
             begun = time.monotonic()
-            nic = Attachment(device, ETHERTYPE, _APART, function)
+            nic = Attachment(device, ETHERTYPE, _SPLIT_DRIVER, function)
             tell(time.monotonic() - begun)
             assert isinstance(nic.host, Endpoint)
             driver = HostDriver(nic, nic.host)

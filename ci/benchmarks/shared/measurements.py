@@ -8,9 +8,9 @@ from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
 from benchmarks.harness.traffic import Place, Traffic
 from benchmarks.shared import agent_round_trips, many_hosts
-from protocols.emp.apart import apart
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
+from protocols.emp.split_driver import split_driver
 from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import agents
@@ -86,7 +86,7 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
     chosen = programs("emp trip", Pair({}, {}, spin), count)
     budget = agent_round_trips.SPIN if spin else 0
     cpus = {PING: SENDER, PONG: RECEIVER}
-    made = apart() if shared else None
+    made = split_driver() if shared else None
     with agents(cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=cpus, shared=made) as run:
         outcome = run.wait(_PATIENCE)
     if outcome.invalid:

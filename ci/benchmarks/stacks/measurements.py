@@ -21,7 +21,7 @@ from protocols.mpi.comm import Comm
 from testbed import Cluster, RunningCluster, TestbedError, run
 from testbed.controller.runs.agents import agents
 from testbed.controller.runs.folders import RunFolder
-from testbed.runtime.nodes.places import Here
+from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.layout_json import to_json
 from testbed.workloads.script import script
 
@@ -120,7 +120,7 @@ def _open_mpi(cluster: RunningCluster, program: Sequence[str], arguments: Sequen
 
 
 def _on_emp(cluster: RunningCluster, arguments: Sequence[str], spin: int) -> Lines:
-    async def rank(endpoint: Endpoint, here: Here) -> None:
+    async def rank(endpoint: Endpoint, here: ProgramNode) -> None:
         node = SimpleNamespace(name=here.name, now=time.monotonic_ns)
         await script(SCRIPT)(Comm(mpi.device(endpoint)), node, args=" ".join(arguments))
 

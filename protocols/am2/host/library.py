@@ -25,10 +25,10 @@ from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.nic_memory import Backing
 from protocols.am2.settings import Settings
 from protocols.core.completion import Completion, Turn
-from protocols.core.firmware import Adapter, Bell
-from protocols.core.split_memory import Place
+from protocols.core.firmware import Adapter, HostActions
+from protocols.core.split_memory import HostSlot
 
-_ALONE: Final = Place(0, 1, 1)
+_ALONE: Final = HostSlot(0, 1, 1)
 _SUBJECT: Final = layout.SUBJECT
 _SUBJECTS: Final = layout.SUBJECTS
 _SLOTS: Final = layout.SLOTS
@@ -48,7 +48,7 @@ class ActiveMessages:
     endpoint whose handler is running."""
 
     def __init__(
-        self, adapter: Adapter, bell: Bell, memory: Backing, settings: Settings, place: Place = _ALONE
+        self, adapter: Adapter, bell: HostActions, memory: Backing, settings: Settings, place: HostSlot = _ALONE
     ) -> None:
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)

@@ -10,7 +10,7 @@ from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
 from protocols.am2.host.endpoint_names import Asked, Correspondent, Origin
 from protocols.am2.nic_memory import Backing
-from protocols.core.firmware import Bell, Buffer
+from protocols.core.firmware import Buffer, HostActions
 from protocols.core.memory import PAGE
 
 _REQUEST: Final = 0
@@ -49,7 +49,7 @@ class Outbox:
         "staged",
     )
 
-    def __init__(self, own: int, nic: Bell, memory: Backing, medium: int, number: int = 0) -> None:
+    def __init__(self, own: int, nic: HostActions, memory: Backing, medium: int, number: int = 0) -> None:
         """own: the endpoint's number. medium: maximum bytes of a medium message's data. number: of the last request of
         the endpoint that had this number before."""
         self._own = own
@@ -92,7 +92,7 @@ class Outbox:
         self.asked[number] = to, handler, arguments
         to.credits -= 1
         self._next[_REQUEST] = _AFTER[slot]
-        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
+        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
         return True
 
     def reply(self, to: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
@@ -117,7 +117,7 @@ class Outbox:
             raise ValueError(_wrong(arguments)) from None
         page[at] = _READY
         self._next[_REPLY] = _AFTER[slot]
-        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
+        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
         return True
 
     def medium(self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> bool:
@@ -136,7 +136,7 @@ class Outbox:
         begin = slot * self._medium
         self.staged[begin : begin + size] = data
         self._write(page, FORM_MEDIUM, to, handler, arguments, size, begin, 0)
-        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
+        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
         return True
 
     def bulk(
@@ -161,7 +161,7 @@ class Outbox:
             raise
         if source is not None:
             self.sources[slot] = memory.reachable[self._base | slot] = source
-        self._nic.doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), -(-size // PAGE))
+        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), -(-size // PAGE))
         return True
 
     def has_room(self, ring: int) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from protocols.am2 import page as layout
 from protocols.am2.nic_memory import NOBODY, Backing
 from protocols.am2.settings import Settings
-from protocols.core.firmware import Bell
+from protocols.core.firmware import HostActions
 from protocols.core.memory import PAGE
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Residence(Enum):
 class SegmentDriver:
     """The segment driver of one host. faults: number of faults served."""
 
-    def __init__(self, bell: Bell, memory: Backing, settings: Settings, library: ActiveMessages) -> None:
+    def __init__(self, bell: HostActions, memory: Backing, settings: Settings, library: ActiveMessages) -> None:
         self._bell = bell
         self._memory = memory
         self._settings = settings
@@ -216,11 +216,11 @@ class SegmentDriver:
         except MemoryError:  # the NIC asks again when the message arrives again
             view = None
         if view is None:
-            self._bell.doorbell(region << layout.SUBJECTS | layout.ABSENT, _WORD, 0)
+            self._bell.ring_doorbell(region << layout.SUBJECTS | layout.ABSENT, _WORD, 0)
             return
         self._memory.reachable[region] = view
         self._unmap()
-        self._bell.doorbell(region << layout.SUBJECTS | layout.MAPPED, _WORD, -(-len(view) // PAGE))
+        self._bell.ring_doorbell(region << layout.SUBJECTS | layout.MAPPED, _WORD, -(-len(view) // PAGE))
 
     def _unmap(self) -> None:
         """Remove the oldest mappings above the settings' limit, among those of non-resident endpoints. Mappings of
@@ -234,4 +234,4 @@ class SegmentDriver:
                 del reachable[region]
 
     def _tell(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
-        self._bell.doorbell(endpoint.name.endpoint << layout.SUBJECTS | subject, _WORD + written, 0)
+        self._bell.ring_doorbell(endpoint.name.endpoint << layout.SUBJECTS | subject, _WORD + written, 0)

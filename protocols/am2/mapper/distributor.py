@@ -15,7 +15,7 @@ from protocols.myrinet.envelope import Route
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class TablePart:
     """One part of a table for a host. route: to the host."""
 
     host: int
@@ -31,10 +31,10 @@ class Distributor:
 
     __slots__ = ("_counters", "_pacer", "_queue", "_send", "_settings", "_timers", "_under_way")
 
-    def __init__(self, settings: Settings, counters: Counters, pacer: Pacer, send: Callable[[Parcel], None]) -> None:
+    def __init__(self, settings: Settings, counters: Counters, pacer: Pacer, send: Callable[[TablePart], None]) -> None:
         self._settings, self._counters, self._pacer, self._send = settings, counters, pacer, send
-        self._queue: deque[tuple[Parcel, int]] = deque()  # with the number of its sendings
-        self._under_way: dict[tuple[int, int], tuple[Parcel, int]] = {}
+        self._queue: deque[tuple[TablePart, int]] = deque()  # with the number of its sendings
+        self._under_way: dict[tuple[int, int], tuple[TablePart, int]] = {}
         self._timers: Timers[tuple[int, int]] = Timers()
 
     @property
@@ -53,7 +53,7 @@ class Distributor:
         self._forget(host)
         payloads = parts_of(table, way_back, self._settings.chunk)
         for part, payload in enumerate(payloads):
-            self._queue.append((Parcel(host, part, len(payloads), table, route, payload), 0))
+            self._queue.append((TablePart(host, part, len(payloads), table, route, payload), 0))
 
     def stop(self) -> None:
         self._queue.clear()
@@ -65,9 +65,9 @@ class Distributor:
         if sent is not None and sent[0].table.version == version:
             del self._under_way[host, part]
             self._timers.cancel((host, part))
-            self.tick(now)
+            self.on_timer(now)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         for key in self._timers.expired(now):
             parcel, tries = self._under_way.pop(key)
             if tries < self._settings.most:

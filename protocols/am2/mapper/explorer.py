@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from protocols.am2.mapper.network_map import Port, Topology, span
-from protocols.am2.mapper.prober import Answer, Batch, Found, Probe
+from protocols.am2.mapper.prober import Answer, Batch, HostAnswer, Probe
 from protocols.myrinet.envelope import Route, back
 
 Asking = Generator[Batch, None, Topology]
@@ -48,20 +48,20 @@ class Entry:
 
     route: Route
     place: Port | None
-    hosts: dict[int, Found] = field(default_factory=dict)
+    hosts: dict[int, HostAnswer] = field(default_factory=dict)
     switches: set[int] = field(default_factory=lambda: {0})
     known: bool = False
     used: set[int] = field(default_factory=lambda: {0})
 
 
-class First:
+class FirstHop:
     """Batch that tells what is at the other end of the NIC's own cable."""
 
     once = False
 
     def __init__(self) -> None:
         self.probes = [Probe(True, ()), Probe(False, loop(()))]
-        self.host: Found | None = None
+        self.host: HostAnswer | None = None
         self.switch = False
 
     def wanted(self, probe: Probe) -> bool:  # noqa: ARG002
@@ -126,7 +126,7 @@ def explore(me: int, ports: int, lossy: Callable[[], bool]) -> Asking:
     """Explore the network. me: the mapper's own number. ports: maximum ports of a switch. lossy: whether probes have
     been lost, so that a silent port proves little."""
     topology = Topology(me)
-    first = First()
+    first = FirstHop()
     yield first
     if first.host is not None and first.host.number != me:
         topology.hosts[first.host.number] = first.host

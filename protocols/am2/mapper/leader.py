@@ -11,9 +11,9 @@ from typing import Protocol
 
 from protocols.am2.mapper.counters import Counters
 from protocols.am2.mapper.explorer import explore
-from protocols.am2.mapper.map_watch import Known, Silent
+from protocols.am2.mapper.map_watch import MapCheck, SilentPortCheck
 from protocols.am2.mapper.network_map import ContradictionError, Topology
-from protocols.am2.mapper.prober import Batch, Found
+from protocols.am2.mapper.prober import Batch, HostAnswer
 from protocols.am2.mapper.settings import Settings
 
 
@@ -28,19 +28,19 @@ Duty = Generator[Batch | Pause, int, None]
 """A leader's generator, which is sent the time whenever it is resumed."""
 
 
-class Realm(Protocol):
+class MapListener(Protocol):
     """Receiver of a leader's findings."""
 
     def adopt(self, topology: Topology) -> None:
         """Use a new map of the network."""
         ...
 
-    def seen(self, hosts: dict[int, Found]) -> None:
+    def seen(self, hosts: dict[int, HostAnswer]) -> None:
         """Note that the network is unchanged, and that these hosts have answered."""
         ...
 
 
-def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bool], realm: Realm) -> Duty:
+def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bool], realm: MapListener) -> Duty:
     """Lead for ever. The first item is a pause of 0, so that the time can be sent from then on."""
     yield Pause(0)
     while True:
@@ -65,19 +65,19 @@ def _explored(me: int, settings: Settings, lossy: Callable[[], bool]) -> Generat
         return topology
 
 
-def _watch(topology: Topology, settings: Settings, counters: Counters, realm: Realm) -> Duty:
+def _watch(topology: Topology, settings: Settings, counters: Counters, realm: MapListener) -> Duty:
     """Check the map until something has changed, or it is time to explore again."""
     turn = 0
     began: int | None = None
     while True:
         now = yield Pause(settings.watch)
         began = now if began is None else began
-        known = Known(topology)
+        known = MapCheck(topology)
         yield known
         if known.broken:
             break
         realm.seen(known.answers)
-        appeared = Silent(topology, settings.ports, settings.slices, turn)
+        appeared = SilentPortCheck(topology, settings.ports, settings.slices, turn)
         yield appeared
         if appeared.appeared:
             break

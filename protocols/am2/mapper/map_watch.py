@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 from protocols.am2.mapper.explorer import loop
 from protocols.am2.mapper.network_map import Topology
-from protocols.am2.mapper.prober import Answer, Found, Probe
+from protocols.am2.mapper.prober import Answer, HostAnswer, Probe
 from protocols.myrinet.envelope import Route, back
 
 
-class Known:
+class MapCheck:
     """Batch that tests whether everything in the map is still present. answers: of the hosts that are. broken:
     something is missing."""
 
@@ -25,7 +25,7 @@ class Known:
         self.probes = list(_known(topology))
         self._missing = len(self.probes)
         self._wrong = False
-        self.answers: dict[int, Found] = {}
+        self.answers: dict[int, HostAnswer] = {}
 
     @property
     def broken(self) -> bool:
@@ -42,7 +42,7 @@ class Known:
             self.answers[answer.number] = answer
 
 
-class Silent:
+class SilentPortCheck:
     """Batch that tests whether something has appeared at silent ports. appeared: it has."""
 
     once = True

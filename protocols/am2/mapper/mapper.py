@@ -22,11 +22,11 @@ from protocols.am2.mapper.codec import (
     KIND_TABLE,
 )
 from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.distributor import Distributor, Parcel
+from protocols.am2.mapper.distributor import Distributor, TablePart
 from protocols.am2.mapper.leader import Duty, Pause, lead
 from protocols.am2.mapper.network_map import Topology
 from protocols.am2.mapper.pacer import Pacer
-from protocols.am2.mapper.prober import Found, Probe, Prober
+from protocols.am2.mapper.prober import HostAnswer, Probe, Prober
 from protocols.am2.mapper.route_tables import Collected, Path, Table, paths_of, way_back_of
 from protocols.am2.mapper.routes import Routing
 from protocols.am2.mapper.settings import Settings
@@ -41,7 +41,7 @@ _MAX_STAGGERED: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Station:
+class MapperIdentity:
     """The mapper's own NIC. number: its node's, unique and below 65535. incarnation: increases with every restart.
     address: its MAC."""
 
@@ -51,7 +51,7 @@ class Station:
 
 
 @dataclass(frozen=True, slots=True)
-class _Letter:
+class _Contents:
     """The contents of a frame."""
 
     sender: bytes
@@ -72,7 +72,7 @@ class Mapper:
 
     def __init__(
         self,
-        station: Station,
+        station: MapperIdentity,
         send: Callable[[bytes], None],
         install: Callable[[Table], None],
         settings: Settings | None = None,
@@ -120,14 +120,14 @@ class Mapper:
         self._now = now
         self._wait(now + self.settings.stagger * min(self.station.number, _MAX_STAGGERED))
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Handle the deadline, which has passed."""
         self._now = now
         if self._lead_at is not None and now >= self._lead_at:
             self._begin(now)
-        self._distributor.tick(now)
+        self._distributor.on_timer(now)
         if self._prober.busy:
-            self._prober.tick(now)
+            self._prober.on_timer(now)
         self._go_on(now)
 
     def unreachable(self, now: int, number: int) -> None:
@@ -142,7 +142,7 @@ class Mapper:
             to, sender, kind, source, leader, incarnation, number, epoch, author, part, parts, payload = (
                 codec.unpack_frame(opened(frame))
             )
-            letter = _Letter(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
+            letter = _Contents(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
             if to not in (self.station.address, BROADCAST) or source == NOBODY:
                 self.counters.strangers += 1
             elif source == self.station.number:
@@ -237,16 +237,16 @@ class Mapper:
         else:
             self._post(KIND_LOOP, route, self.station.address, number=number)
 
-    def _come_back(self, now: int, kind: int, letter: _Letter) -> None:
+    def _come_back(self, now: int, kind: int, letter: _Contents) -> None:
         if letter.sender != self.station.address or letter.incarnation != self.station.incarnation:
             self.counters.strangers += 1
         elif kind == KIND_LOOP:
             self._prober.answer(now, letter.number, None)
         elif kind == KIND_PROBE:
             station = self.station
-            self._prober.answer(now, letter.number, Found(station.number, station.incarnation, station.address))
+            self._prober.answer(now, letter.number, HostAnswer(station.number, station.incarnation, station.address))
 
-    def _probed(self, now: int, letter: _Letter) -> None:
+    def _probed(self, now: int, letter: _Contents) -> None:
         way = route_bytes(back(route_of(letter.payload)))
         if self._heard(now, letter.source):
             self._probed_by = way
@@ -255,13 +255,13 @@ class Mapper:
         self.counters.answers_sent += 1
         self._post(KIND_ANSWER, way, letter.sender, number=letter.number, version=self._version)
 
-    def _answered(self, now: int, letter: _Letter) -> None:
+    def _answered(self, now: int, letter: _Contents) -> None:
         self._heard_of(letter.version[0])
         if letter.leader < self.station.number:
             self._rumoured(now, letter.leader)
         elif self.leads:
             self._prober.answer(
-                now, letter.number, Found(letter.source, letter.incarnation, letter.sender, *letter.version)
+                now, letter.number, HostAnswer(letter.source, letter.incarnation, letter.sender, *letter.version)
             )
 
     @property
@@ -301,7 +301,7 @@ class Mapper:
         self._distributor.stop()
         self.seen(topology.hosts)
 
-    def seen(self, hosts: Mapping[int, Found]) -> None:
+    def seen(self, hosts: Mapping[int, HostAnswer]) -> None:
         """Implements `leader.Realm`. Sends tables to the hosts that lack theirs."""
         author = self.station.number
         if self._epoch != self._tables[author].epoch:
@@ -316,9 +316,9 @@ class Mapper:
             if (host.epoch, host.author) != table.version and not self._distributor.brings(number):
                 route = route_of(self._tables[author].paths[number].route)
                 self._distributor.bring(number, table, route, route_of(table.paths[author].route))
-        self._distributor.tick(self._now)
+        self._distributor.on_timer(self._now)
 
-    def _send_parcel(self, parcel: Parcel) -> None:
+    def _send_parcel(self, parcel: TablePart) -> None:
         address = self._tables[self.station.number].paths[parcel.host].address
         self._post(
             KIND_TABLE,
@@ -365,7 +365,7 @@ class Mapper:
                 self.counters.hints_sent += 1
                 self._post(KIND_HINT, way, BROADCAST)
 
-    def _given(self, now: int, letter: _Letter) -> None:
+    def _given(self, now: int, letter: _Contents) -> None:
         """Handle a part of this NIC's table."""
         if letter.version[1] != letter.source or letter.part >= letter.parts:
             raise MalformedError("part")

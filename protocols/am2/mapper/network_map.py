@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocols.am2.mapper.prober import Found
+from protocols.am2.mapper.prober import HostAnswer
 from protocols.myrinet.envelope import Route
 
 
@@ -37,7 +37,7 @@ class Topology:
     routes: to each switch, entering by its port 0."""
 
     me: int
-    hosts: dict[int, Found] = field(default_factory=dict)
+    hosts: dict[int, HostAnswer] = field(default_factory=dict)
     at: dict[int, Port] = field(default_factory=dict)
     ends: list[dict[int, End]] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)

@@ -29,7 +29,7 @@ _PRIOR: Final = (1, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HostAnswer:
     """A host that has answered. number: its node's. epoch, author: of its route table."""
 
     number: int
@@ -53,7 +53,7 @@ class Probe:
         return (1 + self.host) * (len(self.route) + 1)
 
 
-Answer = Found | None
+Answer = HostAnswer | None
 """The host that has answered; None: the probe itself has returned."""
 
 
@@ -156,7 +156,7 @@ class Prober:
         self.stop()
         self._batch = batch
         self._queue.extend(map(_Try, batch.probes))
-        self.tick(now)
+        self.on_timer(now)
 
     def stop(self) -> None:
         self._batch = None
@@ -185,9 +185,9 @@ class Prober:
         self._cables += sent.tries * sent.probe.cables
         self._lost += sent.tries - 1
         batch.answered(sent.probe, answer)
-        self.tick(now)
+        self.on_timer(now)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Send the probes that may be sent, and detect lost ones."""
         batch = self._batch
         if batch is None:

@@ -297,7 +297,7 @@ class Pair:
         self.unanswered = self.run = 0
 
 
-class Put(Enum):
+class SendResult(Enum):
     """Result of an attempt to send: some of it was sent; the peer has to answer first; the ring is full."""
 
     SENT = 0
@@ -305,9 +305,9 @@ class Put(Enum):
     FULL = 2
 
 
-_SENT: Final = Put.SENT
-_HELD: Final = Put.HELD
-_FULL: Final = Put.FULL
+_SENT: Final = SendResult.SENT
+_HELD: Final = SendResult.HELD
+_FULL: Final = SendResult.FULL
 
 
 class Lines:
@@ -404,7 +404,7 @@ class Lines:
             self.advance()
         self._is_seeking = False
 
-    def _try(self, pair: Pair) -> Put:
+    def _try(self, pair: Pair) -> SendResult:
         """Try to send the first item of a peer's line."""
         if not pair.has_more or (pair.place < 0 and not self._lead(pair)):
             return _HELD
@@ -430,7 +430,7 @@ class Lines:
             queue.appendleft(what)
         return put
 
-    def _tell(self, pair: Pair) -> Put:
+    def _tell(self, pair: Pair) -> SendResult:
         """State our session, and ask for the peer's."""
         pair.is_told = True
         put = self._request(pair, HELLO, pair.unheard)
@@ -442,7 +442,7 @@ class Lines:
             pair.tellings -= 1
         return put
 
-    def _short(self, pair: Pair, message: Outgoing) -> Put:
+    def _short(self, pair: Pair, message: Outgoing) -> SendResult:
         data, number = message.data, message.number
         size = len(data)
         count = size + 3 >> 2
@@ -455,7 +455,7 @@ class Lines:
             pair.sending[number] = message
         return put
 
-    def _eager(self, pair: Pair, message: Outgoing) -> Put:
+    def _eager(self, pair: Pair, message: Outgoing) -> SendResult:
         """Send one fragment; the others stay first in the line."""
         begin, size, number = message.sent, len(message.data), message.number
         data = message.data[begin : begin + self._fragment]
@@ -478,7 +478,7 @@ class Lines:
             pair.sending[number] = message
         return self._not_sent(pair)
 
-    def _piece(self, pair: Pair, piece: Piece) -> Put:
+    def _piece(self, pair: Pair, piece: Piece) -> SendResult:
         message, slot = piece
         begin, number = message.sent, message.number
         data = message.data[begin : min(begin + SLOT, message.wanted)]
@@ -496,13 +496,13 @@ class Lines:
         pair.sending[number] = message
         return self._not_sent(pair)
 
-    def _request(self, pair: Pair, handler: int, *words: int) -> Put:
+    def _request(self, pair: Pair, handler: int, *words: int) -> SendResult:
         pair.asks()
         if self._endpoint.try_request(pair.place, handler, *pair.outgoing, *words):
             return _SENT
         return self._not_sent(pair)
 
-    def _not_sent(self, pair: Pair) -> Put:
+    def _not_sent(self, pair: Pair) -> SendResult:
         """Return the reason why a request was not sent."""
         pair.has_not_asked()
         return _FULL if self._endpoint.credits(pair.place) else _HELD

@@ -12,7 +12,7 @@ from testbed.cluster.records.state import State, Store, file_source
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import cgroups
 from testbed.kernel.children import default_for_programs
-from testbed.kernel.setns import Surroundings, enter
+from testbed.kernel.setns import NodeContext, enter
 from testbed.spec.layout import Node
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def node_of(state: State, name: str) -> Node:
     raise NotFoundError(f"cluster {state.name} has no node {name!r}; it has {shown}")
 
 
-def surroundings(store: Store, state: State, name: str) -> Surroundings:
+def node_context(store: Store, state: State, name: str) -> NodeContext:
     """The environment of programs in a node: namespace, files, variables, limits. NotFoundError if the node does not
     exist."""
     node = node_of(state, name)
@@ -68,11 +68,11 @@ def surroundings(store: Store, state: State, name: str) -> Surroundings:
     files = {target: directory / file_source(name, target) for target in node.files}
     if (clients := store.ssh(state.name) / "config").exists():
         files.setdefault("/etc/ssh/ssh_config", clients)
-    return Surroundings(
+    return NodeContext(
         namespace=path,
         host_name=name,
         hosts=directory / "hosts",
-        keeper=state.hiding.pid if state.hiding is not None else 0,
+        holder=state.hiding.pid if state.hiding is not None else 0,
         files=files,
         environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},
         cpus=node.cpus,
@@ -80,12 +80,12 @@ def surroundings(store: Store, state: State, name: str) -> Surroundings:
     )
 
 
-def environment(place: Surroundings, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(place: NodeContext, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment variables of a program: this process's, the node's, and `extra`."""
     return {**os.environ, **place.environment, **(extra or {})}
 
 
-def become(place: Surroundings, command: Sequence[str]) -> None:
+def become(place: NodeContext, command: Sequence[str]) -> None:
     """Replace this process by a program in the node, which gets its terminal, standard input, signals and exit code.
 
     Returns only by raising: TestbedError if this process cannot enter the node, OSError if the program cannot be
@@ -99,12 +99,12 @@ def become(place: Surroundings, command: Sequence[str]) -> None:
     os.execvpe(command[0], list(command), environment(place))
 
 
-def _not_entered(place: Surroundings, error: OSError) -> TestbedError:
+def _not_entered(place: NodeContext, error: OSError) -> TestbedError:
     return TestbedError(f"{place.host_name}: the program could not be put into the node: {reason_of(error)}")
 
 
 def start(
-    place: Surroundings,
+    place: NodeContext,
     command: Sequence[str],
     *,
     cwd: str | Path | None = None,

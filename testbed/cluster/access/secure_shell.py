@@ -62,10 +62,10 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
 
 def connect(store: Store, state: State, node: str) -> Connection:
     """A Fabric connection to a node that has an sshd; it opens on first use."""
-    from testbed.machines.ssh_connections import Door, connect
+    from testbed.machines.ssh_connections import SshAddress, connect
 
-    place, there = store.ssh(state.name), node_programs.surroundings(store, state, node)
-    return connect(Door(node, there.namespace, there.keeper, PORT, user(), place / "key", place / "known_hosts"))
+    place, there = store.ssh(state.name), node_programs.node_context(store, state, node)
+    return connect(SshAddress(node, there.namespace, there.holder, PORT, user(), place / "key", place / "known_hosts"))
 
 
 def _make_key(path: Path, comment: str) -> None:
@@ -99,14 +99,14 @@ def _configuration(store: Store, state: State, place: Path) -> str:
     lines = [f"# Cluster {state.name}, by testbed: it is written anew by 'testbed ssh', and ends with the cluster."]
     outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
     for node in state.layout.nodes:
-        there = node_programs.surroundings(store, state, node.name)
+        there = node_programs.node_context(store, state, node.name)
         lines += [
             f"Host {' '.join(_names(node))}",
             f"    User {user()}",
             f"    Port {PORT}",
             f"    IdentityFile {place / 'key'}",
             f"Match originalhost {','.join(_names(node))} {outside}",
-            f"    ProxyCommand {shlex.join(command(there.namespace, PORT, there.keeper)).replace('%', '%%')}",
+            f"    ProxyCommand {shlex.join(command(there.namespace, PORT, there.holder)).replace('%', '%%')}",
         ]
     lines += [
         "Host *",

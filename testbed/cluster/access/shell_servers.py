@@ -26,7 +26,7 @@ from testbed.kernel import daemons, processes, syscalls
 from testbed.kernel.children import default_for_programs, in_child
 from testbed.kernel.filesystem import replace_file, write_setting
 from testbed.kernel.processes import Identity, open_ports
-from testbed.kernel.setns import Surroundings, enter
+from testbed.kernel.setns import NodeContext, enter
 from testbed.kernel.userns import become_oneself
 from testbed.spec.layout import Node
 
@@ -66,8 +66,8 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
     place = store.ssh(state.name)
     wanted: dict[str, Callable[[], Identity]] = {}
     for node in [node_programs.node_of(state, name) for name in nodes]:
-        surroundings = node_programs.surroundings(store, state, node.name)
-        text = _server(place, node, surroundings)
+        node_context = node_programs.node_context(store, state, node.name)
+        text = _server(place, node, node_context)
         file = place / f"{node.name}.conf"
         there = _running(place, state, node)
         if there is not None and file.exists() and file.read_text() == text:
@@ -75,7 +75,7 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
         if there is not None:
             processes.end(there)  # its sessions continue
         replace_file(file, text)
-        wanted[node.name] = _starter(sshd, place, node, _own(place, node, surroundings))
+        wanted[node.name] = _starter(sshd, place, node, _own(place, node, node_context))
     if not wanted:
         return []
     # In a child process: sshd is then reparented, and this process need not wait for it.
@@ -86,7 +86,7 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
     return list(begun)
 
 
-def _server(place: Path, node: Node, surroundings: Surroundings) -> str:
+def _server(place: Path, node: Node, node_context: NodeContext) -> str:
     """The sshd configuration of a node."""
     return "\n".join(
         [
@@ -98,7 +98,7 @@ def _server(place: Path, node: Node, surroundings: Surroundings) -> str:
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "UsePAM no",  # PAM modules would register sessions on the machine
-            f"StrictModes {'no' if surroundings.keeper else 'yes'}",  # /tmp is writable by everybody
+            f"StrictModes {'no' if node_context.holder else 'yes'}",  # /tmp is writable by everybody
             "UseDNS no",
             "PidFile none",
             "PrintMotd no",
@@ -107,7 +107,7 @@ def _server(place: Path, node: Node, surroundings: Surroundings) -> str:
             "MaxSessions 256",
             "AcceptEnv LANG LC_*",
             "Subsystem sftp internal-sftp",
-            f"SetEnv {' '.join(_variables(node, surroundings.environment))}",
+            f"SetEnv {' '.join(_variables(node, node_context.environment))}",
             "",
         ]
     )
@@ -122,9 +122,9 @@ def _variables(node: Node, environment: Mapping[str, str]) -> Iterator[str]:
         yield f'"{name}={quoted}"'
 
 
-def _own(place: Path, node: Node, surroundings: Surroundings) -> Surroundings:
+def _own(place: Path, node: Node, node_context: NodeContext) -> NodeContext:
     """Give sshd private versions of system files, so that it neither changes nor depends on the machine's."""
-    files = dict(surroundings.files)
+    files = dict(node_context.files)
 
     def altered(path: str, alter: Callable[[str], str]) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -133,12 +133,12 @@ def _own(place: Path, node: Node, surroundings: Surroundings) -> Surroundings:
                 files[path] = place / f"{node.name}.{Path(path).name}"
                 replace_file(files[path], ours)
 
-    if surroundings.keeper:
+    if node_context.holder:
         altered("/etc/group", _own_tty)
-        return replace(surroundings, files=files)
+        return replace(node_context, files=files)
     altered("/etc/shadow", _opened)
     files |= {path: Path("/dev/null") for path in _LOGINS if os.path.exists(path) or path.endswith("lastlog")}
-    return replace(surroundings, files=files, directories=(_SEPARATION,))
+    return replace(node_context, files=files, directories=(_SEPARATION,))
 
 
 def _own_tty(groups: str) -> str:
@@ -154,24 +154,24 @@ def _opened(shadow: str) -> str:
     return "".join(f"{user()}:*:{line.split(':', 2)[2]}" if line.startswith(locked) else line for line in lines)
 
 
-def _starter(sshd: str, place: Path, node: Node, surroundings: Surroundings) -> Callable[[], Identity]:
+def _starter(sshd: str, place: Path, node: Node, node_context: NodeContext) -> Callable[[], Identity]:
     calling = [sshd, "-D", "-e", "-f", str(place / f"{node.name}.conf")]
     user, group = os.geteuid(), os.getegid()
 
     def prepare() -> None:
         syscalls.end_with_parent(signal.SIGKILL)  # until the pid file exists
-        enter(surroundings)
+        enter(node_context)
         if PORT in open_ports("self", "tcp"):
             raise ConflictError(f"something else listens on port {PORT} of node {node.name}")
         replace_file(place / f"{node.name}.pid", str(processes.identity()))
         syscalls.end_with_parent(0)
-        if surroundings.keeper:
+        if node_context.holder:
             write_setting(_FIRST_PORT, str(PORT))
             become_oneself(user, group)
 
     def become() -> None:
         default_for_programs()
-        os.execve(sshd, calling, node_programs.environment(surroundings))
+        os.execve(sshd, calling, node_programs.environment(node_context))
 
     return lambda: daemons.start("testbed-sshd", (), prepare, become, str(place / f"{node.name}.log"))
 

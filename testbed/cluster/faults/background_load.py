@@ -21,7 +21,7 @@ from testbed.errors import DescriptionError, NotFoundError, Problem, Unsupported
 from testbed.kernel import daemons, namespaces, processes
 from testbed.kernel.filesystem import write_setting
 from testbed.kernel.processes import Identity
-from testbed.kernel.setns import Surroundings, enter_keeper, is_inside
+from testbed.kernel.setns import NodeContext, enter_holder, is_inside
 
 PORT: Final = 9
 """The discard service of UDP (RFC 863)."""
@@ -37,7 +37,7 @@ def use_processor(store: Store, state: State, nodes: Sequence[str], share: float
     """Use a share of the processors of each node; 0.5 is half of one, 2 is two of them."""
     if not 0 < share <= (os.cpu_count() or 1):
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
-    places = [node_programs.surroundings(store, state, node) for node in nodes]
+    places = [node_programs.node_context(store, state, node) for node in nodes]
     with _all_or_none() as started:
         for place in places:
             left = share
@@ -65,8 +65,8 @@ def send_traffic(
         if sender in routed:
             raise UnsupportedError(f"{sender}: {routed[sender].refusal}")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sink = node_programs.surroundings(store, state, receiver)
-    places = [node_programs.surroundings(store, state, sender) for sender in senders]
+    sink = node_programs.node_context(store, state, receiver)
+    places = [node_programs.node_context(store, state, sender) for sender in senders]
     with _all_or_none() as started:
         started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
         for place in places:
@@ -89,15 +89,15 @@ def _all_or_none() -> Iterator[list[Identity]]:
 def _start(
     store: Store,
     state: State,
-    place: Surroundings,
+    place: NodeContext,
     run: Callable[[], None],
     first: Callable[[], None] = lambda: None,
 ) -> Identity:
     def prepare() -> None:
         if place.group is not None:
             write_setting(f"{place.group}/cgroup.procs", "0")
-        if place.keeper and not is_inside(place.keeper):
-            enter_keeper(place.keeper)
+        if place.holder and not is_inside(place.holder):
+            enter_holder(place.holder)
         namespaces.enter(place.namespace)
         if place.cpus:
             os.sched_setaffinity(0, place.cpus)

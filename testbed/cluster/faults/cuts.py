@@ -12,9 +12,9 @@ from functools import partial
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.link_decisions import Decisions
+from testbed.cluster.plan.link_services import DIRECT_SERVICE, LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import Operation, SetDown, SetUp
-from testbed.cluster.plan.treatments import UNTREATED, Treatments
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.transitions import is_namespace_at, recorded_treatments
@@ -36,16 +36,16 @@ def _down(injected: Sequence[Injection]) -> set[str]:
 
 
 def operations(
-    layout: Layout, treatments: Treatments, links: Collection[str], find: Callable[[str], Interface | None]
+    layout: Layout, link_services: LinkServices, links: Collection[str], find: Callable[[str], Interface | None]
 ) -> list[Operation] | None:
     """The operations that set these links up or down, as in a plan; None if an end is missing and more has to be done.
 
     find: looks up an interface of the wire namespace by name.
     """
-    wiring = Wiring.of(layout, {name: treatment.datapath for name, treatment in treatments.items()})
+    wiring = Wiring.of(layout, {name: link_service.datapath for name, link_service in link_services.items()})
     found: list[Operation] = []
     for link in sorted(links):
-        down = treatments.get(link, UNTREATED).down
+        down = link_services.get(link, DIRECT_SERVICE).down
         for key, device in wiring.of_link[link]:
             end = find(device)
             if end is None:
@@ -65,27 +65,30 @@ def apply_alone(store: Store, intent: State, before: State, decisions: Decisions
     links, path = moved(before.injected, intent.injected), before.namespaces.get(namespace_names.WIRE, "")
     if not links or not is_namespace_at(path, before.inodes.get(namespace_names.WIRE, 0)):
         return None
-    with NetlinkExecutor(before.name, lambda key: key, named=False) as workshop:
-        workshop.paths[namespace_names.WIRE] = path
-        route = workshop.open(namespace_names.WIRE).route
-        done = operations(before.layout, decisions.treatments, links, partial(rtnl_dump.named, route))
+    with NetlinkExecutor(before.name, lambda key: key, named=False) as executor:
+        executor.paths[namespace_names.WIRE] = path
+        route = executor.open(namespace_names.WIRE).route
+        done = operations(before.layout, decisions.link_services, links, partial(rtnl_dump.named, route))
         if done is not None:
             store.write(intent)
-            workshop.apply(done, lambda _: None)
+            executor.apply(done, lambda _: None)
         return done
 
 
 def is_for_relay_alone(before: State, decisions: Decisions) -> bool:
     """Whether the relay carries all impaired links before and after, so that the kernel state stays unchanged."""
-    after = {link: treatment.datapath for link, treatment in decisions.treatments.items() if treatment.spliced}
+    after = {
+        link: link_service.datapath for link, link_service in decisions.link_services.items() if link_service.spliced
+    }
     return (
         after == dict(before.datapaths)
         and set(after.values()) <= {"relay"}
-        and _down(before.injected) == {link for link, treatment in decisions.treatments.items() if treatment.down}
-        and _in_pieces(recorded_treatments(before)) == _in_pieces(decisions.treatments)
+        and _down(before.injected)
+        == {link for link, link_service in decisions.link_services.items() if link_service.down}
+        and _carrying_gso(recorded_treatments(before)) == _carrying_gso(decisions.link_services)
     )
 
 
-def _in_pieces(treatments: Treatments) -> dict[str, tuple[bool, bool]]:
+def _carrying_gso(link_services: LinkServices) -> dict[str, tuple[bool, bool]]:
     """The directions on which the senders' offloads stay on."""
-    return {link: treatment.pieces for link, treatment in treatments.items() if any(treatment.pieces)}
+    return {link: link_service.gso for link, link_service in link_services.items() if any(link_service.gso)}

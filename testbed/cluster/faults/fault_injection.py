@@ -10,7 +10,15 @@ from typing import TypeVar
 
 from testbed.cluster import lifecycle
 from testbed.cluster.faults import background_load
-from testbed.cluster.faults.injections import Injection, Place, deaf_across, in_force, links_of, places, rules_between
+from testbed.cluster.faults.injections import (
+    DirectionKey,
+    Injection,
+    deaf_across,
+    in_force,
+    links_of,
+    places,
+    rules_between,
+)
 from testbed.cluster.records.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.fates.loss_models import long_run_loss
@@ -70,7 +78,7 @@ def inject(
     return _add(store, name, make)
 
 
-def _check_rate(state: State, where: Sequence[Place], keys: Mapping[str, object]) -> None:
+def _check_rate(state: State, where: Sequence[DirectionKey], keys: Mapping[str, object]) -> None:
     """Check that frame sizes have a rate to act on; DescriptionError if no place has one."""
     meant = [key for key in OF_THE_RATE if keys.get(key)]
     if not meant or "rate" in keys or "rate_trace" in keys:
@@ -220,9 +228,9 @@ def as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:
     state = store.choose(name)
     if state.ended:
         raise NotFoundError(state.ended)
-    if state.keeper is None:
+    if state.holder is None:
         raise NotFoundError(f"cluster {name} is gone: 'testbed gc' removes what is left of it")
-    return userns.call_inside(state.keeper.pid, act)
+    return userns.call_inside(state.holder.pid, act)
 
 
 def _until(seconds: float) -> int:

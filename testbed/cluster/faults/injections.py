@@ -18,7 +18,7 @@ from testbed.spec.layout import DirectionName as DirectionName
 from testbed.spec.layout import Impairment, Layout, Link, Node
 from testbed.spec.selection import SELECTOR, expand_tags
 
-Place: TypeAlias = tuple[str, DirectionName]
+DirectionKey: TypeAlias = tuple[str, DirectionName]
 """A link's name and one of its directions."""
 
 # The injected one of two mutually exclusive keys replaces the other.
@@ -37,9 +37,9 @@ class Injection:
 
     number: int
     what: str
-    places: tuple[Place, ...] = ()
+    places: tuple[DirectionKey, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
-    rules: tuple[tuple[Place, str], ...] = ()
+    rules: tuple[tuple[DirectionKey, str], ...] = ()
     replay: str = ""
     down: tuple[str, ...] = ()
     programs: tuple[Identity, ...] = ()
@@ -217,7 +217,7 @@ def links_of(layout: Layout, target: str) -> list[Link]:
     raise NotFoundError(_no_link(layout, target))
 
 
-def places(layout: Layout, target: str, direction: str) -> tuple[Place, ...]:
+def places(layout: Layout, target: str, direction: str) -> tuple[DirectionKey, ...]:
     """Resolve a user's target and direction to links with directions: see `links_of` and `places_of`. A tag stands for
     everything that has it."""
     found = [
@@ -244,7 +244,7 @@ def _no_link(layout: Layout, target: str) -> str:
     return f"cluster {layout.name} has no link, node or switch {target!r}{hint} (links: {shown or 'none'})"
 
 
-def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[Place, ...]:
+def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[DirectionKey, ...]:
     """Select directions of these links: both, or those that match `direction`.
 
     direction: "forward", "backward", "a-b" (from a to b, the ends' owners), or, for a node, switch or end as target,
@@ -252,7 +252,7 @@ def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[Place
     """
     if not direction:
         return tuple((link.name, one) for link in links for one in BOTH)
-    found: list[Place] = []
+    found: list[DirectionKey] = []
     for link in links:
         found += [(link.name, one) for one in BOTH if direction in _spellings(link, one, target)]
     if not found:
@@ -281,7 +281,7 @@ def deaf_across(groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tuple[Place, str], ...]:
+def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tuple[DirectionKey, str], ...]:
     """Rules by which every NIC of a node drops frames of the nodes that it shall not hear.
 
     Senders are recognised by MAC and, where nodes route, by address. deaf: node -> the names of the senders.

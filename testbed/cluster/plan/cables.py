@@ -109,9 +109,9 @@ class OffloadChanges:
     def __init__(self, draft: Draft, whole: Iterable[Device]) -> None:
         self._draft = draft
         self._wanted: dict[Device, Offloads] = {
-            device: Offloads.TCP if pieces else Offloads.NONE
+            device: Offloads.TCP if gso else Offloads.NONE
             for name, splice in draft.wiring.splices.items()
-            for device, pieces in zip(splice.senders, draft.treatments[name].pieces, strict=True)
+            for device, gso in zip(splice.senders, draft.link_services[name].gso, strict=True)
         } | dict.fromkeys((*draft.wiring.uplinks, *whole), Offloads.NONE)
 
     def lower(self) -> None:
@@ -122,9 +122,9 @@ class OffloadChanges:
 
     def raise_again(self) -> None:
         for device, found in self._draft.kept.items():
-            taken, wish = self._taken(device), self._wanted.get(device, Offloads.ALL)
-            if found.kind == "veth" and taken is not None and taken < wish:
-                self._draft.operations.append(SetOffloads(*device, found.index, wish))
+            taken, desired = self._taken(device), self._wanted.get(device, Offloads.ALL)
+            if found.kind == "veth" and taken is not None and taken < desired:
+                self._draft.operations.append(SetOffloads(*device, found.index, desired))
 
     def _taken(self, device: Device) -> Offloads | None:
         """A device's current offloads; new devices have all. None if the kernel does not report them."""

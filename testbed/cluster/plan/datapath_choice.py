@@ -8,10 +8,10 @@ from pathlib import Path
 
 from testbed import fabrics
 from testbed.cluster.faults.injections import BOTH, DirectionName, InForce, Injection, in_force, is_down
-from testbed.cluster.plan.treatments import Treatment
+from testbed.cluster.plan.link_services import LinkService
 from testbed.cluster.plan.veth_wiring import all_free_ends, taps
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fabric.interface import Plug
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
@@ -20,20 +20,20 @@ from testbed.kernel import capabilities, loss_classifier
 from testbed.kernel.datapaths import Choice, choose
 from testbed.kernel.filesystem import read_text
 from testbed.runtime.logs import read_log
-from testbed.runtime.relay.orders import Carried, Treated
+from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import Asked, Impairment, Layout, Link
 
 
-class Chooser:
+class DatapathSelector:
     """The choices for one cluster, link by link; arguments and exceptions are those of `link_decisions.decide`."""
 
     def __init__(
         self, layout: Layout, injected: tuple[Injection, ...], asked: Asked, base: Path, known: Mapping[str, str]
     ) -> None:
-        self.treatments: dict[str, Treatment] = {}
+        self.link_services: dict[str, LinkService] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
-        self.carried: list[Carried] = []
+        self.carried: list[RelayedLink] = []
         self.files: dict[str, str] = {}
         self._layout = layout
         self._injected = injected
@@ -44,7 +44,7 @@ class Chooser:
         self._modelled = layout.modelled()
         self._ends: dict[str, tuple[str, str]] = {}
         # Most links of a cluster are alike, so results are cached.
-        self._pieces: dict[tuple[object, ...], bool] = {}
+        self._gso: dict[tuple[object, ...], bool] = {}
         self._choices: dict[tuple[object, ...], Choice] = {}
 
     def choose(self, link: Link) -> None:
@@ -56,23 +56,23 @@ class Chooser:
         for side in sides:
             self.files.update(_texts(side, self._base, self._known))
         try:
-            pieces = [self._carries_pieces(link, *side) for side in zip(BOTH, sides, strict=True)]
-            treatment, said = self._treat(link, sides, kind, down=down)
+            gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
+            link_service, said = self._link_service(link, sides, kind, down=down)
         except UnsupportedError as error:
             self._refusals.append(f"  {link.name}: {str(error).removeprefix(f'{link.name}: ')}")
             return
-        if treatment.datapath == "relay":
-            treatment = replace(treatment, pieces=(pieces[0], pieces[1]))
-            treated = [Treated(side.impairment, side.rules, side.replay) for side in sides]
+        if link_service.datapath == "relay":
+            link_service = replace(link_service, gso=(gso[0], gso[1]))
+            relayed = [RelayedDirection(side.impairment, side.rules, side.replay) for side in sides]
             self._ends = self._ends or all_free_ends(self._layout)
             a, b = self._ends[link.name]
             if kind is None:
-                carried = Carried(link.name, a, b, treated[0], treated[1], taps=taps(a, b))
+                carried = RelayedLink(link.name, a, b, relayed[0], relayed[1], taps=taps(a, b))
             else:
                 plugs = self._plugs(link)
-                carried = Carried(link.name, a, b, treated[0], treated[1], kind.name, plugs, is_cut=down)
+                carried = RelayedLink(link.name, a, b, relayed[0], relayed[1], kind.name, plugs, is_cut=down)
             self.carried.append(carried)
-        self.treatments[link.name] = treatment
+        self.link_services[link.name] = link_service
         if said:
             self.notes[link.name] = said
 
@@ -90,9 +90,9 @@ class Chooser:
         a, b = (Plug(end.owner, int(end.port)) if end.owner in self._modelled else None for end in (link.a, link.b))
         return a, b
 
-    def _treat(
+    def _link_service(
         self, link: Link, sides: list[InForce], kind: Kind | None, *, down: bool
-    ) -> tuple[Treatment, tuple[str, ...]]:
+    ) -> tuple[LinkService, tuple[str, ...]]:
         forward, backward = [side.whole for side in sides]
         if kind and (only := self._asked if link.datapath == "auto" else link.datapath) not in ("auto", "relay"):
             raise UnsupportedError(f"the datapath {only!r} cannot carry this: {kind.title}'s switches are in the relay")
@@ -102,23 +102,23 @@ class Chooser:
                 "impaired or cut"
             )
         if not (forward or backward or kind):
-            return Treatment(down=down), ()
-        wish: Asked = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
+            return LinkService(down=down), ()
+        desired: Asked = self._asked if link.datapath == "auto" else link.datapath  # type: ignore[assignment]  # checked
         if kind:
-            wish = "relay"
-        asked = forward, backward, wish
+            desired = "relay"
+        asked = forward, backward, desired
         choice = self._choices.get(asked)
         if choice is None:
-            choice = self._choices[asked] = choose(forward, backward, capabilities.abilities(), wish, _refusal)
-        return Treatment(choice.datapath, forward, backward, down), choice.notes
+            choice = self._choices[asked] = choose(forward, backward, capabilities.abilities(), desired, _refusal)
+        return LinkService(choice.datapath, forward, backward, down), choice.notes
 
-    def _carries_pieces(self, link: Link, direction: DirectionName, side: InForce) -> bool:
+    def _carries_gso(self, link: Link, direction: DirectionName, side: InForce) -> bool:
         kind = self._kind(link)
         asked = side.impairment, tuple(side.rules.values()), side.replay, kind.name if kind else ""
-        found = self._pieces.get(asked)
+        found = self._gso.get(asked)
         if found is None:
-            found = carries_pieces(self._layout, link, direction, side, self.files, kind)
-            self._pieces[asked] = found
+            found = carries_gso(self._layout, link, direction, side, self.files, kind)
+            self._gso[asked] = found
         return found
 
 
@@ -126,11 +126,11 @@ def _refusal(impairment: Impairment) -> str:
     return loss_classifier.refusal(impairment, known_fields())
 
 
-def carries_pieces(
+def carries_gso(
     layout: Layout,
     link: Link,
     direction: DirectionName,
-    side: InForce | Treated,
+    side: InForce | RelayedDirection,
     files: Mapping[str, str],
     kind: Kind | None = None,
 ) -> bool:
@@ -147,7 +147,7 @@ def carries_pieces(
     if kind is not None:
         fabrics.fabric(kind.name).network().join(link.name, direction, side.impairment, options)
         return False
-    return Direction(link.name, direction, side.impairment, options).carries_pieces and not side.replay
+    return LinkDirection(link.name, direction, side.impairment, options).carries_gso and not side.replay
 
 
 def _texts(side: InForce, base: Path, known: Mapping[str, str]) -> dict[str, str]:

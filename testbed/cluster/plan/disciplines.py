@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
+from testbed.cluster.plan.link_services import LinkService
 from testbed.cluster.plan.operations import SetLoss, SetNetem, SetShaper
-from testbed.cluster.plan.treatments import Treatment
 from testbed.cluster.plan.veth_wiring import Device, Stage
 from testbed.fates import fate_hash
 from testbed.fates.text_files import text_of
@@ -28,8 +28,8 @@ Discipline: TypeAlias = SetNetem | SetShaper | SetLoss
 
 def disciplines(
     name: str,
-    treatment: Treatment,
-    before: Treatment | None,
+    link_service: LinkService,
+    before: LinkService | None,
     stage: Stage,
     index: Callable[[Device], int],
     *,
@@ -37,29 +37,29 @@ def disciplines(
     seed: int,
     files: Mapping[str, str],
 ) -> list[Discipline]:
-    """The disciplines of a link's free ends and its stage. before: the link's previous treatment, as far as known.
+    """The disciplines of a link's free ends and its stage. before: the link's previous service, as far as known.
     seed: the cluster's.
 
     Raises UnsupportedError for what the datapath cannot do, BrokenFileError and NotFoundError for files.
     """
     found: list[Discipline] = []
     directions = (
-        ("forward", treatment.forward, before.forward if before else None, stage.a, stage.forward),
-        ("backward", treatment.backward, before.backward if before else None, stage.b, stage.backward),
+        ("forward", link_service.forward, before.forward if before else None, stage.a, stage.forward),
+        ("backward", link_service.backward, before.backward if before else None, stage.b, stage.backward),
     )
     for direction, impairment, earlier, into, out in directions:
         key = fate_hash.direction_key(seed, name, direction)
-        if treatment.datapath == "netem" and impairment:
+        if link_service.datapath == "netem" and impairment:
             table = text_of(files, impairment.jitter_file) if impairment.jitter_file else ""
             options = netem.options_of(impairment, mtu=mtu, seed=key, table=table)
             # The kernel does not report a distribution's table.
             changed = before is not None and before.datapath == "netem" and earlier != impairment
             found.append(SetNetem(out[1], index(out), impairment, options, changed))
-        if treatment.datapath == "tc" and impairment.rate:
+        if link_service.datapath == "tc" and impairment.rate:
             was = before is not None and before.datapath == "tc" and earlier is not None and earlier.rate
             old = shapers.options_of(earlier, mtu=mtu) if was and earlier is not None else None
             found.append(SetShaper(out[1], index(out), impairment, shapers.options_of(impairment, mtu=mtu), old))
-        if treatment.datapath == "tc" and (impairment.loss or impairment.gemodel or impairment.loss_pattern):
+        if link_service.datapath == "tc" and (impairment.loss or impairment.gemodel or impairment.loss_pattern):
             losses = loss_classifier.losses_of(key, impairment, known_fields())
             found.append(SetLoss(into[1], index(into), impairment, losses))
     return found

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.interface_indexes import InterfaceIndexes
+from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.operations import Operation, RemoveDevice, SetDown, SetUp
-from testbed.cluster.plan.treatments import Treatments
 from testbed.cluster.plan.veth_wiring import Device, Wiring
 from testbed.kernel.rtnl_dump import Contents, Interface
 from testbed.spec.layout import Layout, Node
@@ -20,11 +20,11 @@ NOTHING = Contents()
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
+class ExistingState:
     """The existing state: the contents of each namespace by key, the limits in force by node, and records of earlier
     changes.
 
-    nics: of earlier layouts; in a node, only these and the wanted ones are ours. nodes, treatments: of the layout
+    nics: of earlier layouts; in a node, only these and the wanted ones are ours. nodes, link_services: of the layout
     before.
     """
 
@@ -32,7 +32,7 @@ class Existing:
     limits: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     nics: frozenset[Device] = frozenset()
     nodes: Mapping[str, Node] = field(default_factory=dict)
-    treatments: Treatments = field(default_factory=dict)
+    link_services: LinkServices = field(default_factory=dict)
 
 
 class Draft:
@@ -44,13 +44,13 @@ class Draft:
     hook is removed.
     """
 
-    def __init__(self, wanted: Layout, existing: Existing, treatments: Treatments) -> None:
+    def __init__(self, wanted: Layout, existing: ExistingState, link_services: LinkServices) -> None:
         self.wanted = wanted
         self.existing = existing
-        self.treatments = treatments
+        self.link_services = link_services
         modelled = wanted.modelled()
         self.bridges = [switch for switch in wanted.switches if switch.name not in modelled]
-        self.wiring = Wiring.of(wanted, {name: treatment.datapath for name, treatment in treatments.items()})
+        self.wiring = Wiring.of(wanted, {name: link_service.datapath for name, link_service in link_services.items()})
         self.wire = existing.namespaces.get(namespace_names.WIRE, NOTHING)
         self.by_index = {interface.index: interface for interface in self.wire.interfaces.values()}
         self.operations: list[Operation] = []
@@ -84,7 +84,7 @@ class Draft:
         found: set[Device] = set()
         direct = {link.name for link in self.wanted.links if link.datapath == "direct"}
         for name, devices in self.wiring.of_link.items():
-            if name in self.treatments and self.treatments[name].down:
+            if name in self.link_services and self.link_services[name].down:
                 if not devices and name in direct:
                     raise ValueError(f"{name} is declared direct: it has no end here that could be set down")
                 found.update(devices)

@@ -1,4 +1,4 @@
-"""Derive each link's treatment and the relay's orders from declared and injected impairments."""
+"""Derive each link's service and the relay's orders from declared and injected impairments."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from types import MappingProxyType
 
 from testbed.cluster.faults.injections import Injection
-from testbed.cluster.plan.treatments import Treatment
+from testbed.cluster.plan.link_services import LinkService
 from testbed.runtime.relay.orders import Orders
 from testbed.spec.layout import Asked, Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """treatments: of every link that is not direct and up. notes: link -> what is approximate, or why a preferred
+    """link_services: of every link that is not direct and up. notes: link -> what is approximate, or why a preferred
     datapath was not taken. orders: for the relay. files: the texts that impairments name."""
 
-    treatments: Mapping[str, Treatment] = field(default_factory=dict)
+    link_services: Mapping[str, LinkService] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     orders: Orders = field(default_factory=lambda: Orders(0))
     files: Mapping[str, str] = field(default_factory=dict)
@@ -52,12 +52,12 @@ def decide(
     if not concerned:
         return Decisions()
     from testbed.cluster.plan.datapath_choice import (
-        Chooser,  # imports code that a cluster without impairments does not need
+        DatapathSelector,  # imports code that a cluster without impairments does not need
     )
 
-    chooser = Chooser(layout, injected, asked, base, known)
+    chooser = DatapathSelector(layout, injected, asked, base, known)
     for link in concerned:
         chooser.choose(link)
     chooser.refuse()
     orders = Orders(layout.seed, tuple(chooser.carried), chooser.files, log, slowed=layout.slowed)
-    return Decisions(chooser.treatments, chooser.notes, orders, chooser.files)
+    return Decisions(chooser.link_services, chooser.notes, orders, chooser.files)

@@ -12,7 +12,7 @@ from testbed.errors import DescriptionError, Problem
 from testbed.spec.names import NAME_PATTERN
 
 WIRE = ""
-KEEPER = "testbed-keeper"
+HOLDER = "testbed-holder"
 SUPERVISOR = "testbed-superv"
 LOAD = "testbed-load"
 _LONGEST = 15  # IFNAMSIZ without the NUL

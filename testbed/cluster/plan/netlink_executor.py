@@ -34,9 +34,9 @@ from testbed.cluster.plan.operations import (
     RemoveQdisc,
     RemoveRoute,
     SetLimits,
+    SetNodeContext,
     SetOffloads,
     SetRouting,
-    SetSurroundings,
     Undivert,
 )
 from testbed.cluster.records.ownership import Mark
@@ -173,7 +173,7 @@ class NetlinkExecutor:
                 self._await_carrier(index)
             case Drain(link, _, index):
                 self._drain(link, index)
-            case SetSurroundings():
+            case SetNodeContext():
                 pass  # state and files are written with every change
             case SetLimits(key, cpu_share, memory):
                 group = cgroups.group(self.cluster, key)
@@ -270,7 +270,7 @@ def taken(name: str) -> str:
 
 def _batch_key(operation: Operation) -> str | None:
     """The key of the namespace for an operation's netlink request; None if it is no request."""
-    if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetSurroundings | SetOffloads):
+    if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetNodeContext | SetOffloads):
         return None
     if isinstance(operation, AwaitCarrier | Drain):
         return None

@@ -13,8 +13,8 @@ from testbed.cluster.plan.operations import (
     RemoveAddress,
     RemoveRoute,
     SetLimits,
+    SetNodeContext,
     SetRouting,
-    SetSurroundings,
 )
 from testbed.kernel.rtnl_dump import Contents
 from testbed.spec.layout import Nic, Node
@@ -32,8 +32,8 @@ def make_namespaces(draft: Draft) -> None:
         if limits != draft.existing.limits.get(node.name, (0.0, 0)):
             draft.operations.append(SetLimits(node.name, *limits))
         before = draft.existing.nodes.get(node.name, node)
-        if found is not None and _surroundings(before) != _surroundings(node):
-            draft.operations.append(SetSurroundings(node.name))
+        if found is not None and _node_context(before) != _node_context(node):
+            draft.operations.append(SetNodeContext(node.name))
 
 
 def _set_routing(draft: Draft, node: Node, found: Contents | None) -> None:
@@ -50,7 +50,7 @@ def _has_ipv6(node: Node) -> bool:
     return any(":" in address for nic in node.nics for address in nic.addresses)
 
 
-def _surroundings(node: Node) -> tuple[object, ...]:
+def _node_context(node: Node) -> tuple[object, ...]:
     """The environment of a node's programs that is no kernel object."""
     return node.cpus, dict(node.environment), dict(node.files)
 

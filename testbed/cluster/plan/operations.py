@@ -86,7 +86,7 @@ class SetLimits(InNamespace):
 
 
 @dataclass(frozen=True, slots=True)
-class SetSurroundings(InNamespace):
+class SetNodeContext(InNamespace):
     """Note that programs started from now on see other files, variables, CPUs or names; no kernel operation."""
 
     line = "let programs started in {0.key} from now on see its changed files, environment and CPUs"
@@ -144,8 +144,8 @@ class SetDevice(_Device):
     switch: int | None = None
 
     def __str__(self) -> str:
-        wishes = [("MTU", self.mtu), ("MAC", self.mac), ("switch index", self.switch)]
-        changes = ", ".join(f"{name} {value}" for name, value in wishes if value is not None)
+        desired_values = [("MTU", self.mtu), ("MAC", self.mac), ("switch index", self.switch)]
+        changes = ", ".join(f"{name} {value}" for name, value in desired_values if value is not None)
         return f"set {self.device}" + (f" in {self.key}" if self.key else "") + f" to {changes}"
 
 
@@ -419,7 +419,7 @@ Operation: TypeAlias = (
     | RemoveNamespace
     | SetRouting
     | SetLimits
-    | SetSurroundings
+    | SetNodeContext
     | MakeSwitch
     | MakeCable
     | RemoveDevice

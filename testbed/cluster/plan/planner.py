@@ -16,11 +16,11 @@ from types import MappingProxyType
 from testbed.cluster.plan import namespace_names, node_settings
 from testbed.cluster.plan.cables import Joins, OffloadChanges, make_cable
 from testbed.cluster.plan.diversions import Diversions
-from testbed.cluster.plan.draft import Draft, Existing, is_pair
+from testbed.cluster.plan.draft import Draft, ExistingState, is_pair
+from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.operations import MakeSwitch, Operation, RemoveDevice, RemoveNamespace, SetUp
 from testbed.cluster.plan.stages import Stages
 from testbed.cluster.plan.switch_ports import SwitchPorts
-from testbed.cluster.plan.treatments import Treatments
 from testbed.cluster.plan.veth_wiring import Device
 from testbed.spec.layout import Layout, Switch
 
@@ -30,18 +30,18 @@ _KERNELS_OWN = {"ipip", "sit", "gre", "gretap", "erspan", "vti", "ip6tnl", "ip6g
 
 def plan(
     wanted: Layout,
-    existing: Existing,
-    treatments: Treatments = MappingProxyType({}),
+    existing: ExistingState,
+    link_services: LinkServices = MappingProxyType({}),
     files: Mapping[str, str] = MappingProxyType({}),
     whole: frozenset[Device] = frozenset(),
 ) -> list[Operation]:
     """The operations that turn the existing state into the wanted one; none if they are equal.
 
-    treatments: of the layout's links. files: path -> text of the tables that their impairments name. whole: devices on
+    link_services: of the layout's links. files: path -> text of the tables that their impairments name. whole: devices on
     which no GSO frame may be sent, whatever their links are. Raises ValueError if a link that is declared direct is to
     be treated; UnsupportedError, BrokenFileError and NotFoundError for its datapath or its files.
     """
-    draft = Draft(wanted, existing, treatments)
+    draft = Draft(wanted, existing, link_services)
     ports = SwitchPorts(draft)
     joins, diversions, stages = Joins(draft), Diversions(draft), Stages(draft, ports, files)
     ports.check_numbers()

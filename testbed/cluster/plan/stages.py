@@ -71,12 +71,12 @@ class Stages:
         draft = self._draft
         mtus = {device: cable.mtu for cable in draft.wiring.cables for device in (cable.near, cable.far)}
         return [
-            wish
+            desired
             for name, stage in self._stages.items()
-            for wish in disciplines(
+            for desired in disciplines(
                 name,
-                draft.treatments[name],
-                draft.existing.treatments.get(name),
+                draft.link_services[name],
+                draft.existing.link_services.get(name),
                 stage,
                 draft.index,
                 mtu=mtus[stage.a],
@@ -87,8 +87,8 @@ class Stages:
 
     def remove_disciplines(self) -> None:
         """Remove disciplines and classifiers of devices that stay, unless others replace them."""
-        losing = {wish.index for wish in self._disciplines if isinstance(wish, SetLoss)}
-        queueing = {wish.index for wish in self._disciplines if not isinstance(wish, SetLoss)}
+        losing = {desired.index for desired in self._disciplines if isinstance(desired, SetLoss)}
+        queueing = {desired.index for desired in self._disciplines if not isinstance(desired, SetLoss)}
         untouched = losing | self._draft.parted
         for device, found in self._draft.kept_in_wire().items():
             if found.index in self._draft.wire.qdiscs and found.index not in queueing:
@@ -102,19 +102,21 @@ class Stages:
         from testbed.cluster.plan.disciplines import in_force
 
         draft = self._draft
-        for wish in self._disciplines:
-            if not in_force(wish, draft.wire) or (isinstance(wish, SetLoss) and wish.index in draft.parted):
-                draft.operations.append(wish)
+        for desired in self._disciplines:
+            if not in_force(desired, draft.wire) or (isinstance(desired, SetLoss) and desired.index in draft.parted):
+                draft.operations.append(desired)
 
     def _new_disciplines(self) -> set[int]:
         """The indexes at which a discipline is added, replaced or removed."""
         qdiscs = self._draft.wire.qdiscs
-        wishes = {wish.index: wish for wish in self._disciplines if not isinstance(wish, SetLoss)}
-        new = qdiscs.keys() - wishes.keys()
-        if wishes:
+        desired_values = {desired.index: desired for desired in self._disciplines if not isinstance(desired, SetLoss)}
+        new = qdiscs.keys() - desired_values.keys()
+        if desired_values:
             from testbed.cluster.plan.disciplines import changes_in_place
 
-            new |= {index for index, wish in wishes.items() if not changes_in_place(wish, qdiscs.get(index))}
+            new |= {
+                index for index, desired in desired_values.items() if not changes_in_place(desired, qdiscs.get(index))
+            }
         return new
 
     # The short path, and the long one by a stage

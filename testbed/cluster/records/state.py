@@ -44,7 +44,7 @@ from testbed.kernel.userns import is_root
 from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
 
-FORMAT = 1
+FORMAT = 2
 
 PATIENCE = 30.0  # seconds that a command waits for another one on the same cluster
 
@@ -57,7 +57,7 @@ class State:
 
     origin: the resolved path of its file, or another label of its origin. phase: "building", "changing" and "removing"
     are the intent of `owner`; after its death they tell which operation was interrupted. lasting: the cluster stays
-    until it is taken down; otherwise it ends with `owner`. keeper: the process that holds its namespaces, if any.
+    until it is taken down; otherwise it ends with `owner`. holder: the process that holds its namespaces, if any.
     namespaces: key -> path. inodes: key -> inode, once known. previous: the layout before an unfinished change.
 
     asked: the requested datapath of links. injected: the injections in force. issued: number of injections made so far.
@@ -75,7 +75,7 @@ class State:
     namespaces: Mapping[str, str]
     inodes: Mapping[str, int]
     created: int  # seconds of the epoch
-    keeper: Identity | None = None
+    holder: Identity | None = None
     previous: Layout | None = None
     asked: Asked = "auto"
     injected: tuple[Injection, ...] = ()
@@ -88,14 +88,14 @@ class State:
     @property
     def ended(self) -> str:
         """A sentence if the namespace holder has died, which ends the cluster; otherwise empty."""
-        if self.keeper is None or self.keeper.alive:
+        if self.holder is None or self.holder.alive:
             return ""
-        return ended(self.name, self.keeper)
+        return ended(self.name, self.holder)
 
     @property
     def abandoned(self) -> bool:
         """Whether the owner died during an operation, or the cluster should have ended with it."""
-        if self.keeper is not None and not self.keeper.alive:
+        if self.holder is not None and not self.holder.alive:
             return True
         return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.alive
 
@@ -103,7 +103,7 @@ class State:
     def hiding(self) -> Identity | None:
         """The namespace holder, if the namespaces have names only inside its mount namespace."""
         named = self.namespaces.get(WIRE, "").startswith(f"{NAMES}/")
-        return self.keeper if named else None
+        return self.holder if named else None
 
     def has_namespace(self, key: str) -> bool:
         """Whether a namespace of the cluster exists."""
@@ -120,7 +120,7 @@ class State:
                 "phase": self.phase,
                 "lasting": self.lasting,
                 "owner": str(self.owner),
-                "keeper": str(self.keeper) if self.keeper else None,
+                "holder": str(self.holder) if self.holder else None,
                 "created": self.created,
                 "namespaces": dict(self.namespaces),
                 "inodes": dict(self.inodes),
@@ -166,7 +166,7 @@ class State:
             namespaces=data["namespaces"],
             inodes=data["inodes"],
             created=data["created"],
-            keeper=Identity.parse(data["keeper"]) if data["keeper"] else None,
+            holder=Identity.parse(data["holder"]) if data["holder"] else None,
             previous=unchecked(data["previous"]) if data["previous"] else None,
             asked=data["asked"],
             injected=tuple(Injection.from_json(injection) for injection in data["injected"]),
@@ -178,10 +178,10 @@ class State:
         )
 
 
-def ended(cluster: str, keeper: Identity) -> str:
+def ended(cluster: str, holder: Identity) -> str:
     """A sentence for a cluster whose namespace holder has died."""
     return (
-        f"cluster {cluster} has ended: process {keeper.pid}, which held its namespaces, has died; "
+        f"cluster {cluster} has ended: process {holder.pid}, which held its namespaces, has died; "
         f"'testbed down --name {cluster}' or 'testbed gc' removes what is left of it"
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from testbed.cluster.faults.injections import BOTH, in_force, is_down
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.treatments import UNIMPAIRED
+from testbed.cluster.plan.link_services import UNIMPAIRED
 from testbed.cluster.plan.veth_wiring import wire_ends
 from testbed.cluster.records.state import State, Store
 from testbed.errors import NotFoundError
@@ -27,7 +27,7 @@ from testbed.spec.layout import Impairment, Layout, Link
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
+class DirectionCounters:
     """Counters of one direction of a link since it was made."""
 
     frames: int = 0
@@ -45,8 +45,8 @@ class LinkStatus:
     link: Link
     there: bool
     up: bool
-    forward: Direction = Direction()
-    backward: Direction = Direction()
+    forward: DirectionCounters = DirectionCounters()
+    backward: DirectionCounters = DirectionCounters()
     datapath: str = "direct"
     forward_impairment: Impairment = UNIMPAIRED
     backward_impairment: Impairment = UNIMPAIRED
@@ -179,11 +179,11 @@ def _of_relay(state: State, found: Sequence[LinkStatus]) -> tuple[LinkStatus, ..
     )
 
 
-def _carried(told: Mapping[str, Any], link: Link, direction: str) -> Direction:
+def _carried(told: Mapping[str, Any], link: Link, direction: str) -> DirectionCounters:
     counted = told.get(link.name, {}).get(direction, {}).get("counters")
     if counted is None:
-        return Direction()
-    return Direction(counted["delivered"], counted["delivered_bytes"], sum(counted[cause] for cause in CAUSES))
+        return DirectionCounters()
+    return DirectionCounters(counted["delivered"], counted["delivered_bytes"], sum(counted[cause] for cause in CAUSES))
 
 
 def _agents(state: State) -> dict[str, AgentStatus]:
@@ -271,14 +271,14 @@ def _link(link: Link, ends: tuple[str, str], found: Found) -> LinkStatus:
     return LinkStatus(link, there=False, up=False)
 
 
-def _received(interface: Interface) -> Direction:
+def _received(interface: Interface) -> DirectionCounters:
     counters = interface.counters
-    return Direction(counters.rx_packets, counters.rx_bytes, counters.rx_dropped)
+    return DirectionCounters(counters.rx_packets, counters.rx_bytes, counters.rx_dropped)
 
 
-def _sent(interface: Interface) -> Direction:
+def _sent(interface: Interface) -> DirectionCounters:
     counters = interface.counters
-    return Direction(counters.tx_packets, counters.tx_bytes, counters.tx_dropped)
+    return DirectionCounters(counters.tx_packets, counters.tx_bytes, counters.tx_dropped)
 
 
 def carriers_in_words(state: State) -> list[str]:

@@ -46,7 +46,7 @@ class Guard:
             socket.send_fds(self._line, [b"hold"], [descriptors[key] for key in some])
             numbers = self._line.recv(_ANSWER_BYTES).split()
             if len(numbers) != len(some):
-                raise KernelError("no file descriptors are left for the cluster's keeper (see 'ulimit -n')")
+                raise KernelError("no file descriptors are left for the cluster's namespace holder (see 'ulimit -n')")
             paths.update(zip(some, (f"/proc/{self.identity.pid}/fd/{int(number)}" for number in numbers), strict=True))
         return paths
 
@@ -61,7 +61,7 @@ def guard(root: Path, cluster: str) -> Guard:
     parent = processes.identity()
     try:
         identity = daemons.start(
-            namespace_names.KEEPER,
+            namespace_names.HOLDER,
             {theirs.fileno()},
             _raise_limit,
             lambda: _hold(root, cluster, parent, theirs),
@@ -80,7 +80,7 @@ def hold_user_namespace(root: Path, cluster: str, *, lasting: bool) -> processes
     forbids them."""
     parent = processes.identity()
     return daemons.start(
-        namespace_names.KEEPER,
+        namespace_names.HOLDER,
         set(),
         userns.become_root_of_own,
         _for_ever if lasting else lambda: _hold(root, cluster, parent, None),
@@ -129,7 +129,7 @@ def _remove_orphan(root: Path, cluster: str, parent: processes.Identity) -> None
         if state is None:
             empty(store.directory(cluster))
         elif state.owner == parent and not state.lasting:
-            removal.remove(store, replace(state, keeper=None), grace=0)
+            removal.remove(store, replace(state, holder=None), grace=0)
     removal.tidy(store)
 
 

@@ -17,7 +17,7 @@ from testbed.cluster.faults.injections import Injection
 from testbed.cluster.records.state import SharedNics, State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
 from testbed.runtime import event_log
-from testbed.runtime.calls import NotThereError, call
+from testbed.runtime.calls import NotListeningError, call
 from testbed.runtime.shared.standing_agent import offers, socket_of
 from testbed.runtime.supervision import running_supervisor
 
@@ -112,7 +112,7 @@ def reports(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None
     for node in state.layout.nodes:
         if node.nics:
             found[node.name] = None
-            with contextlib.suppress(NotThereError, KernelError):
+            with contextlib.suppress(NotListeningError, KernelError):
                 left = max(0.1, deadline - time.monotonic())
                 found[node.name] = call(socket_of(directory, node.name), {"do": "report"}, left)
     return found

@@ -19,8 +19,8 @@ from testbed.kernel.filesystem import remove_file, replace_file
 from testbed.kernel.processes import wait_until_gone
 from testbed.kernel.rtnl_dump import interfaces
 from testbed.runtime import event_log
-from testbed.runtime.calls import PATIENCE, NotThereError, call
-from testbed.runtime.relay.orders import Orders, Places
+from testbed.runtime.calls import PATIENCE, NotListeningError, call
+from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.supervision import running_supervisor
 
 _MAX_PROCESSES: Final = 4
@@ -35,10 +35,10 @@ class Replugging:
     """
 
     def __init__(
-        self, store: Store, workshop: NetlinkExecutor, before: State | None, after: State, orders: Orders
+        self, store: Store, executor: NetlinkExecutor, before: State | None, after: State, orders: Orders
     ) -> None:
         self._directory = store.directory(after.name)
-        self._workshop = workshop
+        self._executor = executor
         had = before.datapaths if before is not None else {}
         self._links = [] if before is None else _differing(had, after.datapaths)
         self._had, self._have = had, after.datapaths
@@ -68,8 +68,8 @@ class Replugging:
 
     def _ask(self, what: str) -> None:
         for number, links in self._leaving.items():
-            with contextlib.suppress(NotThereError):
-                answer = call(Places(self._directory).socket(number), {"do": what, "links": links})
+            with contextlib.suppress(NotListeningError):
+                answer = call(RelayPaths(self._directory).socket(number), {"do": what, "links": links})
                 for link, early in answer["early"].items():
                     self._early[link] = self._early.get(link, 0) + early
 
@@ -94,7 +94,7 @@ class Replugging:
 
     def _read_lost(self) -> dict[str, int]:
         """Per wire-side interface, the frames that arrived unclaimed plus those that could not be sent."""
-        found = interfaces(self._workshop.open(namespace_names.WIRE).route)
+        found = interfaces(self._executor.open(namespace_names.WIRE).route)
         return {one.name: one.counters.rx_unclaimed + one.counters.tx_dropped for one in found}
 
 
@@ -109,7 +109,7 @@ def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
 
 def _leaving(directory: Path, orders: Orders) -> dict[int, list[str]]:
     """The links that the relay carries now but not by the new orders, by the number of its process."""
-    known = Places(directory).read_orders()
+    known = RelayPaths(directory).read_orders()
     staying = {link.name for link in orders.links}
     leaving: dict[int, list[str]] = {}
     for link in known.links if known is not None else ():
@@ -128,7 +128,7 @@ def engage(store: Store, state: State, orders: Orders) -> None:
 
     The state, including its injections, must be written.
     """
-    places = Places(store.directory(state.name))
+    places = RelayPaths(store.directory(state.name))
     known = places.read_orders()
     orders = replace(orders, processes=known.processes if known is not None else _processes())
     if orders.links:
@@ -160,7 +160,7 @@ def _load(socket: Path, start_again: Callable[[], object]) -> None:
     """Make a relay process load its orders. KernelError carries the relay's reason."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        with contextlib.suppress(NotThereError):
+        with contextlib.suppress(NotListeningError):
             call(socket, {"do": "load"})
             return
         if time.monotonic() > deadline:
@@ -175,7 +175,7 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
     Links, modelled switches and sentences of all processes are merged. "processes" lists the reports of each; "pid" is
     the first one's, "begun" is when the last one started, "processor" is the sum.
     """
-    places = Places(store.directory(state.name))
+    places = RelayPaths(store.directory(state.name))
     orders = places.read_orders()
     whole: dict[str, Any] = {"processes": [], "links": {}, "switches": {}, "idle_rules": []}
     for number in range(orders.processes) if orders is not None else ():
@@ -183,7 +183,7 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
             continue
         try:
             call(places.socket(number), {"do": "report"})
-        except NotThereError:
+        except NotListeningError:
             return None
         said = places.read_report(number)
         whole["links"].update(said.pop("links"))
@@ -205,7 +205,7 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
 
 def known_texts(store: Store, name: str) -> Mapping[str, str]:
     """The texts of the tables and traces that the relay has, by the names that impairments give them."""
-    orders = Places(store.directory(name)).read_orders()
+    orders = RelayPaths(store.directory(name)).read_orders()
     return orders.files if orders is not None else {}
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from testbed.cluster.records.state import Store
-from testbed.cluster.services.services import Known
+from testbed.cluster.services.services import FormerProcess
 from testbed.errors import ConflictError, TestbedError, reason_of
 from testbed.kernel import daemons, locks, namespaces, processes
 from testbed.kernel.filesystem import remove_file
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.rtnl_dump import interfaces
-from testbed.runtime.relay.orders import Orders, Places
+from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.relay.process import Process
 from testbed.runtime.supervision import service_keys, service_lock
 
@@ -37,14 +37,14 @@ def command(store: Store, cluster: str) -> list[str]:
     return [sys.executable, "-m", "testbed.cluster.services.supervisor", str(store.root), cluster]
 
 
-def _known(directory: Path, kind: str) -> dict[str, Known]:
+def _known(directory: Path, kind: str) -> dict[str, FormerProcess]:
     """The services of a kind that have not been ended, by key."""
     found = {}
     for key in service_keys(directory, kind):
         path = service_lock(directory, kind, key)
         what, pid = locks.noted(path), locks.holder(path)
         if what or pid:
-            found[key] = Known(processes.identity(pid) if pid else None, what)
+            found[key] = FormerProcess(processes.identity(pid) if pid else None, what)
     return found
 
 
@@ -55,7 +55,7 @@ class RelayProcesses:
 
     def __init__(self, store: Store, cluster: str, route: RouteSocket) -> None:
         """route: a socket of the wire namespace."""
-        self._places = Places(store.directory(cluster))
+        self._places = RelayPaths(store.directory(cluster))
         self._command = command(store, cluster)
         self._route = route
 
@@ -63,7 +63,7 @@ class RelayProcesses:
         orders = self._places.read_orders() or Orders(0)
         return {number: RELAY_NAME for number in range(orders.processes) if orders.share(number).links}
 
-    def known(self) -> Mapping[int, Known]:
+    def known(self) -> Mapping[int, FormerProcess]:
         return {int(key): one for key, one in _known(self._places.directory, _RELAY).items()}
 
     def start(self, key: int) -> processes.Identity:
@@ -134,7 +134,7 @@ class Agents:
     def wanted(self) -> Mapping[str, str]:
         return {name: one.digest for name, one in self._wanted().items()}
 
-    def known(self) -> Mapping[str, Known]:
+    def known(self) -> Mapping[str, FormerProcess]:
         return _known(self._store.directory(self._cluster), _NIC)
 
     def _wanted(self) -> Mapping[str, _Agent]:

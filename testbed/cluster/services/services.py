@@ -25,7 +25,7 @@ _AGAIN: Final = 1_000_000_000  # ns until a failed start is retried
 _QUICK_DEATHS: Final = 3  # restarts at once within _AGAIN; further ones are delayed by _AGAIN
 
 
-class Known(NamedTuple):
+class FormerProcess(NamedTuple):
     """A process that a previous supervisor started. identity: None if it has died since. what: the specification it was
     started with."""
 
@@ -44,7 +44,7 @@ class Kind(Protocol[K]):
 
     def wanted(self) -> Mapping[K, object]: ...
 
-    def known(self) -> Mapping[K, Known]:
+    def known(self) -> Mapping[K, FormerProcess]:
         """The processes that a previous supervisor started and did not end."""
         ...
 
@@ -77,7 +77,7 @@ class _Running(NamedTuple):
     what: object
 
 
-class Tended(Generic[K]):
+class SupervisedProcesses(Generic[K]):
     """All supervised processes of one kind, by key."""
 
     def __init__(self, loop: Loop, directory: Path, kind: Kind[K]) -> None:

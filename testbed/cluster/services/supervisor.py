@@ -22,15 +22,15 @@ from typing import Any, Final
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.services.service_kinds import LOG, Agents, RelayProcesses
-from testbed.cluster.services.services import Tended
+from testbed.cluster.services.services import SupervisedProcesses
 from testbed.engine.loop import Loop
 from testbed.errors import ConflictError, KernelError
 from testbed.kernel import daemons, locks, namespaces, processes
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
-from testbed.runtime.calls import PATIENCE, Listener, NotThereError, call
-from testbed.runtime.relay.orders import Orders, Places
+from testbed.runtime.calls import PATIENCE, Listener, NotListeningError, call
+from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.supervision import Death, end_all, supervisor_lock
 
 SOCKET: Final = "supervisor"
@@ -56,10 +56,10 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
     and errors that prevent a NIC from being shared.
     """
     directory = store.directory(state.name)
-    orders = Places(directory).read_orders() or Orders(0)
+    orders = RelayPaths(directory).read_orders() or Orders(0)
     deadline = time.monotonic() + PATIENCE
     while True:
-        with contextlib.suppress(NotThereError):
+        with contextlib.suppress(NotListeningError):
             return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["supervisor"])
         if not locks.holder(supervisor_lock(directory)):
             if not needed(state, orders):
@@ -67,7 +67,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
                 return None
             locks.make(supervisor_lock(directory))
             supervisor = _Supervisor(store, state)
-            with contextlib.suppress(locks.TakenError):
+            with contextlib.suppress(locks.LockedError):
                 return daemons.start(
                     namespace_names.SUPERVISOR, (), supervisor.prepare, supervisor.run, str(directory / LOG)
                 )
@@ -98,9 +98,9 @@ class _Supervisor:
         self._store = store
         self._cluster = state.name
         self._wire = state.namespaces[namespace_names.WIRE]
-        self._keeper = state.keeper
+        self._holder = state.holder
         self._death = death
-        self._places = Places(store.directory(state.name))
+        self._places = RelayPaths(store.directory(state.name))
         self._owner: tuple[processes.Identity, int] | None = None  # of shared NICs, with its pidfd
 
     def prepare(self) -> None:
@@ -147,22 +147,24 @@ class _Supervisor:
         namespaces.enter(self._wire)
         self._loop = Loop(Waiter())
         directory = self._places.directory
-        self._relay = Tended(self._loop, directory, RelayProcesses(self._store, self._cluster, RouteSocket()))
-        self._agents = Tended(self._loop, directory, Agents(self._store, self._cluster))
+        self._relay = SupervisedProcesses(
+            self._loop, directory, RelayProcesses(self._store, self._cluster, RouteSocket())
+        )
+        self._agents = SupervisedProcesses(self._loop, directory, Agents(self._store, self._cluster))
         self._alarm = self._loop.timer(self._heal)
         self._relay.adopt()
         self._agents.adopt()
-        if self._keeper is not None and self._keeper.alive:
-            handle = os.pidfd_open(self._keeper.pid)
-            self._loop.watch(handle, lambda _: self._end_with_keeper())
+        if self._holder is not None and self._holder.alive:
+            handle = os.pidfd_open(self._holder.pid)
+            self._loop.watch(handle, lambda _: self._end_with_holder())
 
     def run(self) -> None:
         self._loop.run()
         self._lock.release()
 
-    def _end_with_keeper(self) -> None:
+    def _end_with_holder(self) -> None:
         event_log.record(
-            self._places.directory, "namespace holder died", pid=self._keeper.pid if self._keeper is not None else 0
+            self._places.directory, "namespace holder died", pid=self._holder.pid if self._holder is not None else 0
         )
         self._end()
 
@@ -185,7 +187,7 @@ class _Supervisor:
         """Apply the state and the orders; return whether they need a supervisor."""
         state = self._store.read(self._cluster)
         orders = self._places.read_orders() or Orders(0)
-        if state is None or (self._keeper is not None and not self._keeper.alive):
+        if state is None or (self._holder is not None and not self._holder.alive):
             return False
         self._relay.look()
         self._agents.look()

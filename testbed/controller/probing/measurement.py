@@ -15,7 +15,7 @@ from testbed.cluster.records.state import State, Store
 from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
 from testbed.controller.probing.probe_plan import LONGEST, SHORTEST, plan_for
-from testbed.controller.probing.probes import Measured, Place, Way, probe
+from testbed.controller.probing.probes import Measured, ProbePath, ProbePort, probe
 from testbed.controller.verdict import spans
 from testbed.controller.verdict.accounts import take_account
 from testbed.controller.verdict.thresholds import Table
@@ -27,15 +27,15 @@ from testbed.kernel.datapaths import Fit
 from testbed.kernel.datapaths import judge as judge_datapath
 from testbed.kernel.filesystem import read_text
 from testbed.runtime import event_log
-from testbed.runtime.relay.orders import Places
+from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Datapath, End, Impairment, Layout, Link
 
 
 def measure(store: Store, state: State, target: str | None, seconds: float | None, table: Table) -> Verdict:
     """Measure a cluster that is up; for arguments and errors see `cluster_check.check`."""
     before = take_account(store, state)
-    subjects, ways = _chosen(store, state, target)
-    measured = _measure(state, ways, seconds, table.slow)
+    subjects, paths = _chosen(store, state, target)
+    measured = _measure(state, paths, seconds, table.slow)
     after = take_account(store, state)
     events = list(event_log.read(store.directory(state.name)))
     now = store.read(state.name)
@@ -44,7 +44,7 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
         raise ConflictError(f"cluster {state.name} was changed while it was measured: check it again")
     findings: list[Finding] = []
     if measured is not None:
-        for (subject, down), probed in zip(subjects, measured.ways, strict=True):
+        for (subject, down), probed in zip(subjects, measured.paths, strict=True):
             if down:
                 findings += judge_down(subject, probed, table)
                 continue
@@ -79,7 +79,7 @@ def _stepped(nanoseconds: int, table: Table) -> Finding:
 # What is probed, and from where to where
 
 
-def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[Subject, bool]], list[Way]]:
+def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[Subject, bool]], list[ProbePath]]:
     """Choose the directions to probe, and say for each whether its link is down."""
     layout = state.layout
     modelled = layout.modelled().keys()
@@ -93,7 +93,7 @@ def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[
     ]
     texts = _texts(store, state, directions)
     wiring = Wiring.of(layout, state.datapaths)
-    subjects, ways = [], []
+    subjects, paths = [], []
     for link, direction in directions:
         force = in_force(link, direction, state.injected)
         datapath = state.datapaths.get(link.name, "direct")
@@ -110,11 +110,11 @@ def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[
             bool(force.impairment.rules),
         )
         subjects.append((subject, is_down(link, state.injected)))
-        ways.append(Way(_place(state, wiring, source), _place(state, wiring, sink), plan))
-    return subjects, ways
+        paths.append(ProbePath(_place(state, wiring, source), _place(state, wiring, sink), plan))
+    return subjects, paths
 
 
-def _place(state: State, wiring: Wiring, end: End) -> Place:
+def _place(state: State, wiring: Wiring, end: End) -> ProbePort:
     """Return where a link ends: a node's NIC, or the interface plugged into a switch. Where that is diverted, the end
     of its patch that stands for it: the switch's frames leave there, and returned frames enter the switch there."""
     port = ""
@@ -127,7 +127,7 @@ def _place(state: State, wiring: Wiring, end: End) -> Place:
         key, device = end.owner, end.port
     if key not in state.namespaces:
         raise KernelError(f"the namespace of {end.owner} is not known: 'testbed up' puts the cluster right")
-    return Place(state.namespaces[key], device, port)
+    return ProbePort(state.namespaces[key], device, port)
 
 
 def _mtu(layout: Layout, link: Link) -> int:
@@ -148,7 +148,7 @@ def _approximate(datapath: str, impairment: Impairment) -> str:
 
 def _texts(store: Store, state: State, directions: Iterable[tuple[Link, DirectionName]]) -> Mapping[str, str]:
     """Read the files that impairments name: as the relay was given them, otherwise as they are now."""
-    orders = Places(store.directory(state.name)).read_orders()
+    orders = RelayPaths(store.directory(state.name)).read_orders()
     texts = dict(orders.files) if orders is not None else {}
     base = Path(state.origin).parent if os.path.isfile(state.origin) else Path.cwd()
     for link, direction in directions:
@@ -161,23 +161,23 @@ def _texts(store: Store, state: State, directions: Iterable[tuple[Link, Directio
     return texts
 
 
-def _measure(state: State, ways: Sequence[Way], seconds: float | None, slow: float) -> Measured | None:
+def _measure(state: State, paths: Sequence[ProbePath], seconds: float | None, slow: float) -> Measured | None:
     """Probe in a process of its own: without root, inside the cluster's user namespace."""
-    if not ways:
+    if not paths:
         return None
     shortest, longest = (seconds, seconds) if seconds is not None else (SHORTEST, LONGEST)
     run = (os.getpid() << 16 ^ time.monotonic_ns()) & 0xFFFF_FFFF
-    act = partial(_probe, ways, shortest, longest, run, slow)
+    act = partial(_probe, paths, shortest, longest, run, slow)
     if userns.is_root():
         return in_child(act)
-    if state.keeper is None or not state.keeper.alive:
+    if state.holder is None or not state.holder.alive:
         raise NotFoundError(f"cluster {state.name} is gone: 'testbed gc' removes what is left of it")
-    return userns.call_inside(state.keeper.pid, act)
+    return userns.call_inside(state.holder.pid, act)
 
 
-def _probe(ways: Sequence[Way], seconds: float, longest: float, run: int, slow: float) -> Measured:
+def _probe(paths: Sequence[ProbePath], seconds: float, longest: float, run: int, slow: float) -> Measured:
     try:
-        return probe(ways, seconds, longest, run, slow)
+        return probe(paths, seconds, longest, run, slow)
     except FileNotFoundError as error:
         raise KernelError(f"a namespace of the cluster is gone: {error.filename}") from error
     except OSError as error:

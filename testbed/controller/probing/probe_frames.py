@@ -51,15 +51,15 @@ class Seen:
     """A received probe. intact: no bit of its beginning was changed."""
 
     run: int
-    way: int
+    path: int
     kind: int
     number: int
     intact: bool
 
 
-def build(run: int, way: int, kind: int, number: int, size: int = SMALLEST) -> bytes:
+def build(run: int, path: int, kind: int, number: int, size: int = SMALLEST) -> bytes:
     """Build a probe of `size` bytes, at least SMALLEST. run: distinguishes the probes of several checks."""
-    identity = _IDENTITY.pack(_MAGIC, run, way, kind, number)
+    identity = _IDENTITY.pack(_MAGIC, run, path, kind, number)
     copy = identity + _CHECK.pack(zlib.crc32(identity))
     return (_HEADER + copy + copy + _REST).ljust(size, b"\0")
 
@@ -70,9 +70,9 @@ def read(head: bytes) -> Seen | None:
     for copy in (first, second):
         if len(copy) < _COPY or _CHECK.unpack_from(copy, _IDENTITY.size)[0] != zlib.crc32(copy[: _IDENTITY.size]):
             continue
-        magic, run, way, kind, number = _IDENTITY.unpack_from(copy)
+        magic, run, path, kind, number = _IDENTITY.unpack_from(copy)
         if magic != _MAGIC:
             return None
         intact = first == second and head[:_FIRST] == _HEADER and head[_SECOND + _COPY : SMALLEST] == _REST
-        return Seen(run, way, kind, number, intact)
+        return Seen(run, path, kind, number, intact)
     return None

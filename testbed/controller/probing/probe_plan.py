@@ -65,9 +65,9 @@ class Plan:
     no_train: str = ""
 
 
-def plan_for(impairment: Impairment, expectation: Expectation, ways: int, mtu: int) -> Plan:
+def plan_for(impairment: Impairment, expectation: Expectation, paths: int, mtu: int) -> Plan:
     """Plan the probes of a direction. ways: how many directions are probed at once. mtu: of the direction, bytes."""
-    pace = PACE / ways
+    pace = PACE / paths
     if impairment.rate:
         pace = min(pace, impairment.rate / (8 * wire_size(impairment, SMALLEST)) / _LOAD)
     wanted = probes_needed(expectation)

@@ -47,7 +47,7 @@ _ROOM_OF_TRAIN: Final = 4  # buffer room of a full frame, as a multiple of a sma
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProbePort:
     """An interface. namespace: its path. port: empty, or the name of a port's interface; then only frames marked as the
     port's are its input."""
 
@@ -57,11 +57,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ProbePath:
     """One direction of a link between two interfaces, and its plan."""
 
-    source: Place
-    sink: Place
+    source: ProbePort
+    sink: ProbePort
     plan: Plan
 
 
@@ -103,17 +103,17 @@ class Measured:
     """Result of a measurement. ways: in the order asked for. floor, lag: how late a sleeper woke before and while
     probes ran, nanoseconds, sorted. stepped: nanoseconds by which the wall clock was set meanwhile."""
 
-    ways: tuple[Probed, ...]
+    paths: tuple[Probed, ...]
     floor: tuple[int, ...]
     lag: tuple[int, ...]
     stepped: int
 
 
-def probe(ways: Sequence[Way], seconds: float, longest: float, run: int, slow: float) -> Measured:
+def probe(paths: Sequence[ProbePath], seconds: float, longest: float, run: int, slow: float) -> Measured:
     """Probe the ways for `seconds`, and longer until enough probes are sent, up to `longest`. run: distinguishes these
     probes from another check's. slow: multiplies patience.
 
-    To be called where the ways' namespaces can be entered. Raises OSError where an interface is gone.
+    To be called where the paths' namespaces can be entered. Raises OSError where an interface is gone.
     """
     sleeper = Sleeper()
     wake_ups: list[tuple[int, int]] = []
@@ -123,7 +123,7 @@ def probe(ways: Sequence[Way], seconds: float, longest: float, run: int, slow: f
         quiet_until = time.monotonic_ns()
         offset = _wall_offset()
         with ExitStack() as stack:
-            session = _Session(stack, ways, run)
+            session = _Session(stack, paths, run)
             session.sparse(seconds, longest, slow)
             results = session.results()
             with contextlib.suppress(PermissionError):
@@ -175,27 +175,27 @@ class _Track:
 class _Session:
     """A session of probing: taps at all ends and the tracks of received probes."""
 
-    def __init__(self, stack: ExitStack, ways: Sequence[Way], run: int) -> None:
-        self._ways = ways
+    def __init__(self, stack: ExitStack, paths: Sequence[ProbePath], run: int) -> None:
+        self._paths = paths
         self._run = run
-        self._tracks = [_Track() for _ in ways]
-        self._taps: dict[Place, Tap] = {}
-        self._senders: dict[Place, Sender] = {}
-        self._overrun = dict.fromkeys([place for way in ways for place in (way.source, way.sink)], 0)
-        self._incoming: dict[Place, int] = {way.sink: number for number, way in enumerate(ways)}
+        self._tracks = [_Track() for _ in paths]
+        self._taps: dict[ProbePort, Tap] = {}
+        self._senders: dict[ProbePort, Sender] = {}
+        self._overrun = dict.fromkeys([place for path in paths for place in (path.source, path.sink)], 0)
+        self._incoming: dict[ProbePort, int] = {path.sink: number for number, path in enumerate(paths)}
         for place in self._overrun:
             tap = Tap(place.namespace, place.device, probe_frames.ACCEPTED, _BUFFER, place.port)
             stack.callback(tap.close)
             self._taps[place] = tap
-        for place in {way.source for way in ways}:
+        for place in {path.source for path in paths}:
             sender = Sender(place.namespace, place.device)
             stack.callback(sender.close)
             self._senders[place] = sender
         # Taps with small buffers (without root) must be read in time.
-        self._bursts = [max(1, min(way.plan.burst, self._room(way))) for way in ways]
+        self._bursts = [max(1, min(path.plan.burst, self._room(path))) for path in paths]
         self._seconds = 0.0
         self._pulsing = True
-        self._others: list[tuple[int, int]] = [(0, 0)] * len(ways)
+        self._others: list[tuple[int, int]] = [(0, 0)] * len(paths)
 
     # Sparse probes
 
@@ -210,8 +210,8 @@ class _Session:
         heard = self._received()
         begun = loop.now()
         limit = begun + round(longest * _SECOND)
-        for number, way in enumerate(self._ways):
-            first = begun + way.plan.interval * number // len(self._ways)
+        for number, path in enumerate(self._paths):
+            first = begun + path.plan.interval * number // len(self._paths)
             self._pulse(loop, number, first)
 
         def look(now: int) -> None:
@@ -233,7 +233,7 @@ class _Session:
     def _pulse(self, loop: Loop, number: int, first: int) -> None:
         """Send the probes of one direction from `first` on. Missed bursts are not made up for: bursts must keep their
         distance."""
-        interval = self._ways[number].plan.interval
+        interval = self._paths[number].plan.interval
 
         def again(_now: int) -> None:
             if self._pulsing:
@@ -245,7 +245,7 @@ class _Session:
 
     def _burst(self, number: int) -> None:
         """Send one timed probe and those that go with it."""
-        track, sender = self._tracks[number], self._senders[self._ways[number].source]
+        track, sender = self._tracks[number], self._senders[self._paths[number].source]
         for _ in range(self._bursts[number]):
             sender.send(probe_frames.build(self._run, number, COUNTED, len(track.left)))
             track.left.append(0)
@@ -254,20 +254,20 @@ class _Session:
     def _sent_enough(self) -> bool:
         """Whether somewhat more probes than wanted were sent: some do not arrive."""
         return all(
-            len(track.left) >= _MORE * max(way.plan.wanted, way.plan.samples * burst)
-            for way, track, burst in zip(self._ways, self._tracks, self._bursts, strict=True)
+            len(track.left) >= _MORE * max(path.plan.wanted, path.plan.samples * burst)
+            for path, track, burst in zip(self._paths, self._tracks, self._bursts, strict=True)
         )
 
-    def _room(self, way: Way) -> int:
+    def _room(self, path: ProbePath) -> int:
         """Return how many probes may go at once so that the taps' buffers hold _CATCH_UP seconds of them."""
-        room = min(self._taps[way.source].room, self._taps[way.sink].room)
-        return int(room * way.plan.interval / _SECOND / _CATCH_UP / 2)
+        room = min(self._taps[path.source].room, self._taps[path.sink].room)
+        return int(room * path.plan.interval / _SECOND / _CATCH_UP / 2)
 
     def _mark(self, number: int) -> None:
         track = self._tracks[number]
         track.markers += 1
         frame = probe_frames.build(self._run, number, MARKER, track.markers)
-        self._senders[self._ways[number].source].send(frame)
+        self._senders[self._paths[number].source].send(frame)
 
     def _mark_for(self, loop: Loop, duration: int) -> None:
         end = loop.now() + duration
@@ -276,7 +276,7 @@ class _Session:
             if now >= end:
                 loop.stop()
                 return
-            for number in range(len(self._ways)):
+            for number in range(len(self._paths)):
                 self._mark(number)
             loop.at(now + _MARKER_EVERY, again)
 
@@ -286,14 +286,14 @@ class _Session:
     def _drain(self, loop: Loop, end: int, slow: float) -> None:
         """Wait until every probe has come, or a later marker has, and then as long as reordering may last."""
         after = [track.markers for track in self._tracks]
-        longest = max((way.plan.latest for way in self._ways), default=0)
+        longest = max((path.plan.latest for path in self._paths), default=0)
         limit = end + longest + round(_PATIENCE * slow)
         settled: dict[int, int] = {}
 
         def again(now: int) -> None:
             for number, track in enumerate(self._tracks):
                 if track.marked > after[number] or not track.under_way:
-                    settled.setdefault(number, now + self._ways[number].plan.latest)
+                    settled.setdefault(number, now + self._paths[number].plan.latest)
                 elif number not in settled:
                     self._mark(number)
             done = len(settled) == len(self._tracks) and now >= max(settled.values(), default=0)
@@ -305,7 +305,7 @@ class _Session:
         loop.at(loop.now(), again)
         loop.run()
 
-    def _hear(self, place: Place, _now: int = 0) -> None:
+    def _hear(self, place: ProbePort, _now: int = 0) -> None:
         for outgoing, when, length, head in self._taps[place].read(_BATCH):
             seen = probe_frames.read(head)
             if not outgoing and place in self._incoming:
@@ -313,13 +313,13 @@ class _Session:
                 here.frames += 1
                 here.bytes += length
                 here.unreadable += seen is None
-            if seen is not None and seen.run == self._run and seen.way < len(self._ways):
+            if seen is not None and seen.run == self._run and seen.path < len(self._paths):
                 self._note(place, seen, outgoing, when)
 
-    def _note(self, place: Place, seen: Seen, outgoing: bool, when: int) -> None:
-        way, track = self._ways[seen.way], self._tracks[seen.way]
+    def _note(self, place: ProbePort, seen: Seen, outgoing: bool, when: int) -> None:
+        path, track = self._paths[seen.path], self._tracks[seen.path]
         if outgoing:
-            if place != way.source:
+            if place != path.source:
                 return
             if seen.kind == COUNTED and seen.number < len(track.left):
                 track.left[seen.number] = when
@@ -327,7 +327,7 @@ class _Session:
             elif seen.kind == TRAIN:
                 track.train_left[seen.number] = when
             return
-        if place != way.sink:
+        if place != path.sink:
             return
         if seen.kind == MARKER:
             track.marked = max(track.marked, seen.number)
@@ -350,23 +350,23 @@ class _Session:
     def trains(self, until: int, slow: float) -> list[TrainResult | None]:
         """Fill one direction after the other for a short time; repeat those that other programs kept from being filled.
         None where no train is planned, or no time was left."""
-        results: list[TrainResult | None] = [None] * len(self._ways)
+        results: list[TrainResult | None] = [None] * len(self._paths)
         for _ in range(_TRAINS):
-            for number, way in enumerate(self._ways):
-                train, known = way.plan.train, results[number]
+            for number, path in enumerate(self._paths):
+                train, known = path.plan.train, results[number]
                 wanting = train is not None and (known is None or known.offered < train.enough)
                 if train is not None and wanting and time.monotonic_ns() < until:
-                    results[number] = self._send_train(number, way, train, slow)
+                    results[number] = self._send_train(number, path, train, slow)
         return results
 
-    def _send_train(self, number: int, way: Way, train: Train, slow: float) -> TrainResult:
-        source, sink = self._taps[way.source], self._taps[way.sink]
+    def _send_train(self, number: int, path: ProbePath, train: Train, slow: float) -> TrainResult:
+        source, sink = self._taps[path.source], self._taps[path.sink]
         self._empty()
         heard = self._received()
         track = self._tracks[number]
         track.train_left.clear()
         track.train_came.clear()
-        sender = self._senders[way.source]
+        sender = self._senders[path.source]
         frames = [probe_frames.build(self._run, number, TRAIN, place, train.size) for place in range(train.count)]
         poll = select.poll()
         poll.register(sink, select.POLLIN)
@@ -380,24 +380,24 @@ class _Session:
                     time.sleep((due - now - _NAP // 2) / _SECOND)
             sender.send(frame)
             if place % unread == unread - 1:
-                self._read_waiting(way.sink)
-                self._read_waiting(way.source)
+                self._read_waiting(path.sink)
+                self._read_waiting(path.source)
         took = time.monotonic_ns() - begun
-        self._await_train(way, train, track, poll, slow)
-        self._read_waiting(way.source)
+        self._await_train(path, train, track, poll, slow)
+        self._read_waiting(path.source)
         _, other_bytes = self._foreign(heard)[number]
         offered = train.bits * train.count * _SECOND / took
         left = track.train_left
         times = tuple((left[number], came) for number, came in track.train_came if number in left)
         return TrainResult(offered, times, other_bytes, sink.overrun() + source.overrun())
 
-    def _await_train(self, way: Way, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
+    def _await_train(self, path: ProbePath, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
         """Wait until all frames have come, or none has come for longer than delay and rate explain."""
-        quiet = way.plan.latest + 20 * train.duration // train.count + round(_LULL * slow)
+        quiet = path.plan.latest + 20 * train.duration // train.count + round(_LULL * slow)
         last, known = time.monotonic_ns(), len(track.train_came)
         while known < train.count and time.monotonic_ns() - last < quiet:
             poll.poll(5)
-            self._hear(way.sink)
+            self._hear(path.sink)
             if len(track.train_came) > known:
                 last, known = time.monotonic_ns(), len(track.train_came)
 
@@ -406,7 +406,7 @@ class _Session:
         for place in self._taps:
             self._read_waiting(place)
 
-    def _read_waiting(self, place: Place) -> None:
+    def _read_waiting(self, place: ProbePort) -> None:
         waiting = select.poll()
         waiting.register(self._taps[place], select.POLLIN)
         while waiting.poll(0):
@@ -416,13 +416,13 @@ class _Session:
 
     def _received(self) -> list[tuple[int, int]]:
         """Return, for each direction, the frames and bytes that its sink received, without probes that were read."""
-        namespaces_of = {way.sink.namespace for way in self._ways}
+        namespaces_of = {path.sink.namespace for path in self._paths}
         seen = {path: _counters(path) for path in namespaces_of}
         received = []
-        for way, track in zip(self._ways, self._tracks, strict=True):
-            counters = seen[way.sink.namespace].get(way.sink.device)
+        for path, track in zip(self._paths, self._tracks, strict=True):
+            counters = seen[path.sink.namespace].get(path.sink.device)
             if counters is None:
-                raise KernelError(f"the interface {way.sink.device} has gone while it was probed")
+                raise KernelError(f"the interface {path.sink.device} has gone while it was probed")
             received.append((counters.rx_packets - track.frames, counters.rx_bytes - track.bytes))
         return received
 
@@ -437,10 +437,10 @@ class _Session:
     # Results
 
     def results(self) -> list[Probed]:
-        return [self._result(number) for number in range(len(self._ways))]
+        return [self._result(number) for number in range(len(self._paths))]
 
     def _result(self, number: int) -> Probed:
-        way, track = self._ways[number], self._tracks[number]
+        path, track = self._paths[number], self._tracks[number]
         sent = arrived = skipped = 0
         delays = []
         for place, (left, came) in enumerate(zip(track.left, track.came, strict=True)):
@@ -450,7 +450,7 @@ class _Session:
             if not came:
                 continue
             arrived += 1
-            if came - left < way.plan.skip_below:
+            if came - left < path.plan.skip_below:
                 skipped += 1
             elif place % self._bursts[number] == 0:
                 delays.append(came - left)
@@ -466,7 +466,7 @@ class _Session:
             track.overtaken,
             frames,
             size,
-            self._overrun[way.source] + self._overrun[way.sink],
+            self._overrun[path.source] + self._overrun[path.sink],
             self._seconds,
         )
 

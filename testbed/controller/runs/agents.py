@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from protocols.core.firmware import Adapter, Plug
-from protocols.core.split_memory import Apart
+from protocols.core.split_memory import SplitDriver
 from testbed.cluster.access import node_programs as in_nodes
 from testbed.cluster.faults.injections import BOTH
 from testbed.cluster.plan.veth_wiring import Device, Wiring
@@ -22,13 +22,13 @@ from testbed.cluster.records.state import State, Store, ended, shared_devices
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline
 from testbed.controller.verdict.accounts import Account
-from testbed.controller.verdict.outcomes import Judged, judge_outcome
+from testbed.controller.verdict.outcomes import JudgedOutcome, judge_outcome
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.errors import ConflictError, NotFoundError
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.processes import Identity
 from testbed.runtime.nodes.node_run import Run
-from testbed.runtime.nodes.places import Dilation, Orders, Place, Program
+from testbed.runtime.nodes.places import Dilation, NodePlacement, Orders, Program
 from testbed.runtime.relay import orders as relay_orders
 from testbed.spec.layout import Layout
 
@@ -67,7 +67,7 @@ def agents(
     logs: str | Path = "",
     table: Table = TABLE,
     dilation: Dilation | None = None,
-    shared: Apart | None = None,
+    shared: SplitDriver | None = None,
     on_ready: Callable[[Run], object] | None = None,
 ) -> Iterator[JudgedRun]:
     """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
@@ -96,9 +96,9 @@ def agents(
         if not node.nics:
             raise NotFoundError(f"node {node.name} of cluster {cluster.name} has no NIC")
         places.append(
-            Place(
+            NodePlacement(
                 node.name,
-                in_nodes.surroundings(store, state, node.name),
+                in_nodes.node_context(store, state, node.name),
                 node.nics[0].name,
                 Adapter(number, addresses, node.nics[0].mtu, routed=node.name in routed, ordered=ordered),
                 (cpus or {}).get(node.name, -1),
@@ -119,22 +119,22 @@ def agents(
     with nullcontext(Path(logs).absolute()) if logs else temporary_directory("logs") as directory:
         directory.mkdir(parents=True, exist_ok=True)
         with (
-            _holding(state.keeper) as holder,
+            _holding(state.holder) as holder,
             JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table, on_ready) as run,
         ):
-            if holder >= 0 and state.keeper is not None:
-                run.end_with(holder, ended(state.name, state.keeper))
+            if holder >= 0 and state.holder is not None:
+                run.end_with(holder, ended(state.name, state.holder))
             yield run
 
 
 @contextmanager
-def _holding(keeper: Identity | None) -> Iterator[int]:
+def _holding(holder: Identity | None) -> Iterator[int]:
     """Hold a pidfd of the process that holds the namespaces; -1 where there is none."""
-    if keeper is None:
+    if holder is None:
         yield -1
         return
     try:
-        handle = os.pidfd_open(keeper.pid)
+        handle = os.pidfd_open(holder.pid)
     except ProcessLookupError:  # it has just died; its users report that
         yield -1
         return
@@ -163,7 +163,7 @@ class JudgedRun(Run):
         self._table = table
         super().__init__(orders, logs, events, on_ready)
 
-    def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Judged:
+    def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> JudgedOutcome:
         """Wait as `Run.wait` does; also raises NotFoundError where the cluster is gone."""
         outcome = super().wait(seconds, without, patience=patience)
         return judge_outcome(outcome, self.pids, self._cluster, self._before, self._table)
@@ -196,16 +196,16 @@ def _offloads_wanted(store: Store, state: State) -> dict[Device, Offloads]:
     if not splices:
         return shared
     from testbed.cluster.plan.datapath_choice import (
-        carries_pieces,  # imports code that a cluster without impairments does not need
+        carries_gso,  # imports code that a cluster without impairments does not need
     )
 
-    orders = relay_orders.Places(store.directory(state.name)).read_orders() or relay_orders.Orders(0)
+    orders = relay_orders.RelayPaths(store.directory(state.name)).read_orders() or relay_orders.Orders(0)
     carried = {link.name: link for link in orders.links}
     links = {link.name: link for link in state.layout.links}
     found = dict.fromkeys((device for splice in splices.values() for device in splice.senders), Offloads.NONE)
     for name in splices.keys() & carried.keys():
         sides = carried[name].forward, carried[name].backward
         for device, side, direction in zip(splices[name].senders, sides, BOTH, strict=True):
-            if carries_pieces(state.layout, links[name], direction, side, orders.files):
+            if carries_gso(state.layout, links[name], direction, side, orders.files):
                 found[device] = Offloads.TCP
     return found | shared

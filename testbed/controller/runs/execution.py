@@ -17,7 +17,7 @@ from testbed.controller.runs.folders import Part, record_undelivered
 from testbed.controller.verdict.verdicts import Verdict
 from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedError
 from testbed.packages import offered_protocols
-from testbed.runtime.journal import Trail
+from testbed.runtime.journal import UnbufferedLines
 from testbed.runtime.nodes.control_channel import packed
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.kinds import Kind
@@ -169,7 +169,7 @@ async def run_rank(
     device = plan.protocol.device(host)
     if device.contexts < _CONTEXTS:
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
-    history = Trail(part.history / f"{name}.jsonl")
+    history = UnbufferedLines(part.history / f"{name}.jsonl")
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
     node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol), starts=starts)

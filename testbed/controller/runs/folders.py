@@ -32,7 +32,7 @@ from typing import Final
 from testbed.errors import ConflictError, reason_of
 from testbed.observe.recorded import EVENTS, FORMAT, RESULT, ROWS, RUN
 from testbed.registry import versions
-from testbed.runtime.journal import Journal, Trail, UnwritableError, read, write_whole
+from testbed.runtime.journal import Journal, UnbufferedLines, UnwritableError, read, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ could return an error: the programs had ended, or made no further call that conc
 
 def record_undelivered(folder: Path, node: str, sentence: str) -> None:
     """Append one undelivered message. Raises UnwritableError."""
-    with closing(Trail(folder / _UNDELIVERED)) as trail:
+    with closing(UnbufferedLines(folder / _UNDELIVERED)) as trail:
         trail.write({"node": node, "what": sentence})
 
 

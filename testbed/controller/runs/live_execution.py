@@ -16,7 +16,7 @@ from testbed.controller.runs.folders import Part
 from testbed.controller.verdict.accounts import switch_counts, switch_counts_since
 from testbed.runtime.nodes.dilated_nic import Lateness
 from testbed.runtime.nodes.node_run import Run
-from testbed.runtime.nodes.places import Dilation, Here
+from testbed.runtime.nodes.places import Dilation, ProgramNode
 from testbed.runtime.sockets.protocol import KernelProtocol
 
 _SHARE: Final = 2
@@ -41,7 +41,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
 
     clock = ModelClock if plan.dilate else WallClock
 
-    async def rank(endpoint: Host, here: Here) -> object:
+    async def rank(endpoint: Host, here: ProgramNode) -> object:
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, here.loop, addresses)
         return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
@@ -58,7 +58,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
 
     with companions, agents(
         cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
-        shared=protocol.apart if plan.shared else None, on_ready=begin_companions,
+        shared=protocol.split_driver if plan.shared else None, on_ready=begin_companions,
     ) as run:  # fmt: skip
         with companions:  # they end before the programs' processes do
             outcome = run.wait(plan.timeout, patience=plan.patience)
@@ -80,7 +80,7 @@ class WallClock:
 
     __slots__ = ("_loop", "cpu", "now", "sleep", "spawn")
 
-    def __init__(self, here: Here) -> None:
+    def __init__(self, here: ProgramNode) -> None:
         self._loop = here.loop
         self.now = time.monotonic_ns
         self.cpu = time.process_time_ns
@@ -100,7 +100,7 @@ class ModelClock:
 
     __slots__ = ("_loop", "_model", "spawn")
 
-    def __init__(self, here: Here) -> None:
+    def __init__(self, here: ProgramNode) -> None:
         assert here.model is not None
         self._loop = here.loop
         self._model = here.model

@@ -371,7 +371,7 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
         raise UnsupportedError(
             f"NICs are shared in namespaces, on this machine's clock: --nics shared is not for {mode}"
         )
-    if protocol.apart is None:
+    if protocol.split_driver is None:
         raise UnsupportedError(f"protocol {name} has no NICs that could be shared")
     if codec != "generated":
         raise UnsupportedError("the agents of shared NICs have the generated codec")

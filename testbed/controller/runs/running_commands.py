@@ -183,7 +183,7 @@ class RunningCommands:
         return [command for command in self.commands if command in left]
 
     def _process(self, node: str, text: str, log: Path) -> tuple[subprocess.Popen[str], int]:
-        place = node_programs.surroundings(Store(), self._cluster.state, node)
+        place = node_programs.node_context(Store(), self._cluster.state, node)
         with log.open("ab") as file:
             process = node_programs.start(
                 place,

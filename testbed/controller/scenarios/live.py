@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from testbed.cluster.faults import fault_injection
-from testbed.cluster.faults.injections import BOTH, Injection, Place
+from testbed.cluster.faults.injections import BOTH, DirectionKey, Injection
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.records.status import links
 from testbed.cluster.running_cluster import RunningCluster
@@ -59,7 +59,7 @@ def hold(cluster: RunningCluster, scenario: Scenario, seconds: float) -> Iterato
         _heal(store, cluster.name, [done.injection.number])
 
 
-def _held(state: State, scenario: Scenario) -> list[Place]:
+def _held(state: State, scenario: Scenario) -> list[DirectionKey]:
     faults = list(scenario.faults)
     chance = scenario.random
     if chance is not None and "partition" in chance.kinds:
@@ -162,7 +162,7 @@ class LiveStage:
     def _heal(self, numbers: Collection[int]) -> None:
         _heal(self._store, self._name, numbers)
 
-    def _count(self, state: State, places: Collection[Place]) -> Mapping[str, int]:
+    def _count(self, state: State, places: Collection[DirectionKey]) -> Mapping[str, int]:
         """Sum the counters of these directions until now: the kernel's, the relay's and the classifiers'."""
         counts: Counter[str] = Counter()
         if not places:
@@ -268,7 +268,7 @@ class LiveStage:
         return Active(occurrence, counted, lift)
 
 
-def _of_relay(report: Mapping[str, Any] | None, place: Place) -> Mapping[str, Any]:
+def _of_relay(report: Mapping[str, Any] | None, place: DirectionKey) -> Mapping[str, Any]:
     link, direction = place
     counters: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
     return counters

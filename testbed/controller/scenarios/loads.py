@@ -11,7 +11,7 @@ from typing import Final
 
 from testbed.engine.loop import Loop
 from testbed.sim.network import Network
-from testbed.sim.sim_network import AnyWay
+from testbed.sim.sim_network import AnyDirection
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import End, Node
 
@@ -22,14 +22,14 @@ _DISCARD: Final = 9
 _MARK: Final = b"\x08\x00"  # IPv4's EtherType
 
 
-class Talker:
+class TrafficSender:
     """Sender of one frame at a constant rate. rate: bit/s. sent: frames."""
 
-    __slots__ = ("_each", "_frame", "_goes_on", "_loop", "_way", "sent")
+    __slots__ = ("_each", "_frame", "_goes_on", "_link_direction", "_loop", "sent")
 
-    def __init__(self, loop: Loop, way: AnyWay, frame: bytes, rate: int) -> None:
+    def __init__(self, loop: Loop, link_direction: AnyDirection, frame: bytes, rate: int) -> None:
         self._loop = loop
-        self._way = way
+        self._link_direction = link_direction
         self._frame = frame
         self._each = max(1, len(frame) * 8 * _SECOND // rate)
         self._goes_on = True
@@ -42,7 +42,7 @@ class Talker:
     def _send(self, now: int) -> None:
         if self._goes_on:
             self.sent += 1
-            self._way.enter(now, self._frame)
+            self._link_direction.enter(now, self._frame)
             self._loop.at(now + self._each, self._send)
 
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from testbed.cluster.faults.injections import BOTH, Injection, Place, in_force, is_down
+from testbed.cluster.faults.injections import BOTH, DirectionKey, Injection, in_force, is_down
 from testbed.controller.scenarios.active import GONE, NOTHING_PRICED, Active, Counts
-from testbed.controller.scenarios.loads import Sink, Talker, datagram
+from testbed.controller.scenarios.loads import Sink, TrafficSender, datagram
 from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of, measured_by, senders_of, touched_nodes
 from testbed.engine.server import Burner
@@ -91,18 +91,22 @@ class SimulatedStage:
         simulation = self._simulation
         for link, direction in injection.places:
             impairment = in_force(self._links[link], direction, self._injected).impairment
-            if simulation.network.ways[link, direction].impairment != impairment:
+            if simulation.network.link_directions[link, direction].impairment != impairment:
                 simulation.change(link, impairment, direction, self._files)
         for name in injection.down:
             (simulation.cut if is_down(self._links[name], self._injected) else simulation.mend)(name)
 
-    def _count(self, place: Place) -> Mapping[str, int]:
-        way = self._simulation.network.ways[place]
-        return {**way.counters.by_name(), "frames": way.counters.offered, "lost": way.lost}
+    def _count(self, place: DirectionKey) -> Mapping[str, int]:
+        link_direction = self._simulation.network.link_directions[place]
+        return {
+            **link_direction.counters.by_name(),
+            "frames": link_direction.counters.offered,
+            "lost": link_direction.lost,
+        }
 
     def _placed(self, injection: Injection) -> list[Rule]:
         """Parse its rules, each restricted to the places where it applies."""
-        places: dict[str, list[Place]] = {}
+        places: dict[str, list[DirectionKey]] = {}
         for place, text in injection.rules:
             places.setdefault(text, []).append(place)
         rules = []
@@ -207,7 +211,7 @@ class SimulatedStage:
             self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.nodes[receiver.name])
         self._sinks[receiver.name].listen()
         talkers = [
-            Talker(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)
+            TrafficSender(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)
             for sender in (self._nodes[name] for name in senders_of(self._layout, fault))
         ]
 

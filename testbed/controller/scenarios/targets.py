@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.cluster.faults.injections import Injection, Place, deaf_across, links_of, places, rules_between
+from testbed.cluster.faults.injections import DirectionKey, Injection, deaf_across, links_of, places, rules_between
 from testbed.engine.sources import source
 from testbed.spec.fault_models import Down, Fault, Impair, Incast, OnLinks, OnNodes, Partition, Rule, Traffic
 from testbed.spec.layout import Layout
@@ -58,11 +58,11 @@ def injection_of(fault: Fault, layout: Layout) -> Injection | None:
     return None
 
 
-def _places(layout: Layout, on: Sequence[str], direction: str) -> tuple[Place, ...]:
+def _places(layout: Layout, on: Sequence[str], direction: str) -> tuple[DirectionKey, ...]:
     return tuple(dict.fromkeys(place for target in on for place in places(layout, target, direction)))
 
 
-def _placed(places: Sequence[Place], rules: Sequence[str]) -> tuple[tuple[Place, str], ...]:
+def _placed(places: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple[DirectionKey, str], ...]:
     return tuple((place, text) for place in places for text in rules)
 
 

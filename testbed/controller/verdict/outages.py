@@ -155,8 +155,8 @@ class Watched:
         known = self.outages()
         if state is not None and not known:
             now = [state.ended] if state.ended else missing(state, self._directory)
-            if state.ended and state.keeper is not None:  # no supervisor was there to record it
-                event_log.record(self._directory, f"{HOLDER} died", pid=state.keeper.pid)
+            if state.ended and state.holder is not None:  # no supervisor was there to record it
+                event_log.record(self._directory, f"{HOLDER} died", pid=state.holder.pid)
             name = "cluster ended" if state.ended else "supervisor gap"
             return [Finding(name, "", "", 0, None, TABLE.unit(name), Grade.INVALID, reason) for reason in now[:1]]
         return [outage.finding() for outage in known]

@@ -13,11 +13,11 @@ from testbed.controller.verdict.accounts import Account
 from testbed.controller.verdict.thresholds import Table
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.runtime.nodes.node_process import Report
-from testbed.runtime.nodes.node_run import Outcome
+from testbed.runtime.nodes.node_run import RunOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Judged(Outcome):
+class JudgedOutcome(RunOutcome):
     """Outcome with a verdict. By node: results: of the programs. reports: of their NICs."""
 
     verdict: Verdict
@@ -28,14 +28,16 @@ class Judged(Outcome):
         return "; ".join(str(finding) for finding in self.verdict.findings if finding.grade is Grade.INVALID)
 
 
-def judge_outcome(outcome: Outcome, nodes: Iterable[str], cluster: str, before: Account, table: Table) -> Judged:
+def judge_outcome(
+    outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: Account, table: Table
+) -> JudgedOutcome:
     """Add a verdict to an outcome. nodes: all that had a process. before: the account at the run's beginning. Raises
     NotFoundError for a cluster that is gone."""
     span = verdict(cluster, before, table=table)
     down = any(report.down for report in outcome.reports.values())
     cut = nodes_taken_down(cluster, before.clock) if down else ()
     findings = [*nic_findings(outcome.reports, nodes, table, cut), *span.findings]
-    return Judged(outcome.results, outcome.reports, verdict_of(findings, span.notes, span.seconds, span.slow))
+    return JudgedOutcome(outcome.results, outcome.reports, verdict_of(findings, span.notes, span.seconds, span.slow))
 
 
 def nic_findings(

@@ -21,7 +21,7 @@ from testbed.errors import KernelError, NotFoundError, TestbedError, reason_of
 from testbed.kernel import namespaces, processes
 from testbed.observe.format.event_format import FormattedEvent, Tail, format_event
 from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Nic, Node, Program, Snapshot
-from testbed.observe.live.wires import Carried, Place, Wires
+from testbed.observe.live.wires import DirectionKey, DirectionTraffic, Wires
 from testbed.runtime import event_log
 from testbed.spec import layout
 from testbed.spec.layout_json import impairment_to_json
@@ -124,8 +124,8 @@ class _Watched:
         self._wires: Wires | None = None
         self._usage = ProcessUsage()
         self._looked = 0
-        self._carried: dict[Place, Carried] = {}
-        self._impaired: dict[Place, tuple[str, str]] = {}
+        self._carried: dict[DirectionKey, DirectionTraffic] = {}
+        self._impaired: dict[DirectionKey, tuple[str, str]] = {}
         self._tail = Tail(store.directory(cluster) / event_log.FILE)
         self._events: deque[FormattedEvent] = deque(maxlen=_EVENTS)
 
@@ -189,10 +189,10 @@ class _Watched:
             if namespace_names.WIRE not in state.namespaces:
                 raise KernelError(f"cluster {self.cluster} is being made")
             hidden = state.namespaces[namespace_names.WIRE].startswith(f"{namespaces.NAMES}/")
-            keeper = state.keeper.pid if state.keeper is not None and hidden else 0
-            if keeper and state.abandoned:
+            holder = state.holder.pid if state.holder is not None and hidden else 0
+            if holder and state.abandoned:
                 raise NotFoundError(f"cluster {self.cluster} is gone: 'testbed gc' removes what is left of it")
-            self._wires = Wires(state, self._path.parent, keeper)
+            self._wires = Wires(state, self._path.parent, holder)
         return self._wires
 
     def _agents(self, state: State) -> Agents:
@@ -202,7 +202,7 @@ class _Watched:
 
         return reports(self._store, state)
 
-    def _direction(self, place: Place, now: Carried, span: float) -> Direction:
+    def _direction(self, place: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
         before = self._carried.get(place, now)
         drops, dropped = sum(now.dropped.values()), sum(before.dropped.values())
         declared, injected = self._impaired.get(place, ("", ""))
@@ -224,7 +224,7 @@ def _rate(before: int, now: int, span: float) -> float:
     return (now - before) / span if span and now > before else 0.0
 
 
-def _impairments(state: State) -> Iterable[tuple[Place, tuple[str, str]]]:
+def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]:
     """Declared and injected impairments of each direction, as text."""
     for link in state.layout.links:
         for direction in BOTH:
@@ -243,7 +243,7 @@ def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _link(link: layout.Link, state: str, cluster: State, directions: Mapping[Place, Direction]) -> Link:
+def _link(link: layout.Link, state: str, cluster: State, directions: Mapping[DirectionKey, Direction]) -> Link:
     forward, backward = (directions.get((link.name, direction), Direction()) for direction in BOTH)
     carrier = cluster.datapaths.get(link.name, "direct")
     return Link(link.name, str(link.a), str(link.b), state, carrier, forward, backward, link.tags)
@@ -253,7 +253,7 @@ def _nodes(
     state: State, links: Iterable[Link], programs: Mapping[str, list[Program]], agents: Agents
 ) -> Iterable[Node]:
     by_end = {end: (link, end == link.a) for link in links for end in (link.a, link.b)}
-    hidden = state.keeper is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
+    hidden = state.holder is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
         f"{namespaces.NAMES}/"
     )
     for node in state.layout.nodes:

@@ -22,15 +22,15 @@ from testbed.fates.fate_counters import CAUSES
 from testbed.kernel import bpf, loss_classifier, rtnl_dump, userns
 from testbed.kernel.interface_counters import Counted, CounterSockets, counted, open_sockets, queue_drops
 from testbed.kernel.netlink import RequestError
-from testbed.runtime.calls import NotThereError, call
-from testbed.runtime.relay.orders import Places
+from testbed.runtime.calls import NotListeningError, call
+from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Link
 
 _LINKS_PER_CALL: Final = 50  # links asked for in one call, one turn of its loop
 _PATIENCE: Final = 0.5  # s to wait for the relay's reply
 _MAX_CLASSIFIERS: Final = 400  # one descriptor each, of the 1,024 that a process usually has
 
-Place = tuple[str, DirectionName]
+DirectionKey = tuple[str, DirectionName]
 
 
 class Counter(NamedTuple):
@@ -51,7 +51,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class DirectionTraffic:
     """Totals of one direction. dropped: frames by cause. met: other fates of frames, as in `fates.fate_counters`."""
 
     frames: int = 0
@@ -63,19 +63,19 @@ class Carried:
 class Wires:
     """Counters of one cluster's links, as long as it keeps its namespaces. Opening raises OSError, KernelError."""
 
-    def __init__(self, state: State, directory: Path, keeper: int) -> None:
-        """directory: the cluster's. keeper: process whose namespaces the cluster's names refer to; 0: this
+    def __init__(self, state: State, directory: Path, holder: int) -> None:
+        """directory: the cluster's. holder: process whose namespaces the cluster's names refer to; 0: this
         process's."""
-        self._places = Places(directory)
-        self._keeper = keeper
+        self._places = RelayPaths(directory)
+        self._holder = holder
         self._paths = dict(state.namespaces)
         self._ears: dict[str, CounterSockets] = {}
         self._state = state
         self._wires: dict[str, Wire] = {}
         self._shares: dict[int, list[str]] = {}  # links by the relay process that forwards them
-        self._free: dict[Place, int] = {}  # interface on which the datapath receives a direction's frames
-        self._stages: dict[Place, int] = {}  # interface with the kernel discipline of a direction
-        self._classifiers: dict[Place, bpf.Map] = {}  # their counters
+        self._free: dict[DirectionKey, int] = {}  # interface on which the datapath receives a direction's frames
+        self._stages: dict[DirectionKey, int] = {}  # interface with the kernel discipline of a direction
+        self._classifiers: dict[DirectionKey, bpf.Map] = {}  # their counters
         try:
             self._hear(namespace_names.WIRE)
         except BaseException:
@@ -92,7 +92,7 @@ class Wires:
         """Whether the state has the namespaces opened here."""
         return self._paths == dict(state.namespaces)
 
-    def look(self, state: State) -> tuple[dict[str, Wire], dict[Place, Carried]]:
+    def look(self, state: State) -> tuple[dict[str, Wire], dict[DirectionKey, DirectionTraffic]]:
         """Return how the links are wired, and their totals. Raises OSError where the namespaces are gone."""
         heard = [monitor.monitor.drain() for monitor in self._ears.values()]
         if any(heard) or state is not self._state or not self._wires:
@@ -121,7 +121,7 @@ class Wires:
 
     def _hear(self, key: str) -> CounterSockets | None:
         if key not in self._ears and key in self._paths:
-            self._ears[key] = open_sockets(self._paths[key], self._keeper)
+            self._ears[key] = open_sockets(self._paths[key], self._holder)
         return self._ears.get(key)
 
     def _locate_counters(self, state: State) -> None:
@@ -158,7 +158,7 @@ class Wires:
 
     def _open_classifiers(self, state: State) -> None:
         """Open the counters of loss classifiers; without root there are none."""
-        if self._keeper or not userns.is_root():
+        if self._holder or not userns.is_root():
             return
         wire = self._ears[namespace_names.WIRE].route
         for place, index in self._free.items():
@@ -175,10 +175,10 @@ class Wires:
             counters.close()
         self._classifiers.clear()
 
-    def _relayed(self, state: State) -> dict[Place, Mapping[str, int]]:
+    def _relayed(self, state: State) -> dict[DirectionKey, Mapping[str, int]]:
         """Ask the relay's processes for their counts; one that does not answer in time is left out."""
         self._shares = self._shares or self._shared_out(state)
-        counts: dict[Place, Mapping[str, int]] = {}
+        counts: dict[DirectionKey, Mapping[str, int]] = {}
         for number, links in self._shares.items():
             for first in range(0, len(links), _LINKS_PER_CALL):
                 try:
@@ -187,7 +187,7 @@ class Wires:
                         {"do": "count", "links": links[first : first + _LINKS_PER_CALL]},
                         _PATIENCE,
                     )
-                except (NotThereError, KernelError):
+                except (NotListeningError, KernelError):
                     break
                 for link, directions in reply["links"].items():
                     for direction in BOTH:
@@ -237,7 +237,7 @@ def _lost(counters: loss_classifier.Counters) -> dict[str, int]:
     return {cause: count for cause, count in causes.items() if count}
 
 
-def _carried(counts: Counted, receives: bool, causes: dict[str, int], met: dict[str, int]) -> Carried:
+def _carried(counts: Counted, receives: bool, causes: dict[str, int], met: dict[str, int]) -> DirectionTraffic:
     frames, size, lost = (
         (counts.rx_frames, counts.rx_bytes, counts.rx_dropped)
         if receives
@@ -245,4 +245,4 @@ def _carried(counts: Counted, receives: bool, causes: dict[str, int], met: dict[
     )
     if lost:
         causes["kernel"] = lost
-    return Carried(frames, size, causes, met)
+    return DirectionTraffic(frames, size, causes, met)

@@ -29,7 +29,7 @@ _MAX_ROWS: Final = 40
 _LINE: Final = 12.5  # line height of texts
 _LETTER: Final = 6.6  # average width of a letter
 
-Place = tuple[float, float]
+Position = tuple[float, float]
 
 
 def topology(layout: Layout, injected: Mapping[str, Sequence[str]], name: str, title: str) -> Plot:
@@ -81,7 +81,7 @@ def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, S
 # Positions
 
 
-def positions(layout: Layout) -> dict[str, Place]:
+def positions(layout: Layout) -> dict[str, Position]:
     """Positions of all nodes and switches, by name: their centres."""
     if not layout.switches:
         return _circle([node.name for node in layout.nodes])
@@ -95,7 +95,7 @@ def positions(layout: Layout) -> dict[str, Place]:
     for node in layout.nodes:  # under its first switch
         home = next((owner for owner in neighbours.get(node.name, ()) if owner in under), switches[0])
         under[home].append(node.name)
-    places: dict[str, Place] = {}
+    places: dict[str, Position] = {}
     left, columns = 0.0, _columns(len(layout.nodes), sum(1 for nodes_below in under.values() if nodes_below))
     for switch in layers[0]:
         wide = min(columns, max(1, len(under[switch])))
@@ -131,7 +131,7 @@ def _layers(layout: Layout, switches: list[str], neighbours: Mapping[str, list[s
 
 
 def _spread(
-    layer: list[str], neighbours: Mapping[str, list[str]], places: dict[str, Place], width: float, y: float
+    layer: list[str], neighbours: Mapping[str, list[str]], places: dict[str, Position], width: float, y: float
 ) -> None:
     """Place a layer's switches above the middle of what is below them, without overlap."""
 
@@ -145,7 +145,7 @@ def _spread(
         places[switch] = (first + number * step, y)
 
 
-def _circle(names: Sequence[str]) -> dict[str, Place]:
+def _circle(names: Sequence[str]) -> dict[str, Position]:
     if len(names) <= 2:
         return {name: (number * 3.6 * _BOX[0], 0.0) for number, name in enumerate(names)}
     radius = max(90.0, len(names) * (_BOX[0] + _GAP) / (2 * math.pi))
@@ -158,7 +158,7 @@ def _circle(names: Sequence[str]) -> dict[str, Place]:
 
 def _svg(
     layout: Layout,
-    places: Mapping[str, Place],
+    places: Mapping[str, Position],
     declared: Mapping[str, str],
     injected: Mapping[str, Sequence[str]],
     alternative: str,
@@ -189,7 +189,7 @@ def _svg(
 
 
 def _words(
-    link: Link, layout: Layout, places: Mapping[str, Place], texts: Sequence[str], lowest: float
+    link: Link, layout: Layout, places: Mapping[str, Position], texts: Sequence[str], lowest: float
 ) -> tuple[str, float]:
     """Text beside a link, at its node if there is a single row of nodes, else at its middle; and how far down texts
     reach."""
@@ -222,7 +222,7 @@ def _short(text: str, link: Link) -> str:
     return text
 
 
-def _box(name: str, at: Place, size: Place, kind: str, tooltip: str) -> str:
+def _box(name: str, at: Position, size: Position, kind: str, tooltip: str) -> str:
     (x, y), (width, height) = at, size
     room = int((width - 6) / _LETTER)
     shown = name if len(name) <= room else name[: room - 1] + "…"
@@ -233,7 +233,7 @@ def _box(name: str, at: Place, size: Place, kind: str, tooltip: str) -> str:
     )
 
 
-def _link(link: Link, places: Mapping[str, Place], declared: str, injected: Sequence[str]) -> str:
+def _link(link: Link, places: Mapping[str, Position], declared: str, injected: Sequence[str]) -> str:
     (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
     classes = " ".join(["link", *(["declared"] if declared else []), *(["injected"] if injected else [])])
     tooltip = f"{link.name}: {declared or 'nothing declared'}" + (

@@ -24,7 +24,7 @@ from testbed.cluster.records.state import Store
 from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.kernel import userns
 from testbed.kernel.children import Companion
-from testbed.kernel.setns import enter_keeper
+from testbed.kernel.setns import enter_holder
 from testbed.observe.sniff.capture_sinks import CaptureFile, Sink
 from testbed.observe.sniff.frame_merge import CapturedFrame
 from testbed.observe.sniff.sniffer import Sniffer
@@ -61,9 +61,9 @@ def enter(store: Store, cluster: str) -> None:
     if userns.is_root():
         return
     state = store.choose(cluster)
-    if state.keeper is None or not state.keeper.alive:
+    if state.holder is None or not state.holder.alive:
         raise NotFoundError(f"cluster {cluster} is gone: 'testbed gc' removes what is left of it")
-    enter_keeper(state.keeper.pid)
+    enter_holder(state.holder.pid)
 
 
 def capture(

@@ -19,7 +19,7 @@ from zlib import crc32
 from testbed.kernel.tpacket import TappedFrame
 from testbed.observe.sniff.fate_reconstruction import FateReconstruction
 from testbed.observe.sniff.points import Point
-from testbed.runtime.relay.relay_watch import Met
+from testbed.runtime.relay.relay_watch import FrameFates
 
 NEAR: Final = 1_000_000
 """Largest difference in nanoseconds between the stamp that the relay reports and the frame's own."""
@@ -57,7 +57,7 @@ class FrameMerge:
         self._begun = begun
         self._released = begun  # frames until then have been released
         self._frames: list[CapturedFrame] = []
-        self._fates: list[Met] = []
+        self._fates: list[FrameFates] = []
         # By link and direction, then by stamp.
         self._entering: dict[tuple[str, str], dict[int, list[CapturedFrame]]] = {}
 
@@ -98,7 +98,7 @@ class FrameMerge:
             seen.reconstruction = reconstruction
             reconstruction.add(seen.when, seen.frame)
 
-    def add_fates(self, met: Iterable[Met]) -> None:
+    def add_fates(self, met: Iterable[FrameFates]) -> None:
         """Add fates reported by the relay, of frames captured already or still to come."""
         self._fates += met
 
@@ -122,7 +122,7 @@ class FrameMerge:
 
     def _match_fates(self, until: int) -> None:
         """Match the reported fates to the frames stamped until then."""
-        later: list[Met] = []
+        later: list[FrameFates] = []
         stamps = {place: sorted(entered) for place, entered in self._entering.items()}
         for met in self._fates:
             if met.stamp > until + NEAR:
@@ -139,7 +139,7 @@ class FrameMerge:
         self._fates = later
 
     def _frame_of(
-        self, met: Met, entered: Mapping[int, list[CapturedFrame]], stamps: list[int]
+        self, met: FrameFates, entered: Mapping[int, list[CapturedFrame]], stamps: list[int]
     ) -> CapturedFrame | None:
         """Find the frame of a fate. stamps: of all frames that entered the direction, sorted."""
         exact = _first_without_fate(met, entered.get(met.stamp, ()))
@@ -153,7 +153,7 @@ class FrameMerge:
         return None
 
 
-def _first_without_fate(met: Met, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
+def _first_without_fate(met: FrameFates, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
     """Return the first frame of that content without a fate."""
     for seen in frames:
         if not seen.met and crc32(seen.frame) == met.check:

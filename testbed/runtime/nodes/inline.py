@@ -55,9 +55,9 @@ class InlineNic(CompletingNic):
         """Set the agent that the NIC serves, before its first action."""
         self._agent = agent
         self.see = agent.host.completed
-        self._ring = agent.firmware.ring
+        self._ring = agent.firmware.on_doorbell
 
-    fetch = staticmethod(b"".join)
+    dma_read = staticmethod(b"".join)
 
     def frame_handler(self, firmware: Firmware) -> Callable[[int, bytes], None]:
         """Return the function that takes received frames: the firmware's, behind flow control if the port has it."""
@@ -86,10 +86,10 @@ class InlineNic(CompletingNic):
             raise self.failed(error) from error
         self.later.clear()
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
         self.busy = True
         try:
             self._ring(time.monotonic_ns(), index)

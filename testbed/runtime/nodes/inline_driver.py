@@ -188,14 +188,14 @@ class Driver:
         return _POLLED
 
     def _tick(self, moment: int) -> bool:
-        """Call the firmware's `tick` if its deadline has come; return whether it has."""
+        """Call the firmware's `on_timer` if its deadline has come; return whether it has."""
         nic, firmware = self._nic, self._firmware
         deadline = firmware.deadline
         if deadline is None or deadline > moment:
             return False
         nic.busy = True
         try:
-            firmware.tick(moment)
+            firmware.on_timer(moment)
             self._ticks.check(firmware, moment)
             if nic.shown:
                 nic.let_see()

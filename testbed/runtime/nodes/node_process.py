@@ -32,7 +32,7 @@ from testbed.runtime.nodes.control_channel import Channel
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.patience import Patience
-from testbed.runtime.nodes.places import Here, Orders, Place
+from testbed.runtime.nodes.places import NodePlacement, Orders, ProgramNode
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on, socket_on
 from testbed.runtime.shared.attachment import HostDriver
@@ -155,11 +155,11 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
 
 class _Node:
     def __init__(
-        self, orders: Orders, place: Place, channel: Channel, watched: Callable[[Host], Host], starts: int
+        self, orders: Orders, place: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
     ) -> None:
         """Enter the node, build its NIC and spawn its program. watched: wraps the host library for the NIC. OSError."""
-        enter(place.surroundings)
-        for name, value in place.surroundings.environment.items():  # `update` would ask abstract classes what this is
+        enter(place.node_context)
+        for name, value in place.node_context.environment.items():  # `update` would ask abstract classes what this is
             os.environ[name] = value
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
@@ -186,7 +186,7 @@ class _Node:
             self._nic, self._port, self._firmware, self._host = nic, nic.port, agent.firmware, agent.host
             if not isinstance(nic, InlineNic):
                 self._dilated = nic
-        here = Here(place.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
+        here = ProgramNode(place.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
         self._loop = self._driver.loop
         self._loop.on_failure = self._tell_failure
         self._program = self._loop.spawn(orders.programs[place.name](self._host, here), "program")

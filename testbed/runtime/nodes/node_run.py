@@ -71,7 +71,7 @@ class StuckError(TestbedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """Outcome of a run, by node. results: of the programs. reports: of their NICs."""
 
     results: Mapping[str, Any]
@@ -212,7 +212,7 @@ class Run:
         with contextlib.suppress(ConnectionError):  # it has just ended; `wait` reports it
             self._lines[node].tell("model", fault)
 
-    def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> Outcome:
+    def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> RunOutcome:
         """Wait until every program has ended, and end the run. seconds: in all. without: nodes whose death does not matter.
         patience: seconds without any progress (see `run_progress`), longer than any program computes or sleeps and than any
         transfer takes; None: no limit.
@@ -242,7 +242,7 @@ class Run:
                     line.tell("stop")
         self._until("report", without)
         reports = {name: report for name, report in self._data_of("report").items() if isinstance(report, Report)}
-        return Outcome(self._data_of("done"), reports)
+        return RunOutcome(self._data_of("done"), reports)
 
     def _stuck(self, what: str) -> StuckError:
         waiting = self.waiting()

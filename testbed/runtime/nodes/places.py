@@ -10,12 +10,12 @@ from typing import Protocol, TypeAlias
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import Profile
-from protocols.core.split_memory import Apart
+from protocols.core.split_memory import SplitDriver
 from testbed.engine.loop import Loop
 from testbed.engine.server import Server
 from testbed.engine.waitables import Awaited
 from testbed.kernel.offloads import Offloads
-from testbed.kernel.setns import Surroundings
+from testbed.kernel.setns import NodeContext
 
 Program = Callable[..., Coroutine[Awaited | int, None, object]]
 """A host program: ``async def program(endpoint, node)``. endpoint: of the protocol's library (`Agent.host`). node: the
@@ -23,11 +23,11 @@ program's `Here`. Its result is plain data, 128 KiB at most, and is returned to 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePlacement:
     """A node, its NIC's interface, and the NIC's adapter. cpu: the processor that its process is bound to, or -1."""
 
     name: str
-    surroundings: Surroundings
+    node_context: NodeContext
     device: str
     adapter: Adapter
     cpu: int = -1
@@ -44,7 +44,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class ProgramNode:
     """The node on which a host program runs, for the program. numbers: node name -> number. loop: with its clock and tasks,
     ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how often its node has
     been started in this run."""
@@ -82,13 +82,13 @@ class Orders:
 
     plug: Plug
     ethertype: int
-    places: tuple[Place, ...]
+    places: tuple[NodePlacement, ...]
     programs: dict[str, Program]
     numbers: dict[str, int] = field(default_factory=dict)
     spin: int = 0
     offloading: Offloading = _none
     dilation: Dilation | None = None
-    shared: Apart | None = None
+    shared: SplitDriver | None = None
     mtus: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)
 
 

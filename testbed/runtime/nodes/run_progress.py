@@ -1,9 +1,9 @@
 """Progress of a run's programs: the time of each one's last progress, in memory that the processes share.
 
-Progress is the end of a transfer, done or failed, that a NIC reports to its host (`Nic.show`), and the end of a program.
-Nothing else counts, since all else can go on for ever in a run that is stuck: frames retransmitted to a dead peer, steps of
-a task that polls, answered probes (`Host.completed`), timers, a loop that computes. So a run without progress is stuck, or
-its programs compute, or move one message, for longer than the limit that the caller sets.
+Progress is the end of a transfer, done or failed, that a NIC reports to its host (`Nic.post_completion`), and the end of a
+program. Nothing else counts, since all else can go on for ever in a run that is stuck: frames retransmitted to a dead
+peer, steps of a task that polls, answered probes (`Host.completed`), timers, a loop that computes. So a run without
+progress is stuck, or its programs compute, or move one message, for longer than the limit that the caller sets.
 
 Reading the times disturbs no process: it needs no signal and no message, and works on processes that are stopped or spin.
 """
@@ -16,14 +16,14 @@ from typing import Final
 
 from protocols.core.firmware import Host
 
-_APART: Final = 8  # words of 8 bytes: two processors do not take one cache line from each other
+_SPLIT_DRIVER: Final = 8  # words of 8 bytes: two processors do not take one cache line from each other
 
 
 class Progress:
     """The times of last progress of so many programs, shared with processes that are forked later."""
 
     def __init__(self, programs: int) -> None:
-        self._memory = mmap.mmap(-1, programs * _APART * 8)
+        self._memory = mmap.mmap(-1, programs * _SPLIT_DRIVER * 8)
         self._times = memoryview(self._memory).cast("Q")
 
     def close(self) -> None:
@@ -33,11 +33,11 @@ class Progress:
 
     def last(self) -> list[int]:
         """Return when a transfer of each program ended last, in nanoseconds of the monotonic clock; 0: none has."""
-        return self._times[::_APART].tolist()
+        return self._times[::_SPLIT_DRIVER].tolist()
 
     def watched(self, program: int, host: Host) -> Host:
         """Wrap a host library for the NIC below it, so that the end of each transfer sets this program's time."""
-        return _Watched(host, self._times[program * _APART : (program + 1) * _APART])
+        return _Watched(host, self._times[program * _SPLIT_DRIVER : (program + 1) * _SPLIT_DRIVER])
 
 
 class _Watched:

@@ -26,16 +26,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from protocols.core.split_memory import Apart
+from protocols.core.split_memory import SplitDriver
 from testbed.errors import KernelError, TestbedError, reason_of
 from testbed.kernel import daemons, namespaces, offloads, processes
 from testbed.kernel.offloads import Offloads
-from testbed.kernel.setns import enter_keeper, is_inside
+from testbed.kernel.setns import enter_holder, is_inside
 from testbed.runtime import event_log
 from testbed.runtime.nodes.control_channel import Channel
 from testbed.runtime.nodes.inline_driver import Driver
 from testbed.runtime.nodes.node_process import QUESTION, answer_question, build_nic, run_node
-from testbed.runtime.nodes.places import Orders, Place
+from testbed.runtime.nodes.places import NodePlacement, Orders
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.runtime.shared import node_agents
 
@@ -154,11 +154,11 @@ class _WarmParent:
         self._watch(_Child(name, pid, os.pidfd_open(pid)))
         self._tell("forked", (name, pid))
 
-    def _fork_agents(self, apart: Apart) -> None:
+    def _fork_agents(self, split_driver: SplitDriver) -> None:
         """Fork the agents of shared NICs and wait until they listen. Its node process notices one that does not."""
         waiting = []
         for place in self._orders.places:
-            pid, ready = node_agents.begin(self._orders, apart, place, self._logs / f"{place.name}.nic.log")
+            pid, ready = node_agents.begin(self._orders, split_driver, place, self._logs / f"{place.name}.nic.log")
             self._watch(_Child(place.name, pid, os.pidfd_open(pid), agent=True))
             waiting.append(ready)
         for ready in waiting:
@@ -252,33 +252,33 @@ def put_back(orders: Orders, told: Path) -> None:
 
 def _entered(orders: Orders) -> Orders:
     """Enter the cluster's user namespace, if it has one; return the orders with the places as seen from there."""
-    keeper = orders.places[0].surroundings.keeper
-    if not keeper:
+    holder = orders.places[0].node_context.holder
+    if not holder:
         return orders
-    if not is_inside(keeper):
-        enter_keeper(keeper)
-    inside = [replace(place, surroundings=replace(place.surroundings, keeper=0)) for place in orders.places]
+    if not is_inside(holder):
+        enter_holder(holder)
+    inside = [replace(place, node_context=replace(place.node_context, holder=0)) for place in orders.places]
     return replace(orders, places=tuple(inside))
 
 
-def _switch_off(place: Place) -> None:
+def _switch_off(place: NodePlacement) -> None:
     """Switch a NIC's offloads off, so that the kernel's frames on its interface are complete, as the firmware's are."""
     try:
-        namespaces.enter(place.surroundings.namespace)
+        namespaces.enter(place.node_context.namespace)
         if _offloads_of(place):
             offloads.allow(place.device, Offloads.NONE)
     except OSError as error:
         raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
 
 
-def _restore(place: Place, wanted: Offloads) -> None:
+def _restore(place: NodePlacement, wanted: Offloads) -> None:
     with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
-        namespaces.enter(place.surroundings.namespace)
+        namespaces.enter(place.node_context.namespace)
         taken = _offloads_of(place)
         if taken is not None and taken < wanted:
             offloads.allow(place.device, wanted)
 
 
-def _offloads_of(place: Place) -> Offloads | None:
+def _offloads_of(place: NodePlacement) -> Offloads | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
         return offloads.taken(opened.fileno(), place.device)

@@ -15,7 +15,7 @@ from testbed.fates.rules import Handle, RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.runtime.logs import read_log
-from testbed.runtime.relay.orders import Carried, Treated
+from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.spec.layout import DirectionName
 
 
@@ -52,16 +52,16 @@ class InjectedRules:
     __slots__ = ("_handles", "_model", "_place", "_rules")
 
     def __init__(
-        self, now: int, model: Model, rules: RuleSet, treated: Treated, place: tuple[str, DirectionName]
+        self, now: int, model: Model, rules: RuleSet, relayed: RelayedDirection, place: tuple[str, DirectionName]
     ) -> None:
         """rules: the model's. place: link and direction."""
         self._model: Final = model
         self._place: Final = place
         self._rules: Final = rules
         self._handles: dict[str, Handle] = {}
-        if treated.replay:
-            rules.add(now, Replay(read_log(Path(treated.replay))))
-        self.set(now, treated.rules)
+        if relayed.replay:
+            rules.add(now, Replay(read_log(Path(relayed.replay))))
+        self.set(now, relayed.rules)
 
     def set(self, now: int, wanted: Mapping[str, str]) -> None:
         """Set the rules in force; rules that stay keep their counts."""
@@ -83,7 +83,7 @@ class InjectedRules:
 class CarriedLink:
     """A link that the relay carries: its orders, and packet sockets, by the direction whose frames come in on them."""
 
-    def __init__(self, carried: Carried, options: LinkOptions) -> None:
+    def __init__(self, carried: RelayedLink, options: LinkOptions) -> None:
         self.carried = carried
         self.seed = options.seed
         self._texts = texts_of(carried, options.files)
@@ -103,7 +103,7 @@ class CarriedLink:
         return self._sockets
 
 
-def texts_of(carried: Carried, files: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def texts_of(carried: RelayedLink, files: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The texts of the files that each direction's impairment names, since they can change while the names stay."""
     impairments = {"forward": carried.forward.impairment, "backward": carried.backward.impairment}
     return {

@@ -25,7 +25,7 @@ _NOTHING = Impairment()
 
 
 @dataclass(frozen=True, slots=True)
-class Treated:
+class RelayedDirection:
     """Impairment of one direction. rules: the injected ones, by a stable name. replay: the path of a log of fates that
     replaces random decisions."""
 
@@ -35,7 +35,7 @@ class Treated:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class RelayedLink:
     """A link that the relay carries.
 
     a, b: its ends in the wire namespace; forward comes in on a. taps: the interfaces at which the relay receives what
@@ -46,8 +46,8 @@ class Carried:
     name: str
     a: str
     b: str
-    forward: Treated = field(default_factory=Treated)
-    backward: Treated = field(default_factory=Treated)
+    forward: RelayedDirection = field(default_factory=RelayedDirection)
+    backward: RelayedDirection = field(default_factory=RelayedDirection)
     fabric: str = ""
     plugs: tuple[Plug | None, Plug | None] = (None, None)
     is_cut: bool = False
@@ -75,7 +75,7 @@ class Orders:
     """
 
     seed: int
-    links: tuple[Carried, ...] = ()
+    links: tuple[RelayedLink, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     log: str = ""
     processes: int = 1
@@ -85,7 +85,7 @@ class Orders:
         """The orders of the process of that number, from 0. A link stays with its process when other links change."""
         return replace(self, links=tuple(link for link in self.links if self.process_of(link) == number))
 
-    def process_of(self, link: Carried) -> int:
+    def process_of(self, link: RelayedLink) -> int:
         """The process that carries a link. Links at modelled switches of one kind share a process, which runs their
         network."""
         return crc32((link.fabric or link.name).encode()) % self.processes
@@ -135,7 +135,7 @@ class Orders:
     @classmethod
     def _from_json(cls, data: Any) -> Orders:
         links = tuple(
-            Carried(
+            RelayedLink(
                 link["name"],
                 link["a"],
                 link["b"],
@@ -151,7 +151,7 @@ class Orders:
         return cls(data["seed"], links, data["files"], data["log"], data["processes"], data["slowed"])
 
 
-def _plugged(link: Carried) -> dict[str, Any]:
+def _plugged(link: RelayedLink) -> dict[str, Any]:
     """The keys that only links at modelled switches have."""
     if not link.fabric:
         return {}
@@ -172,16 +172,16 @@ def _to_taps(taps: Any) -> tuple[str, str]:
     return a, b
 
 
-def _treated(treated: Treated) -> dict[str, Any]:
-    impairment = impairment_to_json(treated.impairment)
-    return {"impairment": impairment, "rules": dict(treated.rules), "replay": treated.replay}
+def _treated(relayed: RelayedDirection) -> dict[str, Any]:
+    impairment = impairment_to_json(relayed.impairment)
+    return {"impairment": impairment, "rules": dict(relayed.rules), "replay": relayed.replay}
 
 
-def _to_treated(data: Mapping[str, Any]) -> Treated:
-    return Treated(impairment_from_json(data["impairment"]), data["rules"], data["replay"])
+def _to_treated(data: Mapping[str, Any]) -> RelayedDirection:
+    return RelayedDirection(impairment_from_json(data["impairment"]), data["rules"], data["replay"])
 
 
-class Places:
+class RelayPaths:
     """The paths of a relay's files, below the cluster's directory."""
 
     def __init__(self, directory: Path) -> None:

@@ -23,10 +23,10 @@ from testbed.kernel.filesystem import replace_file
 from testbed.kernel.packet_socket import Statistics
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
-from testbed.runtime.calls import Later, Listener
+from testbed.runtime.calls import Listener, PendingReply
 from testbed.runtime.logs import ROOM, LogFile
 from testbed.runtime.relay.lateness import LATE, Behind
-from testbed.runtime.relay.orders import DIRECTIONS, Orders, Places
+from testbed.runtime.relay.orders import DIRECTIONS, Orders, RelayPaths
 from testbed.runtime.relay.relay import AnyLink, Relay
 from testbed.runtime.relay.relay_watch import Watchers
 from testbed.runtime.supervision import Supervision
@@ -40,7 +40,7 @@ _COUNTERS: Final = (*CAUSES, "corrupted", "duplicated", "reordered", "delayed")
 class Process:
     """One process of a relay: its share of the links, its log, watchers and supervision."""
 
-    def __init__(self, places: Places, number: int, command: Sequence[str]) -> None:
+    def __init__(self, places: RelayPaths, number: int, command: Sequence[str]) -> None:
         """command: starts a supervisor."""
         self._places = places
         self._command = command
@@ -75,14 +75,14 @@ class Process:
         """Carry links until the process is ended."""
         self._loop.run()
 
-    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
+    def _answer(self, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
         match request["do"]:
             case "load":
                 return {"early": self._load()}
             case "pass through":
                 return {"early": self._relay.pass_through(request["links"])}
             case "release":
-                later = Later()
+                later = PendingReply()
 
                 def released(early: dict[str, int]) -> None:
                     later.tell({"early": early})
@@ -148,9 +148,9 @@ class Process:
         told: dict[object, Behind] = {}  # only of current carriages: new ones count from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
-                carriage = link.directions[direction]
-                behind = told[carriage] = self._told.get(carriage) or Behind(now)
-                found = behind.look(now, carriage.lateness.late, socket.look().lost)
+                forwarder = link.directions[direction]
+                behind = told[forwarder] = self._told.get(forwarder) or Behind(now)
+                found = behind.look(now, forwarder.lateness.late, socket.look().lost)
                 if found is not None:
                     late, lost, span = found
                     event_log.record(
@@ -160,7 +160,7 @@ class Process:
                         direction=direction,
                         late=late,
                         limit=LATE,
-                        worst=carriage.lateness.worst,
+                        worst=forwarder.lateness.worst,
                         lost=lost,
                         span=span,
                     )
@@ -190,8 +190,8 @@ def _counted(link: AnyLink) -> dict[str, dict[str, int]]:
     No frame is carried meanwhile, so it contains only what a caller needs every second; a report is ten times the work.
     """
     found = {}
-    for direction, carriage in link.directions.items():
-        counters = carriage.counters
+    for direction, forwarder in link.directions.items():
+        counters = forwarder.counters
         found[direction] = {name: value for name in _COUNTERS if (value := getattr(counters, name))}
     return found
 
@@ -199,29 +199,29 @@ def _counted(link: AnyLink) -> dict[str, dict[str, int]]:
 def _direction(link: AnyLink, direction: str, now: int) -> dict[str, object]:
     """The report of one direction. Lost frames are counted where they came in; a frame that could not be sent is
     counted at the direction whose frames come in on that interface."""
-    carriage, source = link.directions[direction], link.sockets().get(direction)
+    forwarder, source = link.directions[direction], link.sockets().get(direction)
     statistics = source.look() if source is not None else Statistics()
     return {
-        "counters": carriage.counters.by_name(),
-        "held": carriage.held,
-        "pieces": carriage.pieces,
+        "counters": forwarder.counters.by_name(),
+        "held": forwarder.held,
+        "pieces": forwarder.gso_frames,
         "lateness": {
-            "p50": carriage.lateness.quantile(0.5),
-            "p99": carriage.lateness.quantile(0.99),
-            "worst": carriage.lateness.worst,
-            "late": carriage.lateness.late,
-            "buckets": list(carriage.lateness.buckets),
+            "p50": forwarder.lateness.quantile(0.5),
+            "p99": forwarder.lateness.quantile(0.99),
+            "worst": forwarder.lateness.worst,
+            "late": forwarder.lateness.late,
+            "buckets": list(forwarder.lateness.buckets),
         },
         "emulator": {
             "overrun": statistics.overrun,
             "oversized": statistics.oversized,
             "unsent": statistics.unsent,
-            "finished": carriage.finished,
+            "finished": forwarder.finished,
             "down": statistics.down,
         },
         "rules": {
             name: {"text": handle.text, "matched": handle.matched, "decided": handle.decided}
-            for name, handle in carriage.injected.handles().items()
+            for name, handle in forwarder.injected.handles().items()
         },
         **link.more(direction, now),
     }

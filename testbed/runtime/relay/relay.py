@@ -17,7 +17,7 @@ from typing import Final
 
 from testbed import fabrics
 from testbed.engine.loop import Loop
-from testbed.fabric.direction import Delivery, Direction, Outcome
+from testbed.fabric.direction import Delivery, LinkDirection, Outcome
 from testbed.fates.fate_counters import Counters, Tallies
 from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
@@ -25,10 +25,10 @@ from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import Arena, PacketSocket
-from testbed.runtime.background_writer import Aside
+from testbed.runtime.background_calls import BackgroundCalls
 from testbed.runtime.relay.direction_orders import CarriedLink, InjectedRules, LinkOptions, texts_of
 from testbed.runtime.relay.lateness import Lateness
-from testbed.runtime.relay.orders import DIRECTIONS, Carried, Orders, Treated
+from testbed.runtime.relay.orders import DIRECTIONS, Orders, RelayedDirection, RelayedLink
 from testbed.runtime.relay.relay_network import Driver, ModelledLink
 from testbed.spec.layout import DirectionName
 
@@ -36,23 +36,33 @@ BUFFER: Final = 32 << 20
 """Maximum bytes in the buffer of each packet socket; the kernel allocates only what it needs."""
 
 
-class Carriage:
+class Forwarder:
     """One direction of a link, between two sockets."""
 
     __slots__ = (
-        "_last", "_now", "_out", "_source", "_timer", "_unfinished", "finished", "injected", "lateness", "model", "offer",
-        "pieces",
+        "_last",
+        "_now",
+        "_out",
+        "_source",
+        "_timer",
+        "_unfinished",
+        "finished",
+        "gso_frames",
+        "injected",
+        "lateness",
+        "model",
+        "offer",
     )  # fmt: skip
 
     def __init__(
-        self, loop: Loop, model: Direction, injected: InjectedRules, source: PacketSocket, out: PacketSocket
+        self, loop: Loop, model: LinkDirection, injected: InjectedRules, source: PacketSocket, out: PacketSocket
     ) -> None:
         self.model = model
         self.injected: Final = injected
         self.offer: Callable[[int, bytes], Outcome] = model.offer
         """Offers a frame to the model; watchers wrap it."""
         self.lateness = Lateness()
-        self.pieces = 0
+        self.gso_frames = 0
         """Number of GSO frames of several segments that were carried unsegmented."""
         self.finished = 0
         """Number of GSO frames segmented here because their segments meet fates of their own."""
@@ -97,7 +107,7 @@ class Carriage:
     def _offer_unfinished(self, frames: Iterable[Delivery]) -> None:
         """Offer a batch that contains GSO frames."""
         model, offer = self.model, self.offer
-        stay = model.carries_pieces
+        stay = model.carries_gso
         for when, frame in frames:
             if not isinstance(frame, GsoFrame):
                 offer(when, frame)
@@ -110,8 +120,8 @@ class Carriage:
                 if frame.segments == 1:
                     offer(when, frame)
                 else:
-                    self.pieces += 1
-                    model.offer_piece(when, frame, frame.segments)
+                    self.gso_frames += 1
+                    model.offer_gso(when, frame, frame.segments)
 
     def catch_up(self, now: int) -> None:
         """Offer all frames received until now, and possibly later ones."""
@@ -136,7 +146,7 @@ class Carriage:
             if isinstance(frame, GsoFrame):
                 self._unfinished -= 1
                 if frame.segments > 1:
-                    self.model.count_piece(frame.segments, frame.beyond)
+                    self.model.count_gso(frame.segments, frame.beyond)
         self._out.send_unfinished(frames)
 
     def pass_through(self, now: int) -> bool:  # noqa: ARG002  a loop's callback
@@ -160,10 +170,10 @@ class Carriage:
         return count
 
 
-class LinkCarriage(CarriedLink):
+class LinkForwarder(CarriedLink):
     """A link: two sockets and two directions."""
 
-    def __init__(self, carried: Carried, options: LinkOptions) -> None:
+    def __init__(self, carried: RelayedLink, options: LinkOptions) -> None:
         """Open the sockets. OSError if a free end does not exist."""
         super().__init__(carried, options)
         self._impairs = True
@@ -181,15 +191,15 @@ class LinkCarriage(CarriedLink):
             raise
         self._watch()
 
-    def _direct(self, name: DirectionName, source: PacketSocket, out: PacketSocket, options: LinkOptions) -> Carriage:
-        treated: Treated = getattr(self.carried, name)
+    def _direct(self, name: DirectionName, source: PacketSocket, out: PacketSocket, options: LinkOptions) -> Forwarder:
+        relayed: RelayedDirection = getattr(self.carried, name)
         fates, rules = options.fates()
-        model = Direction(self.carried.name, name, treated.impairment, fates)
-        return Carriage(
-            self._loop, model, InjectedRules(fates.now, model, rules, treated, (self.carried.name, name)), source, out
+        model = LinkDirection(self.carried.name, name, relayed.impairment, fates)
+        return Forwarder(
+            self._loop, model, InjectedRules(fates.now, model, rules, relayed, (self.carried.name, name)), source, out
         )
 
-    def change(self, carried: Carried, files: Mapping[str, str]) -> None:
+    def change(self, carried: RelayedLink, files: Mapping[str, str]) -> None:
         """Change how frames are treated from now on. Errors are raised before anything changes."""
         if not self._impairs:
             self._stop_reading()
@@ -198,21 +208,21 @@ class LinkCarriage(CarriedLink):
         if (carried, texts) == (self.carried, self._texts):
             return
         now = self._loop.now()
-        for name, carriage in self.directions.items():
-            before: Treated = getattr(self.carried, name)
-            after: Treated = getattr(carried, name)
-            carriage.catch_up(now)  # frames received before the change are treated as before
+        for name, forwarder in self.directions.items():
+            before: RelayedDirection = getattr(self.carried, name)
+            after: RelayedDirection = getattr(carried, name)
+            forwarder.catch_up(now)  # frames received before the change are treated as before
             if (after.impairment, texts[name]) != (before.impairment, self._texts[name]):
-                carriage.model.change(now, after.impairment, files)
-            carriage.injected.set(now, after.rules)
-            carriage.deliver(now)
+                forwarder.model.change(now, after.impairment, files)
+            forwarder.injected.set(now, after.rules)
+            forwarder.deliver(now)
         self.carried, self._texts = carried, texts
 
     def catch_up(self) -> None:
         """Offer all frames received until now."""
         now = self._loop.now()
-        for carriage in self.directions.values():
-            carriage.catch_up(now)
+        for forwarder in self.directions.values():
+            forwarder.catch_up(now)
 
     def _stop_reading(self) -> None:
         for heard in self._sockets.values():
@@ -227,7 +237,7 @@ class LinkCarriage(CarriedLink):
     def pass_through(self) -> int:
         """Stop impairing until the next `change`; return how many frames under way were delivered early."""
         now = self._loop.now()
-        early = sum(carriage.flush(now) for carriage in self.directions.values())
+        early = sum(forwarder.flush(now) for forwarder in self.directions.values())
         self._stop_reading()
         for name, heard in self._sockets.items():
             self._loop.watch(heard.fileno(), self.directions[name].pass_through)
@@ -243,8 +253,8 @@ class LinkCarriage(CarriedLink):
         early = self.pass_through() if self._impairs else 0
         self._stop_reading()
         now = self._loop.now()
-        for carriage in self.directions.values():
-            while carriage.pass_through(now):
+        for forwarder in self.directions.values():
+            while forwarder.pass_through(now):
                 pass
         return early
 
@@ -253,7 +263,7 @@ class LinkCarriage(CarriedLink):
         return {"queued": list(self.directions[direction].model.queued(now))}
 
 
-AnyLink = LinkCarriage | ModelledLink
+AnyLink = LinkForwarder | ModelledLink
 
 
 class Relay:
@@ -268,7 +278,7 @@ class Relay:
         self._tallies = tallies
         self._arena = Arena()
         self._idle: dict[str, None] = {}  # sentences, each once
-        self._aside = Aside(loop)
+        self._aside = BackgroundCalls(loop)
 
     def load(self, orders: Orders, log: Callable[[Record], object] | None = None) -> dict[str, int]:
         """Apply the orders: add links, change some, and release those that are not in the orders.
@@ -295,11 +305,11 @@ class Relay:
             driver.network.keep({plug.switch for link in links for plug in link.plugs if plug is not None})
         return early
 
-    def _carry(self, link: Carried, orders: Orders, log: Callable[[Record], object] | None) -> AnyLink:
+    def _carry(self, link: RelayedLink, orders: Orders, log: Callable[[Record], object] | None) -> AnyLink:
         """Start to carry a link."""
         options = LinkOptions(self._loop, self._arena, self._fields, orders.seed, orders.files, log, self._tallies)
         if not link.fabric:
-            return LinkCarriage(link, options)
+            return LinkForwarder(link, options)
         driver = self._drivers.get(link.fabric)
         if driver is None:
             driver = self._drivers[link.fabric] = Driver(self._loop, fabrics.fabric(link.fabric).network(orders.slowed))
@@ -346,7 +356,7 @@ class Relay:
         return [*self._idle, *(sentence for sentences in carried for sentence in sentences)]
 
 
-def _continues(before: Carried, after: Carried) -> bool:
+def _continues(before: RelayedLink, after: RelayedLink) -> bool:
     """Whether the link keeps its sockets and counts. A replay always starts with the first frame."""
     one, other = (
         (link.a, link.b, link.taps, link.fabric, link.plugs, link.forward.replay, link.backward.replay)
@@ -355,14 +365,14 @@ def _continues(before: Carried, after: Carried) -> bool:
     return one == other
 
 
-def _check(link: Carried, orders: Orders, fields: Fields) -> None:
+def _check(link: RelayedLink, orders: Orders, fields: Fields) -> None:
     """Raise the errors that the link's directions would raise."""
     for name in DIRECTIONS:
-        treated: Treated = getattr(link, name)
+        relayed: RelayedDirection = getattr(link, name)
         options = FateOptions(orders.seed, rules=(rules := RuleSet(fields)), files=orders.files)
         if link.fabric:
-            fabrics.fabric(link.fabric).network().join(link.name, name, treated.impairment, options)
+            fabrics.fabric(link.fabric).network().join(link.name, name, relayed.impairment, options)
         else:
-            Direction(link.name, name, treated.impairment, options)
-        for text in treated.rules.values():
+            LinkDirection(link.name, name, relayed.impairment, options)
+        for text in relayed.rules.values():
             rules.add(0, text)

@@ -23,7 +23,7 @@ from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import PacketSocket
 from testbed.runtime.relay.direction_orders import CarriedLink, InjectedRules, LinkOptions, texts_of
 from testbed.runtime.relay.lateness import Lateness
-from testbed.runtime.relay.orders import DIRECTIONS, Carried, Treated
+from testbed.runtime.relay.orders import DIRECTIONS, RelayedDirection, RelayedLink
 from testbed.spec.layout import DirectionName
 
 BUFFER: Final = 32 << 20
@@ -47,7 +47,7 @@ class Driver:
         self._timer = loop.timer(self._due)
         self._reached = 0  # the network's time
         self._is_busy = False
-        self._left: dict[ChannelCarriage, None] = {}  # directions with frames that have left the network
+        self._left: dict[ChannelForwarder, None] = {}  # directions with frames that have left the network
 
     def offer(self, when: int, channel: Channel, frame: bytes) -> bool:
         """Offer a NIC's frame to the network; False if it must wait."""
@@ -70,7 +70,7 @@ class Driver:
             self._send()
             self._timer.set(deadline)
 
-    def left(self, way: ChannelCarriage) -> None:
+    def left(self, way: ChannelForwarder) -> None:
         """Note that a frame has arrived at a NIC."""
         self._left[way] = None
 
@@ -89,17 +89,17 @@ class Driver:
         self._left.clear()
 
 
-class ChannelCarriage:
-    """One direction of a link. Its attributes in common with `relay.Carriage` are for reports and watches."""
+class ChannelForwarder:
+    """One direction of a link. Its attributes in common with `relay.Forwarder` are for reports and watches."""
 
-    __slots__ = ("_driver", "_due", "_out", "channel", "finished", "injected", "lateness", "pieces")
+    __slots__ = ("_driver", "_due", "_out", "channel", "finished", "gso_frames", "injected", "lateness")
 
     def __init__(self, driver: Driver, channel: Channel, injected: InjectedRules, out: PacketSocket | None) -> None:
         """out: the socket of the NIC at its end, if any."""
         self.channel: Final = channel
         self.injected: Final = injected
         self.lateness = Lateness()
-        self.pieces = 0
+        self.gso_frames = 0
         self.finished = 0
         self._driver = driver
         self._out = out
@@ -141,7 +141,7 @@ class Uplink:
         "waited",
     )  # fmt: skip
 
-    def __init__(self, loop: Loop, driver: Driver, way: ChannelCarriage, socket: PacketSocket) -> None:
+    def __init__(self, loop: Loop, driver: Driver, way: ChannelForwarder, socket: PacketSocket) -> None:
         self.stops = 0
         self.waited = 0
         self._loop = loop
@@ -246,10 +246,10 @@ class Uplink:
 class ModelledLink(CarriedLink):
     """A link with a modelled switch at one end or both."""
 
-    def __init__(self, carried: Carried, driver: Driver, options: LinkOptions) -> None:
+    def __init__(self, carried: RelayedLink, driver: Driver, options: LinkOptions) -> None:
         """Open the sockets and join the network. OSError if a free end does not exist."""
         super().__init__(carried, options)
-        self.directions: Final[dict[str, ChannelCarriage]] = {}
+        self.directions: Final[dict[str, ChannelForwarder]] = {}
         self.uplinks: Final[dict[str, Uplink]] = {}
         """Uplinks, by the direction in which the NIC sends."""
         self._driver = driver
@@ -265,17 +265,17 @@ class ModelledLink(CarriedLink):
         for sending, socket in self._sockets.items():
             self.uplinks[sending] = Uplink(self._loop, driver, self.directions[sending], socket)
 
-    def _direct(self, name: DirectionName, out: PacketSocket | None, options: LinkOptions) -> ChannelCarriage:
-        treated: Treated = getattr(self.carried, name)
+    def _direct(self, name: DirectionName, out: PacketSocket | None, options: LinkOptions) -> ChannelForwarder:
+        relayed: RelayedDirection = getattr(self.carried, name)
         fates, rules = options.fates()
         a, b = self.carried.plugs
         start, end = (a, b) if name == "forward" else (b, a)
-        channel = self._driver.network.join(self.carried.name, name, treated.impairment, fates, start, end)
+        channel = self._driver.network.join(self.carried.name, name, relayed.impairment, fates, start, end)
         channel.entrance.is_cut = self.carried.is_cut
-        injected = InjectedRules(fates.now, channel.entrance.fates, rules, treated, (self.carried.name, name))
-        return ChannelCarriage(self._driver, channel, injected, out)
+        injected = InjectedRules(fates.now, channel.entrance.fates, rules, relayed, (self.carried.name, name))
+        return ChannelForwarder(self._driver, channel, injected, out)
 
-    def change(self, carried: Carried, files: Mapping[str, str]) -> None:
+    def change(self, carried: RelayedLink, files: Mapping[str, str]) -> None:
         """Impair frames that come from now on as `carried` says; raises as `LinkCarriage.change`."""
         texts = texts_of(carried, files)
         if (carried, texts) == (self.carried, self._texts):
@@ -283,8 +283,8 @@ class ModelledLink(CarriedLink):
         self.catch_up()
         now = self._loop.now()
         for name, way in self.directions.items():
-            before: Treated = getattr(self.carried, name)
-            after: Treated = getattr(carried, name)
+            before: RelayedDirection = getattr(self.carried, name)
+            after: RelayedDirection = getattr(carried, name)
             if (after.impairment, texts[name]) != (before.impairment, self._texts[name]):
                 way.channel.change(now, after.impairment, files)
             way.injected.set(now, after.rules)

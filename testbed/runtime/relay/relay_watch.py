@@ -26,9 +26,9 @@ from testbed.errors import KernelError
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.records import Record
 from testbed.kernel.packet_socket import PacketSocket
-from testbed.runtime.calls import NotThereError, call
-from testbed.runtime.relay.orders import DIRECTIONS, Places
-from testbed.runtime.relay.relay import AnyLink, Carriage, LinkCarriage
+from testbed.runtime.calls import NotListeningError, call
+from testbed.runtime.relay.orders import DIRECTIONS, RelayPaths
+from testbed.runtime.relay.relay import AnyLink, Forwarder, LinkForwarder
 
 QUEUE_FULL: Final = "queue full"
 """Cause reported for a frame dropped because a direction's queue was full, which is a loss but not a fate."""
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class FrameFates:
     """A frame and its fates. stamp: when it came in on the direction's free end, wall clock, nanoseconds. check: CRC-32
     of the frame. causes: see `fates.records`, or `QUEUE_FULL`. words: a description for people."""
 
@@ -59,7 +59,7 @@ class Watch:
         """directory: the cluster's."""
         self.untold = 0
         """Number of frames with a fate whose report did not fit in the pipe."""
-        self._places = Places(directory)
+        self._places = RelayPaths(directory)
         self._path = directory / f"{_NAME}{os.getpid()}.{next(_numbers)}"
         self._rest = b""
         self._processes: Mapping[str, int] = {}
@@ -83,7 +83,7 @@ class Watch:
         for link in links:
             shares.setdefault(self._process_of(link), []).append(link)
         for number, share in shares.items():
-            with contextlib.suppress(NotThereError, KernelError):
+            with contextlib.suppress(NotListeningError, KernelError):
                 call(self._places.socket(number), {"do": "watch", "links": share})
 
     def _process_of(self, link: str) -> int:
@@ -96,9 +96,9 @@ class Watch:
                 self._processes = orders.processes_of() if orders is not None else self._processes
         return self._processes.get(link, 0)
 
-    def read(self) -> list[Met]:
+    def read(self) -> list[FrameFates]:
         """Read the reports since the last call."""
-        found: list[Met] = []
+        found: list[FrameFates] = []
         while True:
             try:
                 data = os.read(self._pipe, _ROOM)
@@ -113,7 +113,7 @@ class Watch:
                     self.untold += said
                 else:
                     link, direction, stamp, check, causes, words = said
-                    found.append(Met(link, direction, stamp, check, tuple(causes), words))
+                    found.append(FrameFates(link, direction, stamp, check, tuple(causes), words))
 
     def close(self) -> None:
         with contextlib.suppress(FileNotFoundError):  # the cluster has been taken down
@@ -129,7 +129,7 @@ class Watchers:
         self._directory = directory
         self._pipes: dict[str, int] = {}  # name -> descriptor
         self._untold: dict[str, int] = {}
-        self._watched: list[Carriage] = []
+        self._watched: list[Forwarder] = []
         self._met: list[Record] = []  # of the frame that is being offered
         self._told: set[str] = set()  # links whose frames are reported
 
@@ -148,14 +148,14 @@ class Watchers:
         self._watched = []
         self._told.clear()
         for name, link in links.items():
-            if not isinstance(link, LinkCarriage):  # frames enter long after their timestamp
+            if not isinstance(link, LinkForwarder):  # frames enter long after their timestamp
                 continue
             self._told.add(name)
             for direction in DIRECTIONS:
-                carriage = link.directions[direction]
-                if carriage.offer == carriage.model.offer:
-                    carriage.offer = self._watching(name, direction, carriage, link.sockets()[direction])
-                self._watched.append(carriage)
+                forwarder = link.directions[direction]
+                if forwarder.offer == forwarder.model.offer:
+                    forwarder.offer = self._watching(name, direction, forwarder, link.sockets()[direction])
+                self._watched.append(forwarder)
 
     def _greet(self, path: Path) -> None:
         try:
@@ -181,15 +181,15 @@ class Watchers:
         self._loop.unwatch(pipe)
         os.close(pipe)
         if not self._pipes:
-            for carriage in self._watched:
-                carriage.offer = carriage.model.offer
+            for forwarder in self._watched:
+                forwarder.offer = forwarder.model.offer
             self._watched = []
 
     def _watching(
-        self, link: str, direction: str, carriage: Carriage, source: PacketSocket
+        self, link: str, direction: str, forwarder: Forwarder, source: PacketSocket
     ) -> Callable[[int, bytes], Outcome]:
         """Wrap a direction's offer so that it reports the fates of each frame."""
-        offer, met, tell = carriage.model.offer, self._met, self._tell
+        offer, met, tell = forwarder.model.offer, self._met, self._tell
 
         def watched(when: int, frame: bytes) -> Outcome:
             outcome = offer(when, frame)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocols.core.firmware import Adapter
-from protocols.core.split_memory import Apart
+from protocols.core.split_memory import SplitDriver
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
 from testbed.kernel.carrier import DOWN
@@ -39,7 +39,7 @@ from testbed.runtime.nodes.veth_port import port_on, socket_on
 from testbed.runtime.shared import introduction
 from testbed.runtime.shared.functions import MAX, Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
-from testbed.runtime.shared.rings import ORDERED, MisconductError
+from testbed.runtime.shared.rings import ORDERED, ProtocolViolationError
 
 HEAP: Final = 512 << 20
 """Bytes of pinned memory of a host process: above the longest message. Unused pages take no memory."""
@@ -62,7 +62,7 @@ class Offer:
     sleeping, yielding in between. asked: path of a further socket that answers queries, without attaching. mtus: see
     `nodes.places.Orders`."""
 
-    apart: Apart
+    split_driver: SplitDriver
     ethertype: int
     device: str
     adapters: tuple[Adapter, ...]
@@ -79,12 +79,14 @@ class SharedAgent:
     def __init__(self, offer: Offer) -> None:
         if not 1 <= len(offer.adapters) <= MAX:
             raise ValueError(f"{len(offer.adapters)} functions of a NIC: 1 to {MAX}")
-        if not 1 <= offer.hosts <= offer.apart.hosts:
-            raise ValueError(f"{offer.hosts} host processes of one function: 1 to {offer.apart.hosts}")
+        if not 1 <= offer.hosts <= offer.split_driver.hosts:
+            raise ValueError(f"{offer.hosts} host processes of one function: 1 to {offer.split_driver.hosts}")
         if not ORDERED:
             raise ValueError("a shared NIC needs a processor that keeps stores in order, as x86 does: use inline ones")
         self._offer = offer
-        self._layout = Layout(1 << (offer.apart.most - 1).bit_length(), offer.apart.descriptors, offer.heap)
+        self._layout = Layout(
+            1 << (offer.split_driver.most - 1).bit_length(), offer.split_driver.descriptors, offer.heap
+        )
         self._routed = offer.adapters[0].routed
         self._socket = socket_on(offer.device, offer.ethertype, offer.adapters[0].mtu, holding=self._routed)
         if offer.mtus:
@@ -95,7 +97,7 @@ class SharedAgent:
         began = incarnation()
         self._suspects: list[Attached] = []
         self._functions = [
-            Function(adapter.of_incarnation(began), self._wire, offer.apart, self._suspects)
+            Function(adapter.of_incarnation(began), self._wire, offer.split_driver, self._suspects)
             for adapter in offer.adapters
         ]
         self._turns_of: Counter[int] = Counter()
@@ -200,17 +202,17 @@ class SharedAgent:
         for host in self._awake:
             try:
                 rung = host.doorbells.take(_DOORBELLS)
-            except MisconductError as error:
+            except ProtocolViolationError as error:
                 host.function.suspect(host, str(error))
                 continue
             if rung:
                 busy = True
                 host.heard = turns
                 self._touched.add(host.function)
-                ring = host.ring
+                on_doorbell = host.on_doorbell
                 try:
                     for index in rung:
-                        ring(time.monotonic_ns(), index)
+                        on_doorbell(time.monotonic_ns(), index)
                 except Exception as error:
                     raise self._failed(error, host.function) from error
         if self._suspects:
@@ -286,13 +288,13 @@ class SharedAgent:
             if function.due is not None and function.due <= moment:
                 self._touched.add(function)
                 try:
-                    function.nic.firmware.tick(moment)
+                    function.nic.firmware.on_timer(moment)
                     function.ticks.check(function.nic.firmware, moment)
                 except Exception as error:
                     raise self._failed(error, function) from error
         if self._suspects:
             self._refuse_suspects()
-        self._wire.tick(moment)
+        self._wire.on_timer(moment)
         self._ask_for_deadlines()
         self._wire.flush()
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from protocols.core.firmware import Adapter, Host
-from protocols.core.split_memory import Apart, Place
+from protocols.core.split_memory import HostSlot, SplitDriver
 from testbed.engine.failures import failure
 from testbed.engine.loop import Loop
 from testbed.errors import FirmwareError
@@ -36,9 +36,9 @@ _SOON: Final = 0.5  # s for the agent to say what it waits for
 
 
 class Attachment:
-    """This process's function of a NIC, until `close` or the process's end. Implements the host library's `Bell`."""
+    """This process's function of a NIC, until `close` or the process's end. Implements the host library's `HostActions`."""
 
-    def __init__(self, device: str, ethertype: int, apart: Apart, function: int | None = None) -> None:
+    def __init__(self, device: str, ethertype: int, split_driver: SplitDriver, function: int | None = None) -> None:
         """device: an interface of this process's network namespace. function: its number; None: any that is free. Raises
         AttachError."""
         self._asking = False
@@ -70,7 +70,9 @@ class Attachment:
         self.heap: Final = Heap(region.heap)
         self.completions: Final = Reader(region.completions.words, region.completions.numbers)
         self._doorbells = Writer(region.doorbells.words, region.doorbells.numbers, self._wake)
-        self.host: Final = apart.host(self.adapter, self, self.heap, region.descriptors, Place(*answer["place"]))
+        self.host: Final = split_driver.host(
+            self.adapter, self, self.heap, region.descriptors, HostSlot(*answer["place"])
+        )
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when the agent is gone."""
@@ -82,7 +84,7 @@ class Attachment:
         os.close(self._bell)
         os.close(self.woken)
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
         put = self._doorbells.put
         while not put(index):  # the ring is full, until the agent takes some
             self.look()

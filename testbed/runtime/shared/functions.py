@@ -17,13 +17,13 @@ from functools import partial
 from typing import Final
 
 from protocols.core.firmware import Adapter, Buffer
-from protocols.core.split_memory import Apart, Ring
+from protocols.core.split_memory import OnDoorbell, SplitDriver
 from testbed.engine.failures import TickCount
 from testbed.fabric.stop_go import AGAIN
 from testbed.runtime.nodes.veth_port import HoldingPort, VethPort
 from testbed.runtime.shared.heap import ReachedMemory
 from testbed.runtime.shared.region import Region
-from testbed.runtime.shared.rings import MisconductError, Reader, Writer
+from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
 
 _LOCAL: Final = 4_096
 """Frames between functions that may wait; further ones are dropped, as by a switch."""
@@ -42,7 +42,7 @@ MAX: Final = 64
 
 
 class Wire:
-    """The sending side of the interface that the functions share. port: sends frames. due: when to call `tick`."""
+    """The sending side of the interface that the functions share. port: sends frames. due: when to call `on_timer`."""
 
     __slots__ = ("_own", "_send", "due", "later", "local", "overflowed", "port")
 
@@ -65,7 +65,7 @@ class Wire:
             if port.kept:
                 self._hold()
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Let a port that holds frames back ask again, if that is due."""
         if self.due is not None and self.due <= now:
             assert isinstance(self.port, HoldingPort)
@@ -99,8 +99,20 @@ class Attached:
     """
 
     __slots__ = (
-        "awake", "bell", "completions", "connection", "doorbells", "function", "handle", "heard", "pid", "pipe", "place",
-        "region", "ring", "suspect",
+        "awake",
+        "bell",
+        "completions",
+        "connection",
+        "doorbells",
+        "function",
+        "handle",
+        "heard",
+        "on_doorbell",
+        "pid",
+        "pipe",
+        "place",
+        "region",
+        "suspect",
     )  # fmt: skip
 
     def __init__(self, region: Region, connection: socket.socket, pid: int, handle: int, bell: int, pipe: int) -> None:
@@ -118,7 +130,7 @@ class Attached:
         self.suspect = ""
         self.function: Function
         self.place: int
-        self.ring: Ring
+        self.on_doorbell: OnDoorbell
 
     def close(self) -> None:
         self.connection.close()
@@ -138,27 +150,27 @@ class Function:
     """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. Implements the
     firmware's `SharedActions`."""
 
-    __slots__ = ("_later", "_suspects", "due", "fetch", "hosts", "nic", "send", "ticks")
+    __slots__ = ("_later", "_suspects", "dma_read", "due", "hosts", "nic", "send", "ticks")
 
-    def __init__(self, adapter: Adapter, wire: Wire, apart: Apart, suspects: list[Attached]) -> None:
+    def __init__(self, adapter: Adapter, wire: Wire, split_driver: SplitDriver, suspects: list[Attached]) -> None:
         """suspects: gets the host processes to be detached for misconduct; the firmware continues until then."""
-        self.hosts: Final[list[Attached | None]] = [None] * apart.hosts
+        self.hosts: Final[list[Attached | None]] = [None] * split_driver.hosts
         self.due: int | None = None
         """The firmware's deadline when it was read last."""
-        self.fetch = b"".join
+        self.dma_read = b"".join
         self.send = wire.send
         self.ticks: Final = TickCount()
         self._later = wire.later
         self._suspects = suspects
-        self.nic: Final = apart.nic(adapter, self)
+        self.nic: Final = split_driver.nic(adapter, self)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._later.append(make())
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
-    def show(self, host: int, index: int) -> None:
+    def post_completion(self, host: int, index: int) -> None:
         attached = self.hosts[host]
         if attached is None:
             return
@@ -166,7 +178,7 @@ class Function:
             if attached.completions.put(index):
                 return
             why = "it takes no completions, and rings for more"
-        except MisconductError as error:
+        except ProtocolViolationError as error:
             why = str(error)
         self.suspect(attached, why)
 
@@ -180,7 +192,7 @@ class Function:
         """Attach a host process."""
         host.function, host.place = self, place
         self.hosts[place] = host
-        host.ring = self.nic.attach(now, place, ReachedMemory(host.region.heap), host.region.descriptors)
+        host.on_doorbell = self.nic.attach(now, place, ReachedMemory(host.region.heap), host.region.descriptors)
 
     def detach(self, now: int, host: Attached, incarnation: int) -> None:
         """Detach a host process that is gone or not trusted; its region is not read any more. incarnation: see

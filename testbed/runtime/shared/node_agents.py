@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from protocols.core.firmware import Host
-from protocols.core.split_memory import Apart
+from protocols.core.split_memory import SplitDriver
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.daemons import write_output_to
-from testbed.runtime.nodes.places import Orders, Place
+from testbed.runtime.nodes.places import NodePlacement, Orders
 from testbed.runtime.shared.agent import Offer, SharedAgent
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 
@@ -26,9 +26,9 @@ _LISTENS: Final = b"\n"
 class NodesNic:
     """A node process's side of its shared NIC. Counts are the agent's at the last `look`."""
 
-    def __init__(self, orders: Orders, apart: Apart, device: str) -> None:
+    def __init__(self, orders: Orders, split_driver: SplitDriver, device: str) -> None:
         """Raises AttachError."""
-        self._attachment = Attachment(device, orders.ethertype, apart)
+        self._attachment = Attachment(device, orders.ethertype, split_driver)
         self.adapter: Final = self._attachment.adapter
         self.host: Final = self._attachment.host
         self.driver: Final = HostDriver(self._attachment, self.host, orders.spin)
@@ -63,7 +63,7 @@ class NodesNic:
         return self._attachment.waiting()
 
 
-def begin(orders: Orders, apart: Apart, place: Place, log: Path) -> tuple[int, int]:
+def begin(orders: Orders, split_driver: SplitDriver, place: NodePlacement, log: Path) -> tuple[int, int]:
     """Fork the agent of a node's NIC; return its pid, and a descriptor that is readable when it listens or has ended.
     log: the file for the agent's error.
     """
@@ -83,8 +83,10 @@ def begin(orders: Orders, apart: Apart, place: Place, log: Path) -> tuple[int, i
         write_output_to(os.fspath(log))
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
-        namespaces.enter(place.surroundings.namespace)
-        offer = Offer(apart, orders.ethertype, place.device, (place.adapter,), spin=orders.spin, mtus=orders.mtus)
+        namespaces.enter(place.node_context.namespace)
+        offer = Offer(
+            split_driver, orders.ethertype, place.device, (place.adapter,), spin=orders.spin, mtus=orders.mtus
+        )
         agent = SharedAgent(offer)
         os.write(writing, _LISTENS)
         os.close(writing)

@@ -41,7 +41,7 @@ _STEP: Final = APART // WORD
 _TAIL, _HEAD, _ASLEEP = 0, _STEP, 2 * _STEP
 
 
-class MisconductError(TestbedError):
+class ProtocolViolationError(TestbedError):
     """The other end of shared memory has written what no library of ours writes."""
 
 
@@ -69,7 +69,9 @@ class Writer:
         if tail - self._head >= self._entries:
             head = words[_HEAD]
             if not self._head <= head <= tail:
-                raise MisconductError(f"of {tail} numbers {head} are said to be taken, and {self._head} were before")
+                raise ProtocolViolationError(
+                    f"of {tail} numbers {head} are said to be taken, and {self._head} were before"
+                )
             if head == self._head:
                 return False
             self._head = head
@@ -112,7 +114,9 @@ class Reader:
             self._head = words[_HEAD] = tail
             return taken
         if not head < tail <= head + self._entries:
-            raise MisconductError(f"a ring of {self._entries} numbers says {tail} were put, of which {head} are taken")
+            raise ProtocolViolationError(
+                f"a ring of {self._entries} numbers says {tail} were put, of which {head} are taken"
+            )
         numbers, mask = self._numbers, self._mask
         if tail > head + most:
             tail = head + most

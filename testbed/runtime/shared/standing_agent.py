@@ -31,12 +31,12 @@ def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapp
     UnsupportedError for NICs that cannot be shared so.
     """
     known = packages.protocol(protocol)
-    if known.apart is None:
+    if known.split_driver is None:
         raise UnsupportedError(f"protocol {protocol} has no NICs that could be shared")
-    most = MAX if known.apart.hosts == 1 else known.apart.hosts
+    most = MAX if known.split_driver.hosts == 1 else known.split_driver.hosts
     if not 1 <= functions <= most:
         raise UnsupportedError(f"{functions} functions of a NIC: 1 to {most}")
-    hosts, functions = (1, functions) if known.apart.hosts == 1 else (functions, 1)
+    hosts, functions = (1, functions) if known.split_driver.hosts == 1 else (functions, 1)
     owners = [bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NOBODY for node in layout.nodes]
     addresses = tuple(
         address_of(owner, function) if any(owner) else owner for owner in owners for function in range(functions)
@@ -55,7 +55,7 @@ def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapp
                 Adapter(first + function, addresses, nic.mtu, routed=node.name in routed, ordered=ordered)
                 for function in range(functions)
             )
-            by_node[node.name] = Offer(known.apart, known.ethertype, nic.name, adapters, hosts, spin)
+            by_node[node.name] = Offer(known.split_driver, known.ethertype, nic.name, adapters, hosts, spin)
     return by_node
 
 

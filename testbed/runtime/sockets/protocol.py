@@ -36,10 +36,10 @@ class NoFirmware:
     def receive(self, now: int, frame: bytes) -> None:
         """Do nothing: no frame comes."""
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         """Do nothing: no doorbell is rung."""
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Do nothing: there is no deadline."""
 
     def waiting(self) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Dispatch, Found, Receipt
+from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.matching import MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from testbed.engine.loop import Loop
@@ -49,7 +49,7 @@ class TcpEndpoint(MatchingByLibrary):
             arrival.place[:] = data[: len(arrival.place)]
             over.complete(envelope)
             self.matching.arrived(arrival)
-            self._nic.show(0)
+            self._nic.post_completion(0)
             return True
         connection = self._connections.get(destination)
         if connection is None:
@@ -64,7 +64,7 @@ class TcpEndpoint(MatchingByLibrary):
             return True
         if taken:
             over.complete(envelope)
-            self._nic.show(0)
+            self._nic.post_completion(0)
         elif not was_behind:
             self._ready.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
@@ -76,11 +76,11 @@ class TcpEndpoint(MatchingByLibrary):
         return super().receive(source, context, tag, buffer, over)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
     ) -> bool:
         if not wait or not 0 <= source != self.rank or source in self._connections:
             return super().probe(source, context, tag, wait, claim, over)
-        left: Completion[Found | None] = Completion()  # a message left by a peer that is gone
+        left: Completion[ProbeResult | None] = Completion()  # a message left by a peer that is gone
         super().probe(source, context, tag, False, claim, left)
         if left.result() is None:
             over.fail(_gone(source))
@@ -110,7 +110,7 @@ class TcpEndpoint(MatchingByLibrary):
                 if events & select.EPOLLOUT:
                     self._send_on(connection)
                 if events & ~select.EPOLLOUT and connection.receive():
-                    self._nic.show(0)
+                    self._nic.post_completion(0)
             except OSError:
                 self._lose(connection)
 
@@ -120,7 +120,7 @@ class TcpEndpoint(MatchingByLibrary):
             self._ready.modify(connection.socket.fileno(), select.EPOLLIN)
         for over, envelope in ended:
             over.complete(envelope)
-            self._nic.show(0)
+            self._nic.post_completion(0)
 
     def _lose(self, connection: Connection) -> None:
         """Close the connection of a peer that has ended; only operations with that peer fail."""

@@ -21,7 +21,7 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Dispatch, Found, Receipt
+from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
@@ -95,7 +95,7 @@ class UdpEndpoint(MatchingByLibrary):
             self._unsent.append((destination, pieces, over, envelope))
             return True
         over.complete(envelope)
-        self._nic.show(0)
+        self._nic.post_completion(0)
         return True
 
     def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
@@ -108,7 +108,7 @@ class UdpEndpoint(MatchingByLibrary):
         return receive(source, context, tag, buffer, over)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
     ) -> bool:
         probe = self._beside.probe if context >= _DATAGRAMS else super().probe
         return probe(source, context, tag, wait, claim, over)
@@ -162,7 +162,7 @@ class UdpEndpoint(MatchingByLibrary):
         while unsent and self._taken(*unsent[0][:2]):
             _, _, over, envelope = unsent.popleft()
             over.complete(envelope)
-            self._nic.show(0)
+            self._nic.post_completion(0)
         if not unsent:
             self._ready.modify(self._socket.fileno(), select.EPOLLIN)
 
@@ -198,7 +198,7 @@ class UdpEndpoint(MatchingByLibrary):
         place = arrival.place
         place[:] = content[: len(place)]
         if self.matching.arrived(arrival):
-            self._nic.show(0)
+            self._nic.post_completion(0)
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:

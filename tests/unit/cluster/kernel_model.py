@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.draft import ExistingState
+from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.operations import (
     AddAddress,
     AddForwarding,
@@ -50,7 +51,6 @@ from testbed.cluster.plan.operations import (
     Undivert,
 )
 from testbed.cluster.plan.planner import plan
-from testbed.cluster.plan.treatments import Treatments
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.diversion import Diversion
 from testbed.kernel.netlink import attributes
@@ -84,12 +84,12 @@ class Kernel:
         self.qdiscs: dict[int, Qdisc] = {}
         self.classifiers: dict[int, str] = {}
         self.diversions: dict[int, Diversion] = {}
-        self.treatments: Treatments = {}
+        self.link_services: LinkServices = {}
         self.limits: dict[str, tuple[float, int]] = {}
         self.nics: set[tuple[str, str]] = set()
 
-    def existing(self) -> Existing:
-        return Existing(
+    def existing(self) -> ExistingState:
+        return ExistingState(
             {
                 key: Contents(
                     {interface.name: interface for interface in found.values()},
@@ -110,18 +110,18 @@ class Kernel:
             },
             dict(self.limits),
             frozenset(self.nics),
-            treatments=self.treatments,
+            link_services=self.link_services,
         )
 
     def converge(
-        self, layout: Layout, treatments: Treatments | None = None, files: Mapping[str, str] | None = None
+        self, layout: Layout, link_services: LinkServices | None = None, files: Mapping[str, str] | None = None
     ) -> list[Operation]:
         """Carry out the plan; at no moment on the way can a frame circulate or take two ways."""
-        operations = plan(layout, self.existing(), treatments or {}, files or {})
+        operations = plan(layout, self.existing(), link_services or {}, files or {})
         for operation in operations:
             self.carry_out(operation)
             self.assert_sound(operation)
-        self.treatments = treatments or {}
+        self.link_services = link_services or {}
         self.nics = {(node.name, nic.name) for node in layout.nodes for nic in node.nics}
         return operations
 
@@ -273,11 +273,11 @@ class Kernel:
             case RemoveDevice(key, _, index):
                 self.remove(key, index)
             case SetDevice(key, _, index, mtu, mac, switch):
-                wishes = {"mtu": mtu, "mac": mac, "master": switch}
+                desired_values = {"mtu": mtu, "mac": mac, "master": switch}
                 if switch is not None:
-                    wishes |= {"learning": True, "flooding": True}
+                    desired_values |= {"learning": True, "flooding": True}
                     self.forwarding = {at: port for at, port in self.forwarding.items() if port != index}
-                self.change(key, index, **{name: value for name, value in wishes.items() if value is not None})
+                self.change(key, index, **{name: value for name, value in desired_values.items() if value is not None})
             case SetUp(key, _, index):
                 self.change(key, index, up=True)
             case SetDown(key, _, index):

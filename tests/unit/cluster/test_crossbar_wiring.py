@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from testbed.cluster.faults.injections import Injection
-from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.draft import ExistingState
 from testbed.cluster.plan.link_decisions import Decisions, decide
 from testbed.cluster.plan.operations import MakeCable, MakeSwitch, SetDown, SetOffloads
 from testbed.cluster.plan.planner import plan
@@ -54,7 +54,7 @@ def decided(whole: Layout, *injected: Injection, asked: Asked = "auto") -> Decis
 
 
 def test_switches_and_the_cables_between_them_are_nothing_of_the_kernels() -> None:
-    operations = plan(layout(), Existing(), decided(layout()).treatments)
+    operations = plan(layout(), ExistingState(), decided(layout()).link_services)
     assert [one.name for one in operations if isinstance(one, MakeSwitch)] == ["s3"]
     cables = {one.label: one for one in operations if isinstance(one, MakeCable)}
     assert set(cables) == {"n1:eth0--s1:1", "n2:eth0--s2:1", "n3:eth0--s3:1", "n4:eth0--s3:2"}
@@ -87,7 +87,7 @@ def test_a_cable_between_switches_that_is_cut_is_cut_in_the_relay() -> None:
         "n1:eth0--s1:1": True, "n2:eth0--s2:1": False, TRUNK: True,
     }  # fmt: skip
     assert Orders.from_json(decisions.orders.to_json()) == decisions.orders
-    operations = plan(layout(), Existing(), decisions.treatments)
+    operations = plan(layout(), ExistingState(), decisions.link_services)
     assert not [one for one in operations if isinstance(one, SetDown)], "what is made down is not set down"
     (first,) = [one for one in operations if isinstance(one, MakeCable) and one.label == "n1:eth0--s1:1"]
     assert not first.up

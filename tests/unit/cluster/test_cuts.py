@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from testbed.cluster.faults import cuts
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.link_services import LinkService, LinkServices
 from testbed.cluster.plan.operations import SetDown, SetUp
 from testbed.cluster.plan.planner import plan
-from testbed.cluster.plan.treatments import Treatment, Treatments
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Impairment
 from testbed.spec.model import Description
@@ -33,12 +33,12 @@ def finder(kernel: Kernel) -> dict[str, Interface]:
 def test_what_is_done_is_what_a_plan_would_do(shape: Description, data: st.DataObject) -> None:
     layout = resolve(shape)
     links = [link.name for link in layout.links]
-    carriers = [Treatment(), Treatment("tc", LOSSY, LOSSY), Treatment("relay", LOSSY, LOSSY)]
+    carriers = [LinkService(), LinkService("tc", LOSSY, LOSSY), LinkService("relay", LOSSY, LOSSY)]
     treated = {name: data.draw(st.sampled_from(carriers)) for name in links}
 
-    def with_down(down: set[str]) -> Treatments:
+    def with_down(down: set[str]) -> LinkServices:
         return {
-            name: Treatment(one.datapath, one.forward, one.backward, name in down)
+            name: LinkService(one.datapath, one.forward, one.backward, name in down)
             for name, one in treated.items()
             if one.spliced or name in down
         }
@@ -59,12 +59,12 @@ def test_an_end_that_somebody_has_taken_away_is_left_to_a_plan() -> None:
     kernel.converge(layout)
     there = finder(kernel)
     link = layout.links[0].name
-    treatments = {link: Treatment(down=True)}
-    found = cuts.operations(layout, treatments, {link}, there.get)
+    link_services = {link: LinkService(down=True)}
+    found = cuts.operations(layout, link_services, {link}, there.get)
     assert found is not None
     assert [type(one) for one in found] == [SetDown]
     del there[found[0].device]  # type: ignore[union-attr]  # of a SetDown
-    assert cuts.operations(layout, treatments, {link}, there.get) is None
+    assert cuts.operations(layout, link_services, {link}, there.get) is None
 
 
 def test_an_end_that_is_up_already_stays() -> None:
@@ -73,7 +73,7 @@ def test_an_end_that_is_up_already_stays() -> None:
     kernel.converge(layout)
     link = layout.links[0].name
     assert cuts.operations(layout, {}, {link}, finder(kernel).get) == []
-    kernel.converge(layout, {link: Treatment(down=True)})
+    kernel.converge(layout, {link: LinkService(down=True)})
     (back,) = cuts.operations(layout, {}, {link}, finder(kernel).get) or []
     assert isinstance(back, SetUp)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from testbed.cluster.faults.injections import (
     BOTH,
+    DirectionKey,
     DirectionName,
     Injection,
-    Place,
     follow,
     in_force,
     is_down,
@@ -31,11 +31,11 @@ from testbed.spec.resolver import resolve
 STAR = resolve(Description.star(3))
 LINK = STAR.links[0]
 NAME = "n1:eth0--s1:1"
-HERE: tuple[Place, ...] = tuple((NAME, direction) for direction in BOTH)
+HERE: tuple[DirectionKey, ...] = tuple((NAME, direction) for direction in BOTH)
 DECLARED = replace(LINK, forward=Impairment(delay=5, loss=0.1))
 
 
-def injection(number: int, places: tuple[Place, ...] = HERE, **keys: object) -> Injection:
+def injection(number: int, places: tuple[DirectionKey, ...] = HERE, **keys: object) -> Injection:
     return Injection(number, f"the {number}th", places, keys)
 
 
@@ -177,7 +177,7 @@ def test_a_link_that_there_is_not_is_refused_with_what_there_is(target: str, sai
         ("n1--s1", "backward", [(NAME, "backward")]),
     ],
 )
-def test_directions_are_named_in_many_ways(target: str, direction: str, expected: list[Place]) -> None:
+def test_directions_are_named_in_many_ways(target: str, direction: str, expected: list[DirectionKey]) -> None:
     assert list(places_of(links_of(STAR, target), target, direction)) == expected
 
 

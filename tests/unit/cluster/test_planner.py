@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.draft import ExistingState
 from testbed.cluster.plan.interface_indexes import FIRST_DIRECT_INDEX, FIRST_NODE_INDEX, FIRST_WIRE_INDEX
 from testbed.cluster.plan.operations import (
     AddForwarding,
@@ -66,7 +66,7 @@ def changed(before: Description, after: Description) -> list[str]:
 
 
 def test_a_fresh_star_is_made_in_this_order() -> None:
-    assert lines(plan(resolve(Description.star(2)), Existing())) == [
+    assert lines(plan(resolve(Description.star(2)), ExistingState())) == [
         "make the wire namespace",
         "make node n1",
         "make node n2",
@@ -219,7 +219,7 @@ def test_a_link_becomes_direct_and_back() -> None:
 
 def test_the_first_indexes_are_left_to_the_kernel() -> None:
     """Where tunnel modules are loaded, every new namespace has interfaces of the kernel's own."""
-    for operation in plan(resolve(Description.star(3)), Existing()):
+    for operation in plan(resolve(Description.star(3)), ExistingState()):
         if isinstance(operation, MakeCable):
             assert operation.peer_index >= FIRST_NODE_INDEX > 20
 
@@ -252,7 +252,7 @@ def test_routing_that_a_namespace_inherited_does_not_matter_to_a_node_with_one_n
 
 
 def test_a_router_is_told_to_route_before_it_has_its_nics() -> None:
-    operations = lines(plan(resolve(linked("n1 s1", "n2 s1", "n2 s2", "n3 s2")), Existing()))
+    operations = lines(plan(resolve(linked("n1 s1", "n2 s1", "n2 s2", "n3 s2")), ExistingState()))
     assert operations.index("let n2 route IPv4 between its NICs") < operations.index("make link n2:eth0--s1:2")
     assert operations[-1] == "add route 10.0.0.0/16 via 10.1.0.2 to n3"
 
@@ -283,7 +283,7 @@ def test_routes_follow_the_router() -> None:
 
 
 def test_in_a_ring_no_port_comes_up_before_its_settings() -> None:
-    operations = plan(resolve(Description.ring(3)), Existing())
+    operations = plan(resolve(Description.ring(3)), ExistingState())
     up = {operation.device: at for at, operation in enumerate(operations) if isinstance(operation, SetUp)}
     for at, operation in enumerate(operations):
         if isinstance(operation, MakeCable):

@@ -77,7 +77,7 @@ def test_this_process_is_alive_and_one_with_another_start_is_not() -> None:
     st.one_of(st.none(), IDENTITIES),
 )
 def test_a_state_reads_back(
-    now: object, before: object, phase: str, lasting: bool, owner: Identity, keeper: Identity | None
+    now: object, before: object, phase: str, lasting: bool, owner: Identity, holder: Identity | None
 ) -> None:
     state = State(
         name="c",
@@ -89,7 +89,7 @@ def test_a_state_reads_back(
         namespaces={"": "/run/netns/c", "n1": "/run/netns/c.n1"},
         inodes={"": 4026532000, "n1": 4026532001},
         created=1_700_000_000,
-        keeper=keeper,
+        holder=holder,
         previous=resolve(before) if phase == "changing" else None,  # type: ignore[arg-type]
     )
     assert State.from_json(state.to_json()) == state

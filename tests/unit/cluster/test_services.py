@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.cluster.services.services import Known, Tended
+from testbed.cluster.services.services import FormerProcess, SupervisedProcesses
 from testbed.engine.loop import Loop
 from testbed.errors import TestbedError
 from testbed.kernel import daemons, processes
@@ -27,16 +27,16 @@ class Sleepers:
     word = "sleeper"
 
     def __init__(self) -> None:
-        self.wish: dict[str, object] = {}
+        self.desired: dict[str, object] = {}
         self.refuses = 0
         self.started = 0
-        self.before: dict[str, Known] = {}
+        self.before: dict[str, FormerProcess] = {}
         self.forgotten: list[str] = []
 
     def wanted(self) -> Mapping[str, object]:
-        return self.wish
+        return self.desired
 
-    def known(self) -> Mapping[str, Known]:
+    def known(self) -> Mapping[str, FormerProcess]:
         return self.before
 
     def forget(self, key: str) -> None:
@@ -64,7 +64,7 @@ class Tending:
         self.waiter = Waiter()
         self.loop = Loop(self.waiter)
         self.kind = Sleepers()
-        self.tended = Tended(self.loop, directory, self.kind)
+        self.tended = SupervisedProcesses(self.loop, directory, self.kind)
         self._directory = directory
 
     def told(self) -> list[str]:
@@ -92,13 +92,13 @@ def tending(tmp_path: Path) -> Iterator[Tending]:
 
 
 def test_what_is_wanted_runs_and_what_is_not_ends(tending: Tending) -> None:
-    tending.kind.wish = {"a": 1, "b": 1}
+    tending.kind.desired = {"a": 1, "b": 1}
     tending.tended.look()
     pids = dict(tending.tended.pids)
     assert sorted(pids) == ["a", "b"]
     tending.tended.look()
     assert tending.tended.pids == pids
-    tending.kind.wish = {"a": 1}
+    tending.kind.desired = {"a": 1}
     tending.tended.look()
     assert tending.tended.pids == {"a": pids["a"]}
     with pytest.raises(ProcessLookupError):
@@ -107,16 +107,16 @@ def test_what_is_wanted_runs_and_what_is_not_ends(tending: Tending) -> None:
 
 
 def test_what_shall_be_something_else_is_another_process(tending: Tending) -> None:
-    tending.kind.wish = {"a": 1}
+    tending.kind.desired = {"a": 1}
     tending.tended.look()
     before = tending.tended.pids["a"]
-    tending.kind.wish = {"a": 2}
+    tending.kind.desired = {"a": 2}
     tending.tended.look()
     assert tending.tended.pids["a"] != before
 
 
 def test_what_dies_is_started_again_at_once_and_the_gap_is_told(tending: Tending, tmp_path: Path) -> None:
-    tending.kind.wish = {"a": 1}
+    tending.kind.desired = {"a": 1}
     tending.tended.look()
     os.kill(tending.tended.pids["a"], signal.SIGKILL)
     tending.until("sleeper restarted")
@@ -127,7 +127,7 @@ def test_what_dies_is_started_again_at_once_and_the_gap_is_told(tending: Tending
 
 
 def test_what_dies_at_once_again_and_again_waits_a_second(tending: Tending) -> None:
-    tending.kind.wish = {"a": 1}
+    tending.kind.desired = {"a": 1}
     tending.tended.look()
     begun = tending.loop.now()
     for death in range(1, 5):
@@ -137,7 +137,7 @@ def test_what_dies_at_once_again_and_again_waits_a_second(tending: Tending) -> N
 
 
 def test_what_cannot_be_started_again_is_tried_again(tending: Tending) -> None:
-    tending.kind.wish = {"a": 1}
+    tending.kind.desired = {"a": 1}
     tending.tended.look()
     tending.kind.refuses = 1
     os.kill(tending.tended.pids["a"], signal.SIGKILL)
@@ -146,9 +146,9 @@ def test_what_cannot_be_started_again_is_tried_again(tending: Tending) -> None:
 
 
 def test_what_is_wanted_no_more_when_it_dies_stays_away(tending: Tending) -> None:
-    tending.kind.wish = {"a": 1}
+    tending.kind.desired = {"a": 1}
     tending.tended.look()
-    tending.kind.wish = {}
+    tending.kind.desired = {}
     os.kill(tending.tended.pids["a"], signal.SIGKILL)
     tending.until("sleeper died")
     assert tending.tended.pids == {}
@@ -157,8 +157,8 @@ def test_what_is_wanted_no_more_when_it_dies_stays_away(tending: Tending) -> Non
 
 def test_what_another_supervisor_has_started_is_gone_on_with_and_watched(tending: Tending) -> None:
     kept, other = (daemons.start(name, (), lambda: None, signal.pause) for name in ("kept", "other"))
-    tending.kind.before = {"a": Known(kept, 1), "b": Known(other, 1), "c": Known(None, 1)}
-    tending.kind.wish = {"a": 1, "b": 2, "c": 1}
+    tending.kind.before = {"a": FormerProcess(kept, 1), "b": FormerProcess(other, 1), "c": FormerProcess(None, 1)}
+    tending.kind.desired = {"a": 1, "b": 2, "c": 1}
     tending.tended.adopt()
     assert tending.told() == ["sleeper died"], "c, while nobody looked"
     tending.tended.look()
@@ -172,7 +172,7 @@ def test_what_another_supervisor_has_started_is_gone_on_with_and_watched(tending
 
 def test_what_another_supervisor_has_started_and_nobody_wants_is_ended(tending: Tending) -> None:
     known = daemons.start("a", (), lambda: None, signal.pause)
-    tending.kind.before = {"a": Known(known, 1)}
+    tending.kind.before = {"a": FormerProcess(known, 1)}
     tending.tended.adopt()
     tending.tended.look()
     assert not known.alive

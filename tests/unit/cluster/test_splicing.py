@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.draft import ExistingState
+from testbed.cluster.plan.link_services import LinkService, LinkServices
 from testbed.cluster.plan.operations import (
     AddForwarding,
     AwaitCarrier,
@@ -33,7 +34,6 @@ from testbed.cluster.plan.operations import (
     SetUp,
 )
 from testbed.cluster.plan.planner import plan
-from testbed.cluster.plan.treatments import Treatment, Treatments
 from testbed.cluster.plan.veth_wiring import Detour, Stage, Wiring
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.kernel.diversion import Diversion
@@ -48,13 +48,13 @@ from tests.unit.spec.cluster_strategies import descriptions, edits
 LOSSY = Impairment(loss=0.01, rate=10**9)
 SLOW = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")
 
-RELAY = Treatment("relay", SLOW, SLOW)
+RELAY = LinkService("relay", SLOW, SLOW)
 LATE = Impairment(delay=1_000_000)
-PIECES = Treatment("relay", LATE, LATE, pieces=(True, True))
-FORWARD = Treatment("relay", LATE, SLOW, pieces=(True, False))
-NETEM = Treatment("netem", SLOW, LOSSY)
-TC = Treatment("tc", LOSSY, LOSSY)
-DIRECT = Treatment()
+PIECES = LinkService("relay", LATE, LATE, gso=(True, True))
+FORWARD = LinkService("relay", LATE, SLOW, gso=(True, False))
+NETEM = LinkService("netem", SLOW, LOSSY)
+TC = LinkService("tc", LOSSY, LOSSY)
+DIRECT = LinkService()
 
 DIVERT_N1 = [
     "wait until port+n1.eth0 can send",
@@ -96,7 +96,7 @@ def contents(kernel: Kernel) -> dict[str, object]:
     return {
         name: copy.deepcopy(value)
         for name, value in vars(kernel).items()
-        if name not in ("treatments", "nics", "hooks")  # an unused hook does nothing
+        if name not in ("link_services", "nics", "hooks")  # an unused hook does nothing
     }
 
 
@@ -218,9 +218,9 @@ def test_who_sends_forward_is_at_the_links_first_end(ends: list[str]) -> None:
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
     kernel = built(layout)
-    treatments = {link(layout, "n1", "s1"): FORWARD}
-    kernel.converge(layout, treatments)
-    assert_spliced(kernel, layout, treatments)
+    link_services = {link(layout, "n1", "s1"): FORWARD}
+    kernel.converge(layout, link_services)
+    assert_spliced(kernel, layout, link_services)
     in_pieces = kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] is Offloads.TCP
     assert in_pieces == (ends[0] == "n1")
 
@@ -296,24 +296,26 @@ def test_forward_is_what_leaves_the_links_first_end(ends: list[str]) -> None:
     links = [Link(ends=ends), Link(ends=["n2", "s1"])]
     layout = resolve(Description(name="x", nodes=nodes, switches=[Switch(name="s1")], links=links))
     forward, backward = Impairment(delay=1), Impairment(delay=2)
-    operations = plan(layout, Existing(), {link(layout, "n1", "s1"): Treatment("netem", forward, backward)})
+    operations = plan(layout, ExistingState(), {link(layout, "n1", "s1"): LinkService("netem", forward, backward)})
     on = {operation.device: operation.impairment for operation in operations if isinstance(operation, SetNetem)}
     ways = {(one.device, one.out_device) for one in operations if isinstance(one, Redirect)}
     assert ({("n1.eth0", "fwd+n1.eth0")} <= ways) == (ends[0] == "n1")
     assert ({("n1.eth0", "bwd+n1.eth0")} <= ways) == (ends[0] == "s1")
     assert on == {"fwd+n1.eth0": forward, "bwd+n1.eth0": backward}
-    losing = plan(layout, Existing(), {link(layout, "n1", "s1"): Treatment("tc", Impairment(loss=0.5), Impairment())})
+    losing = plan(
+        layout, ExistingState(), {link(layout, "n1", "s1"): LinkService("tc", Impairment(loss=0.5), Impairment())}
+    )
     lost_at = [operation.device for operation in losing if isinstance(operation, SetLoss)]
     assert lost_at == ["n1.eth0" if ends[0] == "n1" else "free+n1.eth0"]
 
 
 @pytest.mark.parametrize("datapath", ["netem", "tc"])
 def test_the_new_way_is_opened_when_all_of_it_stands_and_closed_before_it_is_changed(datapath: str) -> None:
-    treatment = {"netem": NETEM, "tc": TC}[datapath]
+    link_service = {"netem": NETEM, "tc": TC}[datapath]
     other = {"netem": TC, "tc": NETEM}[datapath]
     layout = resolve(Description.ring(3))
     kernel = built(layout)
-    opening = kernel.converge(layout, {one.name: treatment for one in layout.links})
+    opening = kernel.converge(layout, {one.name: link_service for one in layout.links})
     changing = kernel.converge(layout, {one.name: other for one in layout.links})
 
     def places(operations: list[Operation], *kinds: type[Operation]) -> list[int]:
@@ -335,10 +337,10 @@ def test_the_new_way_is_opened_when_all_of_it_stands_and_closed_before_it_is_cha
 
 def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() -> None:
     layout = resolve(Description.ring(3))
-    treatments = {one.name: RELAY for one in layout.links}
+    link_services = {one.name: RELAY for one in layout.links}
     for kernel in (Kernel(), built(layout)):
         running = bool(kernel.interfaces)
-        operations = kernel.converge(layout, treatments)
+        operations = kernel.converge(layout, link_services)
         places = [at for at, one in enumerate(operations) if isinstance(one, Divert)]
         waits = [at for at, one in enumerate(operations) if isinstance(one, AwaitCarrier)]
         assert len(places) == len(layout.links)
@@ -367,16 +369,16 @@ def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() ->
     ],
 )
 def test_from_one_datapath_to_another_and_back_to_what_was_there(
-    description: Description, path: list[Treatment]
+    description: Description, path: list[LinkService]
 ) -> None:
     layout = resolve(description)
     kernel = built(layout)
     before = contents(kernel)
-    for treatment in path:
-        treatments = {one.name: treatment for one in layout.links}
-        kernel.converge(layout, treatments)
-        assert kernel.converge(layout, treatments) == []
-        assert_spliced(kernel, layout, treatments)
+    for link_service in path:
+        link_services = {one.name: link_service for one in layout.links}
+        kernel.converge(layout, link_services)
+        assert kernel.converge(layout, link_services) == []
+        assert_spliced(kernel, layout, link_services)
     kernel.converge(layout)
     assert contents(kernel) == before
     assert kernel.converge(layout) == []
@@ -385,37 +387,37 @@ def test_from_one_datapath_to_another_and_back_to_what_was_there(
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
 def test_links_come_up_spliced_as_well(description: Description) -> None:
     layout = resolve(description)
-    treatments = {one.name: TC for one in layout.links}
+    link_services = {one.name: TC for one in layout.links}
     kernel = Kernel()
-    kernel.converge(layout, treatments)
-    assert kernel.converge(layout, treatments) == []
-    assert_spliced(kernel, layout, treatments)
+    kernel.converge(layout, link_services)
+    assert kernel.converge(layout, link_services) == []
+    assert_spliced(kernel, layout, link_services)
     kernel.converge(layout)
     assert contents(kernel) == contents(built(layout))
 
 
-def assert_spliced(kernel: Kernel, layout: Layout, treatments: Treatments) -> None:
-    wiring = Wiring.of(layout, {name: treatment.datapath for name, treatment in treatments.items()})
+def assert_spliced(kernel: Kernel, layout: Layout, link_services: LinkServices) -> None:
+    wiring = Wiring.of(layout, {name: link_service.datapath for name, link_service in link_services.items()})
     for detour in wiring.detours.values():
         assert_diverted(kernel, detour)
     for name, splice in wiring.splices.items():
-        treatment = treatments[name]
+        link_service = link_services[name]
         a, b = by_name(kernel, *splice.a), by_name(kernel, *splice.b)
         assert a.up
         assert b.up
         if name in wiring.stages:
             assert_staged(kernel, layout, wiring.stages[name])
-        for (key, device), pieces in zip(splice.senders, treatment.pieces, strict=True):
-            wanted = Offloads.TCP if pieces else Offloads.NONE
+        for (key, device), gso in zip(splice.senders, link_service.gso, strict=True):
+            wanted = Offloads.TCP if gso else Offloads.NONE
             assert kernel.offloads[key][by_name(kernel, key, device).index] is wanted
         peers = [by_name(kernel, *sender).peer for sender in splice.senders]
         assert peers == [a.index, b.index], "who sends towards A, and who towards B"
-        expected = {"relay": "", "netem": "netem", "tc": "tbf"}[treatment.datapath]
+        expected = {"relay": "", "netem": "netem", "tc": "tbf"}[link_service.datapath]
         stage = wiring.stages.get(name)
         shaped = (by_name(kernel, *stage.forward), by_name(kernel, *stage.backward)) if stage is not None else (a, b)
         kinds = [kernel.qdiscs[end.index].kind if end.index in kernel.qdiscs else "" for end in shaped]
         assert kinds == [expected] * 2
-        assert ({a.index, b.index} <= kernel.classifiers.keys()) == (treatment.datapath == "tc")
+        assert ({a.index, b.index} <= kernel.classifiers.keys()) == (link_service.datapath == "tc")
     spliced = {device for splice in wiring.splices.values() for device in splice.senders}
     for key, found in kernel.interfaces.items():
         for interface in found.values():
@@ -458,8 +460,8 @@ def test_other_links_are_left_alone() -> None:
     kernel = built(layout)
     trunk = next(one for one in layout.links if not {one.a.owner, one.b.owner} & {node.name for node in layout.nodes})
     own = set(Wiring(layout, [trunk.name]).of_link[trunk.name])
-    for treatments in ({trunk.name: NETEM}, {}):
-        for operation in kernel.converge(layout, treatments):
+    for link_services in ({trunk.name: NETEM}, {}):
+        for operation in kernel.converge(layout, link_services):
             if not isinstance(operation, AddForwarding | Join):
                 assert (namespace_names.WIRE, operation.device) in own, operation  # type: ignore[union-attr]
 
@@ -467,8 +469,8 @@ def test_other_links_are_left_alone() -> None:
 def test_what_switches_learned_elsewhere_stays_learned() -> None:
     layout = resolve(Description.line(3))
     kernel = built(layout)
-    treatments = {one.name: RELAY for one in layout.links}
-    for step in (treatments, {}):
+    link_services = {one.name: RELAY for one in layout.links}
+    for step in (link_services, {}):
         assert not [line for line in lines(kernel.converge(layout, step)) if line.startswith("forget")]
 
 
@@ -479,12 +481,12 @@ def test_another_impairment_is_set_in_place() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
     (name,) = [one.name for one in layout.links]
-    kernel.converge(layout, {name: Treatment("netem", SLOW, SLOW)})
+    kernel.converge(layout, {name: LinkService("netem", SLOW, SLOW)})
     slower = replace(SLOW, delay=2_000_000)
-    assert lines(kernel.converge(layout, {name: Treatment("netem", slower, SLOW)})) == [
+    assert lines(kernel.converge(layout, {name: LinkService("netem", slower, SLOW)})) == [
         "let netem impair what leaves by fwd+n1.eth0: delay 2ms, jitter 100us normal"
     ]
-    assert lines(kernel.converge(layout, {name: Treatment("netem", slower, Impairment())})) == [
+    assert lines(kernel.converge(layout, {name: LinkService("netem", slower, Impairment())})) == [
         *CLOSED,
         "remove the queueing discipline of bwd+n1.eth0",
         *OPENED,
@@ -495,8 +497,8 @@ def test_another_distribution_is_set_although_the_kernel_reports_none() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
     (name,) = [one.name for one in layout.links]
-    kernel.converge(layout, {name: Treatment("netem", SLOW, SLOW)})
-    other = Treatment("netem", replace(SLOW, distribution="pareto"), SLOW)
+    kernel.converge(layout, {name: LinkService("netem", SLOW, SLOW)})
+    other = LinkService("netem", replace(SLOW, distribution="pareto"), SLOW)
     assert lines(kernel.converge(layout, {name: other})) == [
         "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us pareto"
     ]
@@ -507,15 +509,15 @@ def test_a_classifier_and_a_token_bucket_change_in_place_and_go_alone() -> None:
     layout = resolve(Description.back_to_back())
     kernel = built(layout)
     (name,) = [one.name for one in layout.links]
-    kernel.converge(layout, {name: Treatment("tc", LOSSY)})
-    assert lines(kernel.converge(layout, {name: Treatment("tc", replace(LOSSY, loss=0.02))})) == [
+    kernel.converge(layout, {name: LinkService("tc", LOSSY)})
+    assert lines(kernel.converge(layout, {name: LinkService("tc", replace(LOSSY, loss=0.02))})) == [
         "let a classifier lose frames that come in by n1.eth0: rate 1gbit, loss 2%"
     ]
-    assert lines(kernel.converge(layout, {name: Treatment("tc", Impairment(rate=10**8))})) == [
+    assert lines(kernel.converge(layout, {name: LinkService("tc", Impairment(rate=10**8))})) == [
         "remove the classifier of n1.eth0",
         "let a token bucket shape what leaves by fwd+n1.eth0: rate 100mbit",
     ]
-    assert lines(kernel.converge(layout, {name: Treatment("tc")})) == [
+    assert lines(kernel.converge(layout, {name: LinkService("tc")})) == [
         "redirect n1.eth0 no more",
         "redirect n2.eth0 no more",
         "drain fwd+n1.eth0",
@@ -528,11 +530,11 @@ def test_a_table_is_given_as_text() -> None:
     layout = resolve(Description.back_to_back())
     (name,) = [one.name for one in layout.links]
     table = Impairment(delay=1000, jitter=100, distribution="table", jitter_file="/x.dist")
-    operations = plan(layout, Existing(), {name: Treatment("netem", table)}, {"/x.dist": "-8192 0 8192"})
+    operations = plan(layout, ExistingState(), {name: LinkService("netem", table)}, {"/x.dist": "-8192 0 8192"})
     (said,) = [operation for operation in operations if isinstance(operation, SetNetem)]
     assert said.options.table == (-8192, 0, 8192)
     with pytest.raises(NotFoundError, match=r"/x\.dist"):
-        plan(layout, Existing(), {name: Treatment("netem", table)})
+        plan(layout, ExistingState(), {name: LinkService("netem", table)})
 
 
 # Links that are down
@@ -541,7 +543,7 @@ def test_a_table_is_given_as_text() -> None:
 def test_a_link_that_is_down_has_its_wire_side_down_and_comes_up_again() -> None:
     layout = resolve(Description.line(2))
     kernel = built(layout)
-    down = {name: Treatment(down=True) for name in (link(layout, "n1", "s1"), link(layout, "s1", "s2"))}
+    down = {name: LinkService(down=True) for name in (link(layout, "n1", "s1"), link(layout, "s1", "s2"))}
     assert lines(kernel.converge(layout, down)) == [
         "set n1.eth0 in the wire namespace down",
         "set s1.s2 in the wire namespace down",
@@ -558,13 +560,13 @@ def test_a_link_that_is_down_has_its_wire_side_down_and_comes_up_again() -> None
 @pytest.mark.parametrize("description", SHAPES, ids=lambda description: str(description.name))
 def test_a_cluster_comes_up_with_links_down(description: Description) -> None:
     layout = resolve(description)
-    for treatment in (Treatment(down=True), replace(RELAY, down=True), replace(NETEM, down=True)):
+    for link_service in (LinkService(down=True), replace(RELAY, down=True), replace(NETEM, down=True)):
         kernel = Kernel()
-        treatments = {one.name: treatment for one in layout.links}
-        kernel.converge(layout, treatments)
+        link_services = {one.name: link_service for one in layout.links}
+        kernel.converge(layout, link_services)
         wire = [found for found in kernel.interfaces[""].values() if found.kind == "veth"]
         assert not any(found.up for found in wire)
-        assert kernel.converge(layout, treatments) == []
+        assert kernel.converge(layout, link_services) == []
         kernel.converge(layout)
         assert all(found.up for found in kernel.interfaces[""].values())
 
@@ -573,7 +575,7 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
     name = link(layout, "n1", "s1")
-    kernel.converge(layout, {name: Treatment(down=True)})
+    kernel.converge(layout, {name: LinkService(down=True)})
     kernel.converge(layout, {name: replace(RELAY, down=True)})
     assert not any(found.up for found in kernel.interfaces[""].values() if found.kind == "veth" and "n1" in found.name)
     kernel.converge(layout)
@@ -583,9 +585,9 @@ def test_a_link_is_spliced_while_it_is_down() -> None:
 def test_a_spliced_link_goes_with_all_that_it_has() -> None:
     kernel = built(resolve(Description.star(2)))
     layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")]))
-    for treatment in (NETEM, TC, RELAY):
+    for link_service in (NETEM, TC, RELAY):
         star = resolve(Description.star(2))
-        kernel.converge(star, {one.name: treatment for one in star.links})
+        kernel.converge(star, {one.name: link_service for one in star.links})
         kernel.converge(layout)
         assert contents(kernel) == contents(built(layout))
 
@@ -593,9 +595,9 @@ def test_a_spliced_link_goes_with_all_that_it_has() -> None:
 def test_a_direct_link_takes_no_treatment() -> None:
     links = [Link(ends=["n1", "n2"], datapath="direct")]
     layout = resolve(Description(name="x", nodes=[Node(name="n1"), Node(name="n2")], links=links))
-    for treatment in (RELAY, Treatment(down=True)):
+    for link_service in (RELAY, LinkService(down=True)):
         with pytest.raises(ValueError, match="declared direct"):
-            plan(layout, Existing(), {layout.links[0].name: treatment})
+            plan(layout, ExistingState(), {layout.links[0].name: link_service})
 
 
 def test_a_treatment_of_a_link_that_is_not_there_is_none() -> None:
@@ -609,17 +611,17 @@ def test_a_treatment_of_a_link_that_is_not_there_is_none() -> None:
 def test_offloads_that_somebody_turned_on_are_off_again() -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
-    treatments = {link(layout, "n1", "s1"): RELAY}
-    kernel.converge(layout, treatments)
+    link_services = {link(layout, "n1", "s1"): RELAY}
+    kernel.converge(layout, link_services)
     kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] = Offloads.ALL
-    assert lines(kernel.converge(layout, treatments)) == ["set offloads of eth0 in n1 off"]
+    assert lines(kernel.converge(layout, link_services)) == ["set offloads of eth0 in n1 off"]
 
 
-@pytest.mark.parametrize("treatment", [TC, RELAY])
-def test_what_a_killed_change_left_is_mended(treatment: Treatment) -> None:
+@pytest.mark.parametrize("link_service", [TC, RELAY])
+def test_what_a_killed_change_left_is_mended(link_service: LinkService) -> None:
     """A plan that ended anywhere, and then another one, leads where it should."""
     layout = resolve(Description.ring(3))
-    everywhere = {one.name: treatment for one in layout.links}
+    everywhere = {one.name: link_service for one in layout.links}
     for before, after in ((everywhere, {}), ({}, everywhere)):
         kernel = Kernel()
         kernel.converge(layout, before)
@@ -653,8 +655,8 @@ def test_a_hook_that_somebody_took_from_a_port_comes_back() -> None:
 def test_what_somebody_took_from_a_diverted_link_comes_back(what: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
-    treatments = {link(layout, "n1", "s1"): RELAY}
-    kernel.converge(layout, treatments)
+    link_services = {link(layout, "n1", "s1"): RELAY}
+    kernel.converge(layout, link_services)
     patch = by_name(kernel, "", "port+n1.eth0").index
     match what:
         case "filters":
@@ -663,18 +665,18 @@ def test_what_somebody_took_from_a_diverted_link_comes_back(what: str) -> None:
             kernel.remove("", patch)
         case _:
             del kernel.diversions[patch]
-    operations = kernel.converge(layout, treatments)
+    operations = kernel.converge(layout, link_services)
     assert lines(operations)[-1] == "divert frames of n1.eth0 to the relay"
-    assert_spliced(kernel, layout, treatments)
-    assert kernel.converge(layout, treatments) == []
+    assert_spliced(kernel, layout, link_services)
+    assert kernel.converge(layout, link_services) == []
 
 
 @pytest.mark.parametrize("what", ["redirection", "patch", "stage", "cable", "port settings"])
 def test_what_somebody_took_from_a_spliced_link_comes_back(what: str) -> None:
     layout = resolve(Description.star(2))
     kernel = built(layout)
-    treatments = {link(layout, "n1", "s1"): TC}
-    kernel.converge(layout, treatments)
+    link_services = {link(layout, "n1", "s1"): TC}
+    kernel.converge(layout, link_services)
     match what:
         case "redirection":
             del kernel.staged[by_name(kernel, "", "n1.eth0").index]
@@ -686,31 +688,33 @@ def test_what_somebody_took_from_a_spliced_link_comes_back(what: str) -> None:
             kernel.remove("", by_name(kernel, "", "n1.eth0").index)
         case _:
             kernel.change("", by_name(kernel, "", "n1.eth0").index, learning=True, flooding=True)
-    kernel.converge(layout, treatments)
-    assert_spliced(kernel, layout, treatments)
-    assert kernel.converge(layout, treatments) == []
+    kernel.converge(layout, link_services)
+    assert_spliced(kernel, layout, link_services)
+    assert kernel.converge(layout, link_services) == []
 
 
 def test_more_ports_than_a_bridge_has_are_refused() -> None:
     layout = resolve(Description.star(512))
-    treatments = {one.name: TC for one in layout.links}
+    link_services = {one.name: TC for one in layout.links}
     with pytest.raises(UnsupportedError, match="1,024 ports"):
-        plan(layout, Existing(), treatments)
-    assert plan(layout, Existing(), {one.name: RELAY for one in layout.links})
+        plan(layout, ExistingState(), link_services)
+    assert plan(layout, ExistingState(), {one.name: RELAY for one in layout.links})
 
 
 @settings(max_examples=60)
 @given(st.data())
 def test_from_any_treatment_to_any_other(data: st.DataObject) -> None:
-    """Random clusters, edits and treatments."""
+    """Random clusters, edits and link services."""
     kernel = Kernel()
     description = data.draw(descriptions())
-    choices = [DIRECT, RELAY, NETEM, TC, Treatment(down=True), replace(TC, down=True)]
+    choices = [DIRECT, RELAY, NETEM, TC, LinkService(down=True), replace(TC, down=True)]
     for _ in range(3):
         layout = resolve(description)
-        treatments = {one.name: data.draw(st.sampled_from(choices)) for one in layout.links if one.datapath != "direct"}
-        kernel.converge(layout, treatments)
-        assert kernel.converge(layout, treatments) == []
-        if not any(treatment.down for treatment in treatments.values()):
-            assert_spliced(kernel, layout, treatments)
+        link_services = {
+            one.name: data.draw(st.sampled_from(choices)) for one in layout.links if one.datapath != "direct"
+        }
+        kernel.converge(layout, link_services)
+        assert kernel.converge(layout, link_services) == []
+        if not any(link_service.down for link_service in link_services.values()):
+            assert_spliced(kernel, layout, link_services)
         description = data.draw(st.one_of(edits(description), descriptions()))

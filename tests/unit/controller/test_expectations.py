@@ -8,7 +8,7 @@ import pytest
 
 from testbed.controller.probing.expectations import expect, probes_needed
 from testbed.controller.probing.probe_plan import PACE, plan_for
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import Impairment
 
@@ -34,7 +34,7 @@ def test_the_delays_are_those_of_the_wire_model(distribution: str) -> None:
     """Lone frames through the model, against the expected quantiles."""
     impairment = Impairment(delay=50 * MILLISECOND, jitter=5 * MILLISECOND, distribution=distribution)
     expectation = expect(impairment, {})
-    wire = Direction("l", "forward", impairment, FateOptions(seed=3))
+    wire = LinkDirection("l", "forward", impairment, FateOptions(seed=3))
     delays = []
     for n in range(4_000):
         begun = n * 1_000 * MILLISECOND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.controller.verdict.outcomes import Judged, nic_findings
+from testbed.controller.verdict.outcomes import JudgedOutcome, nic_findings
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Grade, verdict_of
 from testbed.runtime.nodes.node_process import Report
@@ -27,7 +27,7 @@ def test_a_frame_lost_at_a_node_makes_the_run_invalid_and_is_told_with_its_cause
     lost = Report(counted={}, taken=10, dropped=dropped, unsent=unsent, down=0, cpu=1)
     findings = nic_findings({"n1": lost, "n2": REPORT}, ["n1", "n2"], table)
     assert [(finding.link, finding.grade) for finding in findings] == [("n1", Grade.INVALID), ("n2", Grade.TRUSTED)]
-    assert Judged({}, {}, verdict_of(findings)).invalid == said
+    assert JudgedOutcome({}, {}, verdict_of(findings)).invalid == said
 
 
 def test_frames_for_an_interface_that_was_down_degrade() -> None:
@@ -35,7 +35,7 @@ def test_frames_for_an_interface_that_was_down_degrade() -> None:
     verdict = verdict_of(nic_findings({"n1": down}, ["n1"], TABLE))
     assert verdict.grade is Grade.DEGRADED
     assert [finding.measured for finding in verdict.of("n1", what="NIC down")] == [4]
-    assert Judged({}, {}, verdict).invalid == ""
+    assert JudgedOutcome({}, {}, verdict).invalid == ""
 
 
 def test_frames_for_an_interface_that_was_to_be_down_do_not() -> None:

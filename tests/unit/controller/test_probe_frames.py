@@ -36,7 +36,7 @@ def test_a_probe_is_as_long_as_asked_and_says_who_it_is() -> None:
     assert len(FRAME) == SMALLEST
     seen = read(FRAME)
     assert seen is not None
-    assert (seen.run, seen.way, seen.kind, seen.number, seen.intact) == (0xDEAD_BEEF, 7, COUNTED, 123_456, True)
+    assert (seen.run, seen.path, seen.kind, seen.number, seen.intact) == (0xDEAD_BEEF, 7, COUNTED, 123_456, True)
     long = build(1, 0, TRAIN, 5, 1514)
     assert len(long) == 1514
     again = read(long[:64])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from testbed.controller.checkers.alignment import EXCUSED, FINISHED, UNFINISHED, align, fits
 from testbed.controller.checkers.histories import Receive, Send, histories_of, read_histories
-from testbed.runtime.journal import Trail
+from testbed.runtime.journal import UnbufferedLines
 from tests.unit.controller.checker_mutants import MUTANTS
 from tests.unit.controller.restart_histories import STORIES, RestartHistory
 from tests.unit.protocols.mutants import Mutant, find
@@ -87,14 +87,14 @@ def test_a_history_that_was_broken_off_in_the_middle_of_a_line_is_continued_on_t
     told.received(1, receive, 0)
     told.sent(0, send)
     for name, events in told.events.items():
-        trail = Trail(tmp_path / f"{name}.jsonl")
+        trail = UnbufferedLines(tmp_path / f"{name}.jsonl")
         for number, event in enumerate(events):
             trail.write(event)
             if name == "n1" and number == 0:
                 trail.close()
                 torn = (tmp_path / "n1.jsonl").read_bytes()[:-20]
                 (tmp_path / "n1.jsonl").write_bytes(torn)
-                trail = Trail(tmp_path / "n1.jsonl")
+                trail = UnbufferedLines(tmp_path / "n1.jsonl")
         trail.close()
     read = read_histories(tmp_path, ["n1", "n2"])
     assert [(one.number, one.done) for one in read.sends[0]] == [(1, True)]

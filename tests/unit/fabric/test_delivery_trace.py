@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.fabric.delivery_trace import OPPORTUNITY, parse_delivery_trace
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.text_files import BrokenFileError
 from testbed.spec.layout import Impairment
@@ -18,12 +18,12 @@ from tests.unit.fates.wire_frames import MILLISECOND, direction, numbered, run_s
 TRACE = "1\n3\n3\n10\n"
 
 
-def traced(text: str = TRACE, **more: object) -> Direction:
+def traced(text: str = TRACE, **more: object) -> LinkDirection:
     more = {"delay": 0, **more}
     return direction(Impairment(rate_trace="up.trace", **more), files={"up.trace": text})  # type: ignore[arg-type]
 
 
-def dues(wire: Direction, schedule: list[tuple[int, int]]) -> list[float]:
+def dues(wire: LinkDirection, schedule: list[tuple[int, int]]) -> list[float]:
     """In milliseconds, of frames offered at (milliseconds, size)."""
     frames = [(at * MILLISECOND, numbered(place, size)) for place, (at, size) in enumerate(schedule)]
     return [due / MILLISECOND for due, _ in run_schedule(wire, frames)]

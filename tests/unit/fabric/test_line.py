@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import DescriptionError
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fabric.wire_time import SMALLEST_QUEUE, default_queue, wire_size
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.headers import standard_fields
@@ -241,7 +241,7 @@ def impaired(parts: dict[str, object]) -> Impairment:
 def test_nothing_is_lost_without_being_counted(
     first: Impairment, second: Impairment, frames: list[tuple[int, int]], seed: int
 ) -> None:
-    wire = Direction(LINK, "backward", first, FateOptions(seed=seed))
+    wire = LinkDirection(LINK, "backward", first, FateOptions(seed=seed))
     now, out, dues = 0, 0, []
     for place, (gap, size) in enumerate(frames):
         now += gap

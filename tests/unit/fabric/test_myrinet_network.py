@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fabric.myrinet.route import closed, is_intact, onward, route_byte
 from testbed.fabric.myrinet.settings import Settings
 from testbed.fabric.myrinet.switch import WORDS
@@ -242,7 +242,7 @@ def test_losses_are_the_same_as_on_any_link_and_hold_nothing() -> None:
     assert came == [number for number in range(100) if number + 1 not in {record.n for record in net.log}]
     assert channel.entrance.counters.loss == len(net.log) == 100 - len(came) > 10
     plain: list[Record] = []
-    direction = Direction("n2:0--s:2", "backward", Impairment(loss=0.3), FateOptions(seed=7, log=plain.append))
+    direction = LinkDirection("n2:0--s:2", "backward", Impairment(loss=0.3), FateOptions(seed=7, log=plain.append))
     for number in range(100):
         direction.offer(number, onward(frame([1], 500, mark=number)))
     assert net.log == plain

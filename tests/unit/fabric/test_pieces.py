@@ -21,7 +21,7 @@ def counted(piece: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[st
     wire = direction(Impairment(delay=MILLISECOND), rules=known, log=log.append)
     held = []
     if piece:
-        wire.offer_piece(0, PIECE, 3)
+        wire.offer_gso(0, PIECE, 3)
     else:
         for _ in range(3):
             wire.offer(0, BESIDE)
@@ -31,7 +31,7 @@ def counted(piece: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[st
         now = wire.deadline
         for _, frame in wire.poll(now):
             if frame is PIECE:
-                wire.count_piece(3, 3 * len(BESIDE) - len(PIECE))
+                wire.count_gso(3, 3 * len(BESIDE) - len(PIECE))
         held.append((now, wire.held))
     if known is not None:
         known.add(10, "drop nth(2)")
@@ -54,7 +54,7 @@ def test_a_fate_that_comes_after_a_piece_is_that_of_the_frame_after_all_of_it() 
 def test_a_piece_comes_out_as_it_is_after_the_delay_and_in_order() -> None:
     wire = direction(Impairment(delay=MILLISECOND))
     wire.offer(0, numbered(1))
-    wire.offer_piece(10, PIECE, 3)
+    wire.offer_gso(10, PIECE, 3)
     wire.offer(20, numbered(2))
     first, piece, last = run_schedule(wire, [])
     assert piece == (MILLISECOND + 10, PIECE)
@@ -63,8 +63,8 @@ def test_a_piece_comes_out_as_it_is_after_the_delay_and_in_order() -> None:
 
 @pytest.mark.parametrize("impairment", [Impairment(), Impairment(delay=MILLISECOND)], ids=["nothing", "delay"])
 def test_where_all_frames_are_alike_pieces_may_stay(impairment: Impairment) -> None:
-    assert direction(impairment).carries_pieces
-    assert direction(impairment, rules=RuleSet(standard_fields())).carries_pieces
+    assert direction(impairment).carries_gso
+    assert direction(impairment, rules=RuleSet(standard_fields())).carries_gso
 
 
 @pytest.mark.parametrize(
@@ -78,19 +78,19 @@ def test_where_all_frames_are_alike_pieces_may_stay(impairment: Impairment) -> N
 )  # fmt: skip
 def test_where_frames_meet_fates_of_their_own_pieces_may_not_stay(impairment: dict[str, object]) -> None:
     wire = direction(Impairment(**impairment), files={"trace": "1\n2\n"})  # type: ignore[arg-type]
-    assert not wire.carries_pieces
+    assert not wire.carries_gso
     wire.change(0, Impairment(delay=MILLISECOND))
-    assert wire.carries_pieces
+    assert wire.carries_gso
     wire.change(0, Impairment(**impairment), files={"trace": "1\n2\n"})  # type: ignore[arg-type]
-    assert not wire.carries_pieces
+    assert not wire.carries_gso
 
 
 def test_a_rule_ends_it_until_it_is_lifted_and_one_for_another_link_does_not() -> None:
     rules = RuleSet(standard_fields())
     wire = direction(Impairment(delay=MILLISECOND), rules=rules)
     rules.add(0, 'drop link == "other"')
-    assert wire.carries_pieces
+    assert wire.carries_gso
     rule = rules.add(0, f'drop link == "{LINK}" and nth(3)')
-    assert not wire.carries_pieces
+    assert not wire.carries_gso
     rule.lift()
-    assert wire.carries_pieces
+    assert wire.carries_gso

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates import fate_hash
 from testbed.fates.flows import Classifier, Flow, Flows, flow_of
 from testbed.fates.header_fields import locate
@@ -101,7 +101,7 @@ def test_other_nodes_links_and_directions_change_nothing() -> None:
     rules = RuleSet(standard_fields())
     log: list[Record] = []
     wires = [
-        Direction(link, way, CHANCES, FateOptions(seed=5, rules=rules, log=log.append))
+        LinkDirection(link, way, CHANCES, FateOptions(seed=5, rules=rules, log=log.append))
         for link in (LINK, "n2:eth0--s1:2", "n10:eth0--s1:10")
         for way in ("forward", "backward")
     ]

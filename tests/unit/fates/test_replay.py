@@ -7,7 +7,7 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.flows import Flow
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import PASS, Fate, Record, Replay, without_chance
@@ -99,8 +99,8 @@ def test_a_replay_touches_no_other_link_or_direction() -> None:
     _, log = fates_of(Impairment(loss=1.0), [(0, numbered(0))])
     rules = RuleSet(standard_fields())
     rules.add(0, Replay(log))
-    assert not Direction(LINK, "backward", NOTHING, FateOptions(seed=1, rules=rules)).offer(0, numbered(0)).dropped
-    assert not Direction("a--b", "forward", NOTHING, FateOptions(seed=1, rules=rules)).offer(0, numbered(0)).dropped
+    assert not LinkDirection(LINK, "backward", NOTHING, FateOptions(seed=1, rules=rules)).offer(0, numbered(0)).dropped
+    assert not LinkDirection("a--b", "forward", NOTHING, FateOptions(seed=1, rules=rules)).offer(0, numbered(0)).dropped
     assert direction(Impairment(), rules=rules).offer(0, numbered(0)).dropped
 
 

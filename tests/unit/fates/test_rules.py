@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import DROP, DUPLICATE, PASS, Fate, Record, corrupt, delay
@@ -76,7 +76,7 @@ def test_the_second_acknowledgement_of_every_message_is_one_line() -> None:
 def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
     rules.add(0, "drop nth(2)")
     wires = [
-        Direction(link, way, NOTHING, FateOptions(seed=1, rules=rules))
+        LinkDirection(link, way, NOTHING, FateOptions(seed=1, rules=rules))
         for link in (LINK, "n2:eth0--s1:2")
         for way in ("forward", "backward")
     ]
@@ -87,9 +87,9 @@ def test_each_direction_of_each_link_counts_by_itself(rules: RuleSet) -> None:
 def test_a_rule_of_one_link_and_direction_leaves_the_others_alone(rules: RuleSet) -> None:
     fault = rules.add(0, f"drop link == {LINK} and direction == backward")
     forward, backward = (
-        Direction(LINK, way, NOTHING, FateOptions(seed=1, rules=rules)) for way in ("forward", "backward")
+        LinkDirection(LINK, way, NOTHING, FateOptions(seed=1, rules=rules)) for way in ("forward", "backward")
     )
-    other = Direction("n2:eth0--s1:2", "backward", NOTHING, FateOptions(seed=1, rules=rules))
+    other = LinkDirection("n2:eth0--s1:2", "backward", NOTHING, FateOptions(seed=1, rules=rules))
     assert [wire.offer(0, numbered(1)) for wire in (forward, backward, other)] == [
         Outcome.ACCEPTED, Outcome.RULE, Outcome.ACCEPTED,
     ]  # fmt: skip

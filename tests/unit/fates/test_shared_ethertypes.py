@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.flows import Classifier, Flows, flow_of
 from testbed.fates.header_fields import Fields, locate
 from testbed.fates.headers import standard_fields
@@ -83,7 +83,7 @@ def test_the_shortcuts_find_the_flow_that_the_fields_say(
 
 def test_a_rule_may_call_values_as_their_protocol_does_and_hits_no_other_protocols_frames() -> None:
     rules = RuleSet(shared())
-    wire = Direction("l", "forward", NOTHING, FateOptions(seed=1, rules=rules))
+    wire = LinkDirection("l", "forward", NOTHING, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop mine.kind == ACK and nth(2)")
     frames = [b"\0\4\2", b"\0\5\2", b"\0\4\1", b"\0\4\2"]
     said = [wire.offer(now, HEAD + b"\x81" + frame + bytes(20)).value for now, frame in enumerate(frames)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.flows import Classifier, Flows, flow_of
 from testbed.fates.header_fields import MAX_HOPS, Fields, locate
 from testbed.fates.headers import standard_fields
@@ -61,7 +61,7 @@ def test_a_flow_is_the_same_on_every_link_whatever_is_left_of_the_route(frames: 
 
 def test_a_rule_drops_the_second_frame_of_a_type_on_a_link_in_the_middle() -> None:
     rules = RuleSet(FIELDS)
-    wire = Direction("s1:1--s2:1", "forward", NOTHING, FateOptions(seed=1, rules=rules))
+    wire = LinkDirection("s1:1--s2:1", "forward", NOTHING, FateOptions(seed=1, rules=rules))
     rules.add(0, "drop wormhole.type == 4 and nth(2)")
     outcomes = [
         wire.offer(now, HEAD + route + kind + bytes(20)).value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 
-from testbed.fabric.direction import Delivery, Direction
+from testbed.fabric.direction import Delivery, LinkDirection
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
@@ -83,13 +83,13 @@ def direction(
     link: str = LINK,
     rules: RuleSet | None = None,
     **more: object,
-) -> Direction:
+) -> LinkDirection:
     """more: of `FateOptions`."""
     options = FateOptions(seed, rules=rules, **more)  # type: ignore[arg-type]
-    return Direction(link, "forward", impairment, options)
+    return LinkDirection(link, "forward", impairment, options)
 
 
-def run_schedule(wire: Direction, schedule: Iterable[tuple[int, bytes]]) -> list[Delivery]:
+def run_schedule(wire: LinkDirection, schedule: Iterable[tuple[int, bytes]]) -> list[Delivery]:
     """Offers every frame at its time, polls whenever the deadline is reached, and to the end."""
     out: list[Delivery] = []
     for now, frame in schedule:

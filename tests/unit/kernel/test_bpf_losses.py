@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates import fate_hash
 from testbed.fates.flows import Flow, flow_of
 from testbed.fates.header_fields import ETHERNET_HEADER, MAX_HOPS, Fields
@@ -98,7 +98,7 @@ def runnable(frame: bytes) -> bytes:
 
 def compare(impairment: Impairment, frames: Iterable[bytes], fields: Fields = FIELDS) -> Classifier:
     """Each frame's fate, and then all that was counted, is the model's. Returns the classifier, closed."""
-    model = Direction(LINK, "backward", impairment, FateOptions(seed=SEED, fields=fields))
+    model = LinkDirection(LINK, "backward", impairment, FateOptions(seed=SEED, fields=fields))
     readers = fields.flow_readers()
     flows: Counter[Flow] = Counter()
     lost = 0
@@ -258,7 +258,7 @@ def test_the_other_direction_and_another_seed_lose_others() -> None:
 @pytest.mark.requires("bpf")
 def test_frames_without_room_in_the_table_are_counted_and_the_flows_in_it_keep_their_fates() -> None:
     impairment = Impairment(loss=0.5)
-    model = Direction(LINK, "backward", impairment, FateOptions(seed=SEED))
+    model = LinkDirection(LINK, "backward", impairment, FateOptions(seed=SEED))
     known = [ethernet(source=source) for source in (A, B, C)]
     with loss_classifier.load(losses_of(KEY, impairment), flows=3) as classifier:
         for frame in known:

@@ -35,9 +35,9 @@ def test_one_process_holds_a_lock_and_everybody_knows_who(path: Path) -> None:
     assert found is not None
     assert found[0] == held.pid
     os.close(found[1])
-    with pytest.raises(locks.TakenError, match=f"is locked by process {held.pid}"):
+    with pytest.raises(locks.LockedError, match=f"is locked by process {held.pid}"):
         locks.Lock(path)
-    with pytest.raises(locks.TakenError):
+    with pytest.raises(locks.LockedError):
         holding(path)
     processes.end(held)
     assert locks.holder(path) == 0

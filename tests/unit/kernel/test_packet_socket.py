@@ -18,7 +18,7 @@ from testbed.kernel.children import in_child
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.offloads import Offloads
-from testbed.kernel.packet_socket import BATCH, PIECES, Arena, PacketSocket, Statistics
+from testbed.kernel.packet_socket import BATCH, GSO_BATCH, Arena, PacketSocket, Statistics
 from tests.unit.fates.wire_frames import number_of, numbered, tagged
 
 pytestmark = pytest.mark.requires("root")
@@ -207,7 +207,7 @@ def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: byte
 
 def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        pieces = [piece(4, 60_000)] * (2 * PIECES)
+        pieces = [piece(4, 60_000)] * (2 * GSO_BATCH)
         small = [numbered(number) for number in range(2 * BATCH)]
         for frames in (pieces, pieces, small, small):
             a.send_unfinished(list(frames))
@@ -217,7 +217,11 @@ def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> N
         got = []
         while batch := b.receive(0):
             got.append(len(batch))
-        assert got[:3] == [BATCH, PIECES, BATCH]  # the first did not know, the second knew that there had been pieces
+        assert got[:3] == [
+            BATCH,
+            GSO_BATCH,
+            BATCH,
+        ]  # the first did not know, the second knew that there had been pieces
 
     between(story)
 

@@ -67,18 +67,18 @@ class Card:
         yield
         self._inside.remove(name)
 
-    def ring(self, _now: int, index: int) -> None:
+    def on_doorbell(self, _now: int, index: int) -> None:
         with self.entered("firmware"):
             self.done.append(("rung", index))
             for given in self._gives.get(index, ()):
-                self.nic.show(given)
+                self.nic.post_completion(given)
             self.done.append(("answered", index))
 
     def completed(self, index: int) -> None:
         with self.entered("host"):
             self.done.append(("seen", index))
             for rung in self._rings.get(index, ()):
-                self.nic.doorbell(rung, 0, 0)
+                self.nic.ring_doorbell(rung, 0, 0)
 
 
 Executor = Callable[[Card, Wire], Callable[[], object]]
@@ -125,7 +125,7 @@ def happened(executor: Executor, gives: dict[int, list[int]], rings: dict[int, l
     card = Card(gives, rings)
     with closing(Wire()) as wire:
         pass_time = executor(card, wire)
-        card.nic.doorbell(1, 0, 0)
+        card.nic.ring_doorbell(1, 0, 0)
         pass_time()
     return card.done
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fabric.direction import Direction, Outcome
+from testbed.fabric.direction import LinkDirection, Outcome
 from testbed.fates.fate_hash import direction_key
 from testbed.fates.flows import Classifier, Flow
 from testbed.fates.loss_models import GilbertElliott
@@ -38,7 +38,7 @@ class Kernel:
     """A classifier as its maps show it."""
 
     def __init__(self, losses: Impairment) -> None:
-        self._model = Direction("l", "forward", losses, FateOptions(seed=3, fields=known_fields()))
+        self._model = LinkDirection("l", "forward", losses, FateOptions(seed=3, fields=known_fields()))
         self._counts: Counter[Flow] = Counter()
         self._all = 0
         self._bursts = GilbertElliott(losses.gemodel, direction_key(3, "l", "forward")) if losses.gemodel else None

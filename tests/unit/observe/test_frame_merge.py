@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from testbed.observe.sniff.frame_merge import NEAR, CapturedFrame, FrameMerge
 from testbed.observe.sniff.points import Point
-from testbed.runtime.relay.relay_watch import Met
+from testbed.runtime.relay.relay_watch import FrameFates
 from testbed.spec.layout import End
 
 N1 = Point("l", End("n1", "eth0"), "forward", "/ns", "n1.eth0", True, "relay")
 N2 = Point("l", End("n2", "eth0"), "backward", "/ns", "n2.eth0", True, "relay")
 
 
-def met(stamp: int, frame: bytes, words: str = "dropped", direction: str = "forward") -> Met:
-    return Met("l", direction, stamp, crc32(frame), ("loss",), words)
+def met(stamp: int, frame: bytes, words: str = "dropped", direction: str = "forward") -> FrameFates:
+    return FrameFates("l", direction, stamp, crc32(frame), ("loss",), words)
 
 
 def told(frames: Sequence[CapturedFrame]) -> list[tuple[int, str]]:

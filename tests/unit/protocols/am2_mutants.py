@@ -16,7 +16,7 @@ from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.receiver import Receiver
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
-from protocols.am2.transport import Incoming, Outgoing, Packet, Sending, Sight
+from protocols.am2.transport import Incoming, Outgoing, Packet, PacketClass, Sending
 from protocols.am2.turns import Turns
 from tests.unit.protocols.mutants import Mutant
 
@@ -66,9 +66,9 @@ def old_generation(patch: pytest.MonkeyPatch) -> None:
 def not_answered_again(patch: pytest.MonkeyPatch) -> None:
     look = Incoming.look
 
-    def once(table: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> Sight:
+    def once(table: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
         sight = look(table, channel, generation, sequence, stamp)
-        return Sight.OLD if sight is Sight.AGAIN else sight
+        return PacketClass.OLD if sight is PacketClass.AGAIN else sight
 
     patch.setattr(Incoming, "look", once)
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocols.am2 import page as layout
-from protocols.am2.apart import Nic
-from protocols.am2.apart_memory import size_of
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import Settings
+from protocols.am2.shared_frames import size_of
+from protocols.am2.split_driver import Nic
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.memory import UnpinnedError
-from protocols.core.split_memory import Ring
+from protocols.core.split_memory import OnDoorbell
 from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
 HEAP = 1 << 19
@@ -44,7 +44,7 @@ class Window:
     frames: int
     descriptors: bytearray
     heap: Heap
-    ring: Ring
+    ring: OnDoorbell
     bound: list[int] = field(default_factory=list)
     pages: dict[int, bytearray] = field(default_factory=dict)
 
@@ -140,7 +140,7 @@ class _Actions:
     def __init__(self, card: SharedNic) -> None:
         self._card = card
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
     def send(self, frame: Buffer) -> None:
@@ -149,10 +149,10 @@ class _Actions:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._card.sent.append(make())
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
-    def show(self, host: int, index: int) -> None:
+    def post_completion(self, host: int, index: int) -> None:
         said = index >> layout.SUBJECTS, index & layout.SUBJECT
         self._card.shown.append((host, *said))
         self._card.told.append(said)

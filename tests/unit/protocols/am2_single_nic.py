@@ -32,7 +32,7 @@ class SingleNic:
 
     # Its surroundings.
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
     def send(self, frame: Buffer) -> None:
@@ -41,18 +41,18 @@ class SingleNic:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.sent.append(make())
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
-    def show(self, index: int) -> None:
+    def post_completion(self, index: int) -> None:
         self.told.append((index >> layout.SUBJECTS, index & layout.SUBJECT))
 
-    interrupt = show
+    interrupt = post_completion
 
     # Its host.
 
     def ring(self, endpoint: int, subject: int) -> None:
-        self.firmware.ring(self.now, endpoint << layout.SUBJECTS | subject)
+        self.firmware.on_doorbell(self.now, endpoint << layout.SUBJECTS | subject)
 
     def create(self, endpoint: int, *, load: bool = True) -> None:
         page = memoryview(bytearray(layout.SIZE))
@@ -152,7 +152,7 @@ class SingleNic:
         end = self.now + span
         while (deadline := self.firmware.deadline) is not None and deadline <= end:
             self.now = max(self.now, deadline)
-            self.firmware.tick(self.now)
+            self.firmware.on_timer(self.now)
         self.now = end
 
     def counted(self, name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.core.memory import HostMemory
-from protocols.emp.card import Card, Lane, Peer
+from protocols.emp.card import CachedHeader, Card, Peer
 from protocols.emp.descriptors import DONE
 from protocols.emp.receiver import Receiver
 from protocols.emp.sender import Sender, Sending
@@ -17,9 +17,9 @@ _HALF = 1 << 31
 def no_second_acknowledgement(patch: pytest.MonkeyPatch) -> None:
     acknowledge = Card.acknowledge
 
-    def only_of_what_is_incomplete(card: Card, lane: Lane, message: int, number: int) -> None:
-        if message in lane.peer.receiving:
-            acknowledge(card, lane, message, number)
+    def only_of_what_is_incomplete(card: Card, cached: CachedHeader, message: int, number: int) -> None:
+        if message in cached.peer.receiving:
+            acknowledge(card, cached, message, number)
 
     patch.setattr(Card, "acknowledge", only_of_what_is_incomplete)
 
@@ -45,9 +45,9 @@ def never_parked(patch: pytest.MonkeyPatch) -> None:
 def counted_twice(patch: pytest.MonkeyPatch) -> None:
     again = Receiver._again
 
-    def as_another_collection(receiver: Receiver, lane: Lane, message: int, number: int) -> None:
-        again(receiver, lane, message, number)
-        receiving = lane.peer.receiving.get(message)
+    def as_another_collection(receiver: Receiver, cached: CachedHeader, message: int, number: int) -> None:
+        again(receiver, cached, message, number)
+        receiving = cached.peer.receiving.get(message)
         if receiving is not None and receiving.left > 1:
             receiving.left -= 1
 
@@ -57,11 +57,11 @@ def counted_twice(patch: pytest.MonkeyPatch) -> None:
 def admitted_out_of_order(patch: pytest.MonkeyPatch) -> None:
     first = Receiver.first
 
-    def whatever_is_missing_before(receiver: Receiver, lane: Lane, message: int, *rest: object) -> None:
-        peer = lane.peer
+    def whatever_is_missing_before(receiver: Receiver, cached: CachedHeader, message: int, *rest: object) -> None:
+        peer = cached.peer
         if peer.expected is not None and 0 < (message - peer.expected) & 0xFFFF_FFFF < _HALF:
             peer.expected = message
-        first(receiver, lane, message, *rest)  # type: ignore[arg-type]  # as they came
+        first(receiver, cached, message, *rest)  # type: ignore[arg-type]  # as they came
 
     patch.setattr(Receiver, "first", whatever_is_missing_before)
 

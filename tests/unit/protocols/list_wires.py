@@ -15,7 +15,7 @@ class ListNic:
         self.sent: list[bytes] = []
         self.agent: Agent | None = None
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
     def send(self, frame: Buffer) -> None:
@@ -24,21 +24,21 @@ class ListNic:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
-    def show(self, index: int) -> None:
+    def post_completion(self, index: int) -> None:
         assert self.agent is not None
         self.agent.host.completed(index)
 
     def interrupt(self, index: int) -> None:
-        self.show(index)
+        self.post_completion(index)
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         assert self.agent is not None
         assert written > 0
         assert translated >= 0
-        self.agent.firmware.ring(self._wires.now, index)
+        self.agent.firmware.on_doorbell(self._wires.now, index)
 
 
 class Wires:
@@ -117,5 +117,5 @@ class Wires:
         for agent in self.agents:
             deadline = agent.firmware.deadline
             if deadline is not None and deadline <= self.now:
-                agent.firmware.tick(self.now)
+                agent.firmware.on_timer(self.now)
         return True

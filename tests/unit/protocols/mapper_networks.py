@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import count, pairwise
 from random import Random
 
-from protocols.am2.mapper.mapper import Mapper, Station
+from protocols.am2.mapper.mapper import Mapper, MapperIdentity
 from protocols.am2.mapper.network_map import Port, Topology
 from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
@@ -70,7 +70,7 @@ class Myrinet:
         leads = self._leaders is None or number in self._leaders
         self.tables.pop(number, None)
         mapper = self.mappers[number] = Mapper(
-            Station(number, incarnation, address(number)),
+            MapperIdentity(number, incarnation, address(number)),
             lambda frame: self._carry(number, frame),
             lambda table: self.tables.__setitem__(number, table),
             replace(self._settings, leads=leads),
@@ -120,7 +120,7 @@ class Myrinet:
                 self.delivered += 1
                 mapper.receive(self.now, frame)
             elif mapper.deadline is not None and mapper.deadline <= self.now:
-                mapper.tick(self.now)
+                mapper.on_timer(self.now)
             else:
                 continue
             self._schedule(number, mapper)

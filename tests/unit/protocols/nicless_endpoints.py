@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
-from protocols.mpi.device import Device, Found, Receipt
+from protocols.mpi.device import Device, ProbeResult, Receipt
 from protocols.mpi.matching import MatchingByLibrary
 from protocols.mpi.mpi_errors import Envelope
 from tests.unit.protocols.emp_ranks import Ranks
@@ -32,10 +32,10 @@ class Post:
         arrival.place[:] = data[: len(arrival.place)]
         matching.arrived(arrival)
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         raise AssertionError
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         raise AssertionError
 
     def completed(self, index: int) -> None:
@@ -102,12 +102,12 @@ class DescriptorsOnly:
         self.free -= 1
         return self.free >= 0
 
-    def receive_claimed(self, found: Found, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
         raise AssertionError
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[Found | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
     ) -> bool:
         fits = [held for held in self.held if held[:3] == (source, context, tag)]
-        over.complete(Found(Envelope(fits[0][0], fits[0][2], fits[0][3]), None) if fits else None)
+        over.complete(ProbeResult(Envelope(fits[0][0], fits[0][2], fits[0][3]), None) if fits else None)
         return True

@@ -16,24 +16,24 @@ from protocols.am2.host.segment_driver import Residence
 from protocols.am2.nic_memory import NicMemory
 from protocols.am2.settings import Settings
 from protocols.core.firmware import Adapter
-from protocols.core.split_memory import Place
+from protocols.core.split_memory import HostSlot
 
 ADDRESSES = tuple(bytes((2, 0, 0, 0, 0, number)) for number in range(3))
 AWAY = EndpointName(1, 0)
-ALONE = Place(0, 1, 1)
+ALONE = HostSlot(0, 1, 1)
 
 
 class Host:
     """A library, and what it has told the NIC: endpoint and subject."""
 
-    def __init__(self, settings: Settings | None = None, place: Place = ALONE) -> None:
+    def __init__(self, settings: Settings | None = None, place: HostSlot = ALONE) -> None:
         own = settings or Settings(medium=1024, packet=1024)
         self.told: list[tuple[int, int]] = []
         self.memory = NicMemory(own.frames)
         self.am = ActiveMessages(Adapter(0, ADDRESSES), self, self.memory, own, place)
         self.bundle = self.am.allocate_bundle()
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         assert written > 0
         assert translated >= 0
         self.told.append((index >> layout.SUBJECTS, index & layout.SUBJECT))
@@ -454,10 +454,10 @@ def test_which_requests_were_taken_is_seen_when_the_page_is_there() -> None:
 
 
 def test_a_reply_to_an_earlier_life_of_a_host_process_finds_nobody() -> None:
-    lives = [Host(place=Place(0, 1, turn)) for turn in range(1, 1001)]
+    lives = [Host(place=HostSlot(0, 1, turn)) for turn in range(1, 1001)]
     began = sorted(asks(host, 1)[0].outbox.number for host in lives)
-    apart = [later - earlier for earlier, later in zip(began, [*began[1:], began[0] + (1 << 32)], strict=True)]
-    assert min(apart) > 1_000_000
+    split_driver = [later - earlier for earlier, later in zip(began, [*began[1:], began[0] + (1 << 32)], strict=True)]
+    assert min(split_driver) > 1_000_000
     endpoint, heard = asks(lives[1], 2)
     for message in (1, 2):
         reply(lives[1], endpoint, message)

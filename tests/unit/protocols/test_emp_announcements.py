@@ -8,10 +8,10 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent
-from protocols.emp.apart import Nic, apart
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import EmpError, plug
 from protocols.emp.settings import Settings
+from protocols.emp.split_driver import Nic, split_driver
 from tests.unit.protocols.emp_dialogue import dialogue, hosts, joined_nics, total_counters
 from tests.unit.protocols.list_wires import ListNic, Wires
 
@@ -37,10 +37,15 @@ class OfOne:
     """A NIC's actions as one with a single host has them."""
 
     def __init__(self, nic: ListNic) -> None:
-        self.fetch, self.store, self.send, self.send_later = nic.fetch, nic.store, nic.send, nic.send_later
-        self._show = nic.show
+        self.dma_read, self.dma_write, self.send, self.send_later = (
+            nic.dma_read,
+            nic.dma_write,
+            nic.send,
+            nic.send_later,
+        )
+        self._show = nic.post_completion
 
-    def show(self, host: int, index: int) -> None:
+    def post_completion(self, host: int, index: int) -> None:
         assert host == 0
         self._show(index)
 
@@ -55,7 +60,7 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
         assert isinstance(former, Firmware)
         agent.firmware.succeed(former)
     else:
-        shared = apart().nic(adapter, OfOne(wires.nics[1]))
+        shared = split_driver().nic(adapter, OfOne(wires.nics[1]))
         assert isinstance(shared, Nic)
         assert isinstance(former, Firmware)
         shared.firmware = former

@@ -150,7 +150,7 @@ class BareNic:
             Adapter(0, addresses), self, self.memory, self.descriptors, Settings(descriptors=count), codec
         )
 
-    def fetch(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
     def send(self, frame: Buffer) -> None:
@@ -159,13 +159,13 @@ class BareNic:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())
 
-    def store(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
         piece[:] = data
 
-    def show(self, index: int) -> None:
+    def post_completion(self, index: int) -> None:
         self.shown.append(index)
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         raise AssertionError((index, written, translated))
 
     def stat(self, index: int) -> int:
@@ -191,7 +191,7 @@ def test_memory_outside_of_what_was_pinned_is_not_touched(kind: int, pages: int)
     for bad in ((base + pages * PAGE, 1), (base + pages * PAGE - 1, 2), (base + (1 << 32), 1), (0, 1), (2**64 - 1, 1)):
         wrong: list[Page] = [*good[:-1], bad]
         bare.descriptors.write(0, kind | (stat.CHAIN if pages > 1 else stat.ONE_PAGE), wrong, 1, 0)
-        bare.firmware.ring(0, 0)
+        bare.firmware.on_doorbell(0, 0)
         assert bare.stat(0) == stat.INVALID
     assert bare.shown == [0] * 5
     assert bare.firmware.counters.invalid == 5
@@ -212,11 +212,11 @@ def test_a_list_of_pages_must_be_pinned_and_so_must_what_it_names() -> None:
         (listed[0], 0xFFFF),
     ):
         bare.descriptors.write(0, stat.SEND | stat.INDIRECT, [entry], 1, 0, stated=count)
-        bare.firmware.ring(0, 0)
+        bare.firmware.on_doorbell(0, 0)
         assert bare.stat(0) == stat.INVALID
     assert bare.sent == []
     bare.descriptors.write(0, stat.SEND | stat.INDIRECT, listed[:1], 1, 0, stated=9)
-    bare.firmware.ring(0, 0)
+    bare.firmware.on_doorbell(0, 0)
     assert bare.stat(0) == stat.NIC
     assert bare.sent
 
@@ -226,7 +226,7 @@ def test_unpinned_memory_is_not_the_nics_any_more() -> None:
     pages = bare.memory.pin(memoryview(b"secret"))
     bare.memory.unpin(pages[0][0])
     bare.descriptors.write(0, stat.SEND, pages, 1, 0)
-    bare.firmware.ring(0, 0)
+    bare.firmware.on_doorbell(0, 0)
     assert bare.stat(0) == stat.INVALID
 
 
@@ -246,7 +246,7 @@ def test_a_format_that_is_none_is_refused(kind: int, pages: int, index: int) -> 
     bare = BareNic()
     page = bare.memory.pin(memoryview(bytearray(PAGE)))
     bare.descriptors.write(index, kind, page, 1, 0, stated=pages)
-    bare.firmware.ring(0, index)
+    bare.firmware.on_doorbell(0, index)
     assert bare.stat(index) == stat.INVALID
 
 
@@ -255,21 +255,21 @@ def test_a_source_or_destination_that_does_not_exist_is_refused_by_the_nic_too()
     page = bare.memory.pin(memoryview(bytearray(1)))
     for kind, peer in ((stat.SEND, 2), (stat.SEND, ANY_SOURCE), (stat.RECEIVE, 2)):
         bare.descriptors.write(0, kind, page, peer, 0)
-        bare.firmware.ring(0, 0)
+        bare.firmware.on_doorbell(0, 0)
         assert bare.stat(0) == stat.INVALID
 
 
 @pytest.mark.parametrize("index", [-1, 16, 1 << 40])
 def test_a_doorbell_for_no_descriptor_is_counted(index: int) -> None:
     bare = BareNic()
-    bare.firmware.ring(0, index)
+    bare.firmware.on_doorbell(0, index)
     assert bare.firmware.counters.invalid == 1
     assert bare.shown == []
 
 
 def test_a_doorbell_for_a_descriptor_that_the_host_owns_changes_nothing() -> None:
     bare = BareNic()
-    bare.firmware.ring(0, 3)
+    bare.firmware.on_doorbell(0, 3)
     assert bare.firmware.counters.invalid == 1
     assert bare.stat(3) == stat.HOST
     assert bare.shown == []
@@ -280,19 +280,19 @@ def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() 
     bare = BareNic()
     first, second = bare.memory.pin(memoryview(b"first")), bare.memory.pin(memoryview(b"second"))
     bare.descriptors.write(0, stat.SEND, first, 0, 1)
-    bare.firmware.ring(0, 0)
+    bare.firmware.on_doorbell(0, 0)
     bare.descriptors.write(0, stat.SEND, second, 0, 1)
-    bare.firmware.ring(0, 0)
-    bare.firmware.ring(0, 0)
+    bare.firmware.on_doorbell(0, 0)
+    bare.firmware.on_doorbell(0, 0)
     assert bare.firmware.counters.invalid == 2
     buffer = bytearray(6)
     bare.descriptors.write(1, stat.RECEIVE, bare.memory.pin(memoryview(buffer)), 0, 1)
-    bare.firmware.ring(0, 1)
-    bare.firmware.tick(TIMEOUT)
+    bare.firmware.on_doorbell(0, 1)
+    bare.firmware.on_timer(TIMEOUT)
     assert bare.shown == [1, 0]
     assert buffer == b"first\0"
     bare.descriptors.write(0, stat.SEND, second, 0, 2)
-    bare.firmware.ring(TIMEOUT, 0)
+    bare.firmware.on_doorbell(TIMEOUT, 0)
     assert bare.firmware.counters.invalid == 2, "it was the host's again"
 
 
@@ -301,17 +301,17 @@ def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
     wires, (sender, receiver) = joined_nics()
     firmware, nic = wires.agents[0].firmware, wires.nics[0]
     shown: list[int] = []
-    nic.show = shown.append  # type: ignore[method-assign]
+    nic.post_completion = shown.append  # type: ignore[method-assign]
     receive = receiver.post_receive(0, 1, bytearray(4))
     send = sender.post_send(1, 1, b"once")
-    firmware.ring(wires.now, 0)
+    firmware.on_doorbell(wires.now, 0)
     wires.exchange()
-    firmware.ring(wires.now, 0)
+    firmware.on_doorbell(wires.now, 0)
     assert shown == [0]
     assert receive.done
     sender.completed(0)
     assert send.done
-    firmware.ring(wires.now, 0)
+    firmware.on_doorbell(wires.now, 0)
     assert total_counters(wires, 0, "invalid") == 3
     assert total_counters(wires, 0, "frames_sent") == 1
     assert wires.take(0) == []
@@ -330,9 +330,9 @@ def test_pieces_of_any_length_make_one_message() -> None:
     target = bytearray(len(expected))
     places = bare.memory.pin(memoryview(target))
     bare.descriptors.write(1, stat.RECEIVE | stat.CHAIN, places, 0, 1)
-    bare.firmware.ring(0, 1)
+    bare.firmware.on_doorbell(0, 1)
     bare.descriptors.write(4, stat.SEND | stat.INDIRECT, listed[:1], 0, 1, stated=len(pages))
-    bare.firmware.ring(0, 4)
+    bare.firmware.on_doorbell(0, 4)
     assert bytes(target) == expected
     assert bare.shown == [1, 4]
 
@@ -353,9 +353,9 @@ def test_tags_and_buffers_that_cannot_be_are_refused() -> None:
 def test_a_descriptor_that_the_nic_refused_is_an_error_to_its_waiter() -> None:
     wires, (host, _) = joined_nics()
     nic = wires.nics[0]
-    ring = wires.agents[0].firmware.ring
+    ring = wires.agents[0].firmware.on_doorbell
     rung: list[int] = []
-    nic.doorbell = lambda index, written, translated: rung.append(index)  # type: ignore[method-assign]  # noqa: ARG005
+    nic.ring_doorbell = lambda index, written, translated: rung.append(index)  # type: ignore[method-assign]  # noqa: ARG005
     send = host.post_send(1, 0, bytes(2 * PAGE))
     host._memory.unpin(1 << 32)  # the page that the descriptor names
     host._memory.pin(memoryview(b"x"))

@@ -60,7 +60,7 @@ def test_progress_puts_off_giving_up() -> None:
         for number in (0, 1):
             for frame in wires.take(number):
                 wires.give(frame)
-        wires.agents[0].firmware.tick(wires.now)
+        wires.agents[0].firmware.on_timer(wires.now)
     assert send.result().length == 100_000
 
 

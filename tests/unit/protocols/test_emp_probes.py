@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from protocols.core.completion import Completion
-from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, Found, Received, TakenBackError, any_tag
+from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, ProbeResult, Received, TakenBackError, any_tag
 from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, joined_nics
 
 
-def found(probe: Completion[Found | None]) -> tuple[int, int, int] | None:
+def found(probe: Completion[ProbeResult | None]) -> tuple[int, int, int] | None:
     """Without the message's id."""
     result = probe.result()
     return None if result is None else result[:3]

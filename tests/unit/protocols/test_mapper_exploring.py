@@ -8,7 +8,7 @@ import pytest
 
 from protocols.am2.mapper.explorer import explore
 from protocols.am2.mapper.network_map import ContradictionError, Port, Topology
-from protocols.am2.mapper.prober import Answer, Found, Probe
+from protocols.am2.mapper.prober import Answer, HostAnswer, Probe
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, plug_cables
 
 # Two ways lead to switch d, which has a neighbour of its own; only a has a host.
@@ -34,7 +34,7 @@ def explored(
                 asked.append(probe)
                 end, _ = network.leads_to(0, probe.route)
                 if isinstance(end, int) and (probe.host or end == 0) and not is_lost(probe):
-                    batch.answered(probe, answered(Found(end, 1, address(end)) if probe.host else None))
+                    batch.answered(probe, answered(HostAnswer(end, 1, address(end)) if probe.host else None))
     except StopIteration as stop:
         return stop.value, asked
 
@@ -61,7 +61,7 @@ def test_a_host_in_two_places_is_a_contradiction() -> None:
     cables = plug_cables([(number, "s") for number in range(3)])
 
     def answered(answer: Answer) -> Answer:
-        return Found(1, 1, address(1)) if answer is not None and answer.number == 2 else answer
+        return HostAnswer(1, 1, address(1)) if answer is not None and answer.number == 2 else answer
 
     with pytest.raises(ContradictionError, match="host 1 is in two places"):
         explored(cables, answered=answered)

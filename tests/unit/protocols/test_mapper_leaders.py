@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.am2.mapper import codec
-from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, Station
+from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, MapperIdentity
 from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.myrinet.envelope import sealed
@@ -33,13 +33,13 @@ class Alone:
         self.sent: list[bytes] = []
         self.tables: list[object] = []
         self.mapper = Mapper(
-            Station(number, 1, address(number)), self.sent.append, self.tables.append, Settings(**settings)
+            MapperIdentity(number, 1, address(number)), self.sent.append, self.tables.append, Settings(**settings)
         )
         self.mapper.start(0)
 
     def run(self, until: int) -> None:
         while (deadline := self.mapper.deadline) is not None and deadline <= until:
-            self.mapper.tick(deadline)
+            self.mapper.on_timer(deadline)
 
 
 def test_of_mappers_that_start_at_once_the_lowest_number_leads() -> None:

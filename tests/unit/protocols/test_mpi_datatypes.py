@@ -193,8 +193,8 @@ def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
     fetched: list[int] = []
     ranks = Ranks(settings=Settings(descriptors=8))
     nic = ranks.wires.nics[0]
-    usual = nic.fetch
-    nic.fetch = lambda pieces: fetched.append(len(pieces)) or usual(pieces)  # type: ignore[method-assign, func-returns-value]
+    usual = nic.dma_read
+    nic.dma_read = lambda pieces: fetched.append(len(pieces)) or usual(pieces)  # type: ignore[method-assign, func-returns-value]
     data = np.random.default_rng(count).bytes(1500 * count)
 
     async def sender(comm: Comm) -> None:

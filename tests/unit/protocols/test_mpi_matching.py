@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import Found, Receipt
+from protocols.mpi.device import ProbeResult, Receipt
 from protocols.mpi.matching import Arrival, Matching, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -94,7 +94,7 @@ def test_of_a_message_that_will_not_come_to_its_end_only_its_own_receive_hears()
 def test_a_message_that_was_claimed_and_will_not_come_fails_whoever_receives_it() -> None:
     matching = Matching()
     arrival = matching.arrive(1, 0, 7, 5)
-    found: Completion[Found | None] = Completion()
+    found: Completion[ProbeResult | None] = Completion()
     matching.probe(1, 0, 7, False, True, found)
     matching.lost(arrival, MPIError(ERR_PROC_FAILED, "gone"))
     over = Receipt(1, 7, 5)

@@ -148,20 +148,20 @@ def test_the_last_incarnation_of_each_peer_is_the_greatest_that_it_has_named(
 def test_lanes_last_until_a_peer_starts_again() -> None:
     own = nic()
     own.look(7)
-    own.peers.keep_lane(b"from 1", "lane")
+    own.peers.cache_header(b"from 1", "lane")
     own.peers.look(0, own.peers.peer(2), 3, FIRST, own.log)
     own.look(6)
-    assert own.peers.lanes == {b"from 1": "lane"}
+    assert own.peers.cached_headers == {b"from 1": "lane"}
     own.look(8)
-    assert own.peers.lanes == {}
+    assert own.peers.cached_headers == {}
 
 
 def test_lanes_take_little_memory() -> None:
     own = nic()
     for number in range(10_000):
-        own.peers.keep_lane(number.to_bytes(4, "big"), "lane")
-        assert own.peers.lanes[number.to_bytes(4, "big")] == "lane"
-    assert len(own.peers.lanes) <= 256
+        own.peers.cache_header(number.to_bytes(4, "big"), "lane")
+        assert own.peers.cached_headers[number.to_bytes(4, "big")] == "lane"
+    assert len(own.peers.cached_headers) <= 256
 
 
 def test_a_peer_is_found_by_its_nodes_number_and_by_its_address() -> None:
@@ -220,7 +220,7 @@ def test_announcements_come_ever_more_seldom_until_the_peer_shows_that_it_knows(
     times = []
     while (now := announcements.timers.deadline) is not None:
         times.append(now)
-        announcements.tick(now, 10, 50)
+        announcements.on_timer(now, 10, 50)
         announcements.heard(2)
         assert announcements.left() == ({1: 7} if announcements.timers.deadline is not None else {})
     assert said == [(1, 7), (2, 3), *[(1, 7)] * 8]

@@ -13,7 +13,6 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import cast
 
-from protocols.am2.apart import Nic, apart
 from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.endpoint_names import EndpointName
@@ -21,8 +20,9 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
+from protocols.am2.split_driver import Nic, split_driver
 from protocols.core.firmware import Adapter
-from protocols.core.split_memory import Apart, Place
+from protocols.core.split_memory import HostSlot, SplitDriver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
@@ -45,9 +45,9 @@ class Nobody:
     def send(_frame: bytes) -> None: ...
 
 
-def attached(apart: Apart, heap: int = HEAP) -> Attached:
+def attached(split_driver: SplitDriver, heap: int = HEAP) -> Attached:
     """As of a host process."""
-    layout = Layout(1 << (apart.most - 1).bit_length(), apart.descriptors, heap)
+    layout = Layout(1 << (split_driver.most - 1).bit_length(), split_driver.descriptors, heap)
     memory = make_sealed("side by side", layout.size)
     region = Region(memory, layout)
     os.close(memory)
@@ -83,7 +83,7 @@ class RequestFate:
 
 
 class Host:
-    """A process with a library. Is its `Bell`. alive: it is attached."""
+    """A process with a library. Is its `HostActions`. alive: it is attached."""
 
     def __init__(self, cluster: Cluster, node: int, place: int, turn: int) -> None:
         self.cluster = cluster
@@ -92,30 +92,30 @@ class Host:
         self.alive = True
         self.rung: deque[int] = deque()
         function = cluster.functions[node]
-        self.attached = attached(cluster.apart)
+        self.attached = attached(cluster.split_driver)
         self.heap = Heap(self.attached.region.heap)
         self.free = self.heap.free
         self.am = cast(
             "ActiveMessages",
-            cluster.apart.host(
+            cluster.split_driver.host(
                 function.nic.adapter,
                 self,
                 self.heap,
                 self.attached.region.descriptors,
-                Place(place, cluster.places, turn),
+                HostSlot(place, cluster.places, turn),
             ),
         )
         function.attach(cluster.now, self.attached, place)
         self.bundle = self.am.allocate_bundle()
         self.names: dict[tuple[EndpointName, int], tuple[Endpoint, int]] = {}
 
-    def doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
         self.rung.append(index)
 
     def ring(self, most: int) -> None:
         """The NIC takes doorbells."""
         for _ in range(min(most, len(self.rung))):
-            self.attached.ring(self.cluster.now, self.rung.popleft())
+            self.attached.on_doorbell(self.cluster.now, self.rung.popleft())
 
     def look(self, most: int) -> None:
         """The process takes completions, and polls."""
@@ -221,12 +221,12 @@ class Cluster:
         self.now = 0
         self.places = settings.hosts
         self.delivered: set[Delivered] = set()
-        self.apart = apart(settings, witness=self.delivered.add)
+        self.split_driver = split_driver(settings, witness=self.delivered.add)
         addresses = tuple(address_of(b"\x02\0\0\0\0\1", number) for number in range(nodes))
         self.wire = Wire(cast("FrameSocket", Nobody()), frozenset(addresses))
         self.suspects: list[Attached] = []
         self.functions = [
-            Function(Adapter(number, addresses), self.wire, self.apart, self.suspects) for number in range(nodes)
+            Function(Adapter(number, addresses), self.wire, self.split_driver, self.suspects) for number in range(nodes)
         ]
         self.by_address = dict(zip(addresses, self.functions, strict=True))
         self.hosts: list[Host] = []
@@ -289,7 +289,7 @@ class Cluster:
             firmware = function.nic.firmware
             if firmware.deadline is not None and firmware.deadline <= self.now:
                 for _ in range(4):  # what one does may be a reason for another
-                    firmware.tick(self.now)
+                    firmware.on_timer(self.now)
                 deadline = firmware.deadline  # else the agent would do nothing but this
                 assert deadline is None or deadline > self.now, firmware.waiting()
 

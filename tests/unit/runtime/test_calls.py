@@ -17,9 +17,9 @@ from testbed.engine.loop import Loop
 from testbed.errors import KernelError, TestbedError
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
-from testbed.runtime.background_writer import Aside
-from testbed.runtime.calls import Later, Listener, NotThereError, call
-from testbed.runtime.relay.orders import Carried, Orders, Places, Treated
+from testbed.runtime.background_calls import BackgroundCalls
+from testbed.runtime.calls import Listener, NotListeningError, PendingReply, call
+from testbed.runtime.relay.orders import Orders, RelayedDirection, RelayedLink, RelayPaths
 from testbed.spec.layout import Impairment
 
 
@@ -88,15 +88,15 @@ def test_a_request_that_makes_no_sense_is_told_and_the_next_one_answered(tmp_pat
 
 def test_an_answer_may_come_later_and_others_meanwhile(tmp_path: Path) -> None:
     """The first caller waits in a thread until the second one has been answered, and then some."""
-    waiting: list[Later] = []
+    waiting: list[PendingReply] = []
     path = tmp_path / "here"
     first: dict[str, object] = {}
     caller = threading.Thread(target=lambda: first.update(call(path, {"do": "wait"})))
 
-    def answer(loop: Loop, request: Mapping[str, Any]) -> Mapping[str, object] | Later:
+    def answer(loop: Loop, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
         match request["do"]:
             case "wait":
-                waiting.append(Later())
+                waiting.append(PendingReply())
                 return waiting[0]
             case "is one waiting":
                 return {"waits": bool(waiting)}
@@ -116,7 +116,7 @@ def test_an_answer_may_come_later_and_others_meanwhile(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_is_known_before_anybody_hears_it_is_told() -> None:
-    later, heard = Later(), list[Mapping[str, object]]()
+    later, heard = PendingReply(), list[Mapping[str, object]]()
     later.tell({"n": 1})
     later.hear(heard.append)
     assert heard == [{"n": 1}]
@@ -129,7 +129,7 @@ def test_where_nobody_listens_the_caller_is_told(tmp_path: Path, there: bool) ->
     if there:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
             left.bind(str(path))
-    with pytest.raises(NotThereError):
+    with pytest.raises(NotListeningError):
         call(path, {"do": "anything"})
 
 
@@ -153,7 +153,7 @@ def test_calls_that_wait_are_made_together_and_the_loop_hears_of_the_last_ones_e
     """Each waits for all others to have begun: one after the other they would never end."""
     barrier = threading.Barrier(8, timeout=30)
     ended: list[int] = []
-    with contextlib.closing(Aside(loop)) as aside:
+    with contextlib.closing(BackgroundCalls(loop)) as aside:
         aside.make([lambda: ended.append(barrier.wait())] * 8, loop.stop)
         loop.run()
     assert sorted(ended) == list(range(8))
@@ -161,7 +161,7 @@ def test_calls_that_wait_are_made_together_and_the_loop_hears_of_the_last_ones_e
 
 def test_of_no_calls_the_loop_hears_too_and_of_very_many(loop: Loop) -> None:
     made: list[int] = []
-    with contextlib.closing(Aside(loop)) as aside:
+    with contextlib.closing(BackgroundCalls(loop)) as aside:
         aside.make([], lambda: aside.make([lambda: made.append(1)] * 500, loop.stop))
         loop.run()
     assert len(made) == 500
@@ -174,14 +174,24 @@ def test_orders_come_back_from_their_file(tmp_path: Path) -> None:
     orders = Orders(
         2**64 - 1,
         (
-            Carried("n1:eth0--s1:1", "n1.eth0", "patch", Treated(Impairment(delay=5, loss=0.1), {"1.0": "drop udp"})),
-            Carried("n2:eth0--s1:2", "n2.eth0", "patch2", backward=Treated(Impairment(gemodel=(0.1, 0.2, 1.0, 0.0)))),
+            RelayedLink(
+                "n1:eth0--s1:1",
+                "n1.eth0",
+                "patch",
+                RelayedDirection(Impairment(delay=5, loss=0.1), {"1.0": "drop udp"}),
+            ),
+            RelayedLink(
+                "n2:eth0--s1:2",
+                "n2.eth0",
+                "patch2",
+                backward=RelayedDirection(Impairment(gemodel=(0.1, 0.2, 1.0, 0.0))),
+            ),
         ),
         {"a.txt": "1\n2\n"},
         "/tmp/fates",
         3,
     )
-    places = Places(tmp_path)
+    places = RelayPaths(tmp_path)
     assert places.read_orders() is None
     places.orders.write_text(orders.to_json())
     assert places.read_orders() == orders

@@ -67,13 +67,13 @@ def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
     due = wire.due
     assert due is not None
     assert due <= time.monotonic_ns() + AGAIN
-    wire.tick(due - 1)
+    wire.on_timer(due - 1)
     assert len(interface.sent) == 1
-    wire.tick(due)
+    wire.on_timer(due)
     assert [word_in(frame) for frame in interface.sent] == [Word(ASK, 0)] * 2
     assert wire.due == due + AGAIN
     hear(wire, GO)
-    wire.tick(due + AGAIN)
+    wire.on_timer(due + AGAIN)
     assert wire.due is None
     assert interface.sent[2:] == FRAMES[:1]
 

@@ -82,11 +82,11 @@ class Machine:
         self.taken += 1
         self.on_frame()
 
-    def tick(self, _now: int) -> None:
+    def on_timer(self, _now: int) -> None:
         self.deadline = None
         self.ticked.append(self.taken)
 
-    def ring(self, _now: int, _index: int) -> None:
+    def on_doorbell(self, _now: int, _index: int) -> None:
         raise AssertionError("nobody rings")
 
     def completed(self, _index: int) -> None:

@@ -37,7 +37,7 @@ class Card:
         self.nic = InlineNic(VethPort(wire))
         self.nic.attach(Agent(cast("Firmware", self), cast("Host", self)))
 
-    def ring(self, _now: int, index: int) -> None:
+    def on_doorbell(self, _now: int, index: int) -> None:
         assert self.nic.busy
         self.rung.append(index)
         if index in self.when:
@@ -45,11 +45,11 @@ class Card:
 
     def completed(self, index: int) -> None:
         """The host library answers a completion with two descriptors."""
-        self.nic.doorbell(index + 1, 0, 0)
-        self.nic.doorbell(index + 2, 0, 0)
+        self.nic.ring_doorbell(index + 1, 0, 0)
+        self.nic.ring_doorbell(index + 2, 0, 0)
 
-    def show(self, index: int) -> None:
-        self.nic.show(index)
+    def post_completion(self, index: int) -> None:
+        self.nic.post_completion(index)
 
     def break_down(self) -> None:
         raise RuntimeError("it cannot")
@@ -59,9 +59,9 @@ def test_what_the_firmware_raises_comes_out_of_the_call_and_the_next_doorbell_is
     card = Card()
     card.when[1] = card.break_down
     with pytest.raises(FirmwareError, match="it cannot"):
-        card.nic.doorbell(1, 0, 0)
+        card.nic.ring_doorbell(1, 0, 0)
     assert not card.nic.busy
-    card.nic.doorbell(2, 0, 0)
+    card.nic.ring_doorbell(2, 0, 0)
     assert card.rung == [1, 2]
 
 
@@ -69,16 +69,16 @@ def test_what_was_shown_before_the_firmware_raised_is_seen_and_answered_with_the
     card = Card()
 
     def show_and_raise() -> None:
-        card.show(10)
+        card.post_completion(10)
         assert card.rung == [1], "the firmware is not entered while it is at work"
         card.break_down()
 
     card.when[1] = show_and_raise
     with pytest.raises(FirmwareError, match="it cannot"):
-        card.nic.doorbell(1, 0, 0)
+        card.nic.ring_doorbell(1, 0, 0)
     assert card.rung == [1]
     assert not card.nic.busy
-    card.nic.doorbell(2, 0, 0)
+    card.nic.ring_doorbell(2, 0, 0)
     assert card.rung == [1, 2, 11, 12]
 
 
@@ -86,14 +86,14 @@ def test_an_error_upon_a_completion_leaves_the_next_one_to_be_seen_with_the_next
     card = Card()
 
     def show_two() -> None:
-        card.show(10)
-        card.show(20)
+        card.post_completion(10)
+        card.post_completion(20)
 
     card.when[1] = show_two
     card.when[11] = card.break_down
     with pytest.raises(FirmwareError, match="it cannot"):
-        card.nic.doorbell(1, 0, 0)
+        card.nic.ring_doorbell(1, 0, 0)
     assert card.rung == [1, 11]
     assert not card.nic.busy
-    card.nic.doorbell(3, 0, 0)
+    card.nic.ring_doorbell(3, 0, 0)
     assert card.rung == [1, 11, 3, 21, 22]

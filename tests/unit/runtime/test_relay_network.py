@@ -18,7 +18,7 @@ from testbed.fates.headers import standard_fields
 from testbed.kernel.packet_socket import Arena
 from testbed.runtime.relay import relay_network
 from testbed.runtime.relay.direction_orders import LinkOptions
-from testbed.runtime.relay.orders import Carried, Treated
+from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.runtime.relay.relay_network import Driver, ModelledLink
 from testbed.spec.layout import Impairment
 
@@ -107,14 +107,16 @@ class Pair:
         self.clock = Clock()
         self.loop = cast("Loop", self.clock)
         self.driver = Driver(self.loop, Network(Settings()))
-        treated = Treated(impairment or Impairment())
+        treated = RelayedDirection(impairment or Impairment())
         self.links = [
-            self.carry(Carried(f"n{number}--s1:{number}", f"n{number}", "", treated, plugs=(None, Plug("s1", number))))
+            self.carry(
+                RelayedLink(f"n{number}--s1:{number}", f"n{number}", "", treated, plugs=(None, Plug("s1", number)))
+            )
             for number in (1, 2)
         ]
         self.n1, self.n2 = (Interface.made[name] for name in ("n1", "n2"))
 
-    def carry(self, carried: Carried) -> ModelledLink:
+    def carry(self, carried: RelayedLink) -> ModelledLink:
         options = LinkOptions(self.loop, cast("Arena", None), standard_fields(), seed=0, files={})
         return ModelledLink(carried, self.driver, options)
 
@@ -204,7 +206,7 @@ def test_another_rate_is_in_force_for_frames_that_come_after_the_change() -> Non
     pair = Pair(SLOW)
     pair.send(1)
     pair.clock.run(0)
-    fast = Treated(Impairment(rate=800_000_000))
+    fast = RelayedDirection(Impairment(rate=800_000_000))
     for link in pair.links:
         link.change(replace(link.carried, forward=fast), {})
     pair.clock.run(MILLISECOND)
@@ -219,7 +221,7 @@ def test_a_link_that_is_released_is_a_port_without_a_cable_until_another_is_plug
     pair.send(1)
     pair.clock.run(MILLISECOND)
     assert pair.driver.network.switches["s1"]["no_cable"] == 1
-    pair.carry(Carried("n3--s1:2", "n3", "", plugs=(None, Plug("s1", 2))))
+    pair.carry(RelayedLink("n3--s1:2", "n3", "", plugs=(None, Plug("s1", 2))))
     pair.send(2)
     pair.clock.run(2 * MILLISECOND)
     assert [int.from_bytes(frame[16:18], "big") for frame in Interface.made["n3"].frames()] == [2]
@@ -234,7 +236,7 @@ def test_a_switch_has_as_many_ports_as_its_cables_ask_for_and_eight_at_least() -
     pair.clock.run(MILLISECOND)
     counters = pair.driver.network.switches["s1"]
     assert (counters["no_cable"], counters["no_port"]) == (1, 1)
-    pair.carry(Carried("n9--s1:9", "n9", "", plugs=(None, Plug("s1", 9))))
+    pair.carry(RelayedLink("n9--s1:9", "n9", "", plugs=(None, Plug("s1", 9))))
     pair.send(3, delta=8)
     pair.clock.run(2 * MILLISECOND)
     assert len(Interface.made["n9"].frames()) == 1

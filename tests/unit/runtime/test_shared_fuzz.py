@@ -12,10 +12,10 @@ from typing import cast
 import pytest
 
 from protocols.core.firmware import Adapter
-from protocols.emp.apart import apart
 from protocols.emp.descriptors import SIZE, pack_head
 from protocols.emp.firmware import Firmware
 from protocols.emp.settings import Settings
+from protocols.emp.split_driver import split_driver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
@@ -25,7 +25,7 @@ DESCRIPTORS = 16
 HEAP = 8_192
 MILLISECOND = 1_000_000
 ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
-APART = apart(Settings(descriptors=DESCRIPTORS, give_up=50 * MILLISECOND))
+SPLIT_DRIVER = split_driver(Settings(descriptors=DESCRIPTORS, give_up=50 * MILLISECOND))
 
 
 class Nobody:
@@ -37,7 +37,7 @@ class Nobody:
 
 def attached() -> Attached:
     """As of a host process."""
-    layout = Layout(64, APART.descriptors, HEAP)
+    layout = Layout(64, SPLIT_DRIVER.descriptors, HEAP)
     memory = make_sealed("fuzz", layout.size)
     region = Region(memory, layout)
     os.close(memory)
@@ -69,7 +69,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
     chance = random.Random(seed)
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
     suspects: list[Attached] = []
-    functions = [Function(Adapter(number, ADDRESSES), wire, APART, suspects) for number in range(2)]
+    functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, suspects) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
     hosts = [attached() for _ in functions]
     for function, host in zip(functions, hosts, strict=True):
@@ -84,8 +84,8 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
         a_descriptor(chance, host.region.descriptors, index)
         if not chance.randrange(8):  # a list of pages, or what may be one
             host.region.heap[: 30 * 10] = chance.randbytes(300)
-        host.ring(now, index)
-        host.ring(now, chance.choice([DESCRIPTORS + chance.randrange(DESCRIPTORS), chance.getrandbits(64)]))
+        host.on_doorbell(now, index)
+        host.on_doorbell(now, chance.choice([DESCRIPTORS + chance.randrange(DESCRIPTORS), chance.getrandbits(64)]))
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
             frame = bytes(wire.local.popleft())
@@ -97,7 +97,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
                 to.nic.firmware.receive(now, frame)
         if not chance.randrange(5):
             now += chance.randrange(10) * MILLISECOND
-            firmware.tick(now)
+            firmware.on_timer(now)
         if not seed % 2 and chance.randrange(3):  # a host that takes its completions, most of the time, or never
             host.region.completions.words[16] = host.region.completions.words[0]
         for suspect in suspects:
@@ -120,14 +120,14 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
 def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
     """A list that names the same pages again and again: far more bytes than there are in the heap."""
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
-    function, host = Function(Adapter(0, ADDRESSES), wire, APART, []), attached()
+    function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attached()
     function.attach(0, host, 0)
     count = HEAP // 20  # entries of ten bytes
     host.region.heap[: 10 * count] = b"".join(
         (64 * (entry % 2)).to_bytes(8, "big") + (4_000).to_bytes(2, "big") for entry in range(count)
     )
     pack_head(host.region.descriptors, 0, 1, 2 << 1, 0, 0, 0, 1, count)
-    host.ring(0, 0)
+    host.on_doorbell(0, 0)
     assert 10 < len(wire.local) <= 64
     assert function.nic.firmware.counted()["frames_sent"] == len(wire.local)
     host.close()
@@ -136,17 +136,17 @@ def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None
 def test_a_message_in_too_many_pieces_is_refused() -> None:
     """Each piece costs the agent more memory than it costs the host."""
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
-    layout = Layout(64, APART.descriptors, 1 << 16)
+    layout = Layout(64, SPLIT_DRIVER.descriptors, 1 << 16)
     memory = make_sealed("fuzz", layout.size)
     host = attached()
     host.region = Region(memory, layout)
     os.close(memory)
-    function = Function(Adapter(0, ADDRESSES), wire, APART, [])
+    function = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, [])
     function.attach(0, host, 0)
     for count, invalid in ((2_048, 0), (2_049, 1)):
         entries = ((2 * (entry % 2)).to_bytes(8, "big") + (1).to_bytes(2, "big") for entry in range(count))
         host.region.heap[: 10 * count] = b"".join(entries)
         pack_head(host.region.descriptors, SIZE * (count % 16), 1, 2 << 1 | 1, 0, 0, 1, 1, count)
-        host.ring(0, count % 16)
+        host.on_doorbell(0, count % 16)
         assert function.nic.firmware.counted()["invalid"] == invalid
     host.close()

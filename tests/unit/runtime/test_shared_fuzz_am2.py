@@ -36,7 +36,7 @@ class Mad:
         self.begin()
 
     def begin(self) -> None:
-        self.own = attached(self.cluster.apart)
+        self.own = attached(self.cluster.split_driver)
         self.cluster.functions[self.node].attach(self.cluster.now, self.own, MAD)
 
     def number(self) -> int:
@@ -84,14 +84,14 @@ class Mad:
             )
         else:
             index = self.number() << layout.SUBJECTS | chance.randrange(layout.SUBJECT + 1 if style == 4 else 32)
-        self.own.ring(self.cluster.now, index)
+        self.own.on_doorbell(self.cluster.now, index)
 
     def load(self, memory: memoryview) -> None:
         """What makes sense."""
         frame, number = self.cluster.chance.randrange(self.frames), self.number()
         struct.pack_into("=I", memory, self.frames * layout.SIZE + 4 * frame, number)
         for subject in (layout.CREATE, layout.LOAD):
-            self.own.ring(self.cluster.now, number << layout.SUBJECTS | subject)
+            self.own.on_doorbell(self.cluster.now, number << layout.SUBJECTS | subject)
 
     def bind(self, memory: memoryview) -> None:
         """Any endpoint in any frame, or one in all."""
@@ -134,7 +134,7 @@ class Mad:
             *chance.choices(range(1 << 32), k=count),
         )  # fmt: skip
         if chance.randrange(4):
-            self.own.ring(self.cluster.now, (origin << layout.SUBJECTS | slot) & ((1 << 64) - 1))
+            self.own.on_doorbell(self.cluster.now, (origin << layout.SUBJECTS | slot) & ((1 << 64) - 1))
 
 
 def refuse(cluster: Cluster, mads: list[Mad]) -> int:

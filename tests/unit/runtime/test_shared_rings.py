@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.processes import wait_for_end
 from testbed.runtime.shared.region import Layout, Region
-from testbed.runtime.shared.rings import MisconductError, Reader, Writer
+from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
 
 PATIENCE = 60.0  # s
 
@@ -100,7 +100,7 @@ def test_a_tail_that_cannot_be_is_misconduct(claimed: int) -> None:
     shared = region()
     _, reader = ends(shared)
     shared.doorbells.words[0] = claimed
-    with pytest.raises(MisconductError):
+    with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
 
@@ -110,7 +110,7 @@ def test_a_tail_that_goes_back_is_misconduct() -> None:
     writer.put(1)
     reader.take(1)
     shared.doorbells.words[0] = 0
-    with pytest.raises(MisconductError):
+    with pytest.raises(ProtocolViolationError):
         reader.take(8)
 
 
@@ -121,7 +121,7 @@ def test_a_head_that_cannot_be_is_misconduct(claimed: int) -> None:
     while writer.put(1):
         pass
     shared.doorbells.words[_HEAD] = claimed
-    with pytest.raises(MisconductError):
+    with pytest.raises(ProtocolViolationError):
         writer.put(1)
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Found, Receipt
+from protocols.mpi.device import ProbeResult, Receipt
 from protocols.mpi.matching import Matching, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection
@@ -62,7 +62,7 @@ def test_a_receive_that_has_half_of_its_message_fails(ends: Ends) -> None:
 def test_half_a_message_that_nobody_has_received_is_nobodys(ends: Ends) -> None:
     connection, matching, far = ends
     cut(connection, far)
-    found: Completion[Found | None] = Completion()
+    found: Completion[ProbeResult | None] = Completion()
     matching.probe(1, 0, 7, False, False, found)
     assert found.result() is None
 

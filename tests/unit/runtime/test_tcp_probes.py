@@ -6,15 +6,15 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter
-from protocols.mpi.device import Found
+from protocols.mpi.device import ProbeResult
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
 ADDRESSES = [bytes(6)] * 2
 
 
-def probed(endpoint: TcpEndpoint, wait: bool) -> Found | None:
-    over: Completion[Found | None] = Completion()
+def probed(endpoint: TcpEndpoint, wait: bool) -> ProbeResult | None:
+    over: Completion[ProbeResult | None] = Completion()
     assert endpoint.probe(1, 0, 7, wait, False, over)
     return over.result()
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from testbed.runtime.journal import Trail, UnwritableError, read
+from testbed.runtime.journal import UnbufferedLines, UnwritableError, read
 
 
 def test_what_a_killed_process_has_written_is_there(tmp_path: Path) -> None:
     path = tmp_path / "n1.jsonl"
     child = os.fork()
     if not child:
-        trail = Trail(path)
+        trail = UnbufferedLines(path)
         for number in range(100):
             trail.write({"n": number})
         os.kill(os.getpid(), signal.SIGKILL)
@@ -24,20 +24,20 @@ def test_what_a_killed_process_has_written_is_there(tmp_path: Path) -> None:
 
 
 def test_who_writes_nothing_leaves_no_file(tmp_path: Path) -> None:
-    Trail(tmp_path / "n1.jsonl").close()
+    UnbufferedLines(tmp_path / "n1.jsonl").close()
     assert not (tmp_path / "n1.jsonl").exists()
 
 
 def test_a_program_that_is_started_again_goes_on_after_what_is_there(tmp_path: Path) -> None:
     for number in range(2):
-        trail = Trail(tmp_path / "n1.jsonl")
+        trail = UnbufferedLines(tmp_path / "n1.jsonl")
         trail.write({"n": number})
         trail.close()
     assert [line["n"] for line in read(tmp_path / "n1.jsonl")] == [0, 1]
 
 
 def test_a_full_disk_is_told() -> None:
-    trail = Trail(Path("/dev/full"))
+    trail = UnbufferedLines(Path("/dev/full"))
     with pytest.raises(UnwritableError, match="No space left"):
         trail.write({"n": 1})
     trail.close()

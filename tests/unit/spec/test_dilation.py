@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.stage import FateOptions
 from testbed.spec.dilation import slow_layout, slow_rule
 from testbed.spec.fault_models import Impair, Incast, Pause, Rule
@@ -65,7 +65,7 @@ def test_frames_leave_a_slowed_link_at_the_slowed_times(
     times = []
     for one, scale in ((layout, 1), (slow_layout(layout, factor), factor)):
         link = one.links[0]
-        direction = Direction(link.name, "forward", link.forward, FateOptions(seed=one.seed))
+        direction = LinkDirection(link.name, "forward", link.forward, FateOptions(seed=one.seed))
         now, left = 0, []
         for gap, size in frames:
             now += gap

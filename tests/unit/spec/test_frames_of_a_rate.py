@@ -6,7 +6,7 @@ import pytest
 
 from testbed import Cluster
 from testbed.errors import DescriptionError
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.stage import FateOptions
 from testbed.spec.layout import Impairment
 from testbed.spec.resolver import resolve
@@ -27,7 +27,7 @@ def test_a_size_on_the_wire_without_a_rate_is_refused(key: str) -> None:
 def test_jitter_raises_the_mean_delay_of_frames_that_are_closer_than_it(apart: float, more: float) -> None:
     """The figures of the README, in shares of the jitter."""
     count, gap = 40_000 if apart < 0.1 else 4_000, round(apart * JITTER)
-    wire = Direction("a--b", "forward", Impairment(delay=5 * JITTER, jitter=JITTER), FateOptions(seed=1))
+    wire = LinkDirection("a--b", "forward", Impairment(delay=5 * JITTER, jitter=JITTER), FateOptions(seed=1))
     arrived = []
 
     def pass_on(until: int) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 
 import pytest
 
-from testbed.cluster.plan.draft import Existing
+from testbed.cluster.plan.draft import ExistingState
 from testbed.cluster.plan.planner import plan
 from testbed.spec.layout import Layout
 from testbed.spec.loader import parse
@@ -100,8 +100,8 @@ def test_the_work_for_a_layout_grows_with_its_size(name: str) -> None:
 @pytest.mark.parametrize("name", ["line", "star", "hosts"])
 def test_the_work_for_a_plan_grows_with_its_operations(name: str) -> None:
     layouts = [layout_of(DESCRIPTIONS[name](count)) for count in (SMALL, 4 * SMALL)]
-    lengths = [len(plan(layout, Existing())) for layout in layouts]
-    small, large = (work(lambda layout=layout: plan(layout, Existing())) for layout in layouts)  # type: ignore[misc]
+    lengths = [len(plan(layout, ExistingState())) for layout in layouts]
+    small, large = (work(lambda layout=layout: plan(layout, ExistingState())) for layout in layouts)  # type: ignore[misc]
     assert large / lengths[1] < GROWTH * small / lengths[0]
 
 

@@ -36,13 +36,13 @@ class Firmware:
     def deadline(self) -> int | None:
         return min(self._due.values(), default=None)
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         peer = self.letters[index][0]
         self._waiting.setdefault(peer, deque()).append(index)
         if peer not in self._due:
             self._send(now, peer)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         for peer in [peer for peer, due in self._due.items() if due <= now]:
             self._again += 1
             self._send(now, peer)
@@ -56,14 +56,14 @@ class Firmware:
             if number == self._expected[peer]:
                 self._expected[peer] += 1
                 self.inbox.append((peer, context, tag, frame[HEAD.size : HEAD.size + length]))
-                self._nic.show(INBOX)
+                self._nic.post_completion(INBOX)
         elif kind == RECEIPT and peer in self._due and number == self._sent[peer]:
             self._sent[peer] += 1
             index = self._waiting[peer].popleft()
             del self._due[peer], self.letters[index]
             if self._waiting[peer]:
                 self._send(now, peer)
-            self._nic.show(index)
+            self._nic.post_completion(index)
 
     def counted(self) -> Mapping[str, int]:
         return {"sent_again": self._again}
@@ -98,7 +98,7 @@ class Host(MatchingByLibrary):
         self._next += 1
         self._sends[self._next] = over, Envelope(destination, tag, len(data))
         self._firmware.letters[self._next] = destination, context, tag, bytes(data)
-        self._nic.doorbell(self._next, len(data), 1)
+        self._nic.ring_doorbell(self._next, len(data), 1)
         return True
 
     def completed(self, index: int) -> None:

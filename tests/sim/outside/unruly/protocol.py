@@ -28,13 +28,13 @@ class Firmware(postcard.Firmware):
     def deadline(self) -> int | None:
         return super().deadline if self._since is None else self._since
 
-    def ring(self, now: int, index: int) -> None:
+    def on_doorbell(self, now: int, index: int) -> None:
         tag = self.letters[index][2]
         if tag == RING_RAISES:
             raise KeyError(f"no letter {index}")
         if tag == FRAME_TOO_LONG:
             self._nic.send(bytes(self._adapter.mtu + 15))
-        super().ring(now, index)
+        super().on_doorbell(now, index)
 
     def receive(self, now: int, frame: bytes) -> None:
         _, _, _, kind, _, _, _, tag, _ = HEAD.unpack_from(frame)
@@ -47,10 +47,10 @@ class Firmware(postcard.Firmware):
                 return
         super().receive(now, frame)
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         if self.wrong == TICK_RAISES:
             raise ZeroDivisionError("no time")
-        super().tick(now)
+        super().on_timer(now)
 
 
 class Host(postcard.Host):

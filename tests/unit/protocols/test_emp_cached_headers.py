@@ -22,16 +22,16 @@ def acquainted() -> tuple[Wires, list[Endpoint]]:
     return wires, hosts
 
 
-def lanes(wires: Wires, number: int) -> int:
+def cached_headers(wires: Wires, number: int) -> int:
     firmware = wires.agents[number].firmware
     assert isinstance(firmware, Firmware)
-    return len(firmware._lanes)
+    return len(firmware._cached_headers)
 
 
 @pytest.mark.parametrize("size", [5, 3000])
 def test_a_bit_that_is_wrong_behind_a_known_beginning_drops_the_frame(size: int) -> None:
     wires, (sender, receiver) = acquainted()
-    known = lanes(wires, 1)
+    known = cached_headers(wires, 1)
     receive = receiver.post_receive(0, 1, bytearray(size))
     sender.post_send(1, 1, content(size))
     frames, dropped = wires.take(0), 0
@@ -42,7 +42,7 @@ def test_a_bit_that_is_wrong_behind_a_known_beginning_drops_the_frame(size: int)
     assert total_counters(wires, 1, "corrupt") + total_counters(wires, 1, "malformed") == dropped
     assert total_counters(wires, 1, "corrupt") > total_counters(wires, 1, "malformed")
     assert not receive.done
-    assert lanes(wires, 1) == known
+    assert cached_headers(wires, 1) == known
     for frame in frames:
         wires.give(frame)
     assert receive.done
@@ -85,7 +85,7 @@ def test_beginnings_of_all_sorts_take_little_memory() -> None:
         wires.give(header(wires, 1, 0, 100 + unit, unit=unit, oldest=2))
         wires.give(data(wires, 1, 0, 100 + unit, 1, b"x", unit=unit))
     assert total_counters(wires, 1, "early") == before + 2 * 255
-    assert lanes(wires, 1) <= 64
+    assert cached_headers(wires, 1) <= 64
 
 
 def test_a_first_frame_is_the_first_of_its_message_also_behind_a_known_beginning() -> None:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fates.flows import Classifier
 from testbed.fates.records import Record
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
-from testbed.sim.way import Way
+from testbed.sim.sim_direction import SimDirection
 from testbed.spec.layout import End, Impairment, Link
 
 HEADS = [bytes.fromhex(f"02000000000{to}02000000000{by}88b501{kind:02x}") for to, by in ("12", "31") for kind in (1, 2)]
@@ -64,9 +64,11 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
     fields = known_fields()
     logs: tuple[list[Record], list[Record]] = ([], [])
     link = Link(End("a", "0"), End("b", "0"), forward=first)
-    model = Direction(link.name, "forward", first, FateOptions(seed=3, fields=fields, log=logs[0].append))
+    model = LinkDirection(link.name, "forward", first, FateOptions(seed=3, fields=fields, log=logs[0].append))
     loop = Loop(VirtualClock())
-    way = Way(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields), log=logs[1].append))
+    way = SimDirection(
+        link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields), log=logs[1].append)
+    )
     expected: list[tuple[int, bytes]] = []
     came: list[tuple[int, bytes]] = []
     way.lead_to(lambda now, frame: came.append((now, frame)))
@@ -97,11 +99,11 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
     assert logs[0] == logs[1]
 
 
-def way_of(impairment: Impairment) -> tuple[Loop, Way, list[int]]:
+def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
     """One direction, and when frames have come."""
     loop, fields = Loop(VirtualClock()), known_fields()
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
-    way = Way(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
+    way = SimDirection(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))
     came: list[int] = []
     way.lead_to(lambda now, _: came.append(now))
     return loop, way, came

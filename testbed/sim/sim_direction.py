@@ -12,7 +12,7 @@ from heapq import heappush
 from typing import Final, Protocol
 
 from testbed.engine.loop import NEVER, Loop
-from testbed.fabric.direction import Direction
+from testbed.fabric.direction import LinkDirection
 from testbed.fabric.interface import Receive, ignore
 from testbed.fabric.line import FULL
 from testbed.fates.fate_counters import Counters
@@ -32,9 +32,9 @@ class Onward(Protocol):
     """
 
     @property
-    def out(self) -> Way: ...
+    def out(self) -> SimDirection: ...
     @property
-    def table(self) -> Mapping[bytes, Way]: ...
+    def table(self) -> Mapping[bytes, SimDirection]: ...
     @property
     def learns(self) -> bool: ...
 
@@ -43,7 +43,7 @@ class Onward(Protocol):
         ...
 
 
-class Way:
+class SimDirection:
     """One direction of a link. Times never go backwards.
 
     With only rate, delay, a queue and independent loss, frames take a fast path that touches little memory, since
@@ -61,7 +61,7 @@ class Way:
 
     def __init__(self, link: Link, direction: DirectionName, loop: Loop, options: FateOptions) -> None:
         forward = direction == "forward"
-        self._direction = Direction(link.name, direction, link.forward if forward else link.backward, options)
+        self._direction = LinkDirection(link.name, direction, link.forward if forward else link.backward, options)
         self._fates = self._direction.fates
         self._line = self._direction.line
         self._heap = loop.heap
@@ -78,12 +78,12 @@ class Way:
         self.link: Final = link.name
         self.source: Final = link.a if forward else link.b
         self.end: Final = link.b if forward else link.a
-        self.take: Callable[[int, bytes, Known | None], Way | None] = self.admit
+        self.take: Callable[[int, bytes, Known | None], SimDirection | None] = self.admit
         self.receive: Receive = ignore
         self._switch: Onward | None = None
         self._onward: Callable[[int, bytes, Known | None], object] | None = None  # the switch's receive
-        self._table: Mapping[bytes, Way] | None = None  # destinations that bypass _onward
-        self._back: Way | None = None
+        self._table: Mapping[bytes, SimDirection] | None = None  # destinations that bypass _onward
+        self._back: SimDirection | None = None
         self.lost = 0
         """Frames lost at a pulled cable."""
         self._is_cut = False
@@ -128,11 +128,11 @@ class Way:
 
     def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:
         """Send a frame into the direction. known: its flow, if already classified."""
-        way: Way | None = self
-        while way is not None:
-            way = way.take(now, frame, known)
+        link_direction: SimDirection | None = self
+        while link_direction is not None:
+            link_direction = link_direction.take(now, frame, known)
 
-    def admit(self, now: int, frame: bytes, known: Known | None) -> Way | None:
+    def admit(self, now: int, frame: bytes, known: Known | None) -> SimDirection | None:
         """Take a frame as `enter` does, but return the next direction if the frame reaches it at once.
 
         The caller enters it there. This is the case if the frame takes no time to the next switch, and the switch knows
@@ -160,11 +160,11 @@ class Way:
             return None
         due += line.delay
         if due == now and (table := self._table) is not None and self._first is None:
-            way = table.get(frame[:6] if known is None else known.destination)
-            if way is not None and way is not self._back:
+            link_direction = table.get(frame[:6] if known is None else known.destination)
+            if link_direction is not None and link_direction is not self._back:
                 self._taken_frames += 1
                 self._taken_bytes += size
-                return way
+                return link_direction
         self._taken_frames += 1
         self._taken_bytes += size
         if self._first is None:
@@ -212,11 +212,11 @@ class Way:
                 self.receive(now, frame)
             elif (
                 table is not None
-                and (way := table.get(frame[:6] if known is None else known.destination)) is not None
-                and way is not self._back
+                and (link_direction := table.get(frame[:6] if known is None else known.destination)) is not None
+                and link_direction is not self._back
             ):
-                while way is not None:  # as `enter`
-                    way = way.take(now, frame, known)
+                while link_direction is not None:  # as `enter`
+                    link_direction = link_direction.take(now, frame, known)
             else:
                 onward(now, frame, known)
             if following is None or following is not self._first:
@@ -231,13 +231,13 @@ class Way:
         """The directions that a frame for that MAC would take from here on, as long as they only apply independent
         loss."""
         path: list[Flows] = []
-        way: Way | None = self
-        while way is not None and len(path) < MAX_AHEAD:
-            losing, switch = way._losing, way._switch
+        link_direction: SimDirection | None = self
+        while link_direction is not None and len(path) < MAX_AHEAD:
+            losing, switch = link_direction._losing, link_direction._switch
             if losing is None or losing in path:
                 break
             path.append(losing)
-            way = None if switch is None else switch.table.get(destination)
+            link_direction = None if switch is None else switch.table.get(destination)
         return path
 
     # Everything else the direction does.

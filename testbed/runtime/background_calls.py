@@ -17,7 +17,7 @@ from testbed.engine.loop import Loop
 _MAX_THREADS: Final = 64
 
 
-class Aside:
+class BackgroundCalls:
     """Runs calls in threads, and their completion callbacks in the loop."""
 
     def __init__(self, loop: Loop) -> None:

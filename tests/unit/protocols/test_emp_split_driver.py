@@ -9,9 +9,9 @@ from protocols.core.firmware import Adapter
 from protocols.core.memory import HostMemory, SharedReachable
 from protocols.core.split_memory import SharedActions
 from protocols.emp import codec
-from protocols.emp.apart import Nic
 from protocols.emp.descriptors import SIZE
 from protocols.emp.settings import Settings
+from protocols.emp.split_driver import Nic
 from tests.unit.protocols.emp_dialogue import dialogue, joined_nics
 
 
@@ -21,7 +21,7 @@ class Sent:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.send = self.frames.append
-        self.fetch = self.store = self.show = lambda *_: None
+        self.dma_read = self.dma_write = self.post_completion = lambda *_: None
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())
@@ -29,8 +29,8 @@ class Sent:
 
 def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> None:
     wires, (sender, _) = joined_nics()
-    settings, surroundings = Settings(), Sent()
-    nic = Nic(Adapter(1, wires.addresses), cast("SharedActions", surroundings), settings, codec)
+    settings, node_context = Settings(), Sent()
+    nic = Nic(Adapter(1, wires.addresses), cast("SharedActions", node_context), settings, codec)
     sender.post_send(1, 7, b"early")
     [frame] = wires.take(0)
     nic.firmware.receive(wires.now, frame)
@@ -43,4 +43,4 @@ def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> N
     assert dialogue([again]) == ["header 0"]
     nic.firmware.receive(wires.now, again)
     assert nic.firmware.counted()["headers_admitted"] == 1
-    assert surroundings.frames == [], "nobody receives it yet"
+    assert node_context.frames == [], "nobody receives it yet"

@@ -16,9 +16,9 @@ from __future__ import annotations
 from copy import copy
 from typing import Final
 
-from protocols.core.firmware import Adapter, Bell
+from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import HostMemory, Pinning, Reachable
-from protocols.core.split_memory import Apart, OneHost, Place, Ring, SharedActions
+from protocols.core.split_memory import HostSlot, OnDoorbell, OneHost, SharedActions, SplitDriver
 from protocols.emp import codec
 from protocols.emp.card import Codec
 from protocols.emp.descriptors import SIZE, Descriptors
@@ -30,7 +30,7 @@ _MAX_PIECES: Final = 2_048
 """Limits the memory that an untrusted host can make the NIC use: a piece takes some 200 bytes."""
 
 
-def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
+def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:
     """Make EMP's split driver; arguments as for `protocols.emp.host.plug`. It has one host: EMP's NIC serves one
     application (section 5)."""
     own = settings if settings is not None else Settings()
@@ -38,11 +38,13 @@ def apart(settings: Settings | None = None, codec: Codec = codec) -> Apart:
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
         return Nic(adapter, nic, own, codec)
 
-    def host(adapter: Adapter, nic: Bell, memory: Pinning, descriptors: memoryview, _place: Place) -> Endpoint:
+    def host(
+        adapter: Adapter, nic: HostActions, memory: Pinning, descriptors: memoryview, _place: HostSlot
+    ) -> Endpoint:
         return Endpoint(adapter, nic, memory, Descriptors(own.descriptors, memory=descriptors))
 
     # One doorbell for each descriptor, and one to take it back.
-    return Apart(own.descriptors * SIZE, 2 * own.descriptors, nic, host)
+    return SplitDriver(own.descriptors * SIZE, 2 * own.descriptors, nic, host)
 
 
 class Nic:
@@ -55,14 +57,14 @@ class Nic:
         self._codec = codec
         self.firmware = self._vacant()
 
-    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> Ring:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         table = Descriptors(self._settings.descriptors, memory=descriptors, max_pieces=_MAX_PIECES)
         former, self.firmware = (
             self.firmware, Firmware(self.adapter, self._nic, memory, table, self._settings, self._codec),
         )  # fmt: skip
         self.firmware.loop_outside()
         self.firmware.succeed(former)
-        return self.firmware.ring
+        return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.of_incarnation(incarnation)

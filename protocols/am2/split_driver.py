@@ -12,16 +12,16 @@ from functools import partial
 from typing import Final
 
 from protocols.am2 import page as layout
-from protocols.am2.apart_memory import OwnFrames, SeenFrames, size_of
 from protocols.am2.card import settled
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.receiver import Witness
 from protocols.am2.settings import Settings
-from protocols.core.firmware import Adapter, Bell
+from protocols.am2.shared_frames import OwnFrames, SeenFrames, size_of
+from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Allocating, SharedReachable
-from protocols.core.split_memory import Apart, Place, Ring, SharedActions
+from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SplitDriver
 
 _TOLD: Final = 4
 """Doorbells for one endpoint that can be in flight beside those of its slots: its residency changes, and that it is
@@ -30,20 +30,22 @@ _MAPPING: Final = MapperSettings()
 _REGIONS: Final = 2 * layout.SUBJECTS
 
 
-def apart(
+def split_driver(
     settings: Settings | None = None, *, mapping: MapperSettings | None = _MAPPING, witness: Witness | None = None
-) -> Apart:
+) -> SplitDriver:
     """Make AM-II's split driver; arguments as for `plug`."""
     own = settings if settings is not None else Settings()
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
         return Nic(adapter, nic, own, mapping, witness)
 
-    def host(adapter: Adapter, bell: Bell, memory: Allocating, descriptors: memoryview, place: Place) -> ActiveMessages:
+    def host(
+        adapter: Adapter, bell: HostActions, memory: Allocating, descriptors: memoryview, place: HostSlot
+    ) -> ActiveMessages:
         frames = OwnFrames(descriptors, memory, own.frames)
         return ActiveMessages(adapter, bell, frames, settled(own, adapter), place)
 
-    return Apart(size_of(own.frames), own.frames * layout.SLOTS + _TOLD * own.endpoints, nic, host, own.hosts)
+    return SplitDriver(size_of(own.frames), own.frames * layout.SLOTS + _TOLD * own.endpoints, nic, host, own.hosts)
 
 
 class Nic:
@@ -61,7 +63,7 @@ class Nic:
         self.firmware: Final = Firmware(adapter, _ToHosts(nic, settings), None, settings, mapping, witness)
         self._seen: dict[int, SeenFrames] = {}
 
-    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> Ring:  # noqa: ARG002
+    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         settings = self.firmware.settings
         self._seen[host] = SeenFrames(descriptors, memory, settings.frames, settings.medium)
         self.firmware.attach(host, self._seen[host])
@@ -76,30 +78,30 @@ class Nic:
         if not begin <= _endpoint(index) < end:
             self.firmware.counters.invalid += 1
             return
-        self.firmware.ring(now, index)
+        self.firmware.on_doorbell(now, index)
 
 
 class _ToHosts:
-    """The firmware's `Actions`: a notification about an endpoint goes to the endpoint's host."""
+    """The firmware's `FirmwareActions`: a notification about an endpoint goes to the endpoint's host."""
 
-    __slots__ = ("_hosts", "_nic", "_numbers", "fetch", "interrupt", "send", "send_later", "store")
+    __slots__ = ("_hosts", "_nic", "_numbers", "dma_read", "dma_write", "interrupt", "send", "send_later")
 
     def __init__(self, nic: SharedActions, settings: Settings) -> None:
         self._nic = nic
         self._hosts = settings.hosts
         self._numbers = settings.numbers
-        self.fetch = nic.fetch
+        self.dma_read = nic.dma_read
         self.send = nic.send
         self.send_later = nic.send_later
-        self.store = nic.store
-        self.interrupt = self.show
+        self.dma_write = nic.dma_write
+        self.interrupt = self.post_completion
 
-    def show(self, index: int) -> None:
+    def post_completion(self, index: int) -> None:
         if index & layout.SUBJECT not in (layout.RESTARTED, layout.GONE):
-            self._nic.show(_endpoint(index) // self._numbers, index)
+            self._nic.post_completion(_endpoint(index) // self._numbers, index)
             return
         for host in range(self._hosts):
-            self._nic.show(host, index)
+            self._nic.post_completion(host, index)
 
 
 def _endpoint(index: int) -> int:

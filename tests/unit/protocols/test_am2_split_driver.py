@@ -231,7 +231,7 @@ def test_a_hosts_time_begins_when_it_is_asked() -> None:
     card.create(first)
     card.create(second)
     card.now = 80 * MILLISECOND
-    card.firmware.tick(card.now)
+    card.firmware.on_timer(card.now)
     assert card.told[-1] == (first, RELEASE)
     card.elapse(PATIENCE - 1)
     assert card.counted("forced") == 0

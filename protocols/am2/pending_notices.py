@@ -22,7 +22,7 @@ _LAST_PAUSE: Final = _FIRST_PAUSE << 16
 """Eighteen hours. A peer that has been silent for longer gets its notices when it is heard from."""
 
 
-class Silence:
+class PeerNotices:
     """Pending notices of a peer. words: by the endpoints' numbers, whose range is limited. next_at: when one is tried;
     None: one is in flight, or none will be. pause: nanoseconds before it."""
 
@@ -34,56 +34,56 @@ class Silence:
         self.pause = _FIRST_PAUSE
 
 
-class Untold:
-    """Pending notices by peer. silences: of the peers that have not received theirs."""
+class PendingNotices:
+    """Pending notices by peer. by_peer: for the peers that have not received theirs."""
 
-    __slots__ = ("_sender", "silences")
+    __slots__ = ("_sender", "by_peer")
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self.silences: Final[dict[Peer, Silence]] = {}
+        self.by_peer: Final[dict[Peer, PeerNotices]] = {}
 
     @property
     def deadline(self) -> int | None:
-        times = [silence.next_at for silence in self.silences.values()]
+        times = [notices.next_at for notices in self.by_peer.values()]
         return min((when for when in times if when is not None), default=None)
 
     def keep(self, now: int, words: Iterable[Message]) -> None:
         """Keep notices that were given up."""
         for word in words:
-            silence = self.silences.get(word.peer)
-            if silence is None:
-                silence = self.silences[word.peer] = Silence()
-            silence.words[word.endpoint.number] = word
-            if silence.next_at is None and silence.pause <= _LAST_PAUSE:
-                silence.next_at = now + silence.pause
+            notices = self.by_peer.get(word.peer)
+            if notices is None:
+                notices = self.by_peer[word.peer] = PeerNotices()
+            notices.words[word.endpoint.number] = word
+            if notices.next_at is None and notices.pause <= _LAST_PAUSE:
+                notices.next_at = now + notices.pause
 
-    def tick(self, now: int) -> None:
+    def on_timer(self, now: int) -> None:
         """Send one notice to each peer that is due."""
-        for silence in self.silences.values():
-            if silence.next_at is not None and silence.next_at <= now:
-                silence.next_at = None
-                silence.pause *= 2
-                word = silence.words.pop(next(iter(silence.words)))
+        for notices in self.by_peer.values():
+            if notices.next_at is not None and notices.next_at <= now:
+                notices.next_at = None
+                notices.pause *= 2
+                word = notices.words.pop(next(iter(notices.words)))
                 self._sender.tell(now, word.anew(), once=True)
 
     def heard(self, now: int, peer: Peer) -> None:
         """Send all notices to a peer: a frame of the incarnation that they are for has arrived, or a route to it."""
-        if peer.route is not None and (silence := self.silences.pop(peer, None)) is not None:
-            for word in silence.words.values():
+        if peer.route is not None and (notices := self.by_peer.pop(peer, None)) is not None:
+            for word in notices.words.values():
                 self._sender.tell(now, word.anew())
 
     def mapped(self, now: int) -> None:
         """Send notices along new routes."""
-        for peer in list(self.silences):
+        for peer in list(self.by_peer):
             self.heard(now, peer)
 
     def forget(self, peer: Peer) -> None:
         """Discard the notices to a restarted peer: nobody waits there any more."""
-        self.silences.pop(peer, None)
+        self.by_peer.pop(peer, None)
 
     def waiting(self) -> Iterable[str]:
         """Yield a sentence for every silent peer."""
-        for peer, silence in self.silences.items():
-            if silence.words:
-                yield f"node {peer.number} does not answer, and has not heard that of ours are gone: {[*silence.words]}"
+        for peer, notices in self.by_peer.items():
+            if notices.words:
+                yield f"node {peer.number} does not answer, and has not heard that of ours are gone: {[*notices.words]}"

@@ -15,11 +15,11 @@ UNIMPAIRED = Impairment()
 
 
 @dataclass(frozen=True, slots=True)
-class Treatment:
+class LinkService:
     """The datapath and impairments of one link.
 
     forward, backward: the declared impairment overlaid with the injected ones. down: neither direction carries
-    anything, and the NICs at its ends lose their carrier. pieces: whether forward and backward pass on GSO frames
+    anything, and the NICs at its ends lose their carrier. gso: whether forward and backward pass on GSO frames
     unsegmented.
     """
 
@@ -27,7 +27,7 @@ class Treatment:
     forward: Impairment = UNIMPAIRED
     backward: Impairment = UNIMPAIRED
     down: bool = False
-    pieces: tuple[bool, bool] = (False, False)
+    gso: tuple[bool, bool] = (False, False)
 
     @property
     def spliced(self) -> bool:
@@ -35,7 +35,7 @@ class Treatment:
         return self.datapath != "direct"
 
 
-Treatments: TypeAlias = Mapping[str, Treatment]
-"""Link name -> its treatment. Links that are missing are direct and up."""
+LinkServices: TypeAlias = Mapping[str, LinkService]
+"""Link name -> its service. Links that are missing are direct and up."""
 
-UNTREATED = Treatment()
+DIRECT_SERVICE = LinkService()
