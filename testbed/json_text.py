@@ -97,11 +97,11 @@ def _check_scalars(value: object) -> None:
     elif isinstance(value, float):
         _check_number(value)
     elif isinstance(value, list | tuple):
-        for one in value:
-            _check_scalars(one)
+        for item in value:
+            _check_scalars(item)
     elif isinstance(value, Mapping):
-        for one in value.values():
-            _check_scalars(one)
+        for item in value.values():
+            _check_scalars(item)
 
 
 def _check_text(value: object) -> None:
@@ -154,7 +154,7 @@ def _literal(allowed: tuple[object, ...]) -> Check:
 
 
 def _union(alternatives: tuple[Any, ...]) -> Check:
-    checks = [_check_of(one) for one in alternatives if one is not NoneType]
+    checks = [_check_of(alternative) for alternative in alternatives if alternative is not NoneType]
     has_null = NoneType in alternatives
 
     def check_union(value: object) -> None:
@@ -175,9 +175,9 @@ def _sequence(kind: type[list[Any] | tuple[Any, ...]], check_one: Check) -> Chec
     def check_all(value: object) -> None:
         if type(value) is not kind:
             raise MismatchError(value, "a list")
-        for place, one in enumerate(value):
+        for place, item in enumerate(value):
             try:
-                check_one(one)
+                check_one(item)
             except MismatchError as error:
                 raise error.inside(f"[{place}]") from None
 
@@ -215,10 +215,10 @@ def _mapping(check_key: Check, check_value: Check) -> Check:
     def check_items(value: object) -> None:
         if not isinstance(value, Mapping):
             raise MismatchError(value, "an object")
-        for key, one in value.items():
+        for key, item in value.items():
             check_key(key)
             try:
-                check_value(one)
+                check_value(item)
             except MismatchError as error:
                 raise error.inside(f".{key}") from None
 
@@ -234,10 +234,10 @@ def _fields(kind: Any) -> Check:
         if type(value) is not kind:
             raise MismatchError(value, f"a {kind.__name__}")
         for name, default, check_one in checks:
-            one = getattr(value, name)
-            if one is not default:
+            item = getattr(value, name)
+            if item is not default:
                 try:
-                    check_one(one)
+                    check_one(item)
                 except MismatchError as error:
                     raise error.inside(f".{name}") from None
 

@@ -55,8 +55,8 @@ def protocol(name: str) -> Protocol:
     found = _checked(name, registry.load(registry.PROTOCOLS, name))
     if not found.is_kernels:
         known_fields()  # says which codecs clash
-        if told := protocol_clashes():
-            raise ConflictError("\n".join(told))
+        if sentences := protocol_clashes():
+            raise ConflictError("\n".join(sentences))
     return found
 
 
@@ -91,10 +91,10 @@ def protocol_clashes() -> tuple[str, ...]:
     If both packages have codecs, `gathered` reports the clash.
     """
     everybody = registry.all_offered(registry.PROTOCOLS)
-    told = same_names(registry.PROTOCOLS, everybody)
+    sentences = same_names(registry.PROTOCOLS, everybody)
     codecs = registry.offered(registry.FIELDS)
     if len({entry.package for entry in (*codecs.values(), *(entries[0] for entries in everybody.values()))}) == 1:
-        return tuple(told)  # only one package: no import needed
+        return tuple(sentences)  # only one package: no import needed
     taken: list[tuple[int, str, Entry]] = list(_ethertypes_of_codecs(codecs))
     for name, (entry, *_) in everybody.items():
         if name in codecs and codecs[name].package == entry.package:
@@ -106,9 +106,9 @@ def protocol_clashes() -> tuple[str, ...]:
         for number, other, whose in taken if ethertype else ():
             if number == ethertype and whose.package != entry.package:
                 why = f"{name} registers no fields that would tell their frames apart"
-                told.append(clash(ethertype, (name, entry), (other, whose), why))
+                sentences.append(clash(ethertype, (name, entry), (other, whose), why))
         taken.append((ethertype, name, entry))
-    return tuple(told)
+    return tuple(sentences)
 
 
 def _ethertypes_of_codecs(codecs: Mapping[str, Entry]) -> Iterator[tuple[int, str, Entry]]:

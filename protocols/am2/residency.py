@@ -59,7 +59,7 @@ class Residency:
     def detach(self, now: int, host: int) -> None:
         """Detach a host process, which destroys its endpoints."""
         del self._hosts[host]
-        for endpoint in [one for one in self._card.endpoints.values() if self._host_of(one.number) == host]:
+        for endpoint in [known for known in self._card.endpoints.values() if self._host_of(known.number) == host]:
             self._destroy(now, endpoint)
         self._seat(now)
 
@@ -139,18 +139,18 @@ class Residency:
 
     def _has_frames(self, frames: Frames) -> bool:
         """Whether a host has a frame left for one more endpoint."""
-        used = sum(one.frames is frames for listed in (self._resident, self._awaiting) for one in listed)
+        used = sum(resident.frames is frames for listed in (self._resident, self._awaiting) for resident in listed)
         return used < self._card.settings.frames
 
     def _shares(self) -> Counter[int]:
         """Count the frames of each host. A frame that is being vacated counts for its present host: a host that
         releases slowly does not get another's frame meanwhile."""
-        return Counter(self._host_of(one.number) for one in self._resident)
+        return Counter(self._host_of(resident.number) for resident in self._resident)
 
     def _in_turn(self) -> list[Resident]:
         """Return the endpoints that wait for a frame, by the number of their host's frames, then by waiting time."""
         shares = self._shares()
-        return sorted(self._awaiting, key=lambda one: shares[self._host_of(one.number)])
+        return sorted(self._awaiting, key=lambda resident: shares[self._host_of(resident.number)])
 
     def _next(self) -> Resident:
         """Choose the endpoint that gets the next frame: the first in turn, or, half of the time, any. Strict order
@@ -186,8 +186,8 @@ class Residency:
         def share(endpoint: Resident) -> int:
             return shares[self._host_of(endpoint.number)]
 
-        there = [one for one in self._resident if one.leave_at is None and share(one) >= least]
-        return min(there, key=lambda one: (-share(one), one.open > 0), default=None)
+        candidates = [resident for resident in self._resident if resident.leave_at is None and share(resident) >= least]
+        return min(candidates, key=lambda resident: (-share(resident), resident.open > 0), default=None)
 
     def _load(self, now: int, endpoint: Resident, page: memoryview) -> None:
         self._counters.loaded += 1
@@ -207,7 +207,7 @@ class Residency:
         """Whether enough endpoints are leaving for now, although others wait. The limit, which does not count slow
         ones, varies randomly. Otherwise all would leave, always in favour of the same others, and two that talk to each
         other might never be resident together."""
-        prompt = sum(one.is_leaving and self._is_prompt(one) for one in self.leaving)
+        prompt = sum(resident.is_leaving and self._is_prompt(resident) for resident in self.leaving)
         chance = self._counters.loaded * _ODD & _WORD
         return prompt > (chance >> 16) % (self._card.settings.frames + 1 >> 1)
 

@@ -205,17 +205,21 @@ def restrict(paper: Paper, runs: Collection[str]) -> Paper:
             raise NotFoundError(f"the paper has no run {name!r}{hint}; there are {', '.join(paper.runs)}")
     rows: list[Row] = []
     for row in paper.rows:
-        parts = {one.name for one in rows}
+        parts = {row.name for row in rows}
         if all(part in parts for part in row.sum) if row.sum else {row.run, row.less_than or row.run} <= set(runs):
             rows.append(row)
     names = {row.name for row in rows}
     return replace(
         paper,
-        runs={name: one for name, one in paper.runs.items() if name in runs},
+        runs={name: run for name, run in paper.runs.items() if name in runs},
         rows=tuple(rows),
-        shapes=tuple([one for one in paper.shapes if (one.row in names if one.kind == "order" else one.run in runs)]),
-        relations=tuple([one for one in paper.relations if {one.left.run, one.right.run} <= set(runs)]),
-        tables=tuple([one for one in paper.tables if one.run in runs]),
+        shapes=tuple(
+            [shape for shape in paper.shapes if (shape.row in names if shape.kind == "order" else shape.run in runs)]
+        ),
+        relations=tuple(
+            [relation for relation in paper.relations if {relation.left.run, relation.right.run} <= set(runs)]
+        ),
+        tables=tuple([table for table in paper.tables if table.run in runs]),
     )
 
 
@@ -232,14 +236,19 @@ def parse(text: str, source: str) -> Paper:
             return form(**checked(form, _table(table), path))
         except DescriptionError as error:
             problems.extend(
-                Problem(f"{path}{f'.{one.path}' if one.path else ''}", one.found, one.expected, one.suggestion)
-                for one in error.problems
+                Problem(
+                    f"{path}{f'.{problem.path}' if problem.path else ''}",
+                    problem.found,
+                    problem.expected,
+                    problem.suggestion,
+                )
+                for problem in error.problems
             )
             return None
 
     def several(form: type[Form], key: str) -> tuple[Form, ...]:
         built_tables = [built(form, table, f"{key}[{number}]") for number, table in enumerate(document.pop(key, []), 1)]
-        return tuple([one for one in built_tables if one is not None])
+        return tuple([table for table in built_tables if table is not None])
 
     def sided(table: object, path: str) -> object:
         """Parse the two sides of a relation's table as figures."""
@@ -253,7 +262,7 @@ def parse(text: str, source: str) -> Paper:
     ]
     runs = {name: built(PaperRun, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
     parts = {
-        "runs": {name: one for name, one in runs.items() if one is not None},
+        "runs": {name: run for name, run in runs.items() if run is not None},
         "rows": several(Row, "row"), "shapes": several(Shape, "shape"), "relations": several(Relation, "relation"),
         "tables": several(Table, "table"), "unmatched": several(Unmatched, "unmatched"),
     }  # fmt: skip

@@ -45,29 +45,29 @@ def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) 
             raise KernelError(f"no answer from the process at {path} after {patience:g} s") from error
     if not answer:
         raise NotListeningError(path)
-    said: dict[str, Any] = json.loads(answer)
-    if "error" in said:
-        raise KernelError(said["error"])
-    return said
+    reply: dict[str, Any] = json.loads(answer)
+    if "error" in reply:
+        raise KernelError(reply["error"])
+    return reply
 
 
 class PendingReply:
     """A pending reply. `tell` is called once, when it is known."""
 
     def __init__(self) -> None:
-        self._said: Mapping[str, object] | None = None
+        self._reply: Mapping[str, object] | None = None
         self._hearer: Callable[[Mapping[str, object]], object] | None = None
 
-    def tell(self, said: Mapping[str, object]) -> None:
-        self._said = said
+    def tell(self, reply: Mapping[str, object]) -> None:
+        self._reply = reply
         if self._hearer is not None:
-            self._hearer(said)
+            self._hearer(reply)
 
     def hear(self, hearer: Callable[[Mapping[str, object]], object]) -> None:
         """Call `hearer` with the reply as soon as it is known."""
         self._hearer = hearer
-        if self._said is not None:
-            hearer(self._said)
+        if self._reply is not None:
+            hearer(self._reply)
 
 
 class Listener:
@@ -96,19 +96,19 @@ class Listener:
             except (OSError, ValueError):  # the caller has gone, or sent an invalid request
                 line.close()
                 return
-            said = self._said(request)
-            if isinstance(said, PendingReply):
-                said.hear(tell)
+            reply = self._answered(request)
+            if isinstance(reply, PendingReply):
+                reply.hear(tell)
             else:
-                tell(said)
+                tell(reply)
 
-        def tell(said: Mapping[str, object]) -> None:
+        def tell(reply: Mapping[str, object]) -> None:
             with line, contextlib.suppress(OSError):
-                line.send(json.dumps(said).encode())
+                line.send(json.dumps(reply).encode())
 
         self._loop.watch(line.fileno(), serve)
 
-    def _said(self, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
+    def _answered(self, request: Mapping[str, Any]) -> Mapping[str, object] | PendingReply:
         try:
             return self._answer(request)
         except (TestbedError, OSError, KeyError, TypeError) as error:

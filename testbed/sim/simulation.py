@@ -125,7 +125,7 @@ class Simulation:
         for number, node in enumerate(self.layout.nodes):
             if node.nics:
                 core = Server(f"core of {node.name}", self.loop)
-                self.nodes[node.name] = one = SimNode(self.loop, node.name, number, core)
+                self.nodes[node.name] = sim_node = SimNode(self.loop, node.name, number, core)
                 adapter = Adapter(
                     number,
                     addresses,
@@ -134,7 +134,7 @@ class Simulation:
                     routed=node.name in routed,
                     ordered=ordered,
                 )
-                self._start(one, adapter)
+                self._start(sim_node, adapter)
 
     def __enter__(self) -> Simulation:
         return self
@@ -158,11 +158,11 @@ class Simulation:
         **named: Arguments.kwargs,
     ) -> Task[Result]:
         """Start a program on a node. Its exceptions end the run, unless the task is awaited."""
-        one = self._node(node)
+        sim_node = self._node(node)
 
         async def carry() -> Result:
             try:
-                return await program(cast(Endpoint, one.endpoint), one, *arguments, **named)
+                return await program(cast(Endpoint, sim_node.endpoint), sim_node, *arguments, **named)
             finally:
                 self._ended()
 
@@ -218,12 +218,12 @@ class Simulation:
 
         Programs that wait on the old endpoint wait for ever; start or cancel them as needed.
         """
-        one = self._node(node)
-        self._end(one)
-        before = one.adapter
+        sim_node = self._node(node)
+        self._end(sim_node)
+        before = sim_node.adapter
         incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
-        self._start(one, before.of_incarnation(incarnation))
-        return one
+        self._start(sim_node, before.of_incarnation(incarnation))
+        return sim_node
 
     def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:
         """Kill a node's process: its programs are cancelled, its NIC loses its state, and arriving frames are lost.
@@ -231,11 +231,11 @@ class Simulation:
         Returns a function that starts it again: the NIC as by `restart`, and the programs that had not ended, from the
         beginning. returns: it will be called, and `run` waits for these programs.
         """
-        one = self._node(node)
+        sim_node = self._node(node)
         programs = self._programs.pop(node, [])
         broken = [(task, again) for task, again in programs if not task.done]
         self._programs[node] = [(task, again) for task, again in programs if task.done]
-        self._end(one)
+        self._end(sim_node)
         self.network.lead_to(self._nics[node], ignore)
         for task, _ in broken:
             task.cancel()
@@ -366,7 +366,7 @@ class Simulation:
         if (link, "forward") not in self.network.link_directions:
             names = [name for name, link_direction in self.network.link_directions if link_direction == "forward"]
             raise NotFoundError(f"no link {link!r}: there are {', '.join(names[:20])}")
-        return [self.network.link_directions[link, one] for one in BOTH if direction in (None, one)]
+        return [self.network.link_directions[link, name] for name in BOTH if direction in (None, name)]
 
 
 def _address(node: NodeLayout) -> bytes:

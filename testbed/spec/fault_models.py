@@ -75,7 +75,7 @@ class Fault(Element):
 
     if TYPE_CHECKING:  # with `init=False`, of all faults: what is given is text as in TOML
 
-        def __init__(self, **said: object) -> None: ...
+        def __init__(self, **keys: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "may"
 

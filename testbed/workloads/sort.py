@@ -41,11 +41,11 @@ class Sort(Workload):
         splitters = await node.share([samples[len(samples) * part // comm.size] for part in range(1, comm.size)] if samples
                                      else [])  # fmt: skip
         received = await _exchange(comm, _parts(mine, splitters))
-        whole = array(_TYPE, sorted(key for part in received for key in part))
+        merged = array(_TYPE, sorted(key for part in received for key in part))
         await node.barrier()
         took = node.now() - begun
-        await self._verify(comm, node, mine, whole)
-        everybody = await node.gather((took, len(whole)))
+        await self._verify(comm, node, mine, merged)
+        everybody = await node.gather((took, len(merged)))
         if everybody is not None:
             slowest = max(time for time, _ in everybody)
             counts = [count for _, count in everybody]
@@ -53,13 +53,13 @@ class Sort(Workload):
             node.row(
                 keys=keys, took_ns=slowest, keys_per_s=1e9 * keys / max(1, slowest), largest_share=max(counts) / keys
             )
-        return len(whole)
+        return len(merged)
 
-    async def _verify(self, comm: Comm, node: Node, mine: array[int], whole: array[int]) -> None:
-        if any(first > second for first, second in pairwise(whole)):
+    async def _verify(self, comm: Comm, node: Node, mine: array[int], merged: array[int]) -> None:
+        if any(first > second for first, second in pairwise(merged)):
             raise VerificationError(f"the keys of rank {comm.rank} are not in order")
-        await _check_edge(comm, whole)
-        sums = await node.gather((len(mine), sum(mine), _mixed(mine), len(whole), sum(whole), _mixed(whole)))
+        await _check_edge(comm, merged)
+        sums = await node.gather((len(mine), sum(mine), _mixed(mine), len(merged), sum(merged), _mixed(merged)))
         if sums is not None:
             before = [sum(column) for column in zip(*(values[:3] for values in sums), strict=True)]
             after = [sum(column) for column in zip(*(values[3:] for values in sums), strict=True)]
@@ -89,15 +89,15 @@ async def _exchange(comm: Comm, parts: list[array[int]]) -> list[array[int]]:
     return received
 
 
-async def _check_edge(comm: Comm, whole: array[int]) -> None:
+async def _check_edge(comm: Comm, merged: array[int]) -> None:
     """Check that no key is below the greatest of all ranks before, which is passed from rank to rank."""
     greatest = array("q", [-1])
     if comm.rank:
         await comm.Recv(greatest, comm.rank - 1, _EDGE)
-        if whole and whole[0] < greatest[0]:
-            raise VerificationError(f"rank {comm.rank} has the key {whole[0]}, and a rank before it {greatest[0]}")
+        if merged and merged[0] < greatest[0]:
+            raise VerificationError(f"rank {comm.rank} has the key {merged[0]}, and a rank before it {greatest[0]}")
     if comm.rank + 1 < comm.size:
-        await comm.Send(array("q", [whole[-1] if whole else greatest[0]]), comm.rank + 1, _EDGE)
+        await comm.Send(array("q", [merged[-1] if merged else greatest[0]]), comm.rank + 1, _EDGE)
 
 
 def _mixed(keys: array[int]) -> int:

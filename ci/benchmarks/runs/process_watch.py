@@ -17,7 +17,8 @@ from benchmarks.runs.leaks import Sample
 MARK = "TESTBED_BENCH"
 CONTROLLER, NODES = "controller", "node processes"
 _KINDS = {
-    "testbed-nodes": "warm parent", "testbed-relay": "relay", "testbed-superv": "supervisor", "testbed-holder": "namespace holder",
+    "testbed-nodes": "warm parent", "testbed-relay": "relay", "testbed-superv": "supervisor",
+    "testbed-holder": "namespace holder",
 }  # fmt: skip
 _MOSTLY = 0.8  # of the looks; what a moment's work is given to comes and goes
 

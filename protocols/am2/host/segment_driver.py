@@ -78,7 +78,7 @@ class SegmentDriver:
         for listed in (self._queue, self._loaded, self._releases):
             if endpoint in listed:
                 listed.remove(endpoint)
-        for region in [one for one in memory.reachable if one >> layout.SUBJECTS == number]:
+        for region in [region for region in memory.reachable if region >> layout.SUBJECTS == number]:
             del memory.reachable[region]
         self._tell(endpoint, layout.DESTROY)
 
@@ -182,12 +182,12 @@ class SegmentDriver:
 
     def _victim(self) -> Endpoint | None:
         """Choose the endpoint that gives up its frame."""
-        there = [one for one in self._loaded if one is not self._library.handling]
-        idle = [one for one in there if one.is_empty and one.outbox.is_idle]
-        candidates = idle or there
+        loaded = [endpoint for endpoint in self._loaded if endpoint is not self._library.handling]
+        idle = [endpoint for endpoint in loaded if endpoint.is_empty and endpoint.outbox.is_idle]
+        candidates = idle or loaded
         if self._settings.replacement == "random" and candidates:
             return candidates[(self.faults * _ODD >> 16) % len(candidates)]
-        return min(candidates, key=lambda one: one.used, default=None)
+        return min(candidates, key=lambda endpoint: endpoint.used, default=None)
 
     def _release(self, endpoint: Endpoint) -> None:
         if self._states.get(endpoint) is not Residence.LEAVING:

@@ -42,7 +42,7 @@ def disciplines(
 
     Raises UnsupportedError for what the datapath cannot do, BrokenFileError and NotFoundError for files.
     """
-    found: list[Discipline] = []
+    desired: list[Discipline] = []
     directions = (
         ("forward", link_service.forward, before.forward if before else None, stage.a, stage.forward),
         ("backward", link_service.backward, before.backward if before else None, stage.b, stage.backward),
@@ -54,41 +54,41 @@ def disciplines(
             options = netem.options_of(impairment, mtu=mtu, seed=key, table=table)
             # The kernel does not report a distribution's table.
             changed = before is not None and before.datapath == "netem" and earlier != impairment
-            found.append(SetNetem(out[1], index(out), impairment, options, changed))
+            desired.append(SetNetem(out[1], index(out), impairment, options, changed))
         if link_service.datapath == "tc" and impairment.rate:
             was = before is not None and before.datapath == "tc" and earlier is not None and earlier.rate
             old = shapers.options_of(earlier, mtu=mtu) if was and earlier is not None else None
-            found.append(SetShaper(out[1], index(out), impairment, shapers.options_of(impairment, mtu=mtu), old))
+            desired.append(SetShaper(out[1], index(out), impairment, shapers.options_of(impairment, mtu=mtu), old))
         if link_service.datapath == "tc" and (impairment.loss or impairment.gemodel or impairment.loss_pattern):
             losses = loss_classifier.losses_of(key, impairment, known_fields())
-            found.append(SetLoss(into[1], index(into), impairment, losses))
-    return found
+            desired.append(SetLoss(into[1], index(into), impairment, losses))
+    return desired
 
 
-def changes_in_place(wished: SetNetem | SetShaper, found: Qdisc | None) -> bool:
+def changes_in_place(desired: SetNetem | SetShaper, qdisc: Qdisc | None) -> bool:
     """Whether the existing discipline can be changed without replacing it."""
-    if found is None or not _is_ours(wished, found):
+    if qdisc is None or not _is_ours(desired, qdisc):
         return False
-    if isinstance(wished, SetNetem):
+    if isinstance(desired, SetNetem):
         return True
-    return wished.before is None or wished.before.in_frames == wished.options.in_frames
+    return desired.before is None or desired.before.in_frames == desired.options.in_frames
 
 
-def _is_ours(wished: SetNetem | SetShaper, found: Qdisc) -> bool:
-    module = netem if isinstance(wished, SetNetem) else shapers
-    return (found.kind, found.handle) == (module.KIND, module.HANDLE)
+def _is_ours(desired: SetNetem | SetShaper, qdisc: Qdisc) -> bool:
+    module = netem if isinstance(desired, SetNetem) else shapers
+    return (qdisc.kind, qdisc.handle) == (module.KIND, module.HANDLE)
 
 
-def in_force(wished: Discipline, wire: Contents) -> bool:
+def in_force(desired: Discipline, wire: Contents) -> bool:
     """Whether the kernel already reports the wanted settings."""
-    if isinstance(wished, SetLoss):
-        return wire.classifiers.get(wished.index) == loss_classifier.name_of(wished.losses)
-    found = wire.qdiscs.get(wished.index)
-    if found is None or not _is_ours(wished, found) or found.sized != (wished.options.sizes is not None):
+    if isinstance(desired, SetLoss):
+        return wire.classifiers.get(desired.index) == loss_classifier.name_of(desired.losses)
+    qdisc = wire.qdiscs.get(desired.index)
+    if qdisc is None or not _is_ours(desired, qdisc) or qdisc.sized != (desired.options.sizes is not None):
         return False
-    if isinstance(wished, SetShaper):
-        counted_alike = wished.before is None or wished.before == wished.options
-        return counted_alike and wished.options.matches(shapers.decoded(found.options))
-    reported, told = netem.decoded(found.options), wished.options.reportable
+    if isinstance(desired, SetShaper):
+        counted_alike = desired.before is None or desired.before == desired.options
+        return counted_alike and desired.options.matches(shapers.decoded(qdisc.options))
+    reported, reportable = netem.decoded(qdisc.options), desired.options.reportable
     # Kernels before 6.6 have no seed.
-    return not wished.changed and reported in (told, replace(told, seed=None))
+    return not desired.changed and reported in (reportable, replace(reportable, seed=None))

@@ -30,26 +30,26 @@ class RoundTrip:
     down: bool
 
 
-def round_trip(state: State, one: str, other: str) -> RoundTrip | None:
+def round_trip(state: State, source: str, destination: str) -> RoundTrip | None:
     """Sum up the declared and injected impairments along a shortest path; None if there is no path."""
-    way = _way(state, one, other)
-    if way is None:
+    path = _shortest_path(state, source, destination)
+    if path is None:
         return None
-    there = [in_force(link, direction, state.injected) for link, direction in way]
-    back = [in_force(link, BOTH[direction == "forward"], state.injected) for link, direction in way]
+    forth = [in_force(link, direction, state.injected) for link, direction in path]
+    back = [in_force(link, BOTH[direction == "forward"], state.injected) for link, direction in path]
     passing = 1.0
-    for side in (*there, *back):
+    for side in (*forth, *back):
         passing *= 1 - _loss(side.impairment)
-    rates = [side.impairment.rate for side in there if side.impairment.rate]
+    rates = [side.impairment.rate for side in forth if side.impairment.rate]
     return RoundTrip(
-        one,
-        other,
-        sum(side.impairment.delay for side in (*there, *back)),
-        sum(side.impairment.jitter for side in (*there, *back)),
+        source,
+        destination,
+        sum(side.impairment.delay for side in (*forth, *back)),
+        sum(side.impairment.jitter for side in (*forth, *back)),
         1 - passing,
         min(rates, default=0),
-        sum(len(side.whole.rules) for side in (*there, *back)),
-        any(is_down(link, state.injected) for link, _ in way),
+        sum(len(side.whole.rules) for side in (*forth, *back)),
+        any(is_down(link, state.injected) for link, _ in path),
     )
 
 
@@ -58,7 +58,7 @@ def _loss(impairment: Impairment) -> float:
     return 1 - (1 - impairment.loss) * (1 - burst)
 
 
-def _way(state: State, one: str, other: str) -> list[tuple[Link, DirectionName]] | None:
+def _shortest_path(state: State, source: str, destination: str) -> list[tuple[Link, DirectionName]] | None:
     """A shortest path between two nodes: links with the direction in which each is crossed.
 
     Paths lead through switches and through nodes that route, not through other nodes.
@@ -69,22 +69,22 @@ def _way(state: State, one: str, other: str) -> list[tuple[Link, DirectionName]]
     for link in state.layout.links:
         neighbours.setdefault(link.a.owner, []).append((link.b.owner, link, "forward"))
         neighbours.setdefault(link.b.owner, []).append((link.a.owner, link, "backward"))
-    came: dict[str, tuple[str, Link, DirectionName] | None] = {one: None}
-    waiting = deque([one])
+    reached: dict[str, tuple[str, Link, DirectionName] | None] = {source: None}
+    waiting = deque([source])
     while waiting:
-        here = waiting.popleft()
-        if here == other:
-            way: list[tuple[Link, DirectionName]] = []
-            while (step := came[here]) is not None:
-                here, link, direction = step
-                way.append((link, direction))
-            return way[::-1]
-        if here != one and here not in through:
+        node = waiting.popleft()
+        if node == destination:
+            path: list[tuple[Link, DirectionName]] = []
+            while (step := reached[node]) is not None:
+                node, link, direction = step
+                path.append((link, direction))
+            return path[::-1]
+        if node != source and node not in through:
             continue
-        for there, link, direction in neighbours.get(here, ()):
-            if there not in came:
-                came[there] = (here, link, direction)
-                waiting.append(there)
+        for neighbour, link, direction in neighbours.get(node, ()):
+            if neighbour not in reached:
+                reached[neighbour] = (node, link, direction)
+                waiting.append(neighbour)
     return None
 
 
@@ -93,8 +93,10 @@ def example(state: State, links: set[str]) -> tuple[str, str] | None:
     concerned = [link for link in state.layout.links if link.name in links]
     nodes = [node.name for node in state.layout.nodes]
     near = [end.owner for link in concerned for end in (link.a, link.b) if end.owner in nodes]
-    for one in dict.fromkeys([*near, *nodes[:8]]):
-        for other in nodes[:32]:
-            if other != one and any(link.name in links for link, _ in _way(state, one, other) or ()):
-                return one, other
+    for source in dict.fromkeys([*near, *nodes[:8]]):
+        for destination in nodes[:32]:
+            if destination != source and any(
+                link.name in links for link, _ in _shortest_path(state, source, destination) or ()
+            ):
+                return source, destination
     return None

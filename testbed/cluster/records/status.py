@@ -86,7 +86,7 @@ def status(state: State) -> ClusterStatus:
     """Read the status of a running cluster. NotFoundError if it has ended."""
     if state.ended:
         raise NotFoundError(state.ended)
-    found = _read_interfaces(state)
+    interfaces_by_key = _read_interfaces(state)
     programs = _programs(state)
     agents = _agents(state) if state.nics is not None else {}
     own = {agent.pid for agent in agents.values()}
@@ -104,7 +104,7 @@ def status(state: State) -> ClusterStatus:
         _of_relay(
             state,
             [
-                _in_force(state, _link(*link, found))
+                _in_force(state, _link(*link, interfaces_by_key))
                 for link in zip(state.layout.links, wire_ends(state.layout), strict=True)
             ],
         ),
@@ -114,73 +114,74 @@ def status(state: State) -> ClusterStatus:
 
 def needs_supervisor(state: State) -> bool:
     """Whether the cluster needs a supervisor: for a relay, agents, or timed injections."""
-    timed = any(one.until for one in state.injected)
+    timed = any(injection.until for injection in state.injected)
     return "relay" in state.datapaths.values() or state.nics is not None or timed
 
 
 def missing(state: State, directory: Path) -> list[str]:
     """A sentence for each required process that does not run. directory: the cluster's."""
-    found = []
+    sentences = []
     if "relay" in state.datapaths.values() and not all_run(directory, "relay"):
-        found.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
+        sentences.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
     if state.nics is not None and not all_run(directory, "nic"):
-        found.append("the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
+        sentences.append("the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
     if needs_supervisor(state) and not running_supervisor(directory):
-        found.append(
+        sentences.append(
             "its supervisor is GONE: what is injected for a time stays, and nobody starts a relay or an agent again that "
             "dies: 'testbed up' starts it again"
         )
-    return found
+    return sentences
 
 
 def links(state: State, wanted: Collection[str]) -> tuple[LinkStatus, ...]:
     """Read the status of some links, by name, and of nothing else."""
-    ends = [one for one in zip(state.layout.links, wire_ends(state.layout), strict=True) if one[0].name in wanted]
+    pairs = zip(state.layout.links, wire_ends(state.layout), strict=True)
+    ends = [(link, pair) for link, pair in pairs if link.name in wanted]
     devices: dict[str, set[str]] = {namespace_names.WIRE: {device for _, pair in ends for device in pair}}
     for link, _ in ends:
         if link.datapath == "direct":
             for end in (link.a, link.b):
                 devices.setdefault(end.owner, set()).add(end.port)
-    found = _look(state, devices.keys(), partial(_read_some, devices))
-    return _of_relay(state, [_in_force(state, _link(link, pair, found)) for link, pair in ends])
+    interfaces_by_key = _look(state, devices.keys(), partial(_read_some, devices))
+    return _of_relay(state, [_in_force(state, _link(link, pair, interfaces_by_key)) for link, pair in ends])
 
 
-def _in_force(state: State, found: LinkStatus) -> LinkStatus:
-    name = found.link.name
+def _in_force(state: State, status: LinkStatus) -> LinkStatus:
+    name = status.link.name
     if name not in state.datapaths:
-        return found
-    forward, backward = [in_force(found.link, direction, state.injected).whole for direction in BOTH]
-    return replace(found, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
+        return status
+    forward, backward = [in_force(status.link, direction, state.injected).whole for direction in BOTH]
+    return replace(status, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
 
 
-def _of_relay(state: State, found: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
+def _of_relay(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus, ...]:
     """Complete the status of cables between modelled switches, which exist only in the relay."""
     modelled = state.layout.modelled().keys()
-    inside = {one.link.name for one in found if modelled >= {one.link.a.owner, one.link.b.owner}}
+    inside = {status.link.name for status in statuses if modelled >= {status.link.a.owner, status.link.b.owner}}
     if not inside:
-        return tuple(found)
+        return tuple(statuses)
     from testbed.cluster.services.relay_client import (
         report,  # imports the relay's code, which most clusters do not need
     )
 
-    said = report(Store(), state)
-    told = said["links"] if said is not None else {}
+    answer = report(Store(), state)
+    reports = answer["links"] if answer is not None else {}
     return tuple(
         replace(
-            one,
-            there=one.link.name in told,
-            up=one.link.name in told and not is_down(one.link, state.injected),
-            forward=_carried(told, one.link, "forward"),
-            backward=_carried(told, one.link, "backward"),
+            status,
+            there=status.link.name in reports,
+            up=status.link.name in reports and not is_down(status.link, state.injected),
+            forward=_carried(reports, status.link, "forward"),
+            backward=_carried(reports, status.link, "backward"),
         )
-        if one.link.name in inside
-        else one
-        for one in found
+        if status.link.name in inside
+        else status
+        for status in statuses
     )
 
 
-def _carried(told: Mapping[str, Any], link: Link, direction: str) -> DirectionCounters:
-    counted = told.get(link.name, {}).get(direction, {}).get("counters")
+def _carried(reports: Mapping[str, Any], link: Link, direction: str) -> DirectionCounters:
+    counted = reports.get(link.name, {}).get(direction, {}).get("counters")
     if counted is None:
         return DirectionCounters()
     return DirectionCounters(counted["delivered"], counted["delivered_bytes"], sum(counted[cause] for cause in CAUSES))
@@ -191,20 +192,20 @@ def _agents(state: State) -> dict[str, AgentStatus]:
 
     return {
         node: AgentStatus()
-        if said is None
+        if report is None
         else AgentStatus(
-            said["pid"],
-            {int(function): pid for function, pid in said["hosts"].items()},
-            said["dropped"] + said["unsent"] + said["overflowed"],
+            report["pid"],
+            {int(function): pid for function, pid in report["hosts"].items()},
+            report["dropped"] + report["unsent"] + report["overflowed"],
         )
-        for node, said in reports(Store(), state).items()
+        for node, report in reports(Store(), state).items()
     }
 
 
-Found = Mapping[str, Mapping[str, Interface]]
+InterfacesByKey = Mapping[str, Mapping[str, Interface]]
 
 
-def _read_interfaces(state: State) -> Found:
+def _read_interfaces(state: State) -> InterfacesByKey:
     """Read the interfaces of the wire namespace and of nodes with direct links, by key and name."""
     keys = {namespace_names.WIRE} | {
         end.owner for link in state.layout.links if link.datapath == "direct" for end in (link.a, link.b)
@@ -215,7 +216,7 @@ def _read_interfaces(state: State) -> Found:
 Read = Callable[[str, RouteSocket], Mapping[str, Interface]]
 
 
-def _look(state: State, keys: Collection[str], read: Read) -> Found:
+def _look(state: State, keys: Collection[str], read: Read) -> InterfacesByKey:
     """Apply `read` to each of these namespaces."""
     paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
     if (holder := state.hiding) is not None:
@@ -223,39 +224,39 @@ def _look(state: State, keys: Collection[str], read: Read) -> Found:
     return _read(paths, read)
 
 
-def _read(paths: Mapping[str, str], read: Read) -> Found:
-    found = {}
+def _read(paths: Mapping[str, str], read: Read) -> InterfacesByKey:
+    contents = {}
     for key, path in paths.items():
         if namespaces.is_namespace(path):
             namespace = namespaces.open_path(path)
             try:
-                found[key] = read(key, namespace.route)
+                contents[key] = read(key, namespace.route)
             finally:
                 namespace.close()
-    return found
+    return contents
 
 
 def _read_some(devices: Mapping[str, Collection[str]], key: str, route: RouteSocket) -> dict[str, Interface]:
-    return {device: one for device in devices[key] if (one := named(route, device)) is not None}
+    return {device: interface for device in devices[key] if (interface := named(route, device)) is not None}
 
 
 def _programs(state: State) -> dict[str, list[int]]:
     """The pids of the programs in each node."""
     keys = {inode: key for key, inode in state.inodes.items()}
-    found: dict[str, list[int]] = {}
+    pids: dict[str, list[int]] = {}
     for pid in processes.everyone():
         key = keys.get(processes.network_namespace_of(pid))
         if key:
-            found.setdefault(key, []).append(pid)
-    return found
+            pids.setdefault(key, []).append(pid)
+    return pids
 
 
-def _link(link: Link, ends: tuple[str, str], found: Found) -> LinkStatus:
+def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey) -> LinkStatus:
     """The status of one link. Frames from a arrive at its wire-side end; behind a switch, they leave by b's."""
-    wire = found.get(namespace_names.WIRE, {})
+    wire = interfaces_by_key.get(namespace_names.WIRE, {})
     if link.datapath == "direct":
-        a = found.get(link.a.owner, {}).get(link.a.port)
-        b = found.get(link.b.owner, {}).get(link.b.port)
+        a = interfaces_by_key.get(link.a.owner, {}).get(link.a.port)
+        b = interfaces_by_key.get(link.b.owner, {}).get(link.b.port)
         if a is None or b is None:
             return LinkStatus(link, there=False, up=False)
         return LinkStatus(link, True, a.up and b.up, _received(b), _received(a))

@@ -177,7 +177,7 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
     """
     places = RelayPaths(store.directory(state.name))
     orders = places.read_orders()
-    whole: dict[str, Any] = {"processes": [], "links": {}, "switches": {}, "idle_rules": []}
+    merged: dict[str, Any] = {"processes": [], "links": {}, "switches": {}, "idle_rules": []}
     for number in range(orders.processes) if orders is not None else ():
         if orders is None or not orders.share(number).links:
             continue
@@ -185,20 +185,20 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
             call(places.socket(number), {"do": "report"})
         except NotListeningError:
             return None
-        said = places.read_report(number)
-        whole["links"].update(said.pop("links"))
-        whole["switches"].update(said.pop("switches"))
-        whole["idle_rules"] += said.pop("idle_rules")
-        whole["processes"].append(said)
-    each = whole["processes"]
-    if not each:
+        process_report = places.read_report(number)
+        merged["links"].update(process_report.pop("links"))
+        merged["switches"].update(process_report.pop("switches"))
+        merged["idle_rules"] += process_report.pop("idle_rules")
+        merged["processes"].append(process_report)
+    reports = merged["processes"]
+    if not reports:
         return None
-    used, spun = (sum(one["processor"][key] for one in each) for key in ("used", "spun"))
+    used, spun = (sum(process["processor"][key] for process in reports) for key in ("used", "spun"))
     return {
-        **whole,
-        "pid": each[0]["pid"],
-        "begun": max(one["begun"] for one in each),
-        "time": max(one["time"] for one in each),
+        **merged,
+        "pid": reports[0]["pid"],
+        "begun": max(process["begun"] for process in reports),
+        "time": max(process["time"] for process in reports),
         "processor": {"used": used, "spun": spun},
     }
 

@@ -39,13 +39,13 @@ def command(store: Store, cluster: str) -> list[str]:
 
 def _known(directory: Path, kind: str) -> dict[str, FormerProcess]:
     """The services of a kind that have not been ended, by key."""
-    found = {}
+    processes_by_key = {}
     for key in service_keys(directory, kind):
         path = service_lock(directory, kind, key)
         what, pid = locks.noted(path), locks.holder(path)
         if what or pid:
-            found[key] = FormerProcess(processes.identity(pid) if pid else None, what)
-    return found
+            processes_by_key[key] = FormerProcess(processes.identity(pid) if pid else None, what)
+    return processes_by_key
 
 
 class RelayProcesses:
@@ -64,7 +64,7 @@ class RelayProcesses:
         return {number: RELAY_NAME for number in range(orders.processes) if orders.share(number).links}
 
     def known(self) -> Mapping[int, FormerProcess]:
-        return {int(key): one for key, one in _known(self._places.directory, _RELAY).items()}
+        return {int(key): process for key, process in _known(self._places.directory, _RELAY).items()}
 
     def start(self, key: int) -> processes.Identity:
         made: list[Process] = []
@@ -96,7 +96,11 @@ class RelayProcesses:
         """
         orders = self._places.read_orders() or Orders(0)
         ends = {tap for link in orders.share(key).links for tap in link.heard}
-        return {one.name: one.counters.rx_unclaimed for one in interfaces(self._route) if one.name in ends}
+        return {
+            interface.name: interface.counters.rx_unclaimed
+            for interface in interfaces(self._route)
+            if interface.name in ends
+        }
 
     def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:
         return {
@@ -117,9 +121,9 @@ class _Agent:
     @property
     def digest(self) -> str:
         """A digest that identifies the agent, also across processes."""
-        one = self.offer
-        told = (one.ethertype, one.device, one.adapters, one.hosts, one.spin, one.heap, self.inode)
-        return blake2b(repr(told).encode(), digest_size=16).hexdigest()
+        offer = self.offer
+        settings = (offer.ethertype, offer.device, offer.adapters, offer.hosts, offer.spin, offer.heap, self.inode)
+        return blake2b(repr(settings).encode(), digest_size=16).hexdigest()
 
 
 class Agents:
@@ -132,7 +136,7 @@ class Agents:
         self._cluster = cluster
 
     def wanted(self) -> Mapping[str, str]:
-        return {name: one.digest for name, one in self._wanted().items()}
+        return {name: agent.digest for name, agent in self._wanted().items()}
 
     def known(self) -> Mapping[str, FormerProcess]:
         return _known(self._store.directory(self._cluster), _NIC)
@@ -155,9 +159,12 @@ class Agents:
     def start(self, key: str) -> processes.Identity:
         from testbed.runtime.shared import standing_agent
 
-        one, directory = self._wanted()[key], self._store.directory(self._cluster)
+        wanted, directory = self._wanted()[key], self._store.directory(self._cluster)
         agent = standing_agent.StandingAgent(
-            one.offer, one.namespace, standing_agent.socket_of(directory, key), command(self._store, self._cluster)
+            wanted.offer,
+            wanted.namespace,
+            standing_agent.socket_of(directory, key),
+            command(self._store, self._cluster),
         )
         name = standing_agent.NAME.format(key)
         locks.make(self._lock(key))
@@ -167,7 +174,7 @@ class Agents:
             if key not in self._wanted():
                 raise ConflictError(f"{key}: its NIC is not to be shared")
             agent.prepare()
-            lock.note(one.digest)
+            lock.note(wanted.digest)
 
         try:
             return daemons.start(name, (), prepare, agent.run, str(directory / LOG))

@@ -67,14 +67,14 @@ def timelines(runs: Sequence[RunSummary]) -> list[Plot]:
     """Plots of the runs with faults or samples, one for each, all with equal scales."""
     drawn = [(run, samples(run)) for run in runs]
     drawn = [(run, sample) for run, sample in drawn if sample is not None or run.repetition.faults]
-    whole = max((_end(run, sample) for run, sample in drawn), default=0.0)
-    divided = [divide(sample, whole) if sample is not None else None for _, sample in drawn]
+    duration = max((_end(run, sample) for run, sample in drawn), default=0.0)
+    divided = [divide(sample, duration) if sample is not None else None for _, sample in drawn]
     top = max(
         (float(intervals.rate.max()) for intervals in divided if intervals is not None and intervals.rate is not None),
         default=0.0,
     )
     return [
-        _plot(number, run, sample, intervals, whole, top, len(runs) > 1)
+        _plot(number, run, sample, intervals, duration, top, len(runs) > 1)
         for number, ((run, sample), intervals) in enumerate(zip(drawn, divided, strict=True))
     ]
 
@@ -89,14 +89,14 @@ def _plot(
     run: RunSummary,
     sample: Samples | None,
     intervals: Intervals | None,
-    whole: float,
+    duration: float,
     top: float,
     several: bool,
 ) -> Plot:
     name = f"timeline-{number + 1}"
     faults = run.repetition.faults
     of = f" {run.label}" if several else ""
-    alternative = f"Timeline{of}, {whole:.3g} s. " + _in_words(faults, sample)
+    alternative = f"Timeline{of}, {duration:.3g} s. " + _in_words(faults, sample)
     panels = ["faults"] if faults else []
     if intervals is not None:
         panels += ["rate" if intervals.rate is not None else "count", "latency"]
@@ -107,11 +107,11 @@ def _plot(
             len(panels), 1, sharex=True, squeeze=False, height_ratios=[heights[panel] for panel in panels]
         )[:, 0]
         for panel, axes in zip(panels, drawn, strict=True):
-            axes.set_xlim(0, whole)
-            for begin, end in fault_spans(faults, whole):
+            axes.set_xlim(0, duration)
+            for begin, end in fault_spans(faults, duration):
                 axes.axvspan(begin, end, color=FAULT, alpha=0.10, linewidth=0)
             if panel == "faults":
-                _draw_faults(axes, faults[:_MAX_LANES], whole)
+                _draw_faults(axes, faults[:_MAX_LANES], duration)
             elif panel == "latency" and intervals is not None:
                 _draw_latency(axes, intervals, sample.what if sample is not None else "")
             elif intervals is not None:
@@ -124,18 +124,18 @@ def _plot(
     )
 
 
-def fault_spans(faults: Sequence[FaultPeriod], whole: float) -> list[tuple[float, float]]:
+def fault_spans(faults: Sequence[FaultPeriod], duration: float) -> list[tuple[float, float]]:
     """Times when any fault was in force, with overlapping and indistinguishably close ones merged."""
     spans: list[tuple[float, float]] = []
-    for begin, end in sorted((fault.begin, whole if fault.end is None else fault.end) for fault in faults):
-        if spans and begin <= spans[-1][1] + whole / _RESOLUTION:
+    for begin, end in sorted((fault.begin, duration if fault.end is None else fault.end) for fault in faults):
+        if spans and begin <= spans[-1][1] + duration / _RESOLUTION:
             spans[-1] = spans[-1][0], max(end, spans[-1][1])
         else:
             spans.append((begin, end))
     return spans
 
 
-def _draw_faults(axes: Axes, faults: Sequence[FaultPeriod], whole: float) -> None:
+def _draw_faults(axes: Axes, faults: Sequence[FaultPeriod], duration: float) -> None:
     axes.set_title("faults in force")
     axes.grid(visible=False)
     axes.set_yticks([])
@@ -143,13 +143,13 @@ def _draw_faults(axes: Axes, faults: Sequence[FaultPeriod], whole: float) -> Non
     axes.tick_params(bottom=False)
     axes.spines["bottom"].set_visible(False)
     for lane, fault in enumerate(faults):
-        end = whole if fault.end is None else fault.end
-        axes.barh(lane, max(end - fault.begin, whole / 400), left=fault.begin, height=0.55, color=FAULT)
+        end = duration if fault.end is None else fault.end
+        axes.barh(lane, max(end - fault.begin, duration / 400), left=fault.begin, height=0.55, color=FAULT)
         words = fault.what if len(fault.what) <= _MAX_CHARACTERS else fault.what[: _MAX_CHARACTERS - 1] + "…"
-        if end < 0.6 * whole:
-            axes.text(end + whole / 100, lane, words, va="center", ha="left", fontsize=8.5, color=INK)
+        if end < 0.6 * duration:
+            axes.text(end + duration / 100, lane, words, va="center", ha="left", fontsize=8.5, color=INK)
         else:
-            axes.text(fault.begin - whole / 100, lane, words, va="center", ha="right", fontsize=8.5, color=INK)
+            axes.text(fault.begin - duration / 100, lane, words, va="center", ha="right", fontsize=8.5, color=INK)
 
 
 def _draw_amount(axes: Axes, intervals: Intervals, top: float) -> None:

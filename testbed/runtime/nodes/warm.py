@@ -71,14 +71,20 @@ class _Child:
 
 class _WarmParent:
     def __init__(
-        self, orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path, progress: Progress
+        self,
+        orders: Orders,
+        channel: Channel,
+        ends: Mapping[str, Channel],
+        logs: Path,
+        cluster_directory: Path,
+        progress: Progress,
     ) -> None:
         self._orders = orders
         self._channel = channel
         self._ends = dict(ends)
         self._logs = logs
         self._log = f"{str(logs).replace('%', '%%')}/%s.log"  # operations of Path would cost each node pages
-        self._told = told
+        self._cluster_directory = cluster_directory
         self._progress = progress
         self._starts: Counter[str] = Counter()  # of each node
         self._directory = os.getcwd()
@@ -98,7 +104,7 @@ class _WarmParent:
                 _switch_off(place)
             self._warm_up()
         except BaseException:
-            put_back(self._orders, self._told)
+            put_back(self._orders, self._cluster_directory)
             raise
         gc.collect()
         gc.freeze()
@@ -135,7 +141,7 @@ class _WarmParent:
                 signal.pidfd_send_signal(child.handle, signal.SIGKILL)
             for child in self._children.values():
                 os.waitpid(child.pid, 0)
-            put_back(self._orders, self._told)
+            put_back(self._orders, self._cluster_directory)
 
     def _fork(self, number: int, name: str) -> int:
         self._starts[name] += 1
@@ -203,10 +209,10 @@ class _WarmParent:
         del self._children[child.handle]
         code = os.waitstatus_to_exitcode(status)
         if child.agent:
-            event_log.record(self._told, "NIC agent died", node=child.name, pid=child.pid, code=code)
+            event_log.record(self._cluster_directory, "NIC agent died", node=child.name, pid=child.pid, code=code)
             return
         if status:
-            event_log.record(self._told, "node process died", node=child.name, pid=child.pid, code=code)
+            event_log.record(self._cluster_directory, "node process died", node=child.name, pid=child.pid, code=code)
         self._tell("ended", (child.name, status))
 
     def _tell(self, word: str, data: object) -> None:
@@ -227,16 +233,21 @@ def _filler() -> list[bytes]:
 
 
 def start(
-    orders: Orders, channel: Channel, ends: Mapping[str, Channel], logs: Path, told: Path, progress: Progress
+    orders: Orders,
+    channel: Channel,
+    ends: Mapping[str, Channel],
+    logs: Path,
+    cluster_directory: Path,
+    progress: Progress,
 ) -> processes.Identity:
     """Fork the warm parent, which forks the nodes. channel: the parent's end. ends: the nodes' ends, by name. logs: the
-    directory of the nodes' output. told: the cluster's directory, for events. KernelError."""
-    warm = _WarmParent(orders, channel, ends, logs, told, progress)
+    directory of the nodes' output. cluster_directory: where events go. KernelError."""
+    warm = _WarmParent(orders, channel, ends, logs, cluster_directory, progress)
     kept = [channel.fileno(), *(end.fileno() for end in ends.values())]
     return daemons.start(NAME, kept, warm.prepare, warm.stay, str(logs / LOG))
 
 
-def put_back(orders: Orders, told: Path) -> None:
+def put_back(orders: Orders, cluster_directory: Path) -> None:
     """Restore the offloads of the nodes' NICs, as far as the links allow it now. The process must have one thread and does
     not return to its namespaces. A failure is recorded as an event; 'testbed up' restores them then."""
     try:
@@ -247,7 +258,9 @@ def put_back(orders: Orders, told: Path) -> None:
                     _restore(place, wanted[place.name])
     except (TestbedError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        event_log.record(told, "offloads left off", nodes=[place.name for place in orders.places], reason=reason)
+        event_log.record(
+            cluster_directory, "offloads left off", nodes=[place.name for place in orders.places], reason=reason
+        )
 
 
 def _entered(orders: Orders) -> Orders:
