@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from testbed.fates import fate_hash
 from testbed.fates import records as fates
-from testbed.fates.corruption import choose, flip
 from testbed.fates.fate_counters import Numbers, Outcome, Tallies
 from testbed.fates.flows import Classifier, Counted, Flows
 from testbed.fates.header_fields import Fields, Located
@@ -285,8 +284,8 @@ class FateStage:
             _, frame, _, late, copy, skip, flipped = _carried_out(decided, frame)
         # Where a rule flips bits, chance does not: both choose the same bits and would undo each other.
         if corrupt and not flipped and _draw(counted.corrupt, n) >> 11 < corrupt:
-            positions = choose(counted.bits, n, self._impairment.corrupt_bits or 1, len(frame))
-            frame = flip(frame, positions)
+            positions = choose_bits(counted.bits, n, self._impairment.corrupt_bits or 1, len(frame))
+            frame = flip_bits(frame, positions)
             flipped = True
             self._record(counted, fates.CORRUPT, Fate(flips=len(positions), positions=positions))
         if duplicate and _draw(counted.duplicate, n) >> 11 < duplicate:
@@ -308,7 +307,7 @@ class FateStage:
             fate = judge.judge(now, frame, located, counted)
             if fate is not None:
                 if fate.flips and not fate.positions:
-                    positions = choose(counted.bits, counted.n, fate.flips, len(frame))
+                    positions = choose_bits(counted.bits, counted.n, fate.flips, len(frame))
                     fate = replace(fate, flips=len(positions), positions=positions)
                 self._record(counted, fates.RULE, fate, judge.text)
                 return fate
@@ -334,7 +333,7 @@ def _carried_out(fate: Fate, frame: bytes) -> Verdict:
     """Make the verdict of a rule's fate."""
     flipped = bool(fate.flips)
     if fate.positions:
-        frame = flip(frame, fate.positions)
+        frame = flip_bits(frame, fate.positions)
     return Verdict(_ACCEPTED, frame, 0, fate.delay, fate.duplicate, fate.reorder, flipped)
 
 
@@ -345,3 +344,29 @@ def restarts(before: Impairment, after: Impairment) -> bool:
     frame's fate.
     """
     return any(getattr(before, key) != getattr(after, key) for key in _DECIDING)
+
+
+def choose_bits(start: int, n: int, flips: int, size: int) -> tuple[int, ...]:
+    """Choose the positions of the bits to flip, in order. start: of the flow's stream for bits; size: bytes of the frame.
+
+    The draws are those of a stream that starts at the n-th draw of the flow's; in place of a bit that was chosen already
+    the next one that was not is taken.
+    """
+    bits = size * 8
+    own = fate_hash.draw(start, n)
+    chosen: set[int] = set()
+    for number in range(1, min(flips, bits) + 1):
+        bit = fate_hash.below(fate_hash.draw(own, number), bits)
+        while bit in chosen:
+            bit = (bit + 1) % bits
+        chosen.add(bit)
+    return tuple(sorted(chosen))
+
+
+def flip_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
+    """Flip bits of a frame; bit 0 is the highest of the first byte, positions behind the end are ignored."""
+    changed = bytearray(frame)
+    for position in positions:
+        if position < len(changed) * 8:
+            changed[position >> 3] ^= 0x80 >> (position & 7)
+    return bytes(changed)

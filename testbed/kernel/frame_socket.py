@@ -15,11 +15,12 @@ from typing import Final
 
 from protocols.core.firmware import Buffer
 from testbed.engine.failures import HEADER, too_long
-from testbed.kernel.carrier import DOWN, has_carrier
 from testbed.kernel.packet_options import (
+    DOWN,
     PACKET_IGNORE_OUTGOING,
     SO_TIMESTAMPNS,
     SOL_PACKET,
+    has_carrier,
     set_buffers,
     take_statistics,
 )

@@ -40,8 +40,8 @@ import struct
 from enum import IntEnum
 from typing import Final
 
-from testbed.kernel.carrier import SIOCETHTOOL
 from testbed.kernel.changes import announce
+from testbed.kernel.packet_options import SIOCETHTOOL
 
 ETHTOOL_GSTRINGS, ETHTOOL_GSSET_INFO = 0x1B, 0x37
 ETHTOOL_GFEATURES, ETHTOOL_SFEATURES = 0x3A, 0x3B

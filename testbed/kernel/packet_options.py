@@ -1,8 +1,11 @@
-"""Options of packet sockets: numbers of the kernel's headers that Python lacks, and what is set with them."""
+"""Options of packet sockets: numbers of the kernel's headers that Python lacks, and what is set with them; the carrier of
+their interfaces (include/uapi/linux/ethtool.h, ETHTOOL_GLINK)."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import socket
 import struct
 from typing import Final
@@ -17,6 +20,13 @@ PACKET_OUTGOING: Final = 4
 _PROGRAM: Final = struct.Struct("H6xQ")  # struct sock_fprog: length, address
 _INSTRUCTION: Final = 8  # bytes of one of classic BPF
 _STATISTICS: Final = struct.Struct("II")  # struct tpacket_stats: frames, of which dropped
+
+SIOCETHTOOL: Final = 0x8946
+
+DOWN: Final = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
+"""Errors of sockets on an interface that is down or gone."""
+
+_ETHTOOL_GLINK: Final = 0x0A
 
 
 def set_buffers(opened: socket.socket, size: int, *kinds: int) -> None:
@@ -39,3 +49,18 @@ def take_statistics(opened: socket.socket) -> tuple[int, int]:
     """Return how many frames came since the last call, and how many of them the kernel dropped for want of room."""
     received, dropped = _STATISTICS.unpack(opened.getsockopt(SOL_PACKET, PACKET_STATISTICS, _STATISTICS.size))
     return received, dropped
+
+
+def has_carrier(descriptor: int, device: str) -> bool:
+    """Whether the interface's peer is up. descriptor: a socket in the interface's network namespace.
+
+    Sending without a carrier fails with ENOBUFS until the kernel's link watch has noticed, up to a second later; the
+    driver, which is asked here, knows at once.
+    """
+    answer = ctypes.create_string_buffer(struct.pack("II", _ETHTOOL_GLINK, 0))
+    request = struct.pack("16sP16x", device.encode(), ctypes.addressof(answer))  # struct ifreq
+    try:
+        fcntl.ioctl(descriptor, SIOCETHTOOL, request)
+    except OSError:  # the interface is gone
+        return False
+    return bool(struct.unpack_from("II", answer)[1])

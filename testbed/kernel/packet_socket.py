@@ -24,10 +24,10 @@ from itertools import accumulate, chain
 from typing import Final
 
 from testbed.kernel import gso
-from testbed.kernel.carrier import DOWN, has_carrier
 from testbed.kernel.diversion import mark_program
 from testbed.kernel.gso import FINISHED, GsoFrame
 from testbed.kernel.packet_options import (
+    DOWN,
     ETH_P_ALL,
     PACKET_AUXDATA,
     PACKET_IGNORE_OUTGOING,
@@ -36,6 +36,7 @@ from testbed.kernel.packet_options import (
     SO_TIMESTAMPNS,
     SOL_PACKET,
     attach_filter,
+    has_carrier,
     set_buffers,
     take_statistics,
 )

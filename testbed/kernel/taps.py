@@ -14,9 +14,9 @@ import struct
 from typing import Final
 
 from testbed.kernel import namespaces
-from testbed.kernel.carrier import DOWN
 from testbed.kernel.diversion import marked_only
 from testbed.kernel.packet_options import (
+    DOWN,
     ETH_P_ALL,
     PACKET_OUTGOING,
     SO_TIMESTAMPNS,

@@ -101,12 +101,12 @@ AWAITED = {
 FAULTS = {
     101: (
         "n1",
-        r"the firmware \(unruly\.protocol\.Firmware\) has raised KeyError:\n(.|\n)*in ring\n(.|\n)*no letter 1",
+        r"the firmware \(unruly\.protocol\.Firmware\) has raised KeyError:\n(.|\n)*in on_doorbell\n(.|\n)*no letter 1",
     ),
     102: ("n2", r"the firmware \(unruly\.protocol\.Firmware\) has raised IndexError:\n(.|\n)*no place for a letter"),
     103: (
         "n2",
-        r"the firmware \(unruly\.protocol\.Firmware\) has raised ZeroDivisionError:\n(.|\n)*in tick\n(.|\n)*no time",
+        r"the firmware \(unruly\.protocol\.Firmware\) has raised ZeroDivisionError:\n(.|\n)*in on_timer\n(.|\n)*no time",
     ),
     104: (
         "n2",

@@ -108,7 +108,7 @@ def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: 
         told = exhaustive.search(EMP, "7", "h", max_failures=1).failed[0]
         command, _, why = told.partition(": ")
         assert command.startswith("python -m tests.sim.exhaustive emp 7 h")
-        arguments = command.split()[2:]
+        arguments = command.split()[3:]
         with pytest.raises(Violation) as caught:
             exhaustive.run(EMP, "7", arguments[2])
         assert caught.value.__notes__ == [command]

@@ -212,7 +212,7 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
     profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_work: list[str] = []
-    receive, ring = EchoFirmware.receive, EchoFirmware.ring
+    receive, ring = EchoFirmware.receive, EchoFirmware.on_doorbell
 
     def received(self: EchoFirmware, now: int, frame: bytes) -> None:
         at_work.append("receive")
@@ -224,7 +224,7 @@ def test_what_a_host_answers_to_a_completion_finds_the_firmware_at_rest(
         ring(self, now, index)
 
     monkeypatch.setattr(EchoFirmware, "receive", received)
-    monkeypatch.setattr(EchoFirmware, "ring", rung)
+    monkeypatch.setattr(EchoFirmware, "on_doorbell", rung)
 
     async def keep_asking(endpoint: EchoEndpoint, node: SimNode) -> int:
         asked = [endpoint.ask(1, b"")]

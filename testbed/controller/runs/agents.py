@@ -23,7 +23,6 @@ from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.cluster_check import baseline
 from testbed.controller.verdict.accounts import Account
 from testbed.controller.verdict.outcomes import JudgedOutcome, judge_outcome
-from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.errors import ConflictError, NotFoundError
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.processes import Identity
@@ -65,7 +64,6 @@ def agents(
     spin: int | None = None,
     cpus: Mapping[str, int] | None = None,
     logs: str | Path = "",
-    table: Table = TABLE,
     dilation: Dilation | None = None,
     shared: SplitDriver | None = None,
     on_ready: Callable[[Run], object] | None = None,
@@ -120,7 +118,7 @@ def agents(
         directory.mkdir(parents=True, exist_ok=True)
         with (
             _holding(state.holder) as holder,
-            JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, table, on_ready) as run,
+            JudgedRun(orders, directory, store.directory(cluster.name), cluster.name, before, on_ready) as run,
         ):
             if holder >= 0 and state.holder is not None:
                 run.end_with(holder, ended(state.name, state.holder))
@@ -154,19 +152,17 @@ class JudgedRun(Run):
         events: Path,
         cluster: str,
         before: Account,
-        table: Table = TABLE,
         on_ready: Callable[[Run], object] | None = None,
     ) -> None:
         """cluster: its name. before: its account at the beginning of the run. For the rest see `Run`."""
         self._cluster = cluster
         self._before = before
-        self._table = table
         super().__init__(orders, logs, events, on_ready)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> JudgedOutcome:
         """Wait as `Run.wait` does; also raises NotFoundError where the cluster is gone."""
         outcome = super().wait(seconds, without, patience=patience)
-        return judge_outcome(outcome, self.pids, self._cluster, self._before, self._table)
+        return judge_outcome(outcome, self.pids, self._cluster, self._before)
 
 
 @contextmanager

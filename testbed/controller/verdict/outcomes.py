@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from testbed.controller.cluster_check import nodes_taken_down, verdict
 from testbed.controller.verdict.accounts import Account
-from testbed.controller.verdict.thresholds import Table
+from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.runtime.nodes.node_process import Report
 from testbed.runtime.nodes.node_run import RunOutcome
@@ -29,7 +29,7 @@ class JudgedOutcome(RunOutcome):
 
 
 def judge_outcome(
-    outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: Account, table: Table
+    outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: Account, table: Table = TABLE
 ) -> JudgedOutcome:
     """Add a verdict to an outcome. nodes: all that had a process. before: the account at the run's beginning. Raises
     NotFoundError for a cluster that is gone."""

@@ -17,8 +17,8 @@ from typing import Final
 from protocols.core.firmware import Firmware
 from testbed.engine.failures import TickCount
 from testbed.engine.loop import Loop
-from testbed.kernel.carrier import DOWN
 from testbed.kernel.frame_socket import FrameSocket
+from testbed.kernel.packet_options import DOWN
 from testbed.kernel.waiter import Waiter
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.patience import Patience, PollPause

@@ -30,8 +30,8 @@ from protocols.core.firmware import Adapter
 from protocols.core.split_memory import SplitDriver
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
-from testbed.kernel.carrier import DOWN
 from testbed.kernel.filesystem import make_sealed
+from testbed.kernel.packet_options import DOWN
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import calls
 from testbed.runtime.incarnations import incarnation

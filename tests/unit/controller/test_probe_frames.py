@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.controller.probing.probe_frames import ACCEPTED, COUNTED, SMALLEST, TRAIN, build, read
-from testbed.fates.corruption import flip
+from testbed.fates.stage import flip_bits
 
 FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
 
@@ -52,7 +52,7 @@ def test_it_goes_where_no_bridge_forwards_and_comes_from_no_address() -> None:
 
 @pytest.mark.parametrize("bit", range(8 * SMALLEST))
 def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
-    broken = flip(FRAME, (bit,))
+    broken = flip_bits(FRAME, (bit,))
     assert accepts(ACCEPTED, broken)
     seen = read(broken)
     assert seen is not None
@@ -60,7 +60,7 @@ def test_any_flipped_bit_is_seen_and_leaves_the_number(bit: int) -> None:
 
 
 def test_a_frame_in_which_both_copies_are_broken_is_no_longer_told() -> None:
-    assert read(flip(FRAME, (20 * 8, 40 * 8))) is None
+    assert read(flip_bits(FRAME, (20 * 8, 40 * 8))) is None
 
 
 def test_other_frames_are_neither_accepted_nor_read() -> None:

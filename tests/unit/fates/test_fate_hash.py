@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.fates import fate_hash
-from testbed.fates.corruption import choose
 from testbed.fates.fate_hash import MASK
 from testbed.fates.loss_models import GilbertElliott
+from testbed.fates.stage import choose_bits
 from tests.unit.fates.statistical_checks import check_share
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))
@@ -112,7 +112,7 @@ def test_streams_and_neighbouring_flows_are_independent() -> None:
 @settings(max_examples=50)
 @given(WORDS, st.integers(1, 10**6), st.integers(0, 40), st.integers(0, 10))
 def test_flipped_bits_are_as_many_as_asked_and_within_the_frame(start: int, n: int, flips: int, size: int) -> None:
-    chosen = choose(start, n, flips, size)
+    chosen = choose_bits(start, n, flips, size)
     assert len(set(chosen)) == len(chosen) == min(flips, size * 8)
     assert all(0 <= position < size * 8 for position in chosen)
 

@@ -127,7 +127,8 @@ def test_what_happens_beside_the_programs_is_a_parameter(suite: pytest.Pytester)
         + """
 class Cut:
     def simulated(self, simulation, rules):
-        (link,) = [link for link, direction in simulation.network.ways if link.startswith("n2") and direction == "forward"]
+        directions = simulation.network.link_directions
+        (link,) = [link for link, direction in directions if link.startswith("n2") and direction == "forward"]
         simulation.cut(link)
         simulation.loop.at(50_000_000, lambda now: simulation.mend(link))
 
