@@ -33,8 +33,9 @@ TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 1, 3, 8
 TCA_MIRRED_PARMS = 2
 ETH_P_ALL = socket.htons(0x0003)
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
-# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1).
-DECIDING, STAGING, JOINING = 2, 3, 4
+# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1). Redirections to a patch, at the egress
+# side, have a priority that none at the ingress side has: a dump of one side has u32's filters of both.
+DECIDING, STAGING, JOINING, PATCHING = 2, 3, 4, 5
 TC_MESSAGE = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
 MIRRED = struct.Struct("=IIiiiiI")  # struct tc_mirred: index, capab, action, refcnt, bindcnt, eaction, ifindex
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port

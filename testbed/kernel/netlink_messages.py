@@ -21,11 +21,11 @@ from testbed.kernel.netlink import (
     NLM_F_EXCL,
     NLM_F_REPLACE,
     NLM_F_REQUEST,
+    PATCHING,
     RTM_DELQDISC,
     RTM_DELTFILTER,
     RTM_NEWQDISC,
     RTM_NEWTFILTER,
-    STAGING,
     TC_H_CLSACT,
     TC_H_CLSACT_EGRESS,
     TC_H_CLSACT_INGRESS,
@@ -325,7 +325,7 @@ def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: F
 @shaped
 def redirect_outgoing(index: U32, out: U32) -> Message:
     """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
-    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, OTHERS, ("TCA_U32_ACT", _redirection(out)))
+    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, OTHERS, ("TCA_U32_ACT", _redirection(out)))
 
 
 @shaped
@@ -333,14 +333,14 @@ def send_nowhere(index: U32, came_in_by: Text) -> Message:
     """Redirect frames that are about to leave by `index` and came in by another interface to the loopback interface, which
     nobody reads."""
     only, nowhere = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_ACT", _redirection(_LOOPBACK))
-    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, _FROM_PATCH, only, nowhere)
+    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, _FROM_PATCH, only, nowhere)
 
 
 @shaped
 def let_leave(index: U32, came_in_by: Text) -> Message:
     """Let frames leave by `index` that came in by another interface, whatever `redirect_outgoing` says."""
     only, leave = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_CLASSID", _ANY_CLASS)
-    return _u32(index, TC_H_CLSACT_EGRESS, STAGING, _FROM_STAGE, only, leave)
+    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, _FROM_STAGE, only, leave)
 
 
 def _u32(index: int, side: int, priority: int, handle: int, *options: Attribute, keys: Sequence[str] = _ALL) -> Message:
@@ -374,7 +374,7 @@ def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
 @shaped
 def end_outgoing(index: U32, everything: Fixed) -> Message:
     """Undo `redirect_outgoing`; everything: also `send_nowhere` and `let_leave`. Refused like `end_redirection`."""
-    return _end(index, TC_H_CLSACT_EGRESS, STAGING, 0 if everything else _TC_U32_ROOT | OTHERS)
+    return _end(index, TC_H_CLSACT_EGRESS, PATCHING, 0 if everything else _TC_U32_ROOT | OTHERS)
 
 
 def _end(index: int, side: int, priority: int, handle: int) -> Message:

@@ -18,6 +18,7 @@ from testbed.kernel.diversion import Diversion
 from testbed.kernel.netlink import (
     JOINING,
     NLM_F_REQUEST,
+    PATCHING,
     RTM_GETQDISC,
     STAGING,
     TC_H_CLSACT,
@@ -265,8 +266,8 @@ def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int,
     return {
         index: out
         for index in indexes
-        for handle, _, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
-        if handle & _TC_U32_NODE == OTHERS
+        for handle, priority, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
+        if priority == PATCHING and handle & _TC_U32_NODE == OTHERS
     }
 
 

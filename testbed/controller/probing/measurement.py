@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from testbed.cluster.faults.injections import BOTH, DirectionName, in_force, is_down, links_of
+from testbed.cluster.plan.switch_ports import patch_of
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import State, Store
 from testbed.controller.probing.expectations import expect
@@ -115,11 +116,14 @@ def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[
 
 
 def _place(state: State, wiring: Wiring, end: End) -> ProbePort:
-    """Return where a link ends: a node's NIC, or the interface plugged into a switch. Where that is diverted, the end
-    of its patch that stands for it: the switch's frames leave there, and returned frames enter the switch there."""
+    """Return where a link ends: a node's NIC, or the interface plugged into a switch. Where that is diverted or has a
+    stage, the end of its patch that stands for it: the switch's frames leave there, and returned frames enter it there."""
     port = ""
     if end.owner in wiring.ports:
         key, device = wiring.ports[end.owner][int(end.port)]
+        for stage in wiring.stages.values():
+            if stage.port == (key, device):
+                _, device = patch_of(stage.port)
         for detour in wiring.detours.values():
             if detour.ends == ((key, device),):
                 port, device = device, detour.near[1]
