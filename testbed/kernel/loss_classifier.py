@@ -248,7 +248,7 @@ def detach(index: int) -> bytes:
 
 def attached(route: RouteSocket, index: int) -> Attached | None:
     """Return the classifier on an interface's ingress hook. route: of the interface's namespace."""
-    for _, _, kind, options in filters(route, index, TC_H_CLSACT_INGRESS):
+    for _, kind, options in filters(route, index, TC_H_CLSACT_INGRESS):
         if kind == "bpf" and _ID in options and _NAME in options and text(options[_NAME]).split(" ")[0] == _PREFIX:
             return Attached(text(options[_NAME]), _U32.unpack(options[_ID])[0])
     return None

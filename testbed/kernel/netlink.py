@@ -33,9 +33,9 @@ TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 1, 3, 8
 TCA_MIRRED_PARMS = 2
 ETH_P_ALL = socket.htons(0x0003)
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
-# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1). Redirections to a patch, at the egress
-# side, have a priority that none at the ingress side has: a dump of one side has u32's filters of both.
-DECIDING, STAGING, JOINING, PATCHING = 2, 3, 4, 5
+# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1). At the egress side, what redirects to a
+# patch has priorities of its own, since a dump of one side has u32's filters of both: exceptions, then all other frames.
+DECIDING, STAGING, JOINING, EXCEPTING, PATCHING = 2, 3, 4, 5, 6
 TC_MESSAGE = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
 MIRRED = struct.Struct("=IIiiiiI")  # struct tc_mirred: index, capab, action, refcnt, bindcnt, eaction, ifindex
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
@@ -206,7 +206,6 @@ def text(value: memoryview) -> str:
 class Filter(NamedTuple):
     """A filter of an interface's hook. options: attributes of its kind, by type."""
 
-    handle: int
     priority: int
     kind: str
     options: Mapping[int, memoryview]
@@ -216,10 +215,10 @@ def filters(route: RouteSocket, index: int, side: int, info: int = 0) -> list[Fi
     """Read the filters on a side of an interface's hook (TC_H_CLSACT_*). info: restricts the dump to a priority."""
     found = []
     for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, info)):
-        _, _, handle, _, told = TC_MESSAGE.unpack_from(entry)
+        *_, told = TC_MESSAGE.unpack_from(entry)
         values = dict(attributes(entry[TC_MESSAGE.size :]))
         options = dict(attributes(values[TCA_OPTIONS])) if TCA_OPTIONS in values else {}
-        found.append(Filter(handle, told >> 16, text(values[TCA_KIND]), options))
+        found.append(Filter(told >> 16, text(values[TCA_KIND]), options))
     return found
 
 

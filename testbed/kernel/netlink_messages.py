@@ -16,6 +16,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from testbed.kernel.netlink import (
     ETH_P_ALL,
+    EXCEPTING,
     JOINING,
     NLM_F_CREATE,
     NLM_F_EXCL,
@@ -60,10 +61,8 @@ _CLSACT = attribute(TCA_KIND, b"clsact\0")
 # In u32's first table of a hook: what matches nothing, and a redirection beside it.
 _STANDING_BY, PREPARED = 0x8000_0900, 0x8000_0801
 
-# At the egress side, in the order in which they are tried. The number of their table is the kernel's choice, since a hook
-# numbers the tables of both sides; whoever refers to a filter there calls the table the root.
-_FROM_PATCH, _FROM_STAGE, OTHERS = 1, 2, 3
-_TC_U32_ROOT = 0xFFF0_0000
+# At the egress side, in the order in which they are tried.
+_FROM_PATCH, _FROM_STAGE = 1, 2
 
 _LOOPBACK = 1  # of every namespace
 
@@ -325,7 +324,7 @@ def redirect_incoming(index: U32, out: U32, priority: Fixed = JOINING, handle: F
 @shaped
 def redirect_outgoing(index: U32, out: U32) -> Message:
     """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
-    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, OTHERS, ("TCA_U32_ACT", _redirection(out)))
+    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, 0, ("TCA_U32_ACT", _redirection(out)))
 
 
 @shaped
@@ -333,14 +332,14 @@ def send_nowhere(index: U32, came_in_by: Text) -> Message:
     """Redirect frames that are about to leave by `index` and came in by another interface to the loopback interface, which
     nobody reads."""
     only, nowhere = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_ACT", _redirection(_LOOPBACK))
-    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, _FROM_PATCH, only, nowhere)
+    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTING, _FROM_PATCH, only, nowhere)
 
 
 @shaped
 def let_leave(index: U32, came_in_by: Text) -> Message:
     """Let frames leave by `index` that came in by another interface, whatever `redirect_outgoing` says."""
     only, leave = ("TCA_U32_INDEV", f"{came_in_by}\0"), ("TCA_U32_CLASSID", _ANY_CLASS)
-    return _u32(index, TC_H_CLSACT_EGRESS, PATCHING, _FROM_STAGE, only, leave)
+    return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTING, _FROM_STAGE, only, leave)
 
 
 def _u32(index: int, side: int, priority: int, handle: int, *options: Attribute, keys: Sequence[str] = _ALL) -> Message:
@@ -372,9 +371,9 @@ def end_redirection(index: U32, priority: Fixed, handle: Fixed = 0) -> Message:
 
 
 @shaped
-def end_outgoing(index: U32, everything: Fixed) -> Message:
-    """Undo `redirect_outgoing`; everything: also `send_nowhere` and `let_leave`. Refused like `end_redirection`."""
-    return _end(index, TC_H_CLSACT_EGRESS, PATCHING, 0 if everything else _TC_U32_ROOT | OTHERS)
+def end_outgoing(index: U32, priority: Fixed = PATCHING) -> Message:
+    """Undo `redirect_outgoing`; for EXCEPTING, `send_nowhere` and `let_leave`. Refused like `end_redirection`."""
+    return _end(index, TC_H_CLSACT_EGRESS, priority, 0)
 
 
 def _end(index: int, side: int, priority: int, handle: int) -> Message:

@@ -57,7 +57,6 @@ NDA_LLADDR, NDA_MASTER = 2, 9
 IFF_UP, IF_OPER_UP = 1, 6
 NUD_NOARP = 0x40
 RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
-_TC_U32_NODE = 0xFFF  # of a filter's handle: its number in its table
 TCA_U32_ACT = 7
 RT_SCOPE_LINK = 253
 
@@ -253,7 +252,7 @@ def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[i
     when that is gone."""
     found: dict[int, dict[int, int]] = {}
     for index in indexes:
-        for _, priority, out in _redirections_at(route, index, TC_H_CLSACT_INGRESS):
+        for priority, out in _redirections_at(route, index, TC_H_CLSACT_INGRESS):
             found.setdefault(priority, {})[index] = out
     return found
 
@@ -261,22 +260,20 @@ def redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, dict[i
 def egress_redirections(route: RouteSocket, indexes: Iterable[int]) -> dict[int, int]:
     """Read the redirections of outgoing frames: interface index -> the interface that they leave by instead, 0 when that is
     gone."""
-    from testbed.kernel.netlink_messages import OTHERS
-
     return {
         index: out
         for index in indexes
-        for handle, priority, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
-        if priority == PATCHING and handle & _TC_U32_NODE == OTHERS
+        for priority, out in _redirections_at(route, index, TC_H_CLSACT_EGRESS)
+        if priority == PATCHING
     }
 
 
-def _redirections_at(route: RouteSocket, index: int, side: int) -> Iterator[tuple[int, int, int]]:
-    """Read the handle, the priority and the target of each redirection on one side of an interface's hook."""
-    for handle, priority, kind, options in filters(route, index, side):
+def _redirections_at(route: RouteSocket, index: int, side: int) -> Iterator[tuple[int, int]]:
+    """Read the priority and the target of each redirection on one side of an interface's hook."""
+    for priority, kind, options in filters(route, index, side):
         # Other filters on the hook number their options differently.
         if kind == "u32" and TCA_U32_ACT in options and (out := redirected_to(options[TCA_U32_ACT])) is not None:
-            yield handle, priority, out
+            yield priority, out
 
 
 def node_contents(route: RouteSocket) -> Contents:

@@ -153,14 +153,15 @@ def _egress_change(operation: _EgressChange) -> list[bytes]:
     match operation:
         case PrepareEgress(_, index, patch, stage):
             return [
-                netlink_messages.end_outgoing(index, 1),  # another plan's, which was not carried out to its end
+                netlink_messages.end_outgoing(index, netlink.EXCEPTING),  # of an earlier plan
                 netlink_messages.send_nowhere(index, patch),
                 netlink_messages.let_leave(index, stage),
             ]
         case RedirectEgress(_, index, _, patch_index):
             return [netlink_messages.redirect_outgoing(index, patch_index)]
         case EndEgress(_, index, prepared):
-            return [netlink_messages.end_outgoing(index, int(not prepared))]
+            ended = [netlink_messages.end_outgoing(index)]
+            return ended if prepared else [*ended, netlink_messages.end_outgoing(index, netlink.EXCEPTING)]
 
 
 def _diversion(operation: _Diversion) -> list[bytes]:

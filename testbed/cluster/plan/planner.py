@@ -59,7 +59,7 @@ def plan(
     stages.remove_disciplines()
     for cable in draft.wiring.cables:
         make_cable(draft, ports, cable)
-    ports.change()
+    ports.change(stages.patches_standing_by())
     for cable in draft.wiring.cables:
         if cable.patch:
             draft.set_up(cable.near)

@@ -61,6 +61,11 @@ class Stages:
         """The indexes at which frames are to be redirected to a stage or from it."""
         return {self._draft.index(at) for stage in self._stages.values() for at, _ in stage.redirections}
 
+    def patches_standing_by(self) -> set[Device]:
+        """The patches of links that have yet to take the long path."""
+        ports = [stage.port for name, stage in self._stages.items() if name not in self._staged]
+        return {patch_of(port) for port in ports if port is not None}
+
     # Disciplines and classifiers
 
     def _wanted_disciplines(self, files: Mapping[str, str]) -> list[Discipline]:
@@ -242,6 +247,7 @@ class Stages:
                 RedirectEgress(stage.port[1], draft.index(stage.port), patch[1], draft.index(patch))
             )
             self._redirect(*stage.redirections[3], prepared=True)
+            ports.set(patch, ports.settings_of_place(patch))
 
     def _prepare(self, stage: Stage, port: Device) -> None:
         """Prepare to redirect what comes in on a cable's end, and what leaves by it."""

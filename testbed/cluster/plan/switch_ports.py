@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Draft, is_pair
@@ -57,11 +58,14 @@ class SwitchPorts:
         other = self._draft.by_index.get(found.peer)
         return other is not None and is_pair(found, other)
 
-    def change(self) -> None:
-        """Make the settings of ports. Ports stop flooding before others begin, so that flooding ports never form a cycle."""
+    def change(self, standing_by: Set[Device]) -> None:
+        """Make the settings of ports. Ports stop flooding before others begin, so that flooding ports never form a cycle.
+
+        standing_by: patches that do not learn yet: a late frame of an earlier long path would draw others after it.
+        """
         changes: dict[str, list[tuple[Device, tuple[bool, bool]]]] = {name: [] for name in self._switches}
         for device, switch in self._wiring.plugged.items():
-            wished = self.settings_of_place(device)
+            wished = (False, False) if device in standing_by else self.settings_of_place(device)
             if wished != self.settings(device):
                 changes[switch].append((device, wished))
         in_order = [change for of_switch in changes.values() for change in of_switch]

@@ -133,7 +133,7 @@ def test_a_node_at_a_switch_that_the_kernel_carries_is_spliced_with_a_patch_in_i
     assert spliced == [
         "make patch n1:eth0--s1:1",
         "make patch n1:eth0--s1:1",
-        "set port port+n1.eth0 learning, not flooding",
+        "set port port+n1.eth0 not learning, not flooding",
         "set port+n1.eth0 in the wire namespace up",
         "set free+n1.eth0 in the wire namespace up",
         "set bwd+n1.eth0 in the wire namespace up",
@@ -149,6 +149,7 @@ def test_a_node_at_a_switch_that_the_kernel_carries_is_spliced_with_a_patch_in_i
         "prepare to redirect what leaves by n1.eth0",
         "redirect what leaves by n1.eth0 to port+n1.eth0",
         "redirect n1.eth0 to fwd+n1.eth0",
+        "set port port+n1.eth0 learning, not flooding",
     ]
     assert lines(kernel.converge(layout)) == [
         "redirect what leaves by n1.eth0 no more for now",
