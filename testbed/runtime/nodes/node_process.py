@@ -275,7 +275,8 @@ class _Node:
     def _state(self, innermost: FrameType | None) -> str:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""
         program, frames = self._program, running(innermost)
-        if innermost is not None and self._nic.busy:
+        polls = program.polled is not None and self._loop.now() - program.polled < _ANSWER
+        if innermost is not None and self._nic.busy and not polls:  # each poll lets the NIC work
             line = program_line(frames)
             return f"the NIC is at work, at {line_of(innermost)}" + (f", for the program at {line}" if line else "")
         if program.done:
