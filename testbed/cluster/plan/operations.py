@@ -266,7 +266,7 @@ class PrepareEgress(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class RedirectEgress(_WireDevice):
-    """Redirect the frames that leave by a port to its patch, at once, by what `PrepareEgress` has set up."""
+    """Redirect the frames that leave by a port to its patch, but for the exceptions that `PrepareEgress` has set up."""
 
     line = "redirect what leaves by {0.device} to {0.patch_device}"
     patch_device: str

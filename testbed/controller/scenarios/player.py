@@ -115,8 +115,8 @@ class ScenarioPlayer:
                 lambda: max(0, time.monotonic_ns() - run.begun),
                 run.at,
             )
-        self._begin_with_the_programs()
         try:
+            self._begin_with_the_programs()
             yield
         finally:
             self.close()
