@@ -29,7 +29,7 @@ RIDDLES: Final = ("What ", "The same", "Who ", "That ")
 STANDARD_SETS: Final = {
     "__init__.py", "__main__.py", "codec.py", "frames.py", "firmware.py", "states.py", "profile.py", "protocol.py",
     "counters.py", "settings.py", "fields.py", "fabric.py", "plug.py", "host.py", "paper.py", "network.py", "endpoint.py",
-    "peers.py", "sender.py", "receiver.py", "card.py", "split_driver.py",
+    "channel.py", "peers.py", "sender.py", "receiver.py", "card.py", "split_driver.py",
 }  # fmt: skip
 """File names that each protocol's or fabric's room repeats, of whatever length."""
 SETS_ROOMS: Final = ("protocols/", "testbed/fabric/", "testbed/sim/", "testbed/runtime/", "testbed/nic/")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 from testbed import registry
-from testbed.fabric.interface import Fabric
-from testbed.spec.kinds import ETHERNET, kind_of, registered
+from testbed.fabric.interface import Fabric, Table
+from testbed.spec.kinds import ETHERNET, registered
+from testbed.spec.layout import Layout
 
 
 def fabric(kind: str) -> Fabric:
@@ -17,16 +18,15 @@ def fabric(kind: str) -> Fabric:
     return cast(Fabric, registered(kind)[0])
 
 
-def is_offered(kind: str) -> bool:
-    """Whether switches of that kind are available."""
-    return kind in names()
+def tables(layout: Layout) -> dict[str, Table]:
+    """The tables of a layout's modelled switches, empty ones left out. Raises as `fabric`."""
+    modelled = layout.modelled()
+    found = {
+        switch.name: fabric(switch.kind).table(layout, switch) for switch in layout.switches if switch.name in modelled
+    }
+    return {name: table for name, table in found.items() if table}
 
 
 def names() -> list[str]:
     """All available kinds of switches."""
     return [ETHERNET.name, *registry.offered(registry.FABRICS)]
-
-
-def titles() -> str:
-    """The titles of all available kinds for use in sentences: "Ethernet and of ..."."""
-    return " and of ".join(kind_of(name).title for name in names())

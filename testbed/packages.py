@@ -73,15 +73,15 @@ def _offer(name: str, entry: Entry) -> Offered:
     except TestbedError as error:
         return Offered(name, package, version, problem=str(error).strip().rpartition("\n")[2])
     if found.is_kernels:
-        return Offered(name, package, version, modes=("live",), fabrics=_fabrics(routed=False))
+        return Offered(name, package, version, modes=("live",), fabrics=_fabrics(()))
     nics = ("inline", "shared") if found.split_driver is not None else ("inline",)
     modes = ("sim", "live", "dilated")
-    return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(routed=found.routed))
+    return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(found.framings))
 
 
-def _fabrics(*, routed: bool) -> tuple[str, ...]:
-    """The fabrics that a protocol can cross. routed: its frames carry source routes."""
-    return tuple(name for name in fabrics.names() if routed or not kind_of(name).routed)
+def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:
+    """The fabrics that a protocol whose frames have these framings can cross."""
+    return tuple(name for name in fabrics.names() if kind_of(name).framing in ("", *framings))
 
 
 @cache

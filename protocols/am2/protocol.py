@@ -17,7 +17,7 @@ PROTOCOL: Final = Protocol(
     device,
     plug_by_scapy,
     profiles=(NOW_1998, NOW_1998_UNGUARDED),
-    routed=True,
+    framings=("source routes",),
     split_driver=split_driver(),
     configurable=Configurable(Configuration, configured),
 )

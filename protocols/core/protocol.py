@@ -45,8 +45,8 @@ class Protocol:
     device: makes MPI's device on a node's host library, which is `Agent.host`; called once for each NIC. by_scapy:
     returns a plug whose NICs have their frames built and parsed by Scapy (`protocols.core.scapy_codec`), to verify the
     codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.
-    split_driver: for shared NICs; None: not available. routed: its frames carry source routes,
-    by which Myrinet's switches forward them.
+    split_driver: for shared NICs; None: not available. framings: what its frames have for switches that forward by it,
+    in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM).
     configurable: None: its firmware has no settings.
     """
 
@@ -56,7 +56,7 @@ class Protocol:
     by_scapy: Callable[[], Plug] | None = None
     profiles: Sequence[Profile] = ()
     split_driver: SplitDriver | None = None
-    routed: bool = False
+    framings: tuple[str, ...] = ()
     configurable: Configurable | None = None
 
     @property

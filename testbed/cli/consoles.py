@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import click
 
 _KEPT = "\n\t"
-_COLOUR = re.compile(r"(\x1b\[(?:3[123]|0)m)")
+_COLOUR = re.compile(r"(\x1b\[(?:3[1-6]|0)m)")
 _ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: control, format, surrogate, line and paragraph separator
 
 FORMAT = 1  # of every JSON document that the command prints; documents.py describes them

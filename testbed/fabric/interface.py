@@ -6,7 +6,7 @@ and socket: time is an argument, `deadline` says when to poll next, and frames a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,10 +14,13 @@ if TYPE_CHECKING:  # the models themselves: who only names a switch's port does 
     from testbed.fabric.entrance import Entrance
     from testbed.fates.stage import FateOptions
     from testbed.spec.kinds import Kind
-    from testbed.spec.layout import DirectionName, Impairment
+    from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
 
 Receive = Callable[[int, bytes], object]
 """Callback for a frame that has come, with the time in nanoseconds."""
+
+Table = Mapping[str, int]
+"""Data that a switch gets from the plan, such as port numbers by destination; its fabric defines the keys."""
 
 OnDrop = Callable[[int, str, int, str, str, bytes], object]
 """Callback for a frame that a switch does not forward, or truncates: time, switch, input port, the action ("loses a
@@ -76,8 +79,8 @@ class Network(Protocol):
         """Counters of each switch: frames that it did not forward, or truncated, by cause."""
         ...
 
-    def keep(self, names: Collection[str]) -> None:
-        """Add and remove switches, so that these exist and no others."""
+    def keep(self, tables: Mapping[str, Table]) -> None:
+        """Add and remove switches, so that these exist and no others, and give each its table."""
         ...
 
     def join(
@@ -105,6 +108,10 @@ class Fabric(Protocol):
 
     def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Network:
         """Make an empty network. slowed: the factor by which its hardware is slower."""
+        ...
+
+    def table(self, layout: Layout, switch: Switch) -> Table:
+        """Return the table of one of its switches; empty if they need none."""
         ...
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from testbed import fabrics
 from testbed.engine.loop import Loop
-from testbed.errors import UnsupportedError
 from testbed.fabric.interface import Fabric, OnDrop, Plug, Receive
 from testbed.fabric.interface import Network as Model
 from testbed.fates.flows import Classifier
@@ -37,8 +36,7 @@ class Network:
         log: Callable[[Record], object] | None = None,
         others: Mapping[str, Fabric] | None = None,
     ) -> None:
-        """Arguments as for `FateOptions`. others: fabrics that replace the registered ones, by kind. Raises
-        UnsupportedError for a switch of an unavailable kind."""
+        """Arguments as for `FateOptions`. others: fabrics that replace the registered ones, by kind."""
         self.link_directions: dict[tuple[str, DirectionName], AnyDirection] = {}
         self._from: dict[End, AnyDirection] = {}
         self._to: dict[End, AnyDirection] = {}
@@ -102,15 +100,10 @@ class Network:
         on_drop: OnDrop | None,
     ) -> None:
         """Make the network model of each kind. modelled: switch name -> kind."""
-        for switch in layout.switches:
-            if switch.name in modelled and not fabrics.is_offered(switch.kind):
-                raise UnsupportedError(
-                    f"switch {switch.name}: the simulation has switches of {fabrics.titles()}, and none of {switch.kind}"
-                )
         for kind in dict.fromkeys(modelled.values()):
             fabric = others[kind] if kind in others else fabrics.fabric(kind)
             model = fabric.network(on_drop=on_drop)
-            model.keep([name for name, one in modelled.items() if one == kind])
+            model.keep({switch.name: fabric.table(layout, switch) for switch in layout.switches if switch.kind == kind})
             self._models[kind] = model, Driver(loop, model)
 
     def _channel(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 MAX_BRIDGE_PORTS: Final = 1023
 """BR_MAX_PORTS of the Linux bridge is 1 << 10, and number 0 is not used."""
 
+SOURCE_ROUTES: Final = "source routes"
+CELLS: Final = "cells"
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -23,9 +26,10 @@ class Kind:
 
     ports: a switch's default number of ports, 0: as many as it needs. most: the largest number, 0: no limit; why_most:
     its reason ("on ...: because ..."). lacks: keys of impairments that a link at such a switch cannot have; why_lacks:
-    the reason. routed: it forwards by source routes, so that only a protocol that writes them can cross it; its NICs
-    get STOP and GO. modelled: the switch and the cables between two of them are a model, in the simulation and in the
-    relay; otherwise a switch is a bridge of the kernel's.
+    the reason. framing: what its switches forward by, in place of Ethernet's addresses, so that only protocols whose
+    frames have it can cross it; empty: nothing else. planned: its switches get forwarding tables. modelled: the switch
+    and the cables between two of them are a model, in the simulation and in the relay; otherwise a switch is a bridge of
+    the kernel's.
     """
 
     name: str
@@ -35,13 +39,19 @@ class Kind:
     why_most: str = ""
     lacks: tuple[str, ...] = ()
     why_lacks: str = ""
-    routed: bool = False
+    framing: str = ""
+    planned: bool = False
     modelled: bool = True
 
     @property
     def refusal(self) -> str:
-        """Why the kernel's own protocols cannot cross it, where it is routed."""
-        return f"the kernel's datagrams have no routes through {self.title}'s switches"
+        """Why the kernel's own protocols cannot cross it, where it has a framing."""
+        return f"the kernel's datagrams have no {self.framing}, by which {self.title}'s switches forward"
+
+    @property
+    def routed(self) -> bool:
+        """Whether it forwards by source routes; its NICs get STOP and GO."""
+        return self.framing == SOURCE_ROUTES
 
     def meaningless(self, said: Impairment | Impairments) -> list[str]:
         """Return the keys of an impairment that a link at such a switch cannot have."""
@@ -59,9 +69,17 @@ MYRINET: Final = Kind(
         "jitter", "distribution", "jitter_file", "rate_trace", "reorder", "queue", "queue_frames", "minimum_frame",
         "overhead", "cell_size", "cell_overhead",
     ),
-    "a link of a Myrinet network has no queue and keeps the order of its frames", routed=True,
+    "a link of a Myrinet network has no queue and keeps the order of its frames", framing=SOURCE_ROUTES,
 )  # fmt: skip
-ATM: Final = Kind("atm", "ATM")
+ATM: Final = Kind(
+    "atm", "ATM",
+    lacks=(
+        "jitter", "distribution", "jitter_file", "rate_trace", "reorder", "queue", "minimum_frame", "cell_size",
+        "cell_overhead",
+    ),
+    why_lacks="a link of an ATM network keeps the order of its cells, and has a queue_frames of them and an overhead",
+    framing=CELLS, planned=True,
+)  # fmt: skip
 
 USUAL: Final = ETHERNET
 """The default kind."""

@@ -163,7 +163,12 @@ class Layout:
     def routed(self) -> dict[str, Kind]:
         """Return the nodes whose first NICs are at switches that forward by source routes, with the kinds of these
         switches."""
-        kinds = {name: kind for name, kind in self.modelled().items() if kind.routed}
+        return {name: kind for name, kind in self.framed().items() if kind.routed}
+
+    def framed(self) -> dict[str, Kind]:
+        """Return the nodes whose first NICs are at switches that forward by a framing of their own, with the kinds of
+        these switches."""
+        kinds = {name: kind for name, kind in self.modelled().items() if kind.framing}
         if not kinds:
             return {}
         ends = {}

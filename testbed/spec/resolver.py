@@ -14,7 +14,7 @@ from testbed.errors import DescriptionError, Problem
 from testbed.spec import addresses, forwarding_tables
 from testbed.spec.addresses import Network, host_numbers, macs, network_of, version_of
 from testbed.spec.elements import Impairments
-from testbed.spec.kinds import ETHERNET
+from testbed.spec.kinds import ETHERNET, kind_of
 from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Route, Switch
 from testbed.spec.model import Description
 from testbed.spec.routing import routes
@@ -132,11 +132,12 @@ def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> 
                 ports[end.owner].append(int(end.port))
     tables: dict[str, forwarding_tables.Tables] = {}
     for segment in wiring.segments:
-        if not segment.switches or kinds[segment.switches[0]] != ETHERNET.name:
+        forwards = kind_of(kinds[segment.switches[0]]) if segment.switches else ETHERNET
+        if not segment.switches or (forwards.modelled and not forwards.planned):
             continue
         pairs = [pair for pair in (wiring.ends[index] for index in segment.links) if pair]
         cables = [pair for pair in pairs if all(end.owner in kinds for end in pair)]
-        if forwarding_tables.is_cyclic(segment.switches, cables):
+        if forwards.planned or forwarding_tables.is_cyclic(segment.switches, cables):
             plugs = [
                 (b, a) if a.owner in kinds else (a, b) for a, b in pairs if (a.owner in kinds) != (b.owner in kinds)
             ]

@@ -314,9 +314,8 @@ def test_down_of_nothing() -> None:
     refused(testbed("down", "--name", "ghost"), 4, "no cluster is named ghost; none is up")
 
 
-def test_a_switch_of_another_kind_is_refused_with_that_sentence() -> None:
+def test_a_modelled_switch_is_refused_to_a_datapath_of_the_kernel() -> None:
     refused(testbed("up", "now-1998", "--datapath", "netem"), 3, "Myrinet's switches", "are in the relay")
-    refused(testbed("up", "ssam-1995"), 3, "kind atm", "cannot be brought up yet")
 
 
 def test_what_is_declared_is_in_force_unless_it_is_left_out_on_request() -> None:

@@ -7,15 +7,15 @@ where from the frames that pass, as bridges do.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from testbed.errors import UnsupportedError
 from testbed.fabric.entrance import Entrance
-from testbed.fabric.interface import OnDrop, Plug, Receive, ignore
+from testbed.fabric.interface import OnDrop, Plug, Receive, Table, ignore
 from testbed.fates.stage import FateOptions
 from testbed.spec.kinds import Kind
-from testbed.spec.layout import DirectionName, Impairment
+from testbed.spec.layout import DirectionName, Impairment, Layout, Switch
 
 RATE, HOP = 100_000_000, 1_000  # bit/s, ns
 MANY = 16  # frames that wait at a station, from which on it takes none
@@ -86,8 +86,8 @@ class Rings:
     def switches(self) -> Mapping[str, Mapping[str, int]]:
         return {name: ring.counters for name, ring in self.rings.items()}
 
-    def keep(self, names: Collection[str]) -> None:
-        self.rings = {name: self.rings.get(name) or Ring() for name in names}
+    def keep(self, tables: Mapping[str, Table]) -> None:
+        self.rings = {name: self.rings.get(name) or Ring() for name in tables}
 
     def join(
         self, link: str, direction: DirectionName, impairment: Impairment, options: FateOptions,
@@ -159,6 +159,9 @@ class Fabric:
 
     def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Rings:
         return Rings(slowed, on_drop)
+
+    def table(self, layout: Layout, switch: Switch) -> Table:  # noqa: ARG002
+        return {}
 
 
 FABRIC = Fabric()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from testbed.errors import NotFoundError, UnsupportedError
+from testbed.errors import NotFoundError
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.headers import standard_fields
 from testbed.fates.records import Record
@@ -15,7 +15,6 @@ from testbed.fates.stage import FateOptions
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.layout import Impairment
-from testbed.spec.loader import load
 from testbed.spec.model import Description
 from tests.sim.echo_and_flood import ETHERTYPE, EchoEndpoint, EchoPlug, flood
 
@@ -198,11 +197,6 @@ def test_a_link_that_is_not_there_cannot_be_cut() -> None:
         pytest.raises(NotFoundError, match="no link 'n1--n9': there are n1:eth0--n2:eth0"),
     ):
         simulation.cut("n1--n9")
-
-
-def test_a_switch_of_another_kind_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="none of atm"):
-        Simulation(load("ssam-1995").description, EchoPlug())
 
 
 def test_a_thousand_nodes_reach_each_other_through_a_fat_tree() -> None:

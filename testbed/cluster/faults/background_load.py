@@ -58,12 +58,12 @@ def send_traffic(
     address = node_programs.node_of(state, receiver).address
     if not address:
         raise NotFoundError(f"node {receiver} has no address to send to")
-    routed = state.layout.routed()
+    framed = state.layout.framed()
     for sender in senders:
         if sender == receiver:
             raise DescriptionError("the load", [Problem("", f"{sender} to itself", "two nodes")])
-        if sender in routed:
-            raise UnsupportedError(f"{sender}: {routed[sender].refusal}")
+        if sender in framed:
+            raise UnsupportedError(f"{sender}: {framed[sender].refusal}")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sink = node_programs.node_context(store, state, receiver)
     places = [node_programs.node_context(store, state, sender) for sender in senders]

@@ -7,7 +7,6 @@ import resource
 from collections.abc import Iterable
 from pathlib import Path
 
-from testbed import fabrics
 from testbed.errors import UnsupportedError
 from testbed.kernel import cgroups
 from testbed.spec.layout import Layout
@@ -24,20 +23,11 @@ _DESCRIPTORS = 2  # per namespace, while the cluster is built
 
 def check_supported(layout: Layout) -> None:
     """Raise UnsupportedError with every reason why this layout cannot be brought up here."""
-    reasons = [*_switches(layout), *_numbers(layout), *_nodes(layout)]
+    reasons = [*_numbers(layout), *_nodes(layout)]
     if reasons:
         raise UnsupportedError(
             "\n".join([f"{layout.name} cannot be brought up:", *(f"  {reason}" for reason in reasons)])
         )
-
-
-def _switches(layout: Layout) -> list[str]:
-    kinds = sorted({switch.kind for switch in layout.switches if not fabrics.is_offered(switch.kind)})
-    return [
-        f"its switches are of kind {kind}, which a description may have but which cannot be brought up yet "
-        f"(switches of {fabrics.titles()} can)"
-        for kind in kinds
-    ]
 
 
 def _numbers(layout: Layout) -> list[str]:

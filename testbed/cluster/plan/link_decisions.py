@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from testbed import fabrics
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.link_services import LinkService
 from testbed.runtime.relay.orders import Orders
@@ -59,5 +60,6 @@ def decide(
     for link in concerned:
         chooser.choose(link)
     chooser.refuse()
-    orders = Orders(layout.seed, tuple(chooser.carried), chooser.files, log, slowed=layout.slowed)
+    tables = fabrics.tables(layout)
+    orders = Orders(layout.seed, tuple(chooser.carried), chooser.files, log, slowed=layout.slowed, tables=tables)
     return Decisions(chooser.link_services, chooser.notes, orders, chooser.files)

@@ -63,7 +63,9 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
     modelled = list(dict.fromkeys(state.layout.modelled().values()))
     for kind in modelled:
         why = (
-            "no frame passes there without a route" if kind.routed else "they are a model, with one end of a cable here"
+            f"no frame passes there without {kind.framing}"
+            if kind.framing
+            else "they are a model, with one end of a cable here"
         )
         notes.append(f"links at {kind.title}'s switches were not probed: {why}")
     if not (modelled or subjects):

@@ -112,10 +112,12 @@ def names_of(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> tuple[str
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
-    if not protocol.routed and (routed := layout.routed()):
+    lacking = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.framings}
+    if lacking:
+        first = min(lacking)
         raise UnsupportedError(
-            f"node {(first := min(routed))} is at a switch of {routed[first].title}'s, which goes by the source routes of "
-            f"frames: this protocol's have none{_others(routed[first])}"
+            f"node {first} is at a switch of {lacking[first].title}'s, which goes by the {lacking[first].framing} of "
+            f"frames: this protocol's have none{_others(lacking[first])}"
         )
     if not protocol.is_kernels and (beyond := _beyond(layout)):
         first, second = (f"{node.name}:{node.nics[0].name}" for node in (layout.nodes[0], beyond))

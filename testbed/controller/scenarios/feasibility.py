@@ -167,8 +167,8 @@ def _refusals(fault: Fault, layout: Layout, mode: str, over_kernel: bool, comman
         return [_FIRMWARE.format(kind=fault.kind)]
     if over_kernel and _starts_again(fault):
         return [_CONNECTIONS]
-    if isinstance(fault, Traffic | Incast) and (routed := _routed(fault, layout)):
-        return [f"{fault.kind}: {', '.join(routed)}: {next(iter(routed.values())).refusal}"]
+    if isinstance(fault, Traffic | Incast) and (framed := _framed(fault, layout)):
+        return [f"{fault.kind}: {', '.join(framed)}: {next(iter(framed.values())).refusal}"]
     if mode == "sim":
         return _meaningless(fault, layout)
     if isinstance(fault, Slow) and mode != "dilated":
@@ -196,11 +196,11 @@ def _starts_again(fault: Fault) -> bool:
     return isinstance(fault, Restart | Reset | Churn)
 
 
-def _routed(fault: Traffic | Incast, layout: Layout) -> dict[str, Kind]:
+def _framed(fault: Traffic | Incast, layout: Layout) -> dict[str, Kind]:
     """Return the nodes of a load at switches that forward by source routes, with the kinds of these switches."""
-    routed = layout.routed()
+    framed = layout.framed()
     names = (*senders_of(layout, fault), node_of(layout, fault.receiver))
-    return {name: routed[name] for name in names if name in routed}
+    return {name: framed[name] for name in names if name in framed}
 
 
 def _meaningless(fault: Fault, layout: Layout) -> list[str]:

@@ -14,11 +14,11 @@ did.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
-from testbed.fabric.interface import OnDrop, Plug, ignore
+from testbed.fabric.interface import OnDrop, Plug, Table, ignore
 from testbed.fabric.myrinet.channel import ASIDE, NIC, Channel
 from testbed.fabric.myrinet.route import onward, truncated
 from testbed.fabric.myrinet.settings import USUAL, Settings
@@ -51,11 +51,11 @@ class Network:
         """Counters of each switch: frames that it did not forward, or truncated, by cause."""
         return {name: switch.counters for name, switch in self._switches.items()}
 
-    def keep(self, names: Collection[str]) -> None:
+    def keep(self, tables: Mapping[str, Table]) -> None:
         """Add and remove switches, so that these exist and no others."""
-        for name in self._switches.keys() - set(names):
+        for name in self._switches.keys() - tables.keys():
             del self._switches[name]
-        for name in names:
+        for name in tables:
             self._switch(name)
 
     def join(

@@ -71,7 +71,7 @@ class Orders:
 
     files: path -> text of the tables and traces that impairments name. log: the file for fates other than pass, or
     empty. processes: the number of processes that share the links. slowed: the factor by which modelled switches are
-    slowed down.
+    slowed down. tables: of modelled switches (`fabric.interface.Table`).
     """
 
     seed: int
@@ -80,6 +80,7 @@ class Orders:
     log: str = ""
     processes: int = 1
     slowed: int = 1
+    tables: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def share(self, number: int) -> Orders:
         """The orders of the process of that number, from 0. A link stays with its process when other links change."""
@@ -114,6 +115,7 @@ class Orders:
                 "log": self.log,
                 "processes": self.processes,
                 "slowed": self.slowed,
+                "tables": {switch: dict(table) for switch, table in self.tables.items()},
             },
             separators=(",", ":"),
         )
@@ -148,7 +150,7 @@ class Orders:
             )
             for link in data["links"]
         )
-        return cls(data["seed"], links, data["files"], data["log"], data["processes"], data["slowed"])
+        return cls(data["seed"], links, data["files"], data["log"], data["processes"], data["slowed"], data["tables"])
 
 
 def _plugged(link: RelayedLink) -> dict[str, Any]:

@@ -302,7 +302,8 @@ class Relay:
             self.links[name] = self._carry(link, orders, log)
         for fabric, driver in self._drivers.items():
             links = [link for link in orders.links if link.fabric == fabric]
-            driver.network.keep({plug.switch for link in links for plug in link.plugs if plug is not None})
+            plugs = [plug for link in links for plug in link.plugs if plug is not None]
+            driver.network.keep({plug.switch: orders.tables.get(plug.switch, {}) for plug in plugs})
         return early
 
     def _carry(self, link: RelayedLink, orders: Orders, log: Callable[[Record], object] | None) -> AnyLink:

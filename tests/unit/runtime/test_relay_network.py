@@ -225,7 +225,7 @@ def test_a_link_that_is_released_is_a_port_without_a_cable_until_another_is_plug
     pair.send(2)
     pair.clock.run(2 * MILLISECOND)
     assert [int.from_bytes(frame[16:18], "big") for frame in Interface.made["n3"].frames()] == [2]
-    pair.driver.network.keep(set())
+    pair.driver.network.keep({})
     assert not pair.driver.network.switches
 
 

@@ -1,0 +1,39 @@
+"""ATM as a registered fabric, and the tables of its switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from protocols.atm.cell import MAX_NODES
+from testbed.errors import UnsupportedError
+from testbed.fabric.atm.network import USUAL, Network, Settings
+from testbed.fabric.interface import OnDrop, Table
+from testbed.spec.kinds import ATM, Kind
+from testbed.spec.layout import Layout, Switch
+
+
+@dataclass(frozen=True, slots=True)
+class Atm:
+    """ATM with these settings of its hardware. Implements `fabric.interface.Fabric`."""
+
+    settings: Settings = USUAL
+    kind: ClassVar[Kind] = ATM
+
+    def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Network:
+        """Make an empty network. slowed: the factor by which its hardware is slower."""
+        return Network(self.settings.slowed(slowed), on_drop)
+
+    def table(self, layout: Layout, switch: Switch) -> Table:
+        """Return a switch's table: port by the number of the destination node, along shortest paths; 0: none. Raises
+        UnsupportedError for more nodes than there are circuits for."""
+        if len(layout.nodes) > MAX_NODES:
+            raise UnsupportedError(
+                f"{layout.name}: an ATM network has circuits between {MAX_NODES:,} nodes at most, and this one has "
+                f"{len(layout.nodes):,} nodes"
+            )
+        macs = [node.nics[0].mac if node.nics else "" for node in layout.nodes]
+        return {str(number): switch.forwarding.get(mac, 0) for number, mac in enumerate(macs)}
+
+
+FABRIC: Final = Atm()

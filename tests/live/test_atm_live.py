@@ -1,0 +1,117 @@
+"""Cells between nodes of a live ATM network, through the relay: circuits, losses, counters, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.testbed_command import testbed
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+DESCRIPTION = """
+name = "cells"
+[defaults.link]
+rate = "140mbit"
+overhead = 2
+[[node]]
+name = "n1"
+[[node]]
+name = "n2"
+[[switch]]
+name = "s1"
+kind = "atm"
+[[switch]]
+name = "s2"
+kind = "atm"
+[[link]]
+ends = ["n1", "s1"]
+[[link]]
+ends = ["s1", "s2"]
+[[link]]
+ends = ["n2", "s2"]
+"""
+
+SENDER = """
+import socket, sys
+from protocols.atm.cell import Circuit, circuit, header
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+wire.bind(("eth0", 0))
+head = b"\\xff" * 6 + wire.getsockname()[4] + b"\\x88\\x84"
+circuits = [circuit(0, 1, 2)] * 20 + [Circuit(0, 5)] + [circuit(0, 1, 2)]
+for number, there in enumerate(circuits):
+    wire.send(head + header(there) + bytes([number]) * 48)
+"""
+
+RECEIVER = """
+import socket
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x8884))
+wire.bind(("eth0", 0x8884))
+print("ready", flush=True)
+numbers = []
+while not numbers or numbers[-1] != 21:
+    numbers.append(wire.recv(2000)[-1])
+print(numbers)
+"""
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Iterator[Path]:
+    description = tmp_path / "cells.toml"
+    description.write_text(DESCRIPTION)
+    up = testbed("up", str(description))
+    assert up.returncode == 0, up.stderr
+    yield tmp_path
+    down = testbed("down", "--all")
+    assert down.returncode == 0, down.stderr
+
+
+def exchange(folder: Path) -> list[int]:
+    """Send 21 cells to n2 and one to nobody; return the numbers that arrive at n2."""
+    (folder / "send.py").write_text(SENDER)
+    (folder / "receive.py").write_text(RECEIVER)
+    root = str(Path(__file__).parents[2])
+    ready = folder / "ready"
+    program = (
+        f"PYTHONPATH={root} python3 {folder}/receive.py > {ready} & "
+        f"until grep -q ready {ready}; do sleep 0.02; done; wait $!"
+    )
+    begun = testbed("exec", "n2", "--", "sh", "-c", f"({program}; touch {folder}/ended) >/dev/null 2>&1 &")
+    assert begun.returncode == 0, begun.stderr
+    waited = testbed("exec", "n1", "--", "sh", "-c", f"until grep -q ready {ready}; do sleep 0.02; done")
+    assert waited.returncode == 0, waited.stderr
+    sent = testbed("exec", "n1", "--", "env", f"PYTHONPATH={root}", "python3", f"{folder}/send.py")
+    assert sent.returncode == 0, sent.stderr
+    ended = testbed(
+        "exec", "n2", "--", "timeout", "20", "sh", "-c", f"until test -e {folder}/ended; do sleep 0.02; done"
+    )
+    assert ended.returncode == 0, ready.read_text()
+    numbers: list[int] = json.loads(ready.read_text().splitlines()[1])
+    ready.unlink()
+    (folder / "ended").unlink()
+    return numbers
+
+
+def test_cells_follow_their_circuit_through_two_switches_and_rules_know_it(cells: Path) -> None:
+    assert exchange(cells) == [*range(20), 21], "the cell of an unknown circuit goes nowhere"
+
+    injected = testbed("inject", "n1--s1", "--rule", "drop atm.vci == 33 and nth(3)", "--direction", "n1-s1")
+    assert injected.returncode == 0, injected.stderr
+    assert exchange(cells) == [0, 1, *range(3, 20), 21]
+
+    assert testbed("heal").returncode == 0
+    assert exchange(cells) == [*range(20), 21]
+
+
+def test_what_has_no_cells_is_refused_in_a_sentence(cells: Path) -> None:  # noqa: ARG001
+    run = testbed("run", "cells", "pingpong")
+    assert run.returncode == 3
+    assert "a switch of ATM's, which goes by the cells of frames: this protocol's have none" in run.stderr
+    load = testbed("load", "n1", "n2", "--rate", "1mbit")
+    assert load.returncode == 3
+    assert "the kernel's datagrams have no cells" in load.stderr
+    checked = testbed("check", "n1", "--json")
+    assert "links at ATM's switches were not probed: no frame passes there without cells" in checked.stdout

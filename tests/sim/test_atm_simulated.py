@@ -1,0 +1,117 @@
+"""ATM networks in the simulation: circuits along shortest paths, buffers, and what cannot cross."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+import testbed
+from protocols.atm.cell import PAYLOAD, circuit, header
+from protocols.atm.fields import ETHERTYPE
+from protocols.core.firmware import Adapter, Agent, Nic
+from testbed import Cluster
+from testbed.errors import DescriptionError, UnsupportedError
+from testbed.packages import offered_protocols
+from testbed.sim.simulation import Simulation
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.loader import load
+
+CELL_TIME = 53 * 8 * 10**9 // 140_000_000
+"""At 140 Mbit/s, in ns."""
+
+
+@dataclass
+class CellFirmware:
+    """Sends one cell to the node that a descriptor names, and keeps what it receives."""
+
+    adapter: Adapter
+    nic: Nic
+    cells: list[tuple[int, bytes]] = field(default_factory=list)
+    deadline: int | None = None
+
+    def receive(self, now: int, frame: bytes) -> None:
+        self.cells.append((now, frame))
+
+    def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
+        here, addresses = self.adapter.number, self.adapter.addresses
+        head = addresses[index] + addresses[here] + ETHERTYPE.to_bytes(2, "big")
+        self.nic.send(head + header(circuit(here, index, len(addresses))) + bytes([here]) * PAYLOAD)
+
+    def on_timer(self, now: int) -> None:
+        raise AssertionError(f"no timer is set, at {now}")
+
+    def counted(self) -> Mapping[str, int]:
+        return {}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+@dataclass
+class Host:
+    firmware: CellFirmware
+
+    def completed(self, index: int) -> bool | None:  # noqa: ARG002
+        return None
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+@dataclass
+class Firmwares:
+    """A plug that keeps its firmwares, by node number."""
+
+    firmwares: list[CellFirmware] = field(default_factory=list)
+
+    def __call__(self, adapter: Adapter, nic: Nic) -> Agent:
+        self.firmwares.append(CellFirmware(adapter, nic))
+        return Agent(self.firmwares[-1], Host(self.firmwares[-1]))
+
+
+def mesh() -> Cluster:
+    """Six switches in a ring, with two nodes at each."""
+    names = [f"s{number}" for number in range(1, 7)]
+    nodes = [(f"n{place}{port}", name) for place, name in enumerate(names) for port in (1, 2)]
+    return Cluster(
+        name="mesh",
+        switches=[Switch(name=name, kind="atm") for name in names],
+        nodes=[Node(name=node) for node, _ in nodes],
+        links=[
+            *[Link(ends=(one, other)) for one, other in zip(names, [*names[1:], names[0]], strict=True)],
+            *[Link(ends=ends) for ends in nodes],
+        ],
+    )
+
+
+def test_every_node_reaches_every_other_by_a_shortest_path_in_a_ring_of_switches() -> None:
+    plug = Firmwares()
+    with Simulation(mesh(), plug) as simulation:
+        nodes = list(simulation.nodes.values())
+        for source in nodes:
+            for destination in nodes:
+                begin = simulation.now()
+                source.nic.ring_doorbell(destination.number, 0, 0)
+                simulation.run_until(begin + 10 * CELL_TIME)
+                cells = plug.firmwares[destination.number].cells
+                (when, frame) = cells.pop()
+                assert not cells
+                assert frame[-1] == source.number
+                apart = abs(source.number // 2 - destination.number // 2)
+                switches = min(apart, 6 - apart) + 1
+                assert when - begin == pytest.approx((switches + 1) * CELL_TIME, abs=8)
+        assert all(not any(counted.values()) for counted in simulation.network.switches.values())
+
+
+def test_a_protocol_without_cells_is_refused_by_name_before_anything_starts() -> None:
+    with pytest.raises(UnsupportedError, match="a switch of ATM's, which goes by the cells of frames: this protocol's"):
+        testbed.run(load("ssam-1995").description, "pingpong", mode="sim")
+    crossed = {protocol.name: protocol.fabrics for protocol in offered_protocols()}
+    assert "atm" not in crossed["emp"] + crossed["am2"] + crossed["tcp"]
+
+
+def test_impairments_that_cells_cannot_have_are_errors_of_the_description() -> None:
+    with pytest.raises(DescriptionError, match=r"jitter on a link of ATM's.*keeps the order of its cells"):
+        Cluster.star(2, kind="atm", delay="5us", jitter="1us")

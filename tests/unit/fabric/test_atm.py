@@ -1,0 +1,256 @@
+"""Cells through ATM switches: when they arrive, and where they are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.atm.cell import CELL, PAYLOAD, Circuit, cells_of, circuit, header
+from protocols.atm.fields import ETHERTYPE
+from testbed.errors import UnsupportedError
+from testbed.fabric.atm.channel import Channel
+from testbed.fabric.atm.network import BAD_HEADER, FULL, NO_CABLE, NO_CIRCUIT, Network, Settings
+from testbed.fabric.interface import Plug
+from testbed.fates.rules import RuleSet
+from testbed.fates.stage import FateOptions
+from testbed.fields import known_fields
+from testbed.spec.layout import DirectionName, Impairment
+
+RATE = 53 * 8 * 1_000_000
+"""A cell takes a microsecond."""
+CELL_TIME = 1_000
+HOP = 300
+HARDWARE = Settings(rate=RATE, hop=HOP)
+HEAD = bytes(12) + ETHERTYPE.to_bytes(2, "big")
+
+Arrival = tuple[int, int]
+"""Time in ns, and the number in the cell's payload."""
+
+
+class Star:
+    """Nodes at one switch. came: what arrived at each, as (time, number)."""
+
+    def __init__(
+        self,
+        nodes: int,
+        impairment: Impairment | None = None,
+        hardware: Settings = HARDWARE,
+        rules: RuleSet | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self.dropped: list[tuple[int, str, int, str]] = []
+        self.network = Network(hardware, self._drop)
+        self.came: list[list[Arrival]] = [[] for _ in range(nodes)]
+        self.up: list[Channel] = []
+        self.down: list[Channel] = []
+        options = FateOptions(7, rules=rules, fields=known_fields())
+        for number in range(nodes):
+            port, impaired = Plug("s1", number + 1), impairment or Impairment()
+            link, there, back = f"n{number}--s1", "forward", "backward"
+            self.up.append(self._join(link, there, impaired, options, None, port))
+            self.down.append(self._join(link, back, impaired, options, port, None))
+            self.down[number].receive = self._receiver(number)
+        self.network.keep({"s1": {str(number): number + 1 for number in range(nodes)}})
+
+    def _join(
+        self,
+        link: str,
+        direction: str,
+        impairment: Impairment,
+        options: FateOptions,
+        start: Plug | None,
+        end: Plug | None,
+    ) -> Channel:
+        names: dict[str, DirectionName] = {"forward": "forward", "backward": "backward"}
+        return self.network.join(link, names[direction], impairment, options, start, end)
+
+    def _receiver(self, number: int) -> Callable[[int, bytes], None]:
+        def receive(now: int, frame: bytes) -> None:
+            self.came[number].append((now, int.from_bytes(frame[-2:], "big")))
+
+        return receive
+
+    def _drop(self, now: int, switch: str, port: int, action: str, reason: str, frame: bytes) -> None:  # noqa: ARG002
+        self.dropped.append((now, switch, port, reason))
+
+    def frame(self, source: int, destination: int, number: int = 0) -> bytes:
+        return HEAD + header(circuit(source, destination, self.nodes)) + number.to_bytes(PAYLOAD, "big")
+
+    def send(self, now: int, source: int, destination: int, number: int = 0) -> bool:
+        self.network.poll(now)
+        return self.up[source].offer(now, self.frame(source, destination, number))
+
+    def run(self) -> None:
+        while (deadline := self.network.deadline) is not None:
+            self.network.poll(deadline)
+
+
+def test_a_cell_is_stored_and_forwarded_and_each_link_adds_its_time_and_delay() -> None:
+    star = Star(3, Impairment(delay=5_000))
+    assert star.send(0, 0, 2, number=9)
+    star.run()
+    assert star.came == [[], [], [(2 * (CELL_TIME + 5_000) + HOP, 9)]]
+
+
+def test_an_overhead_is_bytes_that_every_cell_takes_more_of_the_rate() -> None:
+    """At 140 Mbit/s a cell of a TAXI fibre takes 55 byte times, 3.14 us (von Eicken, Basu and Buch, 1995)."""
+    star = Star(2, Impairment(rate=140_000_000, overhead=2))
+    star.send(0, 0, 1, 1)
+    star.send(0, 0, 1, 2)
+    star.run()
+    (first, _), (second, _) = star.came[1]
+    assert (second - first) == pytest.approx(3_142, abs=1)
+
+
+def test_back_to_back_cells_leave_at_the_rate_to_the_fraction_of_a_nanosecond() -> None:
+    star = Star(2, Impairment(rate=150_000_000), replace(HARDWARE, fifo=100_000))
+    count = 30_000
+    for number in range(count):
+        assert star.send(0, 0, 1, number)
+    star.run()
+    sent = count * CELL * 8 * 10**9 // 150_000_000
+    last, _ = star.came[1][-1]
+    cell = CELL * 8 * 10**9 // 150_000_000
+    assert last == pytest.approx(sent + HOP + cell, abs=2)
+    assert [number for _, number in star.came[1]] == list(range(count))
+
+
+def test_a_nics_full_output_takes_no_cell_and_says_when_it_does() -> None:
+    star = Star(2, hardware=replace(HARDWARE, fifo=4))
+    told: list[int] = []
+    star.up[0].on_space = told.append
+    accepted = [star.send(0, 0, 1, number) for number in range(8)]
+    assert accepted == [True] * 5 + [False] * 3, "one is being sent, and four wait"
+    assert star.up[0].entrance.counters.blocked == 3
+    star.network.poll(CELL_TIME)
+    assert told == [CELL_TIME], "told once, when the second cell's first bit is sent"
+    assert star.send(CELL_TIME, 0, 1, 99)
+    star.run()
+    assert [number for _, number in star.came[1]] == [0, 1, 2, 3, 4, 99]
+
+
+def test_a_switchs_full_output_buffer_loses_whole_cells_and_counts_them() -> None:
+    senders, cells, buffer = 8, 50, 10
+    star = Star(senders + 1, hardware=replace(HARDWARE, buffer=buffer, fifo=cells))
+    for source in range(senders):
+        for number in range(cells):
+            assert star.send(0, source, senders, number)
+    star.run()
+    came = len(star.came[senders])
+    lost = star.network.switches["s1"][FULL]
+    assert came + lost == senders * cells
+    assert lost == star.down[senders].entrance.counters.queue == len(star.dropped)
+    assert came == cells + buffer, "one in each cell time, and those that wait when the last ones come"
+    assert {reason for *_, reason in star.dropped} == {"the output's buffer is full"}
+
+
+def test_queue_frames_of_a_link_replaces_both_buffers() -> None:
+    star = Star(2, Impairment(queue_frames=2), replace(HARDWARE, fifo=100))
+    assert [star.send(0, 0, 1, number) for number in range(5)] == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("cell", "cause"),
+    [
+        (header(Circuit(0, 5)) + bytes(PAYLOAD), NO_CIRCUIT),
+        (header(Circuit(3, 40)) + bytes(PAYLOAD), NO_CIRCUIT),
+        (header(circuit(0, 1, 2))[:4] + b"\0" + bytes(PAYLOAD), BAD_HEADER),
+        (header(circuit(0, 1, 2)) + bytes(PAYLOAD - 1), BAD_HEADER),
+        (b"", BAD_HEADER),
+    ],
+)
+def test_a_switch_discards_what_it_cannot_forward(cell: bytes, cause: str) -> None:
+    star = Star(2)
+    assert star.up[0].offer(0, HEAD + cell)
+    star.run()
+    assert star.came == [[], []]
+    assert {name: count for name, count in star.network.switches["s1"].items() if count} == {cause: 1}
+
+
+def test_a_circuit_to_a_port_whose_cable_is_gone_leads_nowhere() -> None:
+    star = Star(3)
+    star.down[2].leave()
+    star.send(0, 0, 2)
+    star.run()
+    assert star.network.switches["s1"][NO_CABLE] == 1
+
+
+def test_a_switch_that_is_taken_away_takes_its_cells_along() -> None:
+    star = Star(2)
+    star.send(0, 0, 1)
+    star.network.keep({})
+    star.run()
+    assert star.came == [[], []]
+    assert star.network.switches == {}
+
+
+def test_fates_are_those_of_cells_in_a_frame_of_several() -> None:
+    rules = RuleSet(known_fields())
+    star = Star(2, rules=rules)
+    rules.add(0, "drop atm.vci == 33 and nth(2)")
+    several = HEAD + b"".join(star.frame(0, 1, number)[len(HEAD) :] for number in range(5))
+    assert star.up[0].offer(0, several)
+    star.run()
+    assert [number for _, number in star.came[1]] == [0, 3, 4], "the second cell of each direction"
+    assert star.up[0].entrance.counters.offered == 5
+
+
+def test_a_delayed_and_a_duplicated_cell_come_again() -> None:
+    rules = RuleSet(known_fields())
+    rules.add(0, "delay 20us atm.vci == 33 and nth(1)")
+    star = Star(2, rules=rules)
+    for number in range(3):
+        star.send(0, 0, 1, number)
+    star.run()
+    assert [number for _, number in star.came[1]][:2] != [0, 1]
+    assert sorted(number for _, number in star.came[1]) == [0, 1, 2]
+    assert star.up[0].held == star.down[1].held == 0
+
+
+def test_a_shorter_delay_lets_no_cell_overtake() -> None:
+    star = Star(2, Impairment(delay=50_000))
+    star.send(0, 0, 1, 1)
+    star.up[0].change(2_000, Impairment(delay=0))
+    star.send(2_000, 0, 1, 2)
+    star.run()
+    assert [number for _, number in star.came[1]] == [1, 2]
+
+
+def test_impairments_that_cells_cannot_have_are_refused_with_the_reason() -> None:
+    with pytest.raises(UnsupportedError, match=r"keeps the order of its cells.*it can have no jitter"):
+        Star(2, Impairment(delay=10, jitter=5))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.randoms(use_true_random=False),
+    nodes=st.integers(2, 6),
+    buffer=st.integers(1, 8),
+    loss=st.sampled_from([0.0, 0.2]),
+)
+def test_no_cell_is_gained_or_lost_without_a_count(seed: object, nodes: int, buffer: int, loss: float) -> None:
+    from random import Random
+
+    assert isinstance(seed, Random)
+    star = Star(nodes, Impairment(loss=loss, duplicate=loss / 2), replace(HARDWARE, buffer=buffer, fifo=20))
+    accepted = 0
+    for now in sorted(seed.randrange(200_000) for _ in range(300)):
+        source, destination = seed.randrange(nodes), seed.randrange(nodes)
+        accepted += star.send(now, source, destination)
+    star.run()
+    for channel in (*star.up, *star.down):
+        counters = channel.entrance.counters
+        dropped = counters.loss + counters.queue
+        assert channel.held == 0
+        assert counters.offered + counters.duplicated == counters.delivered + dropped
+    assert sum(channel.entrance.counters.offered for channel in star.up) == accepted
+    assert sum(map(len, star.came)) == sum(channel.entrance.counters.delivered for channel in star.down)
+
+
+def test_cells_of_one_frame_are_that_frame_where_there_is_one() -> None:
+    frame = Star(2).frame(0, 1)
+    assert list(cells_of(frame)) == [frame]
