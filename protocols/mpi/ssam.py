@@ -1,0 +1,258 @@
+"""MPI on SSAM: messages as streams of one-cell requests, with matching by the library.
+
+Requests between two nodes are handled in the order in which they were sent, so all traffic to a node is one stream of
+items, each in consecutive cells: a message, an offer of a long message, a grant, or the bytes that a grant asks for. A
+message up to EAGER bytes is sent at once. A longer one is offered; when it is matched, its receiver grants it.
+
+A send completes when its last byte is in the window's buffers, and its message has arrived when all of its requests have
+been answered. Where requests are returned, everything in progress with that node fails.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from struct import Struct
+from typing import Final
+
+from protocols.mpi.device import Device, Dispatch
+from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.ssam.cells import DATA
+from protocols.ssam.host import Library, Reply, Returned
+
+EAGER: Final = 4096
+"""Bytes of a message that is sent at once: a hundred cells, which an unexpected message keeps in memory."""
+
+MESSAGE, MORE, OFFER, GRANT, BYTES = range(0x4D50_4900, 0x4D50_4905)
+"""Handlers, at addresses that spell MPI."""
+
+_MESSAGE: Final = Struct("!HII")  # context, tag, length
+_OFFER: Final = Struct("!IHII")  # number, context, tag, length
+_GRANT: Final = Struct("!II")  # number, bytes wanted
+
+Cell = tuple[int, bytes]
+"""Handler and data of a request."""
+
+
+class Incoming:
+    """A message whose bytes are arriving."""
+
+    __slots__ = ("arrival", "length", "received")
+
+    def __init__(self, arrival: Arrival, length: int) -> None:
+        self.arrival: Final = arrival
+        self.length: Final = length
+        self.received = 0
+
+    def take(self, data: bytes) -> bool:
+        """Store the next bytes; return whether these were the last. Bytes without room are discarded."""
+        place = self.arrival.place
+        begin = self.received
+        self.received += len(data)
+        if begin < len(place):
+            place[begin : begin + len(data)] = data[: len(place) - begin]
+        return self.received >= self.length
+
+
+class Item:
+    """Cells to send to one node. over: completes with `envelope` when the last cell is in the window's buffers."""
+
+    __slots__ = ("cells", "envelope", "next", "over")
+
+    def __init__(self, cells: Iterator[Cell], over: Dispatch | None = None, envelope: Envelope | None = None) -> None:
+        self.cells: Final = cells
+        self.over: Final = over
+        self.envelope: Final = envelope
+        self.next: Cell | None = next(cells)
+
+
+class Pair:
+    """The traffic with one node. offered: our long messages, by number, until they are granted. sent: messages that have
+    left, with the count of requests after which they have arrived."""
+
+    __slots__ = ("expected", "granted", "incoming", "number", "offered", "queue", "sent")
+
+    def __init__(self) -> None:
+        self.queue: deque[Item] = deque()
+        self.number = 0
+        self.offered: dict[int, tuple[memoryview, Dispatch, Envelope]] = {}
+        self.sent: deque[tuple[int, Dispatch]] = deque()
+        self.incoming: Incoming | None = None
+        self.expected = 0
+        self.granted: dict[int, tuple[Arrival, int]] = {}
+
+
+class SsamEndpoint(MatchingByLibrary):
+    """Adapter of SSAM's host library to MPI. Implements `MatchingEndpoint`."""
+
+    def __init__(self, host: Library) -> None:
+        super().__init__()
+        self.rank = host.node
+        self.size = host.size
+        self.contexts = CONTEXTS
+        self.max_tag = (1 << 31) - 1
+        self.max_message_size = (1 << 32) - 1
+        self._host = host
+        self._pairs: dict[int, Pair] = {}
+        self._is_sending = False
+        for address, handler in (
+            (MESSAGE, self._message), (MORE, self._more), (OFFER, self._offer), (GRANT, self._grant), (BYTES, self._bytes)
+        ):  # fmt: skip
+            host.set_handler(address, handler)
+        host.on_cells = host.on_space = self._send_all
+        host.on_returned = self._returned
+        host.watch()
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        envelope = Envelope(destination, tag, len(data))
+        if destination == self.rank:
+            arrival = self.matching.arrive(destination, context, tag, len(data))
+            arrival.place[:] = data[: len(arrival.place)]
+            over.complete(envelope)
+            self.matching.arrived(arrival)
+            return True
+        pair = self._pair(destination)
+        if len(data) <= EAGER:
+            head = _MESSAGE.pack(context, tag, len(data))
+            self._put(destination, Item(_cells(MESSAGE, head, data), over, envelope))
+        else:
+            number, pair.number = pair.number, pair.number + 1 & 0xFFFF_FFFF
+            pair.offered[number] = data, over, envelope
+            self._put(destination, Item(iter([(OFFER, _OFFER.pack(number, context, tag, len(data)))])))
+        return True
+
+    def _pair(self, node: int) -> Pair:
+        pair = self._pairs.get(node)
+        if pair is None:
+            pair = self._pairs[node] = Pair()
+        return pair
+
+    # To other nodes.
+
+    def _put(self, node: int, item: Item) -> None:
+        self._pair(node).queue.append(item)
+        if not self._host.is_handling:
+            self._send_to(node)
+
+    def _send_all(self) -> None:
+        """Send what the windows permit, and record what has arrived."""
+        for node in list(self._pairs):
+            self._send_to(node)
+
+    def _send_to(self, node: int) -> None:
+        if self._is_sending:
+            return
+        self._is_sending = True
+        pair, host = self._pairs[node], self._host
+        done: list[tuple[Dispatch, Envelope | None]] = []
+        while pair.queue:
+            item = pair.queue[0]
+            while item.next is not None and host.try_request(node, *item.next):
+                item.next = next(item.cells, None)
+            if item.next is not None:
+                break
+            pair.queue.popleft()
+            if item.over is not None:
+                pair.sent.append((host.sent(node), item.over))
+                done.append((item.over, item.envelope))
+        arrived: list[Dispatch] = []
+        while pair.sent and pair.sent[0][0] <= host.settled(node):
+            arrived.append(pair.sent.popleft()[1])
+        self._is_sending = False
+        for over, envelope in done:
+            assert envelope is not None
+            over.release(envelope)
+        for over in arrived:
+            over.deliver()
+
+    # From other nodes: handlers, none of which replies.
+
+    def _message(self, source: int, data: bytes) -> Reply | None:
+        context, tag, length = _MESSAGE.unpack_from(data)
+        arrival = self.matching.arrive(source, context, tag, length)
+        self._begin(source, Incoming(arrival, length), data[_MESSAGE.size :])
+        return None
+
+    def _more(self, source: int, data: bytes) -> Reply | None:
+        pair = self._pair(source)
+        incoming = pair.incoming
+        if incoming is not None and incoming.take(data):
+            pair.incoming = None
+            self.matching.arrived(incoming.arrival)
+        return None
+
+    def _offer(self, source: int, data: bytes) -> Reply | None:
+        number, context, tag, length = _OFFER.unpack(data)
+        self.matching.arrive(source, context, tag, length, partial(self._wanted, source, number))
+        return None
+
+    def _wanted(self, source: int, number: int, arrival: Arrival) -> None:
+        """Grant an offered message, which has been matched."""
+        wanted = len(arrival.place)
+        self._put(source, Item(iter([(GRANT, _GRANT.pack(number, wanted))])))
+        if wanted:
+            self._pair(source).granted[number] = arrival, wanted
+        else:
+            self.matching.arrived(arrival)
+
+    def _grant(self, source: int, data: bytes) -> Reply | None:
+        number, wanted = _GRANT.unpack(data)
+        offered = self._pair(source).offered.pop(number, None)
+        if offered is not None:
+            message, over, envelope = offered
+            cells = _cells(BYTES, _GRANT.pack(number, wanted), message[:wanted])
+            self._put(source, Item(cells, over, envelope))
+        return None
+
+    def _bytes(self, source: int, data: bytes) -> Reply | None:
+        number, wanted = _GRANT.unpack_from(data)
+        granted = self._pair(source).granted.pop(number, None)
+        if granted is not None:
+            self._begin(source, Incoming(granted[0], wanted), data[_GRANT.size :])
+        return None
+
+    def _begin(self, source: int, incoming: Incoming, data: bytes) -> None:
+        """Begin to receive a message's bytes, with those of its first cell."""
+        if incoming.take(data):
+            self.matching.arrived(incoming.arrival)
+        else:
+            self._pair(source).incoming = incoming
+
+    # Failures.
+
+    def _returned(self, returned: Returned) -> None:
+        """End everything in progress with a node: which requests it has handled is not known."""
+        pair = self._pairs.pop(returned.node, None)
+        if pair is None:
+            return
+        error = MPIError(
+            ERR_PROC_FAILED,
+            f"node {returned.node} {returned.reason}: whether a message sent has arrived is not known",
+        )
+        for _, over in pair.sent:
+            over.lose(error)
+        for item in pair.queue:
+            if item.over is not None:
+                item.over.fail(error)
+        for _, over, _ in pair.offered.values():
+            over.fail(error)
+        if pair.incoming is not None:
+            self.matching.lost(pair.incoming.arrival, error)
+        for arrival, _ in pair.granted.values():
+            self.matching.lost(arrival, error)
+        self.matching.fail_synchronous(returned.node, error)
+
+
+def _cells(handler: int, head: bytes, data: memoryview) -> Iterator[Cell]:
+    """Cut an item into requests. The first one carries the head."""
+    room = DATA - len(head)
+    yield handler, head + bytes(data[:room])
+    for begin in range(room, len(data), DATA):
+        yield MORE, bytes(data[begin : begin + DATA])
+
+
+def device(host: Library) -> Device:
+    """Make the device for a node's communicators; one for each host library."""
+    return Device(SsamEndpoint(host))

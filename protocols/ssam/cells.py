@@ -1,0 +1,97 @@
+"""The format of an active message in a cell's 48 bytes of payload.
+
+Section 3.1.1: 16 bits of flow control, 32 bits of handler address, 40 bytes of data, and a check as in AAL3/4's trailer:
+6 bits of length and a CRC-10 (x^10 + x^9 + x^5 + x^4 + x + 1, ITU-T I.363.3). The paper does not say what the flow
+control's bits are; these are ours: kind (2 bits), session (8), sequence number (6). The length counts handler and data.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from protocols.atm.cell import PAYLOAD
+from protocols.core.firmware import Buffer
+
+DATA: Final = 40
+"""Bytes of a message."""
+
+REQUEST: Final = 0
+REPLY: Final = 1
+ACKNOWLEDGEMENT: Final = 2
+INTRODUCTION: Final = 3
+"""States the sender's identity, and the receiver's as the sender knows it, 0 if it does not (our addition)."""
+
+MISSING: Final = 1
+"""In the place of an acknowledgement's handler: the request of that number is missing before others (ours)."""
+
+NUMBERS: Final = 64
+"""Sequence numbers are modulo this."""
+SESSIONS: Final = 256
+"""Sessions are modulo this."""
+
+_HEAD: Final = Struct("!HI")
+_HANDLER: Final = 4
+_GENERATOR: Final = 0x633
+_BITS: Final = 10
+
+
+class Message(NamedTuple):
+    """A cell's message. number: its sequence number, or that of the request that it answers."""
+
+    kind: int
+    session: int
+    number: int
+    handler: int
+    data: bytes
+
+
+def _step_of(top: int) -> int:
+    """Return the remainder of `top` times x^10."""
+    value = top << _BITS
+    for bit in range(_BITS + 7, _BITS - 1, -1):
+        if value >> bit & 1:
+            value ^= _GENERATOR << bit - _BITS
+    return value
+
+
+_STEP: Final = tuple(_step_of(top) for top in range(256))
+
+
+def crc10(payload: Buffer) -> int:
+    """Return the remainder of a payload: 0 where its last 10 bits are the check of what stands before them."""
+    crc = 0
+    for byte in payload:
+        crc = ((crc & 0x3) << 8 | byte) ^ _STEP[crc >> 2]
+    return crc
+
+
+def pack_into(buffer: bytearray, offset: int, message: Message) -> None:
+    """Write a message's payload without its check. The unused data is zero."""
+    kind, session, number, handler, data = message
+    _HEAD.pack_into(buffer, offset, kind << 14 | session << 6 | number, handler)
+    begin, end = offset + _HEAD.size, offset + PAYLOAD - 2
+    buffer[begin : begin + len(data)] = data
+    buffer[begin + len(data) : end] = bytes(end - begin - len(data))
+    buffer[end : end + 2] = bytes((len(data) + _HANDLER << 2, 0))
+
+
+def checked(payload: Buffer) -> bytes:
+    """Add the check to a payload, as the interface does."""
+    whole = bytearray(payload)
+    whole[-2] &= 0xFC
+    whole[-1] = 0
+    crc = crc10(whole)
+    whole[-2] |= crc >> 8
+    whole[-1] = crc & 0xFF
+    return bytes(whole)
+
+
+def unpack(payload: Buffer) -> Message | None:
+    """Return a payload's message; None where its length or check is wrong."""
+    length = (payload[PAYLOAD - 2] >> 2) - _HANDLER
+    if not 0 <= length <= DATA or crc10(payload):
+        return None
+    control, handler = _HEAD.unpack_from(payload)
+    data = bytes(payload[_HEAD.size : _HEAD.size + length])
+    return Message(control >> 14, control >> 6 & 0xFF, control & 0x3F, handler, data)

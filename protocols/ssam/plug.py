@@ -1,0 +1,21 @@
+"""The factory of SSAM's nodes: an interface with its kernel, and the library above it."""
+
+from __future__ import annotations
+
+from protocols.core.firmware import Adapter, Agent, Nic, Plug
+from protocols.ssam.counters import Counters
+from protocols.ssam.host import Library
+from protocols.ssam.sba100 import Sba100
+from protocols.ssam.settings import Settings
+
+
+def plug(settings: Settings | None = None) -> Plug:
+    """Make SSAM's plug."""
+    own = settings if settings is not None else Settings()
+
+    def build(adapter: Adapter, nic: Nic) -> Agent:
+        counters = Counters()
+        device = Sba100(adapter, nic, own, counters)
+        return Agent(device, Library(adapter, nic, device, own, counters))
+
+    return build

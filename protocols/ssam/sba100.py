@@ -1,0 +1,178 @@
+"""The SBA-100: an output FIFO, an input FIFO, and the kernel's traps that move cells between them and buffers.
+
+Section 3.2: the interface moves cells to and from the fibre and checks them; it has no DMA and no segmentation. The input
+FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process names a connection and an offset into its
+buffers; the kernel checks both, and looks the circuit up.
+
+The input FIFO and the alarm are this object's part of the `Firmware`; `write` and `read` are the traps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, circuit, circuit_of, header, is_intact, nodes_of
+from protocols.atm.fields import ETHERTYPE
+from protocols.core.firmware import Adapter, FirmwareActions
+from protocols.ssam.cells import NUMBERS, Message, checked, unpack
+from protocols.ssam.counters import Counters
+from protocols.ssam.settings import MAX_WINDOW, Settings
+
+CELLS: Final = 0
+"""Completion: the input FIFO, which was empty, has a cell."""
+ALARM: Final = 1
+"""Completion: a time-out has passed. Doorbells from this number on begin one, each twice as long as that before it."""
+BATCH: Final = 16
+"""Cells that one read trap delivers at most (section 3.4.3)."""
+SLOT: Final = 56
+"""Bytes of a cell in the buffers, padded as in the FIFOs."""
+AREA: Final = (2 * MAX_WINDOW + 1) * SLOT
+"""Bytes of a connection's buffers: requests, held answers, and one cell for what is not kept."""
+
+
+class TrapError(Exception):
+    """The kernel has refused a trap: no such connection, or an offset outside its buffers."""
+
+
+class _Circuit(NamedTuple):
+    """A connection as the kernel knows it. head: of the frames sent. memory: its buffers."""
+
+    node: int
+    head: bytes
+    memory: bytearray
+
+
+class Sba100:
+    """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. is_watched: the process is told
+    when a cell comes."""
+
+    def __init__(self, adapter: Adapter, nic: FirmwareActions, settings: Settings, counters: Counters) -> None:
+        self._number = adapter.number
+        self._nodes = len(adapter.addresses)
+        self._addresses = adapter.addresses
+        self._nic = nic
+        self._settings = settings
+        self._counters = counters
+        self._input: deque[bytes] = deque()
+        self._circuits: list[_Circuit] = []
+        self._by_node: dict[int, int] = {}
+        self.is_watched = False
+        self.deadline: int | None = None
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether a read trap would deliver something. The process reads the interface's count register."""
+        return bool(self._input)
+
+    # The interface.
+
+    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
+        cell = frame[ETHERNET:]
+        while len(cell) > CELL:
+            self._arrive(cell[:CELL])
+            cell = cell[CELL:]
+        self._arrive(cell)
+
+    def on_doorbell(self, now: int, index: int) -> None:
+        """Set the alarm."""
+        if index >= ALARM:
+            self.deadline = now + (self._settings.timeout << index - ALARM)
+
+    def on_timer(self, now: int) -> None:  # noqa: ARG002
+        self.deadline = None
+        self._nic.post_completion(ALARM)
+
+    def counted(self) -> dict[str, int]:
+        return self._counters.counted()
+
+    def waiting(self) -> list[str]:
+        waiting = len(self._input)
+        return [f"{waiting} cells wait in the input FIFO"] if waiting else []
+
+    def _arrive(self, cell: bytes) -> None:
+        counters = self._counters
+        if not is_intact(cell):
+            counters.bad_headers += 1
+        elif len(self._input) >= self._settings.input_fifo:
+            counters.overruns += 1
+        else:
+            self._input.append(cell)
+            if self.is_watched:
+                self.is_watched = False
+                self._nic.post_completion(CELLS)
+
+    # The traps.
+
+    def connect(self, node: int) -> int:
+        """Open a connection to a node, if there is none; return its id. Raises TrapError if too many are open."""
+        known = self._by_node.get(node)
+        if known is not None:
+            return known
+        if len(self._circuits) >= self._settings.connections:
+            raise TrapError(
+                f"no connection to node {node}: a process has {self._settings.connections} connections at most "
+                "(setting connections)"
+            )
+        there = header(circuit(self._number, node, self._nodes))
+        head = self._addresses[node] + self._addresses[self._number] + ETHERTYPE.to_bytes(2, "big") + there
+        self._by_node[node] = number = len(self._circuits)
+        self._circuits.append(_Circuit(node, head, bytearray(AREA)))
+        return number
+
+    def node_of(self, connection: int) -> int:
+        """Return the node of a connection."""
+        return self._circuits[connection].node
+
+    def memory(self, connection: int) -> bytearray:
+        """Return a connection's buffers, which the kernel shares with the process."""
+        return self._circuits[connection].memory
+
+    def write(self, connection: int, offset: int) -> None:
+        """Send the cell at an offset of a connection's buffers. Raises TrapError for a wrong connection or offset."""
+        if not 0 <= connection < len(self._circuits):
+            raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
+        if offset % SLOT or not 0 <= offset <= AREA - SLOT:
+            raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
+        node, head, memory = self._circuits[connection]
+        frame = head + checked(memory[offset : offset + PAYLOAD])
+        self._counters.cells_written += 1
+        if node == self._number:
+            self._arrive(frame[ETHERNET:])
+        else:
+            self._nic.send(frame)
+
+    def read(self) -> list[tuple[int, Message]]:
+        """Deliver the cells that have come, at most BATCH, each with its connection; none: the FIFO is empty."""
+        delivered: list[tuple[int, Message]] = []
+        counters, cells = self._counters, self._input
+        while cells and len(delivered) < BATCH:
+            cell = cells.popleft()
+            counters.cells_read += 1
+            ends = nodes_of(circuit_of(cell), self._nodes)
+            if ends is None or ends[1] != self._number:
+                counters.no_circuit += 1
+                continue
+            message = unpack(cell[HEADER:])
+            if message is None:
+                counters.bad_checks += 1
+                continue
+            try:
+                delivered.append((self.connect(ends[0]), message))
+            except TrapError:
+                counters.no_circuit += 1
+        return delivered
+
+
+def request_slot(number: int) -> int:
+    """Return the offset of a request's cell."""
+    return number % MAX_WINDOW * SLOT
+
+
+def answer_slot(number: int) -> int:
+    """Return the offset of the held answer to a request."""
+    return (MAX_WINDOW + number % MAX_WINDOW) * SLOT
+
+
+CONTROL_SLOT: Final = 2 * MAX_WINDOW * SLOT
+assert NUMBERS % MAX_WINDOW == 0, "a sequence number says its slot"

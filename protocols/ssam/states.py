@@ -1,0 +1,51 @@
+"""SSAM's state machines as tables: a slot of the sender's window, a request at its receiver, and a connection."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.core.states import Row, StateTable
+
+SLOT: Final = StateTable(
+    "Slot",
+    "free",
+    (
+        Row("free", "request", "keep the cell and send it", "sent", ("requests",)),
+        Row("sent", "time-out", "send the kept cell again", "sent", ("resent",)),
+        Row("sent", "missing, or a later answer", "send the kept cell again, once", "sent", ("hurried",)),
+        Row("sent", "reply", "run its handler", "free", ("replies",)),
+        Row("sent", "acknowledgement", "free the slot", "free", ("acknowledged",)),
+        Row("sent", "peer lost", "return the request to the program", "free", ("returned",)),
+        Row("free", "answer", "drop: it has come before", "free", ("old_answers",)),
+    ),
+)
+"""A slot of the window of requests to a peer (section 3.3.1)."""
+
+REQUEST: Final = StateTable(
+    "Request",
+    "awaited",
+    (
+        Row("awaited", "in order", "run the handler, hold and send the answer", "answered", ("handled",)),
+        Row("awaited", "ahead of another", "keep it", "kept", ("early",)),
+        Row("kept", "its turn", "run the handler, hold and send the answer", "answered", ("handled",)),
+        Row("kept", "again", "drop", "kept", ("duplicates",)),
+        Row("answered", "again", "send the held answer", "answered", ("answered_again",)),
+    ),
+)
+"""A request at its receiver. Section 3.3.1: a duplicate may mean that the reply was lost."""
+
+CONNECTION: Final = StateTable(
+    "Connection",
+    "closed",
+    (
+        Row("closed", "request", "introduce itself", "opening"),
+        Row("closed", "introduction", "adopt the peer's incarnation and answer", "open"),
+        Row("opening", "introduction", "adopt the peer's incarnation and send what waits", "open"),
+        Row("opening", "time-out", "introduce itself again", "opening"),
+        Row("opening", "given up", "return what waits", "closed"),
+        Row("open", "given up", "return what has no answer", "open"),
+        Row("open", "later incarnation", "return what has no answer and begin anew", "open", ("restarts",)),
+        Row("open", "another session's cell", "drop it and introduce itself", "open", ("stale",)),
+    ),
+)
+"""A connection between two processes. Sessions are ours: the paper's prototype does not restart."""

@@ -1,0 +1,498 @@
+"""SSAM between two nodes: windows, held replies, lost and repeated cells, restarts, and what handlers may not do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.layers.l2 import Ether
+
+from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, Circuit, circuit, circuit_of, header
+from protocols.atm.fields import ETHERTYPE
+from protocols.atm.frames import Cell
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Buffer
+from protocols.ssam import cells
+from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, Message, checked, crc10, unpack
+from protocols.ssam.frames import Ssam
+from protocols.ssam.host import Library, Reply, Returned, ReturnedError, RuleError
+from protocols.ssam.plug import plug
+from protocols.ssam.sba100 import SLOT, Sba100, TrapError
+from protocols.ssam.settings import Settings
+
+ADDRESSES = [bytes((2, 0, 0, 0, 0, number)) for number in range(3)]
+ECHO, ECHOED, COUNT = 1, 2, 3
+TIMEOUT = Settings().timeout
+
+Lose = Callable[[bytes], bool]
+
+
+class Node:
+    """One node: its library, and the environment of its interface."""
+
+    def __init__(self, number: int, own: Settings, incarnation: int = 1) -> None:
+        self.outgoing: deque[bytes] = deque()
+        self.now = 0
+        agent = plug(own)(Adapter(number, ADDRESSES, incarnation=incarnation), self)
+        assert isinstance(agent.firmware, Sba100)
+        assert isinstance(agent.host, Library)
+        self.device, self.library = agent.firmware, agent.host
+        self.echoed: list[bytes] = []
+        self.counted: list[bytes] = []
+        self.library.set_handler(ECHO, lambda _, data: Reply(ECHOED, data))
+        self.library.set_handler(ECHOED, lambda _, data: self.echoed.append(data))
+        self.library.set_handler(COUNT, lambda _, data: self.counted.append(data))
+
+    def send(self, frame: Buffer) -> None:
+        self.outgoing.append(bytes(frame))
+
+    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
+        self.device.on_doorbell(self.now, index)
+
+    def post_completion(self, index: int) -> None:
+        self.library.completed(index)
+
+    def interrupt(self, index: int) -> None:
+        raise AssertionError(f"no interrupt, {index}")
+
+    def dma_read(self, pieces: object) -> bytes:
+        raise AssertionError(f"the interface has no DMA, {pieces}")
+
+    def dma_write(self, piece: memoryview, data: Buffer) -> None:
+        raise AssertionError(f"the interface has no DMA, {piece!r} {data!r}")
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        self.send(make())
+
+    def counters(self) -> dict[str, int]:
+        return {name: count for name, count in self.device.counted().items() if count}
+
+
+class Pair:
+    """Two nodes and the fibre between them. lose: whether a frame is lost."""
+
+    def __init__(self, lose: Lose = lambda _: False, own: Settings | None = None) -> None:
+        self.settings = own or Settings()
+        self.nodes = [Node(number, self.settings) for number in (0, 1)]
+        self.lose = lose
+
+    def __iter__(self) -> object:
+        return iter(self.nodes)
+
+    def carry(self) -> bool:
+        """Deliver everything that is on the way; return whether there was anything."""
+        moved = False
+        for node, other in (self.nodes, self.nodes[::-1]):
+            while node.outgoing:
+                frame = node.outgoing.popleft()
+                moved = True
+                if not self.lose(frame):
+                    other.device.receive(other.now, frame)
+        for node in self.nodes:
+            node.library.handle_all()
+        return moved
+
+    def settle(self, time_outs: int = 0) -> None:
+        """Carry until nothing moves, through so many time-outs."""
+        for _ in range(time_outs + 1):
+            while self.carry():
+                pass
+            for node in self.nodes:
+                if node.device.deadline is not None:
+                    node.now = node.device.deadline
+                    node.device.on_timer(node.now)
+
+    def restart(self, number: int) -> None:
+        before = self.nodes[number]
+        self.nodes[number] = Node(number, self.settings, before.library.incarnation + 1)
+
+
+def run(coroutine: Coroutine[object, None, object]) -> None:
+    """Run a coroutine that need not wait."""
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+def kind_of(frame: bytes) -> int:
+    message = unpack(frame[ETHERNET + HEADER :])
+    assert message is not None
+    return message.kind
+
+
+# Cells
+
+
+def test_the_check_is_aal34s_crc_10() -> None:
+    """The remainder of a payload with its check is 0; x^10 leaves the generator without its leading term."""
+    assert crc10((1 << 10).to_bytes(PAYLOAD, "big")) == 0x233
+    payload = checked(bytes(range(PAYLOAD - 2)) + b"\xb0\0")
+    assert crc10(payload) == 0
+    for bit in range(8 * PAYLOAD):
+        damaged = bytearray(payload)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert crc10(damaged) != 0
+
+
+messages = st.builds(
+    Message,
+    st.integers(0, 3),
+    st.integers(0, 255),
+    st.integers(0, 63),
+    st.integers(0, 2**32 - 1),
+    st.binary(max_size=DATA),
+)
+
+
+@given(messages)
+def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message: Message) -> None:
+    buffer = bytearray(b"\xff" * 3 * SLOT)
+    cells.pack_into(buffer, SLOT, message)
+    assert set(buffer[:SLOT] + buffer[SLOT + PAYLOAD :]) == {0xFF}, "nothing beside it is written"
+    payload = checked(buffer[SLOT : SLOT + PAYLOAD])
+    assert unpack(payload) == message
+    layer = Ssam(
+        kind=message.kind, session=message.session, number=message.number, handler=message.handler,
+        data=message.data, length=len(message.data) + 4,
+    )  # fmt: skip
+    assert bytes(layer) == payload
+    there = Circuit(0, 40)
+    dissected = Ether(bytes(Ether(type=ETHERTYPE)) + header(there) + payload)
+    assert (dissected[Cell].vci, dissected[Ssam].handler, dissected[Ssam].number) == (
+        40,
+        message.handler,
+        message.number,
+    )
+
+
+@given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
+def test_any_payload_is_read_or_refused(payload: bytes) -> None:
+    message = unpack(payload)
+    assert (message is None) == (crc10(payload) != 0 or not 4 <= payload[-2] >> 2 <= DATA + 4)
+
+
+# Requests and replies
+
+
+def test_a_request_runs_its_handler_and_the_reply_runs_its_own() -> None:
+    pair = Pair()
+    first, second = pair.nodes
+    run(first.library.request(1, ECHO, b"forty bytes at most"))
+    pair.settle()
+    assert first.echoed == [b"forty bytes at most"]
+    assert second.counters()["handled"] == first.counters()["replies"] == 1
+    assert first.library.waiting() == second.library.waiting() == []
+
+
+def test_a_request_without_a_reply_is_acknowledged() -> None:
+    pair = Pair()
+    run(pair.nodes[0].library.request(1, COUNT, b"x"))
+    pair.settle()
+    assert pair.nodes[1].counted == [b"x"]
+    assert pair.nodes[0].counters()["acknowledged"] == 1
+
+
+def test_a_node_may_send_to_itself() -> None:
+    pair = Pair()
+    run(pair.nodes[0].library.request(0, ECHO, b"self"))
+    pair.nodes[0].library.handle_all()
+    assert pair.nodes[0].echoed == [b"self"]
+    assert not pair.nodes[0].outgoing
+
+
+def test_the_window_stops_a_sender_until_answers_come() -> None:
+    pair = Pair(own=Settings(window=4))
+    library = pair.nodes[0].library
+    assert [library.try_request(1, COUNT, bytes((number,))) for number in range(6)] == [True] * 4 + [False] * 2
+    waits = library.request(1, COUNT, b"\4")
+    waited = waits.send(None)
+    assert isinstance(waited, Completion)
+    pair.settle()
+    assert waited.done
+    run(waits)
+    pair.settle()
+    assert pair.nodes[1].counted == [bytes((number,)) for number in range(5)]
+
+
+def test_a_lost_request_is_sent_again_as_soon_as_the_next_one_has_come() -> None:
+    lost: list[bytes] = []
+
+    def lose(frame: bytes) -> bool:
+        if kind_of(frame) == REQUEST and frame[ETHERNET + HEADER + 6] == 1 and not lost:
+            lost.append(frame)
+            return True
+        return False
+
+    pair = Pair(lose)
+    for number in range(4):
+        assert pair.nodes[0].library.try_request(1, COUNT, bytes((number,)))
+    pair.settle()
+    assert pair.nodes[1].counted == [bytes((number,)) for number in range(4)]
+    assert pair.nodes[0].counters()["hurried"] == 1
+    assert "resent" not in pair.nodes[0].counters(), "no time-out was needed"
+
+
+@pytest.mark.parametrize("kind", [REPLY, ACKNOWLEDGEMENT])
+def test_a_duplicate_request_is_answered_by_the_held_answer_and_its_handler_does_not_run_again(kind: int) -> None:
+    """Section 3.3.1: a duplicate may mean that the reply was lost."""
+    lost: list[bytes] = []
+
+    def lose(frame: bytes) -> bool:
+        if kind_of(frame) == kind and not lost:
+            lost.append(frame)
+            return True
+        return False
+
+    pair = Pair(lose)
+    first, second = pair.nodes
+    run(first.library.request(1, ECHO if kind == REPLY else COUNT, b"once"))
+    pair.settle(time_outs=3)
+    assert second.counters()["handled"] == 1
+    assert second.counters()["answered_again"] == 1
+    assert first.echoed + second.counted == [b"once"]
+    assert first.library.waiting() == []
+
+
+def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_on() -> None:
+    """Slots of answers are used again only for requests whose sender has all answers before."""
+    pair = Pair(own=Settings(window=32))
+    first = pair.nodes[0]
+    for number in range(100):
+        run(first.library.request(1, ECHO, bytes((number,))))
+        pair.settle()
+    assert not first.outgoing
+    assert first.echoed == [bytes((number,)) for number in range(100)]
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32), window=st.sampled_from([1, 2, 5, 32]), loss=st.sampled_from([0.0, 0.1, 0.3]))
+def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_repeated(
+    seed: int, window: int, loss: float
+) -> None:
+    random = Random(seed)
+    pair = Pair(own=Settings(window=window))
+    repeated: list[bytes] = []
+
+    def lose(frame: bytes) -> bool:
+        if random.random() < loss:
+            repeated.append(frame)
+        return random.random() < loss
+
+    pair.lose = lose
+    sent: list[list[bytes]] = [[], []]
+    for number in range(60):
+        for here, node in enumerate(pair.nodes):
+            data = bytes((here, number))
+            if node.library.try_request(1 - here, random.choice((ECHO, COUNT)), data):
+                sent[here].append(data)
+        if random.random() < 0.5:
+            pair.settle(time_outs=random.randrange(2))
+        while repeated and random.random() < 0.5:
+            frame = repeated.pop()
+            to = next(number for number in (0, 1) if ADDRESSES[number] == frame[:6])
+            pair.nodes[to].device.receive(pair.nodes[to].now, frame)
+    pair.lose = lambda _: False
+    pair.settle(time_outs=12)
+    for here, node in enumerate(pair.nodes):
+        handled = node.echoed + pair.nodes[1 - here].counted
+        assert sorted(handled) == sent[here]
+        assert pair.nodes[1 - here].counted == sorted(pair.nodes[1 - here].counted)
+        assert node.library.waiting() == []
+
+
+# Restarts and silence
+
+
+def test_requests_to_a_node_that_has_restarted_are_returned_and_the_next_ones_reach_it() -> None:
+    pair = Pair()
+    returned: list[Returned] = []
+    pair.nodes[0].library.on_returned = returned.append
+    run(pair.nodes[0].library.request(1, COUNT, b"before"))
+    pair.settle()
+    pair.lose = lambda _: True
+    run(pair.nodes[0].library.request(1, COUNT, b"under way"))
+    pair.settle()
+    pair.lose = lambda _: False
+    pair.restart(1)
+    pair.settle(time_outs=3)
+    assert [(lost.node, lost.data) for lost in returned] == [(1, b"under way")]
+    run(pair.nodes[0].library.request(1, COUNT, b"after"))
+    pair.settle()
+    assert pair.nodes[1].counted == [b"after"]
+
+
+def test_a_restarted_sender_is_a_new_one_and_its_old_cells_are_dropped() -> None:
+    pair = Pair()
+    pair.lose = lambda frame: kind_of(frame) == REQUEST
+    run(pair.nodes[0].library.request(1, COUNT, b"old"))
+    pair.settle()
+    late = list(pair.nodes[0].outgoing)
+    pair.restart(0)
+    pair.lose = lambda _: False
+    run(pair.nodes[0].library.request(1, COUNT, b"new"))
+    pair.settle()
+    for frame in late:
+        pair.nodes[1].device.receive(0, frame)
+    pair.settle(time_outs=2)
+    assert pair.nodes[1].counted == [b"new"]
+
+
+def test_a_silent_node_is_given_up_and_answers_again_later() -> None:
+    pair = Pair(own=Settings(give_up=3))
+    library = pair.nodes[0].library
+    run(library.request(1, COUNT, b"1"))
+    pair.settle()
+    pair.lose = lambda _: True
+    run(library.request(1, COUNT, b"lost"))
+    pair.settle(time_outs=8)
+    assert library.waiting() == []
+    with pytest.raises(ReturnedError, match=r"a request to handler 3 of node 1 was returned: .* not answered"):
+        library.try_request(1, COUNT, b"2")
+    pair.lose = lambda _: False
+    run(library.request(1, COUNT, b"2"))
+    pair.settle(time_outs=3)
+    assert pair.nodes[1].counted == [b"1", b"2"]
+
+
+def test_time_outs_double_while_nothing_is_answered() -> None:
+    pair = Pair(lambda _: True)
+    node = pair.nodes[0]
+    run(node.library.request(1, COUNT, b"x"))
+    times = []
+    for _ in range(6):
+        assert node.device.deadline is not None
+        times.append(node.device.deadline - node.now)
+        node.now = node.device.deadline
+        node.device.on_timer(node.now)
+    assert times[0] == TIMEOUT
+    assert times[-1] > 2 * TIMEOUT
+    assert all(later <= 2 * earlier for earlier, later in pairwise(times))
+
+
+# The interface and its kernel
+
+
+def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
+    pair = Pair(own=Settings(input_fifo=5, window=8))
+    first, second = pair.nodes
+    run(first.library.request(1, COUNT, b"first"))
+    pair.settle()
+    for number in range(8):
+        assert first.library.try_request(1, COUNT, bytes((number,)))
+    while first.outgoing:
+        second.device.receive(0, first.outgoing.popleft())
+    assert second.counters()["overruns"] == 3
+    pair.settle(time_outs=6)
+    assert second.counted == [b"first", *[bytes((number,)) for number in range(8)]]
+
+
+@pytest.mark.parametrize(
+    ("cell", "counter"),
+    [
+        (b"short", "bad_headers"),
+        (header(circuit(0, 1, 3))[:4] + b"\0" + bytes(PAYLOAD), "bad_headers"),
+        (header(circuit(0, 1, 3)) + b"\1" * PAYLOAD, "bad_checks"),
+        (header(circuit(0, 1, 3)) + checked(bytes(PAYLOAD - 2) + b"\xfc\0"), "bad_checks"),
+        (header(circuit(0, 2, 3)) + checked(bytes(PAYLOAD - 2) + b"\xb0\0"), "no_circuit"),
+        (header(Circuit(0, 5)) + checked(bytes(PAYLOAD - 2) + b"\xb0\0"), "no_circuit"),
+        (header(circuit(0, 1, 3)) + checked(bytes(PAYLOAD - 2) + b"\xb0\0"), "stale"),
+    ],
+)
+def test_a_hostile_cell_is_counted_and_changes_nothing(cell: bytes, counter: str) -> None:
+    pair = Pair()
+    node = pair.nodes[1]
+    node.device.receive(0, ADDRESSES[1] + ADDRESSES[0] + ETHERTYPE.to_bytes(2, "big") + cell)
+    assert node.library.handle_all() <= 1
+    assert node.counters()[counter] == 1
+    run(pair.nodes[0].library.request(1, COUNT, b"sound"))
+    pair.settle(time_outs=2)
+    assert node.counted == [b"sound"]
+
+
+def test_a_frame_of_several_cells_is_several_cells() -> None:
+    pair = Pair()
+    first, second = pair.nodes
+    run(first.library.request(1, COUNT, b"open"))
+    pair.settle()
+    for number in range(3):
+        assert first.library.try_request(1, COUNT, bytes((number,)))
+    frames = list(first.outgoing)
+    first.outgoing.clear()
+    together = frames[0] + b"".join(frame[ETHERNET:] for frame in frames[1:])
+    assert len(together) == ETHERNET + 3 * CELL
+    second.device.receive(0, together)
+    pair.settle()
+    assert second.counted == [b"open", b"\0", b"\1", b"\2"]
+
+
+def test_the_kernel_checks_what_a_process_names() -> None:
+    node = Node(0, Settings(connections=1))
+    with pytest.raises(TrapError, match="connection 0: there are 0"):
+        node.device.write(0, 0)
+    assert node.device.connect(1) == node.device.connect(1) == 0
+    for offset in (-SLOT, 1, 65 * SLOT):
+        with pytest.raises(TrapError, match=f"offset {offset}: multiples of 56"):
+            node.device.write(0, offset)
+    with pytest.raises(TrapError, match="a process has 1 connections at most"):
+        node.library.try_request(2, COUNT)
+    node.device.write(0, 64 * SLOT)
+    assert circuit_of(node.outgoing[0][ETHERNET:]) == circuit(0, 1, 3)
+
+
+# Rules of handlers, and bad input
+
+
+def test_handlers_may_not_send_requests_or_poll_and_a_replys_handler_not_reply() -> None:
+    pair = Pair()
+    second = pair.nodes[1].library
+    second.set_handler(7, lambda *_: second.try_request(0, COUNT) and None)
+    run(pair.nodes[0].library.request(1, 7))
+    with pytest.raises(RuleError, match="a handler may send no request"):
+        pair.settle()
+    pair = Pair()
+    pair.nodes[0].library.set_handler(ECHOED, lambda *_: Reply(ECHO, b""))
+    run(pair.nodes[0].library.request(1, ECHO))
+    with pytest.raises(RuleError, match="of a reply has returned a reply"):
+        pair.settle()
+
+
+def test_bad_input_is_refused_and_nothing_is_sent() -> None:
+    node = Node(0, Settings())
+    with pytest.raises(ValueError, match="41 bytes: a message carries 40 at most"):
+        node.library.try_request(1, COUNT, bytes(41))
+    with pytest.raises(ValueError, match="no node 3: there are 3"):
+        node.library.try_request(3, COUNT)
+    with pytest.raises(ValueError, match="a handler's address of -1"):
+        node.library.set_handler(-1, lambda *_: None)
+    assert not node.outgoing
+    for wrong in (
+        {"window": 0},
+        {"window": 33},
+        {"timeout": 0},
+        {"give_up": -1},
+        {"input_fifo": 0},
+        {"connections": 0},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Settings(**wrong)
+
+
+def test_a_message_for_a_handler_that_is_not_set_is_counted_and_acknowledged() -> None:
+    pair = Pair()
+    run(pair.nodes[0].library.request(1, 99, b"?"))
+    pair.settle()
+    assert pair.nodes[1].counters()["no_handler"] == 1
+    assert pair.nodes[0].counters()["acknowledged"] == 1
+
+
+def test_an_introduction_says_both_identities() -> None:
+    pair = Pair()
+    run(pair.nodes[0].library.request(1, COUNT))
+    frames = list(pair.nodes[0].outgoing)
+    assert [kind_of(frame) for frame in frames] == [INTRODUCTION], "requests wait until the session is known"
+    pair.settle()
+    assert len(pair.nodes[1].counted) == 1
