@@ -1,6 +1,6 @@
 """Layout of a cluster: its description with all open choices made.
 
-A layout is plain data without pydantic, cheap to load: commands that only look at a running cluster read it from the
+A layout is plain data without validation, cheap to load: commands that only look at a running cluster read it from the
 cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integer bytes, probabilities floats 0..1.
 """
 

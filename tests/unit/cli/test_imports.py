@@ -23,7 +23,7 @@ finally:
 """
 
 PROTOCOLS = ("scapy", "protocols", "testbed.sim", "testbed.controller", "testbed.observe", "testbed.workloads")
-DESCRIPTIONS = ("pydantic", "tomllib", "testbed.spec.elements", "testbed.spec.loader")
+DESCRIPTIONS = ("tomllib", "testbed.spec.element", "testbed.spec.elements", "testbed.spec.loader")
 IMPAIRMENTS = (
     "testbed.fates.stage",
     "testbed.fabric.direction",
