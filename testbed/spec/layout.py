@@ -7,9 +7,10 @@ cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.kinds import Kind, kind_of
 
 DirectionName = Literal["forward", "backward"]

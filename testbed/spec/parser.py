@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from testbed.errors import Problem
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.annotations import InvalidError
 from testbed.spec.element import Element
 from testbed.spec.problems import item, shown, translate
