@@ -7,7 +7,8 @@ traceback and exits with the class's exit code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from testbed.lazy_dataclass import dataclass
 
 
 class TestbedError(Exception):

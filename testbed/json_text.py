@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from testbed.lazy_dataclass import fields_of
 
 Check: TypeAlias = Callable[[object], None]
 """Raises MismatchError for a value of the wrong type."""
@@ -81,7 +82,7 @@ def _check_of(annotation: Any) -> Check:
         return _mapping(*map(_check_of, arguments))
     if is_typeddict(annotation):
         return _keys({key: _check_of(hint) for key, hint in get_type_hints(annotation).items()})
-    if dataclasses.is_dataclass(annotation):
+    if isinstance(annotation, type) and fields_of(annotation):
         return _fields(annotation)
     raise AssertionError(f"no check for {annotation}")
 
@@ -228,7 +229,7 @@ def _mapping(check_key: Check, check_value: Check) -> Check:
 def _fields(kind: Any) -> Check:
     hints = get_type_hints(kind)
     # Most values are their field's default, which has the right type.
-    checks = [(field.name, field.default, _check_of(hints[field.name])) for field in dataclasses.fields(kind)]
+    checks = [(field.name, field.default, _check_of(hints[field.name])) for field in fields_of(kind).values()]
 
     def check_fields(value: object) -> None:
         if type(value) is not kind:

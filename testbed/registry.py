@@ -11,12 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from testbed.errors import NotFoundError, TestbedError, did_you_mean
+from testbed.lazy_dataclass import dataclass
 
 DEFAULT_PROTOCOL: Final = "emp"
 """The default protocol of NICs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,8 +68,6 @@ def up_command(
 
     A cluster that is up already from the same file is converged: only the difference is made.
     """
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins takes as long as 20 nodes
-
     from testbed.cluster.bringing_up import bring_up, former_names
     from testbed.cluster.plan.namespace_names import check_cluster
     from testbed.cluster.records.state import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from testbed.cluster import removal
 from testbed.cluster.faults import cuts
@@ -35,6 +35,7 @@ from testbed.cluster.transitions import (
 from testbed.errors import ConflictError, KernelError, NotFoundError, TestbedError, reason_of
 from testbed.kernel import daemons, namespaces, processes
 from testbed.kernel.children import undisturbed
+from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 
 

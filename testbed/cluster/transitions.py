@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from testbed.cluster import removal
@@ -29,6 +29,7 @@ from testbed.errors import KernelError, TestbedError
 from testbed.kernel import cgroups, namespaces
 from testbed.kernel.filesystem import make_directory, remove_file, write_in_place
 from testbed.kernel.processes import Identity
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import Asked, Layout
 
 Progress = Callable[[int, int], None]  # operations done, operations in total

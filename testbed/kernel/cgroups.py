@@ -11,11 +11,11 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.kernel.changes import announce
 from testbed.kernel.filesystem import make_directory, remove_directory, write_setting
+from testbed.lazy_dataclass import dataclass
 
 PREFIX = "netns-testbed."
 

@@ -10,13 +10,13 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.kernel import syscalls
 from testbed.kernel.changes import announce
 from testbed.kernel.filesystem import make_directory, remove_directory, remove_file, write_setting
+from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from testbed.kernel.netlink import RouteSocket

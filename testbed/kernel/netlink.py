@@ -11,10 +11,10 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from testbed.kernel.changes import announce
+from testbed.lazy_dataclass import dataclass
 
 # Constants have the names of the kernel's headers.
 SOL_NETLINK = 270

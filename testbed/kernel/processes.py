@@ -8,12 +8,12 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
 from testbed.kernel.changes import announce
+from testbed.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

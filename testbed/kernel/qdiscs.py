@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from testbed.errors import UnsupportedError
@@ -37,6 +36,7 @@ from testbed.kernel.netlink import (
     message,
     text,
 )
+from testbed.lazy_dataclass import dataclass
 
 TCA_STAB_BASE, TCA_STAB_DATA = 1, 2
 ETHERNET: Final = 14

@@ -10,7 +10,7 @@ import errno
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from testbed.kernel import diversion, offloads, qdiscs
@@ -36,6 +36,7 @@ from testbed.kernel.netlink import (
 )
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.qdiscs import Qdisc
+from testbed.lazy_dataclass import dataclass
 
 _LINK = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _ADDRESS = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index

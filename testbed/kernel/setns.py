@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
 from testbed.kernel import mounts, namespaces, syscalls
 from testbed.kernel.filesystem import write_setting
+from testbed.lazy_dataclass import dataclass
 
 _HOSTS: Final = Path("/etc/hosts")
 

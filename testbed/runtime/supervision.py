@@ -14,13 +14,13 @@ import select
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from testbed.errors import reason_of
 from testbed.kernel import locks, processes
 from testbed.kernel.waiter import Alarm
+from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 
 _PREFIX: Final = "lock."

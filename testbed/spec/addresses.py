@@ -12,10 +12,10 @@ import ipaddress
 import itertools
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 from testbed.errors import Problem
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import End
 from testbed.spec.names import plain_number
 from testbed.spec.wiring import Segment, Wiring

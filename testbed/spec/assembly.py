@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 from testbed.errors import DescriptionError, Problem
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.elements import Defaults, Link, Node, Switch
 from testbed.spec.generators import SHAPES
 from testbed.spec.model import NO_NODE, USUAL_NETWORK, Description, read_heading

@@ -10,21 +10,11 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    WithJsonSchema,
-    field_validator,
-)
-
-from testbed.errors import DescriptionError
 from testbed.spec import losses, names, units
+from testbed.spec.annotations import After, Before, Bounds, Listed, Schema
+from testbed.spec.element import Element, Field, keys
 from testbed.spec.kinds import ETHERNET, is_kind, kind_of, kinds
-from testbed.spec.problems import MismatchError, joined, nearest, translate
+from testbed.spec.problems import MismatchError, joined, nearest
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -39,9 +29,9 @@ LONGEST_RULE = 1000
 MAX_FLIPPED_BITS = 4096
 
 
-def _text_or_number(pattern: str, examples: list[object], description: str, **number: object) -> WithJsonSchema:
+def _text_or_number(pattern: str, examples: list[object], description: str, **number: object) -> Schema:
     forms: list[dict[str, object]] = [{"type": "string", "pattern": pattern}, number]
-    return WithJsonSchema({"anyOf": forms, "description": description, "examples": examples})
+    return Schema({"anyOf": forms, "description": description, "examples": examples})
 
 
 def _positive_size(value: object) -> int:
@@ -120,44 +110,42 @@ def _rule_text(value: str) -> str:
     return value
 
 
-Name = Annotated[
-    str, AfterValidator(names.check_name), WithJsonSchema({"type": "string", "pattern": names.NAME_PATTERN})
-]
+Name = Annotated[str, After(names.check_name), Schema({"type": "string", "pattern": names.NAME_PATTERN})]
 InterfaceName = Annotated[
     str,
-    AfterValidator(names.check_interface),
-    WithJsonSchema({"type": "string", "pattern": names.INTERFACE_PATTERN, "not": {"const": "lo"}}),
+    After(names.check_interface),
+    Schema({"type": "string", "pattern": names.INTERFACE_PATTERN, "not": {"const": "lo"}}),
 ]
 Mac = Annotated[
     str,
-    AfterValidator(names.check_mac),
-    WithJsonSchema({"type": "string", "pattern": names.MAC_PATTERN, "examples": ["02:00:00:00:00:01"]}),
+    After(names.check_mac),
+    Schema({"type": "string", "pattern": names.MAC_PATTERN, "examples": ["02:00:00:00:00:01"]}),
 ]
-Mtu = Annotated[int, Field(ge=SMALLEST_MTU, le=LARGEST_MTU)]
+Mtu = Annotated[int, Bounds(ge=SMALLEST_MTU, le=LARGEST_MTU)]
 Address = Annotated[
     str,
-    BeforeValidator(_address),
-    WithJsonSchema({"type": "string", "examples": ["10.0.0.1/16", "fd00::1/64"]}),
+    Before(_address),
+    Schema({"type": "string", "examples": ["10.0.0.1/16", "fd00::1/64"]}),
 ]
 EndText = Annotated[
     str,
-    AfterValidator(names.check_end),
-    WithJsonSchema({"type": "string", "examples": ["n1", "n1:eth0", "s1:3"]}),
+    After(names.check_end),
+    Schema({"type": "string", "examples": ["n1", "n1:eth0", "s1:3"]}),
 ]
 Duration = Annotated[
     int,
-    BeforeValidator(units.parse_duration),
+    Before(units.parse_duration),
     _text_or_number(units.DURATION_PATTERN, ["10us", "1.5ms"], "A duration with its unit.", const=0),
 ]
 Rate = Annotated[
     int,
-    BeforeValidator(units.parse_rate),
+    Before(units.parse_rate),
     _text_or_number(units.RATE_PATTERN, ["1gbit", "1.28gbit"], "A rate with its unit.", const=0),
 ]
 Limit = Annotated[
     int,
-    BeforeValidator(units.parse_limit),
-    WithJsonSchema(
+    Before(units.parse_limit),
+    Schema(
         {
             "type": "string",
             "pattern": units.LIMIT_PATTERN,
@@ -168,7 +156,7 @@ Limit = Annotated[
 ]
 Size = Annotated[
     int,
-    BeforeValidator(_positive_size),
+    Before(_positive_size),
     _text_or_number(
         units.SIZE_PATTERN,
         ["64KiB", 65536],
@@ -179,7 +167,7 @@ Size = Annotated[
 ]
 Probability = Annotated[
     float,
-    BeforeValidator(units.parse_probability),
+    Before(units.parse_probability),
     _text_or_number(
         units.PROBABILITY_PATTERN,
         ["5%", 0.05],
@@ -189,11 +177,11 @@ Probability = Annotated[
         maximum=1,
     ),
 ]
-FilePath = Annotated[str, AfterValidator(_path), WithJsonSchema({"type": "string", "minLength": 1})]
+FilePath = Annotated[str, After(_path), Schema({"type": "string", "minLength": 1})]
 GilbertElliott = Annotated[
     tuple[float, ...],
-    BeforeValidator(losses.parse_gemodel),
-    WithJsonSchema(
+    Before(losses.parse_gemodel),
+    Schema(
         {
             "anyOf": [
                 {"type": "string", "pattern": losses.GEMODEL_PATTERN},
@@ -205,13 +193,13 @@ GilbertElliott = Annotated[
 ]
 LossPattern = Annotated[
     str,
-    AfterValidator(losses.check_pattern),
-    WithJsonSchema({"type": "string", "pattern": losses.PATTERN, "examples": ["5, 12, 24", "3 every 10"]}),
+    After(losses.check_pattern),
+    Schema({"type": "string", "pattern": losses.PATTERN, "examples": ["5, 12, 24", "3 every 10"]}),
 ]
 Cpus = Annotated[
     tuple[int, ...],
-    BeforeValidator(names.check_cpus),
-    WithJsonSchema(
+    Before(names.check_cpus),
+    Schema(
         {
             "anyOf": [
                 {"type": "string", "pattern": names.CPUS_PATTERN},
@@ -221,11 +209,7 @@ Cpus = Annotated[
         }
     ),
 ]
-Listed = Field(strict=False)
-"""A TOML list in a field whose frozen model has a tuple."""
-
-
-Tag = Annotated[str, AfterValidator(names.check_tag), WithJsonSchema({"type": "string", "pattern": names.TAG_PATTERN})]
+Tag = Annotated[str, After(names.check_tag), Schema({"type": "string", "pattern": names.TAG_PATTERN})]
 
 
 def _each_once(tags: tuple[str, ...]) -> tuple[str, ...]:
@@ -235,7 +219,7 @@ def _each_once(tags: tuple[str, ...]) -> tuple[str, ...]:
     return tags
 
 
-Tags = Annotated[tuple[Tag, ...], Listed, AfterValidator(_each_once)]
+Tags = Annotated[tuple[Tag, ...], Listed, After(_each_once)]
 """Tags of an element, for selecting several elements at once."""
 
 
@@ -262,52 +246,6 @@ class ImpairmentKeys(TypedDict, total=False):
     cell_size: str | int
     cell_overhead: int
     rules: Sequence[str]
-
-
-class Element(BaseModel):
-    """Strict and frozen model. Constructed in Python with mistakes, it raises a DescriptionError with all its
-    problems."""
-
-    model_config = ConfigDict(
-        strict=True,
-        defer_build=True,
-        extra="forbid",
-        frozen=True,
-        validate_by_name=True,
-        validate_by_alias=True,
-        hide_input_in_errors=True,
-    )
-
-    def __init_subclass__(cls, *, init: bool = True, **options: Unpack[ConfigDict]) -> None:
-        """init: False for type checkers where a base class says what its subclasses are constructed from (PEP 681)."""
-        super().__init_subclass__(**options)
-
-    def __init__(self, **data: object) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            path = str(data.get("name", ""))[:63] or type(self).__name__.lower()
-            tables = TABLES | {"": keys(type(self))}
-            problems = [translate(detail, "", data, tables) for detail in error.errors()]
-            raise DescriptionError(path, problems) from None
-
-    # pydantic calls an __init__ of one's own for every nested element, and would then stop at the first
-    # broken one; marked like this it validates nested elements itself and reports all of them.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-
-def keys(model: type[Element]) -> tuple[str, ...]:
-    """Return the keys that a table may have in TOML."""
-    return tuple(str(field.validation_alias or name) for name, field in model.model_fields.items())
-
-
-def variant_schema(model: type[Element], definitions: dict[str, Any], key: str, title: str) -> dict[str, Any]:
-    """Return the JSON Schema of a model, one of several that a key tells apart; add to definitions what it refers to."""
-    schema = model.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    definitions |= schema.pop("$defs", {})
-    schema["required"] = sorted({key, *schema.get("required", ())})
-    schema["title"] = title
-    return schema
 
 
 class Impairments(Element):
@@ -340,23 +278,23 @@ class Impairments(Element):
     rate_trace: FilePath | None = Field(
         None, description="File of delivery opportunities in mahimahi's format, instead of a rate."
     )
-    queue_frames: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = Field(
+    queue_frames: Annotated[int, Bounds(ge=1, le=2**31 - 1)] | None = Field(
         None, description="Queue before the wire, in frames instead of bytes."
     )
     gemodel: GilbertElliott | None = Field(None, description="Losses in bursts: p r 1-h 1-k, as tc writes them.")
     loss_pattern: LossPattern | None = Field(None, description="Which of the direction's frames are lost.")
-    corrupt_bits: Annotated[int, Field(ge=1, le=MAX_FLIPPED_BITS)] | None = Field(
+    corrupt_bits: Annotated[int, Bounds(ge=1, le=MAX_FLIPPED_BITS)] | None = Field(
         None, description="Bits flipped in a corrupted frame; 1 if not said."
     )
     minimum_frame: Size | None = Field(None, description="A shorter frame takes this many bytes of the rate.")
-    overhead: Annotated[int, Field(ge=-14, le=1024)] | None = Field(
+    overhead: Annotated[int, Bounds(ge=-14, le=1024)] | None = Field(
         None, description="Bytes of the rate that every frame takes beside its own (Ethernet's gap, preamble, FCS: 24)."
     )
     cell_size: Size | None = Field(None, description="Payload of a cell; frames fill up whole cells (ATM: 48).")
-    cell_overhead: Annotated[int, Field(ge=0, le=1024)] | None = Field(
+    cell_overhead: Annotated[int, Bounds(ge=0, le=1024)] | None = Field(
         None, description="Bytes of the rate that every cell takes beside its payload (ATM: 5)."
     )
-    rules: Annotated[tuple[Annotated[str, AfterValidator(_rule_text)], ...], Listed] | None = Field(
+    rules: Annotated[tuple[Annotated[str, After(_rule_text)], ...], Listed] | None = Field(
         None, description="Faults: 'drop tcp.dport == 5001 and nth(3)'; the first that decides counts."
     )
 
@@ -368,7 +306,7 @@ class Impairments(Element):
     def over(self, weaker: Impairments) -> Impairments:
         """Return these impairments, with absent keys taken from the weaker ones."""
         own = self.explicit()
-        return Impairments.model_construct(None, **weaker.explicit() | own) if own else weaker
+        return Impairments.model_construct(**weaker.explicit() | own) if own else weaker
 
 
 IMPAIRMENT_KEYS = keys(Impairments)
@@ -376,6 +314,12 @@ IMPAIRMENT_KEYS = keys(Impairments)
 
 def _none_if_empty(value: Impairments | None) -> Impairments | None:
     return value if value is not None and value.explicit() else None
+
+
+def _two_ends(ends: tuple[str, ...]) -> tuple[str, ...]:
+    if len(ends) != 2:
+        raise MismatchError("two ends")
+    return ends
 
 
 class Nic(Element):
@@ -421,27 +365,24 @@ class Node(Element):
     name: Name = Field(description="Unique among nodes and switches.")
     tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
     cpus: Cpus = Field((), description="CPUs that its processes may run on; all if not said.")
-    cpu_share: Annotated[float, Field(gt=0, le=names.MAX_CPUS, allow_inf_nan=False)] | None = Field(
+    cpu_share: Annotated[float, Bounds(gt=0, le=names.MAX_CPUS)] | None = Field(
         None, description="Limit in cores: 0.5 is half of one."
     )
     memory: Size | None = Field(None, description="Limit of its processes' memory.")
-    environment: dict[Annotated[str, AfterValidator(_environment_key)], Annotated[str, AfterValidator(_no_nul)]] = (
-        Field(default_factory=dict, description="Environment variables of what runs in it.")
+    environment: dict[Annotated[str, After(_environment_key)], Annotated[str, After(_no_nul)]] = Field(
+        default_factory=dict, description="Environment variables of what runs in it."
     )
-    files: dict[Annotated[str, AfterValidator(_file_path)], str] = Field(
+    files: dict[Annotated[str, After(_file_path)], str] = Field(
         default_factory=dict, description="Absolute path -> text that its programs see there."
     )
     nics: Annotated[tuple[Nic, ...], Listed] = Field(
         (),
-        validation_alias="nic",
-        serialization_alias="nic",
+        key="nic",
         description="NICs about which something is to be said.",
     )
 
 
-KindName = Annotated[
-    str, BeforeValidator(_kind), WithJsonSchema({"type": "string", "examples": ["ethernet", "myrinet", "atm"]})
-]
+KindName = Annotated[str, Before(_kind), Schema({"type": "string", "examples": ["ethernet", "myrinet", "atm"]})]
 """Name of a kind of switch."""
 
 
@@ -454,7 +395,7 @@ class Switch(Element):
 
     name: Name = Field(description="Unique among nodes and switches.")
     kind: KindName = Field(ETHERNET.name, description="What it is.")
-    ports: Annotated[int, Field(ge=1, le=names.HIGHEST_PORT)] | None = Field(
+    ports: Annotated[int, Bounds(ge=1, le=names.HIGHEST_PORT)] | None = Field(
         None, description="How many ports it has; as many as it needs if not said (Myrinet: 8)."
     )
 
@@ -480,9 +421,8 @@ class Link(Impairments):
             **impairments: Unpack[ImpairmentKeys],
         ) -> None: ...
 
-    ends: Annotated[tuple[EndText, ...], Listed] = Field(
-        description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.",
-        json_schema_extra={"minItems": 2, "maxItems": 2},
+    ends: Annotated[tuple[EndText, ...], Listed, After(_two_ends)] = Field(
+        description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.", schema={"minItems": 2, "maxItems": 2}
     )
     tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
@@ -490,19 +430,12 @@ class Link(Impairments):
         description="Who carries an impaired link's frames; the ladder decides if not said. 'direct': one veth pair "
         "between two nodes, without any impairment ever.",
     )
-    forward: Annotated[Impairments | None, AfterValidator(_none_if_empty)] = Field(
+    forward: Annotated[Impairments | None, After(_none_if_empty)] = Field(
         None, description="For frames from the first end to the second; stronger than the link's own keys."
     )
-    backward: Annotated[Impairments | None, AfterValidator(_none_if_empty)] = Field(
+    backward: Annotated[Impairments | None, After(_none_if_empty)] = Field(
         None, description="For frames from the second end to the first; stronger than the link's own keys."
     )
-
-    @field_validator("ends")
-    @classmethod
-    def _two_ends(cls, ends: tuple[str, ...]) -> tuple[str, ...]:
-        if len(ends) != 2:
-            raise MismatchError("two ends")
-        return ends
 
     @property
     def owners(self) -> tuple[str, str]:
@@ -519,14 +452,3 @@ class Defaults(Element):
 
     mtu: Mtu = Field(USUAL_MTU, description="MTU of every NIC.")
     link: Impairments = Field(default_factory=Impairments, description="Impairments of every link, per direction.")
-
-
-TABLES: dict[str, tuple[str, ...]] = {
-    "nic": keys(Nic),
-    "forward": IMPAIRMENT_KEYS,
-    "backward": IMPAIRMENT_KEYS,
-    "link": IMPAIRMENT_KEYS,
-    "bottleneck": IMPAIRMENT_KEYS,
-    "defaults": keys(Defaults),
-}
-"""The keys of each table inside an element, by the key of the table."""

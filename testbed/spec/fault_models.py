@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
-
 from testbed.errors import Problem
 from testbed.spec import units
-from testbed.spec.elements import IMPAIRMENT_KEYS, Duration, Element, Impairments, Listed, Rate, keys
+from testbed.spec.annotations import After, Before, Bounds, Listed, Schema
+from testbed.spec.element import Element, Field, keys
+from testbed.spec.elements import IMPAIRMENT_KEYS, Duration, Impairments, Rate
 from testbed.spec.losses import format_gemodel
 from testbed.spec.problems import MismatchError
 
@@ -60,14 +60,15 @@ def _positive(value: int) -> int:
 
 Texts = Annotated[
     tuple[str, ...],
-    BeforeValidator(_listed),
-    Field(strict=False, min_length=1),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+    Before(_listed),
+    Listed,
+    Bounds(min_length=1),
+    Schema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 """One text, or several."""
-Period = Annotated[Duration, AfterValidator(_positive)]
-Share = Annotated[float, BeforeValidator(_share), WithJsonSchema({"type": ["string", "number"], "examples": ["50%"]})]
-PositiveRate = Annotated[Rate, AfterValidator(_positive)]
+Period = Annotated[Duration, After(_positive)]
+Share = Annotated[float, Before(_share), Schema({"type": ["string", "number"], "examples": ["50%"]})]
+PositiveRate = Annotated[Rate, After(_positive)]
 
 
 class Fault(Element):
@@ -81,13 +82,9 @@ class Fault(Element):
 
     kind: str = Field(description="Which fault it is.")
     at: Duration | None = Field(None, description="When it begins.")
-    from_: Duration | None = Field(
-        None, validation_alias="from", serialization_alias="from", description="The same as 'at'."
-    )
+    from_: Duration | None = Field(None, key="from", description="The same as 'at'.")
     to: Duration | None = Field(None, description="When it ends; with 'every', when it comes no more.")
-    for_: Period | None = Field(
-        None, validation_alias="for", serialization_alias="for", description="How long it lasts."
-    )
+    for_: Period | None = Field(None, key="for", description="How long it lasts.")
     every: Period | None = Field(None, description="It comes again so long after each beginning.")
 
     @property
@@ -148,10 +145,10 @@ class _On(Fault, init=False):
     """Base of faults on named targets."""
 
     on: Texts
-    pick: Annotated[int, Field(ge=1)] | None = Field(
+    pick: Annotated[int, Bounds(ge=1)] | None = Field(
         None, description="On so many of what 'on' means only, drawn anew each time."
     )
-    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(
+    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
         None, description="Of what is drawn; the run's if not said."
     )
 
@@ -248,7 +245,7 @@ class Partition(Fault, init=False):
     node: str | None = Field(
         None, description="The one that is isolated, or a tag, of which one is drawn; of all if not said."
     )
-    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(
+    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
         None, description="Draws who is where; without one, halves and ring go by the nodes' order."
     )
     one_way: bool = Field(False, description="Only what the first group (the isolated node) sends is lost.")
@@ -335,7 +332,7 @@ class Slow(OnNodes, init=False):
     """A NIC's processor takes a multiple of its time for everything."""
 
     kind: Literal["slow"] = "slow"
-    factor: Annotated[float, Field(gt=1, le=1e6, allow_inf_nan=False)] = Field(description="How many times as long.")
+    factor: Annotated[float, Bounds(gt=1, le=1e6)] = Field(description="How many times as long.")
 
     @property
     def what(self) -> str:

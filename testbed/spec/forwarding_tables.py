@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import End
 
 

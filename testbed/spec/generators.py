@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator
-
-from testbed.spec.elements import Element, ImpairmentKeys, Impairments, KindName, Link, Node, Switch
+from testbed.spec.annotations import After, Bounds
+from testbed.spec.element import Element, Field
+from testbed.spec.elements import ImpairmentKeys, Impairments, KindName, Link, Node, Switch
 from testbed.spec.kinds import ETHERNET, MAX_BRIDGE_PORTS, MYRINET, kind_of
 from testbed.spec.now import now_cables
 from testbed.spec.problems import MismatchError
@@ -22,13 +22,11 @@ from testbed.spec.validation import too_many_ports
 MAX_NODES = 16_384
 """Largest number of nodes: more exceed the default table sizes of a kernel, and are refused at once."""
 
-Count = Annotated[int, Field(ge=1, le=MAX_NODES)]
+Count = Annotated[int, Bounds(ge=1, le=MAX_NODES)]
 
 
 class Shape(Element):
     """The ``[generate]`` table. Subclasses define the numbers of nodes and switches, and the cables."""
-
-    model_config = ConfigDict(defer_build=True)  # a run needs one of them at most
 
     name: ClassVar[str]
     """Name of the shape in TOML."""
@@ -112,19 +110,19 @@ class _Sized(Switched):
         yield from ((f"n{number}", f"s{number}") for number in range(1, self.nodes + 1))
 
 
+def _on_one_switch(count: int, before: Mapping[str, Any]) -> int:
+    kind = kind_of(before.get("kind", ETHERNET.name))
+    if not kind.modelled and count > kind.most:
+        raise MismatchError(too_many_ports("", count, kind).expected)
+    return count
+
+
 class Star(_Sized):
     """Nodes on one switch."""
 
     name = "star"
     shape: Literal["star"] = "star"
-
-    @field_validator("nodes")
-    @classmethod
-    def _one_bridge(cls, count: int, info: ValidationInfo) -> int:
-        kind = kind_of(info.data.get("kind", ETHERNET.name))
-        if not kind.modelled and count > kind.most:
-            raise MismatchError(too_many_ports("", count, kind).expected)
-        return count
+    nodes: Count = Field(late=_on_one_switch, description="How many nodes.")
 
     def purpose(self) -> str:
         return f"{_nodes(self.nodes)} on one switch"
@@ -155,7 +153,7 @@ class Ring(Line):
 
     name = "ring"
     shape: Literal["ring"] = "ring"  # type: ignore[assignment]
-    nodes: Annotated[int, Field(ge=3, le=MAX_NODES)] = Field(validation_alias="nodes", description="How many nodes.")
+    nodes: Annotated[int, Bounds(ge=3, le=MAX_NODES)] = Field(description="How many nodes.")
 
     def purpose(self) -> str:
         return f"{_nodes(self.nodes)}, each on a switch of its own, the switches in a ring"
@@ -171,7 +169,7 @@ class FullMesh(_Sized):
     name = "full-mesh"
     shape: Literal["full-mesh"] = "full-mesh"
     # 200 switches have 19,900 links between them.
-    nodes: Annotated[int, Field(ge=1, le=200)] = Field(validation_alias="nodes", description="How many nodes.")
+    nodes: Annotated[int, Bounds(ge=1, le=200)] = Field(description="How many nodes.")
 
     def purpose(self) -> str:
         return f"{_nodes(self.nodes)}, each on a switch of its own, every switch linked to every other"
@@ -181,20 +179,19 @@ class FullMesh(_Sized):
         yield from itertools.combinations((f"s{number}" for number in range(1, self.nodes + 1)), 2)
 
 
+def _even(k: int) -> int:
+    if k % 2:
+        raise MismatchError("an even number of ports", str(k + 1))
+    return k
+
+
 class FatTree(Switched):
     """The k-ary fat tree of k-port switches: k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches,
     k^3/4 nodes (Al-Fares, Loukissas, Vahdat, SIGCOMM 2008, section 2.2)."""
 
     name = "fat-tree"
     shape: Literal["fat-tree"] = "fat-tree"
-    k: Annotated[int, Field(ge=2, le=40)] = Field(description="Ports of every switch; even.")
-
-    @field_validator("k")
-    @classmethod
-    def _even(cls, k: int) -> int:
-        if k % 2:
-            raise MismatchError("an even number of ports", str(k + 1))
-        return k
+    k: Annotated[int, Bounds(ge=2, le=40), After(_even)] = Field(description="Ports of every switch; even.")
 
     def cluster_name(self) -> str:
         return f"fat-tree-{self.k}"
@@ -233,8 +230,8 @@ class Dumbbell(Switched):
 
     name = "dumbbell"
     shape: Literal["dumbbell"] = "dumbbell"
-    left: Annotated[int, Field(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the first switch.")
-    right: Annotated[int, Field(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the second switch.")
+    left: Annotated[int, Bounds(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the first switch.")
+    right: Annotated[int, Bounds(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(description="How many nodes on the second switch.")
     bottleneck: Impairments = Field(default_factory=Impairments, description="Impairments of the link between them.")
 
     def cluster_name(self) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from testbed import registry
 from testbed.errors import NotFoundError, TestbedError
+from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from testbed.spec.elements import Impairments

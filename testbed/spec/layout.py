@@ -1,15 +1,16 @@
 """Layout of a cluster: its description with all open choices made.
 
-A layout is plain data without pydantic, cheap to load: commands that only look at a running cluster read it from the
+A layout is plain data without validation, cheap to load: commands that only look at a running cluster read it from the
 cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integer bytes, probabilities floats 0..1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Literal
 
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.kinds import Kind, kind_of
 
 DirectionName = Literal["forward", "backward"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar, overload
 
 from testbed.errors import DescriptionError, NotFoundError, PermissionDeniedError, Problem
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.assembly import assemble
 from testbed.spec.model import NO_NODE, Description
 from testbed.spec.names import check_name

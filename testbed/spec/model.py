@@ -10,23 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, model_validator
-
 from testbed.errors import DescriptionError, Problem
 from testbed.spec import generators
+from testbed.spec.annotations import Bounds, Listed
+from testbed.spec.element import Element, Field, keys
 from testbed.spec.elements import (
     IMPAIRMENT_KEYS,
     Defaults,
-    Element,
     ImpairmentKeys,
     Impairments,
     Link,
-    Listed,
     Name,
     Nic,
     Node,
     Switch,
-    keys,
 )
 from testbed.spec.parser import read
 from testbed.spec.tag_tables import add_tags
@@ -56,8 +53,8 @@ class Heading(Element):
     """Keys of a description that concern the cluster as a whole."""
 
     name: Name = Field(description="The cluster's name; a file's own name without .toml if not said.")
-    description: str = Field("", max_length=400, description="One line: what it is for.")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Decides every random fate.")
+    description: Annotated[str, Bounds(max_length=400)] = Field("", description="One line: what it is for.")
+    seed: Annotated[int, Bounds(ge=0, lt=2**63)] = Field(0, description="Decides every random fate.")
     network: str = Field(USUAL_NETWORK, description="Pool of IPv4 addresses; each segment gets a part of it.")
     network6: str | None = Field(None, description="Pool of IPv6 addresses; no IPv6 if not said.")
     defaults: Defaults = Field(default_factory=Defaults, description="What counts where nothing is said.")
@@ -95,19 +92,17 @@ class Description(Heading):
             links: Sequence[Link] = (),
         ) -> None: ...
 
-    nodes: Annotated[tuple[Node, ...], Listed] = Field((), validation_alias="node", serialization_alias="node")
-    switches: Annotated[tuple[Switch, ...], Listed] = Field((), validation_alias="switch", serialization_alias="switch")
-    links: Annotated[tuple[Link, ...], Listed] = Field((), validation_alias="link", serialization_alias="link")
+    nodes: Annotated[tuple[Node, ...], Listed] = Field((), key="node")
+    switches: Annotated[tuple[Switch, ...], Listed] = Field((), key="switch")
+    links: Annotated[tuple[Link, ...], Listed] = Field((), key="link")
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         parts = Parts(self.nodes, self.switches, self.links, self.defaults, self.network, self.network6)
         problems = check(parts)
         if not self.nodes:
             problems.append(NO_NODE)
         if problems:
             raise DescriptionError(self.name, problems)
-        return self
 
     @classmethod
     def load(cls, source: str | Path) -> Self:

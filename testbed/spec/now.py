@@ -9,7 +9,8 @@ hosts on 13, 14 and 13 switches in three levels, joined at their top switches. N
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from testbed.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

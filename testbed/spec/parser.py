@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from pydantic import ValidationError
-
 from testbed.errors import Problem
-from testbed.spec.elements import TABLES, Element, keys
+from testbed.lazy_dataclass import dataclass
+from testbed.spec.annotations import InvalidError
+from testbed.spec.element import Element
 from testbed.spec.problems import item, shown, translate
 
 E = TypeVar("E", bound=Element)
@@ -38,20 +37,21 @@ def read(model: type[E], raw: object, path: str, known: Sequence[str] = ()) -> t
     known: the keys that a user may write at its top, if they are not all the model's.
     """
     try:
-        return model.model_validate(raw, by_alias=True, by_name=False), []
-    except ValidationError as error:
-        tables = TABLES | {"": tuple(known) or keys(model)}
-        details = error.errors()
-        problems = [translate(detail, path, raw, tables) for detail in details]
+        return model.validated(raw, by_name=False), []
+    except InvalidError as error:
+        mistakes = error.mistakes
+    problems = [translate(mistake, path, raw, known) for mistake in mistakes]
     if not isinstance(raw, Mapping):
         return None, problems
     rest = copy.deepcopy(dict(raw))
     # From the back, so that list indices stay valid while elements are removed.
-    for detail in sorted(details, key=lambda detail: [str(part).rjust(9, "0") for part in detail["loc"]], reverse=True):
-        _cut(rest, [part for part in detail["loc"] if part != "[key]"])
+    for location in sorted(
+        (m.location for m in mistakes), key=lambda way: [str(part).rjust(9, "0") for part in way], reverse=True
+    ):
+        _cut(rest, [part for part in location if part != "[key]"])
     try:
-        return model.model_validate(rest, by_alias=True, by_name=False), problems
-    except ValidationError:
+        return model.validated(rest, by_name=False), problems
+    except InvalidError:
         return None, problems
 
 

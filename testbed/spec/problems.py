@@ -8,27 +8,9 @@ from typing import TYPE_CHECKING
 from testbed.errors import Problem
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+    from testbed.spec.annotations import Mistake
 
 _WIDTH = 60
-
-_EXPECTED = {
-    "string_type": "text",
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a number, not NaN and not infinite",
-    "bool_type": "true or false",
-    "dict_type": "a table",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "greater_than": "more than {gt}",
-    "greater_than_equal": "at least {ge}",
-    "less_than": "less than {lt}",
-    "less_than_equal": "at most {le}",
-}
 
 
 class MismatchError(ValueError):
@@ -81,39 +63,21 @@ def below(path: str, key: str) -> str:
     return f"{path}.{key}" if path and key else path or key
 
 
-def translate(error: ErrorDetails, path: str, raw: object, tables: Mapping[str, Sequence[str]]) -> Problem:
-    """Convert one error of pydantic's to a Problem.
+def translate(mistake: Mistake, path: str, raw: object, known: Sequence[str] = ()) -> Problem:
+    """Convert a mistake to a Problem.
 
-    path: of the validated element; raw: the element; tables: the keys that each table in it may have, by the key of the
-    table, and the element's own under "".
+    path: of the validated element; raw: the element; known: the keys that a user may write at its top, if they are not
+    all that it has.
     """
-    location = error["loc"]
-    where = _where(path, location, raw)
-    kind, found = error["type"], error["input"]
-    if kind == "extra_forbidden":
-        known = _known(location[:-1], tables)
+    location = mistake.location
+    if mistake.known is not None:
+        names = known if known and len(location) == 1 else mistake.known
         key = str(location[-1])
-        expected = f"one of the keys {joined(known)}" if known else "no such key"
-        return Problem(_where(path, location[:-1], raw), f"unknown key {shown(key)}", expected, nearest(key, known))
-    if kind == "missing":
+        expected = f"one of the keys {joined(names)}"
+        return Problem(_where(path, location[:-1], raw), f"unknown key {shown(key)}", expected, nearest(key, names))
+    if mistake.is_missing:
         return Problem(_where(path, location[:-1], raw), "", f"the key {str(location[-1])!r}")
-    if kind == "value_error":
-        cause = error["ctx"]["error"]
-        return Problem(where, shown(found), getattr(cause, "expected", str(cause)), getattr(cause, "suggestion", ""))
-    if kind == "literal_error":
-        allowed = error["ctx"]["expected"].replace("'", "")
-        return Problem(where, shown(found), allowed, nearest(found, allowed.replace(" or ", ", ").split(", ")))
-    expected = _EXPECTED.get(kind, "")
-    if not expected:
-        return Problem(where, shown(found), error["msg"])
-    bounds = {key: f"{bound:,}" for key, bound in error.get("ctx", {}).items() if isinstance(bound, (int, float))}
-    return Problem(where, shown(found), expected.format_map(bounds))
-
-
-def _known(location: Sequence[int | str], tables: Mapping[str, Sequence[str]]) -> Sequence[str]:
-    """Return the keys of the table at a location, named by the innermost key that leads to it."""
-    table = next((part for part in reversed(location) if isinstance(part, str)), "")
-    return tables.get(table, ())
+    return Problem(_where(path, location, raw), shown(mistake.found), mistake.expected, mistake.suggestion)
 
 
 def _where(path: str, location: Sequence[int | str], raw: object) -> str:

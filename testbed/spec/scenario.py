@@ -20,22 +20,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tomli_w
-from pydantic import Field, model_validator
 
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.spec import units
+from testbed.spec.annotations import Before, Bounds, Listed
 from testbed.spec.dilation import slow_rate, slow_rule
-from testbed.spec.elements import Duration, Element, Listed, Name, keys, variant_schema
+from testbed.spec.element import Element, Field, keys
+from testbed.spec.element_schema import element_schema, variant_schema
+from testbed.spec.elements import Duration, Name
 from testbed.spec.fault_models import KEYS, KINDS, Fault, Impair, Incast, Period, Rule, Texts, Traffic
 from testbed.spec.loader import read_text, table_of
 from testbed.spec.parser import read
-from testbed.spec.problems import below, item, joined, nearest, shown
+from testbed.spec.problems import MismatchError, below, item, joined, nearest, shown
 
 RandomKind = Literal["impair", "down", "flap", "partition", "crash", "restart", "reset", "pause", "cpu", "incast"]
 """Kinds that can be drawn."""
+
+
+def _number(value: object) -> object:
+    """Parse a number in a text, as in "2.0"."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        raise MismatchError("a number") from None
 
 
 class RandomFaults(Element):
@@ -46,11 +58,11 @@ class RandomFaults(Element):
         def __init__(self, **said: object) -> None: ...
 
     kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Which are drawn.")
-    rate: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = Field(
+    rate: Annotated[float, Before(_number), Bounds(gt=0, le=1e6)] = Field(
         description="How many begin in a second, on average."
     )
-    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(None, description="The run's if not said.")
-    from_: Duration = Field(0, validation_alias="from", serialization_alias="from", description="From when on.")
+    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(None, description="The run's if not said.")
+    from_: Duration = Field(0, key="from", description="From when on.")
     to: Duration | None = Field(None, description="Until when; until the run's time is over if not said.")
     shortest: Period = Field(10_000_000, description="For which one lasts; 10 ms if not said.")
     longest: Period = Field(1_000_000_000, description="For which one lasts; 1 s if not said.")
@@ -80,15 +92,13 @@ class Scenario(Element):
         ) -> None: ...
 
     name: Name = Field("scenario", description="What it is called in results; after its file if not said.")
-    faults: Annotated[tuple[Fault, ...], Listed] = Field((), validation_alias="fault", serialization_alias="fault")
+    faults: Annotated[tuple[Fault, ...], Listed] = Field((), key="fault")
     random: RandomFaults | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         problems = _contradictions(list(enumerate(self.faults)), self.random)
         if problems:
             raise DescriptionError(self.name, problems)
-        return self
 
     def to_toml(self) -> str:
         """Format as TOML, quantities with their units: `from_toml` of it is equal."""
@@ -203,8 +213,7 @@ def json_schema() -> Mapping[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a scenario in TOML, for editors."""
     definitions: dict[str, Any] = {}
     forms = [variant_schema(model, definitions, "kind", kind) for kind, model in KINDS.items()]
-    chance = RandomFaults.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    definitions |= chance.pop("$defs", {})
+    chance = element_schema(RandomFaults, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Scenario",
@@ -217,7 +226,7 @@ def json_schema() -> Mapping[str, Any]:
             "random": chance,
         },
         "anyOf": [{"required": ["fault"]}, {"required": ["random"]}],
-        "$defs": definitions,
+        "$defs": dict(sorted(definitions.items())),
     }
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from testbed.errors import Problem
-from testbed.spec.elements import Element, Link, Node
+from testbed.spec.element import Element
+from testbed.spec.elements import Link, Node
 from testbed.spec.names import check_tag
 from testbed.spec.problems import MismatchError, below, item, nearest, shown
 

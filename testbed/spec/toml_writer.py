@@ -8,7 +8,9 @@ from typing import Any
 import tomli_w
 
 from testbed.spec import units
-from testbed.spec.elements import Defaults, Element, Impairments, Link, Nic, Node, Switch, variant_schema
+from testbed.spec.element import Element
+from testbed.spec.element_schema import element_schema, variant_schema
+from testbed.spec.elements import Defaults, Impairments, Link, Nic, Node, Switch
 from testbed.spec.generators import SHAPES
 from testbed.spec.losses import format_gemodel
 from testbed.spec.model import Description, Heading
@@ -80,8 +82,8 @@ def _table(element: Element, model: type[Element]) -> Table:
     table: Table = {}
     for name, field in model.model_fields.items():
         value = getattr(element, name)
-        if value != field.get_default(call_default_factory=True) and not isinstance(value, Element):
-            key = str(field.serialization_alias or name)
+        if value != field.get_default() and not isinstance(value, Element):
+            key = field.key or name
             table[key] = _TEXTS[key](value) if key in _TEXTS else list(value) if isinstance(value, tuple) else value
     return table
 
@@ -105,8 +107,8 @@ def _link(link: Link) -> Table:
 
 def json_schema() -> Table:
     """Return the JSON Schema (draft 2020-12) of a TOML description, for editors, without cross-references."""
-    schema = Description.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
-    definitions = schema.setdefault("$defs", {})
+    definitions: Table = {}
+    schema = element_schema(Description, definitions)
     shapes = [variant_schema(model, definitions, "shape", name) for name, model in SHAPES.items()]
     schema["properties"]["generate"] = {
         "description": "A shape that grows into nodes, switches and links; listed ones are added.",
@@ -122,4 +124,4 @@ def json_schema() -> Table:
     schema["anyOf"] = [{"required": ["node"]}, {"required": ["generate"]}]
     schema["title"] = "Cluster description"
     schema["description"] = "A cluster of virtual nodes: nodes, switches and links."
-    return {"$schema": _DRAFT, **schema}
+    return {"$schema": _DRAFT, "$defs": dict(sorted(definitions.items())), **schema}

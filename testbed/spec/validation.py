@@ -9,9 +9,10 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from testbed.errors import Problem
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.addresses import declared_networks, network_of, plan_networks, version_of
 from testbed.spec.contradictions import contradictions
 from testbed.spec.elements import (

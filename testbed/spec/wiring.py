@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.elements import Link, Nic, Node, Switch
 from testbed.spec.layout import End
 

@@ -155,7 +155,7 @@ def stream(cluster: RunningCluster, one: str, other: str, version: int = 4) -> I
 
 
 def with_ipv6(cluster: Cluster) -> Cluster:
-    return Cluster(**{**cluster.model_dump(exclude_unset=True), "network6": "fd00:5::/48"})
+    return Cluster(**{**cluster.model_dump(exclude_defaults=True), "network6": "fd00:5::/48"})
 
 
 SHAPES: dict[str, Callable[[], Cluster]] = {

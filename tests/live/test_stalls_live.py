@@ -100,7 +100,7 @@ def test_frames_that_are_too_long_for_their_receiver_are_told_with_their_length_
     nics: str, tmp_path: Path
 ) -> None:
     nodes = [Node(name=f"n{number}", nics=[Nic(mtu=mtu)]) for number, mtu in enumerate((9_000, 1_500), 1)]
-    mixed = Description(**{**Description.star(2).model_dump(exclude_unset=True), "nodes": nodes})
+    mixed = Description(**{**Description.star(2).model_dump(exclude_defaults=True), "nodes": nodes})
     script = tmp_path / "long.py"
     script.write_text(
         "from testbed.mpi import MPI\ncomm = MPI.COMM_WORLD\n"

@@ -21,7 +21,7 @@ SLOW = Profile("slow", receive=1_000, send=1_000)
 
 def mixed(*mtus: int) -> Description:
     nodes = [Node(name=f"n{number}", nics=[Nic(mtu=mtu)]) for number, mtu in enumerate(mtus, 1)]
-    return Description(**{**Description.star(len(mtus)).model_dump(exclude_unset=True), "nodes": nodes})
+    return Description(**{**Description.star(len(mtus)).model_dump(exclude_defaults=True), "nodes": nodes})
 
 
 async def send(endpoint: Endpoint, _node: SimNode, to: int, size: int) -> None:

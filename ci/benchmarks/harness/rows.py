@@ -13,7 +13,7 @@ from typing import Any
 from testbed.controller.runs.folders import run_environment
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic", "click", "rich", "simpy")
+DISTRIBUTIONS = ("netns-testbed", "pyroute2", "click", "rich", "simpy")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

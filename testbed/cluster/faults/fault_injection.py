@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -24,6 +24,7 @@ from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.fates.loss_models import long_run_loss
 from testbed.kernel import processes, userns
 from testbed.kernel.processes import Identity
+from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 from testbed.spec import units
 from testbed.spec.contradictions import NEEDS_RATE, OF_THE_RATE

@@ -7,11 +7,12 @@ earlier or the declared value applies again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypeAlias
 
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.kernel.processes import Identity
+from testbed.lazy_dataclass import dataclass, fields_of
 from testbed.spec.contradictions import contradictions
 from testbed.spec.layout import BOTH as BOTH
 from testbed.spec.layout import DirectionName as DirectionName
@@ -136,7 +137,7 @@ def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]
 
 
 _UNIMPAIRED = Impairment()
-_NOTHING: dict[str, Any] = {key: getattr(_UNIMPAIRED, key) for key in Impairment.__dataclass_fields__}
+_NOTHING: dict[str, Any] = {key: getattr(_UNIMPAIRED, key) for key in fields_of(Impairment)}
 
 
 def is_down(link: Link, injected: Iterable[Injection]) -> bool:

@@ -6,7 +6,7 @@ The steps of the planner read it and append to it. Links, ports and stages have 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.interface_indexes import InterfaceIndexes
@@ -14,6 +14,7 @@ from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.operations import Operation, RemoveDevice, SetDown, SetUp
 from testbed.cluster.plan.veth_wiring import Device, Wiring
 from testbed.kernel.rtnl_dump import Contents, Interface
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import Layout, Node
 
 NOTHING = Contents()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 
 from testbed import fabrics
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.link_services import LinkService
+from testbed.lazy_dataclass import dataclass
 from testbed.runtime.relay.orders import Orders
 from testbed.spec.layout import Asked, Layout
 

@@ -6,9 +6,9 @@ Plain data: `link_decisions` computes it, and the planner makes the kernel match
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import Datapath, Impairment
 
 UNIMPAIRED = Impairment()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from testbed.kernel.offloads import Offloads
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.graphviz import described
 from testbed.spec.layout import Impairment
 

@@ -36,10 +36,10 @@ pair whose far end, in the wire namespace, is always free.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from testbed.cluster.plan import namespace_names
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import End, Layout, Link, Nic
 
 Device: TypeAlias = tuple[str, str]  # (namespace key, interface name)

@@ -16,11 +16,11 @@ import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.cluster.plan import namespace_names
 from testbed.kernel.processes import Identity, identity
+from testbed.lazy_dataclass import dataclass
 
 _SIGN = "netns-testbed 1"
 _WIRE = "."

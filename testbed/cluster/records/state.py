@@ -20,7 +20,7 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -41,6 +41,7 @@ from testbed.kernel.filesystem import make_directory, read_text, remove_director
 from testbed.kernel.namespaces import NAMES, is_namespace
 from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
 

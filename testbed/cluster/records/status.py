@@ -7,7 +7,7 @@ NICs of direct links are read in their nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from testbed.fates.fate_counters import CAUSES
 from testbed.kernel import namespaces, processes, userns
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.rtnl_dump import Interface, by_name, interfaces, named
+from testbed.lazy_dataclass import dataclass
 from testbed.runtime.supervision import all_run, running_supervisor
 from testbed.spec.layout import Impairment, Layout, Link
 

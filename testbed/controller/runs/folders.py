@@ -135,7 +135,7 @@ def undelivered_messages(folder: Path) -> list[str]:
     return [f"{line['node']}: {line['what']}; the program could not be told" for file in files for line in read(file)]
 
 
-_PACKAGES = ("netns-testbed", "pyroute2", "pydantic")
+_PACKAGES = ("netns-testbed", "pyroute2")
 
 
 def run_environment(packages: Collection[str] = _PACKAGES) -> Mapping[str, object]:

@@ -129,7 +129,6 @@ def find_target(cluster: str | Path | Description | Layout | RunningCluster, mod
         return _running(cluster, live)
     if live and (running := _up(str(cluster))) is not None:
         return _running(running, live)
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them costs as much as 20 nodes
     from testbed.spec.loader import load
 
     loaded = load(cluster)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -17,6 +17,7 @@ from testbed.errors import UnreadableStateError, reason_of
 from testbed.fabric.interface import Plug
 from testbed.json_text import check, loads
 from testbed.kernel.filesystem import read_text
+from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import BOTH, Impairment
 from testbed.spec.layout_json import impairment_from_json, impairment_to_json
 

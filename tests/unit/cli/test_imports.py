@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
+import dataclasses
 import sys
 from pathlib import Path
+made = []
+make = dataclasses.dataclass
+def counted(cls=None, /, **parameters):
+    made.append(cls)
+    return make(cls, **parameters)
+dataclasses.dataclass = counted
 from testbed.cluster.records import state
 root = Path(sys.argv.pop(1))
 state.default_root = lambda: root
@@ -19,11 +26,11 @@ from testbed.cli.entry import main
 try:
     main()
 finally:
-    sys.stdout.write("\\n".join(["modules:", *sys.modules]))
+    sys.stdout.write("\\n".join([f"dataclasses: {len(made)}", "modules:", *sys.modules]))
 """
 
 PROTOCOLS = ("scapy", "protocols", "testbed.sim", "testbed.controller", "testbed.observe", "testbed.workloads")
-DESCRIPTIONS = ("pydantic", "tomllib", "testbed.spec.elements", "testbed.spec.loader")
+DESCRIPTIONS = ("tomllib", "testbed.spec.element", "testbed.spec.elements", "testbed.spec.loader")
 IMPAIRMENTS = (
     "testbed.fates.stage",
     "testbed.fabric.direction",
@@ -36,12 +43,17 @@ FAILURES = ("traceback", "difflib")
 OPENSSL = "hashlib"
 
 
-def imported(arguments: Sequence[str], root: Path) -> set[str]:
-    """The modules that a command has imported by its end."""
+def output(arguments: Sequence[str], root: Path) -> str:
+    """What a command prints, the number of classes made by `dataclasses`, and the modules imported by its end."""
     command = [sys.executable, "-c", PROGRAM, str(root), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "modules:" in done.stdout, done.stderr
-    return set(done.stdout.partition("modules:\n")[2].split("\n"))
+    return done.stdout
+
+
+def imported(arguments: Sequence[str], root: Path) -> set[str]:
+    """The modules that a command has imported by its end."""
+    return set(output(arguments, root).partition("modules:\n")[2].split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -71,3 +83,32 @@ def imported(arguments: Sequence[str], root: Path) -> set[str]:
 )
 def test_a_command_does_not_import(arguments: Sequence[str], unneeded: Sequence[str], tmp_path: Path) -> None:
     assert sorted(imported(arguments, tmp_path) & set(unneeded)) == []
+
+
+PROFILED = """
+import sys
+from testbed.cli.consoles import echo, to_json
+document = [{"name": f"n{number}", "note": "frames \\u2014 10\\u00b5s", "numbers": [number]} for number in range(1000)]
+calls = 0
+def count(frame, event, _):
+    global calls
+    calls += event == "call" and frame.f_code.co_filename.endswith("consoles.py")
+sys.setprofile(count)
+echo(to_json(document, 2))
+sys.setprofile(None)
+assert calls < 10, calls
+"""
+
+
+def test_a_long_document_of_harmless_text_is_not_examined_character_by_character() -> None:
+    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["exec", "n1", "--", "true"], ["down", "no-such"], ["up", "star-3", "--dry-run"]]
+)
+def test_a_command_makes_lazy_dataclasses(arguments: Sequence[str], tmp_path: Path) -> None:
+    """One of `dataclasses` takes ten times as long; that of the fabrics' interface (`Plug`) is one."""
+    made = output(arguments, tmp_path).rpartition("dataclasses: ")[2].partition("\n")[0]
+    assert int(made) <= 1

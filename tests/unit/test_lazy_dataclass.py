@@ -1,0 +1,164 @@
+"""Lazy dataclasses do what those of `dataclasses` do, and compile nothing before they are needed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
+from threading import Barrier
+from typing import Any, ClassVar
+
+import pytest
+
+from testbed import lazy_dataclass
+
+
+@lazy_dataclass.dataclass(frozen=True, slots=True)
+class Lazy:
+    number: int
+    text: str = "a"
+    numbers: list[int] = field(default_factory=list)
+    note: str = field(default="", compare=False, repr=False)
+    flag: bool = field(default=False, kw_only=True)
+    shared: ClassVar[int] = 7
+
+    @property
+    def double(self) -> int:
+        return 2 * self.number
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Eager:
+    number: int
+    text: str = "a"
+    numbers: list[int] = field(default_factory=list)
+    note: str = field(default="", compare=False, repr=False)
+    flag: bool = field(default=False, kw_only=True)
+    shared: ClassVar[int] = 7
+
+    @property
+    def double(self) -> int:
+        return 2 * self.number
+
+
+@lazy_dataclass.dataclass(frozen=True, slots=True)
+class Longer(Lazy):
+    number: int = 5
+    last: tuple[int, ...] = ()
+
+
+@lazy_dataclass.dataclass(slots=True)
+class Changing:
+    count: int = 0
+    total: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = 2 * self.count
+
+
+BOTH = pytest.mark.parametrize("cls", [Lazy, Eager])
+
+
+@BOTH
+def test_values_are_given_by_position_or_name_and_others_are_the_defaults(cls: Any) -> None:
+    made = cls(1, numbers=[2], flag=True)
+    assert (made.number, made.text, made.numbers, made.note, made.flag, made.double) == (1, "a", [2], "", True, 2)
+    assert cls(1).numbers is not cls(1).numbers
+    for arguments, names in (((), {}), ((1, "b", [], "", True), {}), ((1,), {"other": 2})):
+        with pytest.raises(TypeError):
+            cls(*arguments, **names)
+
+
+@BOTH
+def test_equality_and_repr_leave_out_what_is_not_compared_or_shown(cls: Any) -> None:
+    assert cls(1, note="x") == cls(1, note="y")
+    assert cls(1) != cls(2)
+    assert cls(1) != (1, "a", [], False)
+    assert repr(cls(1, note="x")) == f"{cls.__name__}(number=1, text='a', numbers=[], flag=False)"
+    assert hash(cls(1, numbers=())) == hash(cls(1, numbers=(), note="x"))
+
+
+@BOTH
+def test_a_frozen_one_refuses_changes(cls: Any) -> None:
+    made = cls(1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.number = 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        del made.number
+    assert not hasattr(made, "__dict__")
+
+
+@BOTH
+def test_it_is_copied_pickled_replaced_and_matched(cls: Any) -> None:
+    made = cls(1, "b", [3])
+    assert made == copy.deepcopy(made) == pickle.loads(pickle.dumps(made)) == dataclasses.replace(made, note="x")
+    assert dataclasses.asdict(made) == {"number": 1, "text": "b", "numbers": [3], "note": "", "flag": False}
+    assert [entry.name for entry in dataclasses.fields(cls)] == list(lazy_dataclass.fields_of(cls))
+    match made:
+        case cls(1, text):
+            assert text == "b"
+
+
+def test_a_derived_class_has_the_fields_of_its_base_first_and_defaults_of_its_own() -> None:
+    assert list(lazy_dataclass.fields_of(Longer)) == ["number", "text", "numbers", "note", "flag", "last"]
+    assert Longer(last=(1,)) == Longer(5, last=(1,))
+    assert dataclasses.replace(Longer(), number=3).number == 3
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Longer().text = "b"  # type: ignore[misc]
+
+
+def test_one_that_is_not_frozen_changes_and_has_no_hash() -> None:
+    made = Changing(2)
+    made.count = 3
+    assert (made.count, made.total) == (3, 4)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(made)
+
+
+def test_threads_that_use_a_class_first_at_once_get_sound_instances() -> None:
+    together = Barrier(8)
+
+    @lazy_dataclass.dataclass(frozen=True, slots=True)
+    class Fresh:
+        numbers: list[int] = field(default_factory=list)
+
+    def use(_: int) -> tuple[list[int], int]:
+        together.wait()
+        return Fresh().numbers, len(dataclasses.fields(Fresh))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(use, range(8))) == [([], 1)] * 8
+
+
+def test_a_class_with_a_method_that_would_be_generated_is_refused() -> None:
+    with pytest.raises(TypeError, match="Own defines __eq__"):
+
+        @lazy_dataclass.dataclass(frozen=True, slots=True)
+        class Own:
+            number: int
+
+            def __eq__(self, other: object) -> bool:
+                return True
+
+
+def test_importing_a_class_compiles_nothing_and_its_first_instance_its_constructor_alone() -> None:
+    program = """
+import builtins, dataclasses
+from testbed.lazy_dataclass import dataclass
+run, compiled = builtins.exec, []
+builtins.exec = lambda *arguments: (compiled.append(arguments[0]), run(*arguments))
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    number: int
+
+counts = [len(compiled)]
+assert Lazy(1) == Lazy(1) and repr(Lazy(1)) and hash(Lazy(1))
+print(*counts, len(compiled))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]
