@@ -27,7 +27,7 @@ _OPTIONS = (
 
 
 class BrowserError(Exception):
-    """It did not do what it was told to, or has not answered in time."""
+    """Chromium refused a command or did not answer in time."""
 
 
 class Browser:
@@ -90,12 +90,12 @@ class Browser:
         self._until("Page.loadEventFired")
 
     def appear(self, *, dark: bool = False, media: str = "") -> None:
-        """As to somebody who likes it dark, or on paper (media: print)."""
+        """Emulate a colour scheme, or a medium such as "print"."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def evaluate(self, expression: str) -> Any:
-        """What an expression of JavaScript comes to in the page."""
+        """Evaluate a JavaScript expression in the page and return its value."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise BrowserError(str(answer["exceptionDetails"]))

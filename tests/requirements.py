@@ -146,5 +146,5 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
 
 @cache
 def missing(name: str) -> str:
-    """Why this machine does not meet a requirement, tried once; empty when it does."""
+    """Return why this machine does not meet a requirement, checked once; empty if it does."""
     return REQUIREMENTS[name].missing()

@@ -113,7 +113,7 @@ class Process:
             await self._bundle.poll()
 
     async def _ask(self, endpoint: Endpoint, peer: int, until: int) -> None:
-        """One request after the other, of all forms, to all of a peer's endpoints in turn."""
+        """Send requests of every form, one after the other, to each of a peer's endpoints in turn."""
         library, node, number, count = self._library, self._node, 0, self._workload.endpoints
         own, first = self._endpoints.index(endpoint), library.name_of(peer)
         names = [EndpointName(first.node, first.endpoint + other) for other in range(count)]

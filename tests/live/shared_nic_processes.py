@@ -59,7 +59,7 @@ class Process:
         self._ended = False
 
     def hear(self) -> Any:
-        """What it says next. EOFError when it has ended."""
+        """Return the next message of the process. EOFError if it has ended."""
         assert self._ours.poll(PATIENCE), f"process {self.pid} says nothing"
         return self._ours.recv()
 

@@ -24,7 +24,7 @@ SHORT, MEDIUM, BULK, ANSWER, BYE = range(1, 6)
 
 
 def opened(am: ActiveMessages, number: int) -> tuple[list[Endpoint], list[int]]:
-    """So many endpoints, each of which serves; and how many peers have said that they want no more."""
+    """Return `number` serving endpoints, and a count of the peers that have finished with them."""
     bundle, gone = am.allocate_bundle(), [0]
     endpoints = [bundle.allocate_endpoint() for _ in range(number)]
 

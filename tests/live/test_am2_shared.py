@@ -228,7 +228,7 @@ def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
 
 
 class _Around:
-    """As the torture wants it."""
+    """Surroundings of the torture workload in a host process that shares its NIC."""
 
     def __init__(self, driver: HostDriver) -> None:
         self._driver = driver

@@ -52,7 +52,7 @@ MACHINE = ("softnet drops", "steal", "relay waiting", "timer floor p99", "schedu
 
 
 def patient(limit: Limit) -> Limit:
-    """As late as it likes; wrong all the same."""
+    """Return a limit that tolerates any lateness of the machine."""
     return replace(limit, degraded=10 * SECOND, invalid=OUT_OF_REACH) if limit.machine and limit.unit == "ns" else limit
 
 

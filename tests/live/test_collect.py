@@ -73,7 +73,7 @@ def state() -> State:
 
 
 def gc() -> list[Finding]:
-    """What it finds of this run's clusters: orphans of a run beside this one are seen by their process numbers."""
+    """Return the findings about this run's clusters; a concurrent run has other process numbers in its names."""
     return [finding for finding in collect(Store()) if NAME in finding.what]
 
 
@@ -203,7 +203,7 @@ def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(conte
 
 
 def test_gc_removes_what_is_left_of_a_held_cluster_whose_keeper_died_too(machine: Machine) -> None:
-    """Nobody is left to end the programs: they keep namespaces without a name."""
+    """No process is left to end the programs, which keep namespaces alive that have no name."""
 
     def held(report: Callable[[object], None]) -> None:
         cluster = Cluster.star(2).up(NAME)
@@ -311,7 +311,7 @@ def broken_by(fault: Callable[[], None], count: int, action: Callable[[], object
 
 
 def interrupt() -> None:
-    """As Control-C does, also where these tests run in the background of a shell, which ignores it."""
+    """Raise SIGINT as Control-C does, also where a background shell makes the tests ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         signal.raise_signal(signal.SIGINT)

@@ -387,7 +387,7 @@ REFUSED: list[tuple[tuple[str, ...], int, list[str]]] = [
 
 @pytest.mark.usefixtures("star")
 def test_faults_that_cannot_be_are_refused() -> None:
-    """One cluster for all: each leaves it as it was."""
+    """All refusals are tried on one cluster: a refused command leaves it unchanged."""
     for arguments, code, words in REFUSED:
         refused(testbed(*arguments), code, *words)
     assert testbed("heal").stdout == "nothing was injected\n"

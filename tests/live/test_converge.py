@@ -163,7 +163,7 @@ def counters(outcome: ApplyResult, key: str, device: str) -> tuple[int, rtnl_dum
 
 @pytest.mark.requires("ping")
 def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> None:  # noqa: ARG001
-    """Not one echo is lost between two nodes while others come, go and move."""
+    """No echo between two nodes is lost while other nodes are added, removed and moved."""
     changes = [
         Description.dumbbell(2, 2),
         Description.dumbbell(3, 2),

@@ -1,4 +1,4 @@
-"""What stands beside a running cluster is damaged: commands say so, harm nobody, and take away what can be taken away."""
+"""Damaged state files: commands report them, leave other clusters alone and remove all that can be removed."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int,
 
 
 class Both(NamedTuple):
-    """The same in both modes. faults: of the dilated run, by name: when each was in force, and ended."""
+    """Results of one scenario in both modes. faults: name -> (begin, end) in the dilated run."""
 
     simulated: RunResult
     dilated: RunResult

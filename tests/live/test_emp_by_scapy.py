@@ -48,8 +48,11 @@ async def talk(endpoint: Endpoint, node: ProgramNode) -> list[bytes]:
 
 
 def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
-    """What each program got, and the frames that came to each node, as if both NICs had run for the first time: of messages,
-    then acknowledgements, which leave before or behind a program's answer, by how quick that is."""
+    """Return each program's results and the frames that each node received, with incarnations set to those of a first
+    run.
+
+    Frames are sorted: messages before acknowledgements, as an acknowledgement races with the program's answer.
+    """
     with ExitStack() as stack:
         ears = {
             node.name: stack.enter_context(open_socket(node.namespace, node.layout.nics[0].name, codec.ETHERTYPE))

@@ -1,4 +1,4 @@
-"""One description, one host program, one firmware: in the simulator and on real frames in namespaces."""
+"""EMP in the simulator and on real frames in namespaces: the same description, host program and firmware."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def pong(endpoint: emp.Endpoint, node: ProgramNode) -> int:
 
 
 def assert_all_accounted(counted: Mapping[str, int]) -> None:
-    """Of each frame it is known what became of it."""
+    """Check that each received frame is in exactly one counter."""
     assert sum(counted[name] for name in DROPPED + TAKEN) == counted["frames_received"]
 
 
@@ -101,24 +101,24 @@ def flipped(frame: bytes, chance: random.Random) -> bytes:
 
 
 def of_another_version(frame: bytes, chance: random.Random) -> bytes:
-    """Its check is right."""
+    """Return the frame with another version and a correct checksum."""
     head = frame[:ETHERNET] + bytes([chance.choice([0, 2, 3, 255])]) + frame[ETHERNET + 1 : CHECK.start]
     return head + crc32(frame[CHECK.stop :], crc32(head)).to_bytes(4, "big") + frame[CHECK.stop :]
 
 
 def padded(frame: bytes, _chance: random.Random) -> bytes:
-    """As long as the interface takes, and as good as the frame itself, which has come before."""
+    """Return the frame padded to the interface's MTU: a valid duplicate."""
     return frame.ljust(LARGEST, b"\xff")
 
 
 def lengthened(frame: bytes, _chance: random.Random) -> bytes:
-    """As long as the interface takes, all of it payload."""
+    """Return the frame padded to the interface's MTU, its length field covering the padding."""
     length = LARGEST - (MESSAGE_SIZE if type_of(frame) == TYPE_MESSAGE else FRAME_SIZE)
     return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
 
 
 def said_to_be_longer(frame: bytes, chance: random.Random) -> bytes:
-    """As long as the interface takes, and said to be longer."""
+    """Return the frame padded to the interface's MTU, its length field beyond that."""
     length = chance.randrange(LARGEST, 1 << 16)
     return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
 

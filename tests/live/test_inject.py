@@ -179,7 +179,7 @@ def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
 
 
 def everything(cluster: RunningCluster) -> dict[str, object]:
-    """What the kernel has of a cluster, as its usual tools tell it."""
+    """Return the kernel's state of a cluster, as ip, bridge and tc print it."""
     wire = wire_path(cluster.state)
     found: dict[str, object] = {"ports": ports(wire), "forwarding": static_forwarding(wire)}
     for key, path in cluster.state.namespaces.items():
@@ -211,7 +211,7 @@ def test_what_is_healed_leaves_everything_as_it_was(datapath: Asked, shape: str)
 
 
 def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> None:
-    """Not a frame of it is lost, nothing of its interfaces changes, and nothing stands on it."""
+    """The untouched link loses no frame, and its interfaces and datapath stay as they are."""
     with Cluster.star(4).up() as cluster, between(cluster, ("n2", "n3"), ("n3", "n2")) as traffic:
         before = {node: namespace_contents(cluster[node].namespace) for node in ("n2", "n3")}
         for _ in range(3):
@@ -228,7 +228,7 @@ def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> N
 @pytest.mark.parametrize("shape", ["back-to-back", "star", "dumbbell"])
 @pytest.mark.parametrize("datapath", CARRIERS)
 def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> None:
-    """What was sent is what has arrived and what events say was lost."""
+    """Frames sent equal frames received plus those that events report as lost."""
     shapes = {
         "back-to-back": Cluster.back_to_back,
         "star": lambda: Cluster.star(2),
@@ -240,7 +240,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
         gone = [flow.arrived[-1] - len(flow.arrived) for flow in traffic.look()]
 
         def look() -> None:
-            """What has not come some frames after it was sent is lost."""
+            """Record the difference between missing frames and reported losses since the last look."""
             nonlocal told_before
             traffic.wait(50)
             told_lost = sum(event["lost"] for event in events_of(cluster, "replugged"))

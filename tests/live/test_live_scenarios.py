@@ -81,7 +81,7 @@ def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: A
 
 
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
-    """What each fault has done, all of which must have had an effect."""
+    """Return each fault's counters; each fault must have had an effect."""
     found = events_of(folder / "run", "fault ends")
     assert [one["fault"] for one in found if not one["had_effect"]] == []
     return {one["fault"]: one["counted"] for one in found}
@@ -125,7 +125,7 @@ def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> N
 
 
 def test_links_with_faults_change_hands_before_and_after_the_run_only(tmp_path: Path) -> None:
-    """Who takes a link over loses what is on it just then, which nobody asked for; the run's verdict would tell."""
+    """A change of datapath loses the frames in flight, which no scenario asks for and the verdict would report."""
     faults = (
         Impair(on="n1", from_="300ms", to="400ms", loss="30%"),
         Impair(on="n1", from_="500ms", to="600ms", delay="1ms"),

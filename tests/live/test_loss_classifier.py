@@ -307,7 +307,7 @@ def classifiers(cable: Cable) -> list[int]:
 
 
 def test_another_loss_restarts_the_numbers_in_the_counters_that_go_on(cable: Cable) -> None:
-    """What else changes on the link leaves the classifier alone, and so the numbers."""
+    """Changes to other keys of the impairment leave the classifier and its frame numbers as they are."""
     frames = [ethernet(bytes(46))] * 500
     first, second = Impairment(loss=0.3), Impairment(loss=0.6)
     cable.attach(first)

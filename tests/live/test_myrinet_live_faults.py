@@ -1,4 +1,4 @@
-"""What goes wrong on Myrinet between real interfaces: deadlocks, losses, cables, the relay itself, and what is refused."""
+"""Failures on Myrinet between real interfaces: deadlocks, losses, pulled cables, a dead relay, refused requests."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() ->
 
 
 def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
-    """It stands still while more comes than its sockets hold, from somebody who hears no STOP."""
+    """A paused relay's socket buffers overflow, as this sender ignores STOP."""
 
     async def wait(_endpoint: SourceRouteEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(2 * SECOND)

@@ -42,7 +42,8 @@ def test_two_programs_talk_in_their_nodes() -> None:
 
 @pytest.mark.parametrize("protocol", ["echo", "emp"])
 def test_a_hundred_begin_soon_and_cost_little(protocol: str, record_property: pytest.RecordProperty) -> None:
-    """Of a parent that is light, not of a test run that has grown: what a process shares, it shares until one writes."""
+    """Node processes are forked from a small parent, not from a grown test run, since forked memory stays shared until
+    written."""
     command = [sys.executable, "-m", "tests.live.hundred_node_processes", protocol]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)

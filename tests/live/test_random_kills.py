@@ -66,8 +66,7 @@ def impaired() -> Description:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Of a run: its error, if there was one, with the command's exit code; the grade, and what was invalid or failed, with
-    reasons; how many messages were received."""
+    """Outcome of a run: error and exit code, grade, findings with their reasons, number of received messages."""
 
     error: str
     code: int
@@ -95,7 +94,7 @@ def run(folder: Path, protocol: str, nics: str, seed: int) -> Said:
 
 
 def children_of(pid: int, name: str) -> list[int]:
-    """Its descendants whose name begins so."""
+    """Return the descendants of `pid` whose names begin with `name`."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
@@ -134,7 +133,7 @@ def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> i
 
 
 def kinds() -> Iterable[tuple[int, str]]:
-    """Of which seed which kind is killed: each, again and again."""
+    """Pair each seed with the kind of process that it kills, taking the kinds in turn."""
     return [(seed, KINDS[number % len(KINDS)]) for number, seed in enumerate(SEEDS)]
 
 

@@ -81,7 +81,7 @@ def connected(cluster: RunningCluster, one: str, other: str) -> Iterator[tuple[s
 
 
 def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> bytes:
-    """So many bytes, in large pieces."""
+    """Send `count` random bytes in writes of up to 64 KiB; return the received bytes."""
     data = os.urandom(1 << 16) * (count >> 16)
     sender.setblocking(False)
     receiver.setblocking(False)
@@ -209,7 +209,7 @@ def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
 
 
 def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
-    """Its supervisor does not spin; in the end it is back."""
+    """The supervisor backs off between restarts, and the relay runs in the end."""
     with running(delay="1ms") as cluster:
         for death in range(1, 7):
             eventually(lambda death=death: len(events_of(cluster, "relay restarted")) == death - 1, "it is back")  # type: ignore[misc]

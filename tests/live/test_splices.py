@@ -333,7 +333,7 @@ def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str
 
 @pytest.mark.requires("bpf")
 def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  # noqa: ARG001
-    """And a broadcast comes once to everybody."""
+    """A broadcast reaches every node exactly once."""
     with Cluster.ring(3).up(name=NAME) as cluster:
         rated = LinkService("tc", RATE, RATE)
         treat(cluster, {link.name: rated for link in cluster.state.layout.links})
@@ -436,7 +436,7 @@ def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(data
 
 
 def test_frames_that_a_splice_costs_are_counted() -> None:
-    """Nobody listens here: all that is diverted is lost, and counted where it should be heard."""
+    """No process reads the taps: each diverted frame is lost, and the tap's socket counts it."""
     with Cluster.star(2).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         link = link_of(cluster, "n1", "s1")
         wire = wire_path(cluster.state)

@@ -71,7 +71,7 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
 
 
 def shown(cluster: RunningCluster) -> dict[str, object]:
-    """What `status` says of the agents."""
+    """Return the agents' part of `testbed status --json`."""
     (found,) = [
         one for one in json.loads(testbed("status", "--json").stdout)["clusters"] if one["name"] == cluster.name
     ]

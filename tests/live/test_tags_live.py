@@ -45,7 +45,7 @@ def reaches(source: str, target: str, patience: int = 10) -> bool:
 
 @pytest.fixture
 def racks(tmp_path: Path, machine: object) -> Iterator[Path]:  # noqa: ARG001  (the machine is looked at before and after)
-    """They are up; their file."""
+    """Bring the racks up; return their file."""
     path = tmp_path / "racks.toml"
     path.write_text(RACKS)
     assert command("up", str(path)).returncode == 0

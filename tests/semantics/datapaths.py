@@ -53,7 +53,7 @@ class Run:
 
     @property
     def frames(self) -> list[bytes]:
-        """What came out, in order."""
+        """Received frames, in order."""
         return [frame for _, frame in self.arrived]
 
 
@@ -92,7 +92,7 @@ class Line:
 
     @property
     def virtual(self) -> bool:
-        """Its time is, so that nothing is late."""
+        """Whether the carrier's clock is virtual, so that no frame is late."""
         return self.carrier == "model"
 
     def fit(self, feature: str) -> Fit:
@@ -107,7 +107,7 @@ class Line:
         return self.carry_both({way: schedule})[way]
 
     def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
-        """The same for both directions at once."""
+        """Carry a schedule in each direction at once."""
         raise NotImplementedError
 
     def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
@@ -116,11 +116,11 @@ class Line:
         raise NotImplementedError
 
     def expected(self, run: Run, way: Way = "forward") -> Oracle:
-        """What the model makes of the frames when they come at the times at which they came."""
+        """Run the model on the frames at the times at which the carrier received them."""
         return Oracle(self.link, way, self.impairments[way], self.seed, self.files).after(run.offered)
 
     def expected_through_change(self, run: Run, place: int, before: Impairment) -> Oracle:
-        """The same with a change before the frame at `place`; what is in force now came after it."""
+        """Run the model with impairment `before` up to the frame at `place` and the present one from there on."""
         oracle = Oracle(self.link, "forward", before, self.seed, self.files)
         first, rest = run.offered[:place], run.offered[place:]
         for now, frame in first:
@@ -263,7 +263,7 @@ class _Look:
 
 
 class Carrier:
-    """Something that carries frames, for as many lines as wanted, one after the other."""
+    """Factory of impaired lines on one carrier, one line at a time."""
 
     def __init__(self, name: CarrierName) -> None:
         self.name = name
@@ -326,7 +326,7 @@ class ClusterCarrier(Carrier):
 
 
 class Carriers:
-    """One of each, brought up when it is first asked for."""
+    """Carriers by name, each brought up on first use."""
 
     def __init__(self) -> None:
         self._there: dict[CarrierName, Carrier] = {}

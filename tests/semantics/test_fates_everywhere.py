@@ -31,7 +31,7 @@ FLOWS: Final = (
 
 
 def shuffled(seed: str, gap: int, count: int = EACH) -> list[tuple[int, bytes]]:
-    """So many frames of each flow in order, the flows mixed as the seed says."""
+    """Schedule `count` frames of each flow in order, with the flows interleaved at random."""
     order = [flow for flow in range(len(FLOWS)) for _ in range(count)]
     random.Random(seed).shuffle(order)
     left: dict[int, int] = defaultdict(int)
@@ -105,7 +105,7 @@ def test_what_else_is_decided_by_chance_is_the_same_too() -> None:
 
 @on(Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2, delay=MILLISECOND, reorder=0.2))
 def test_frames_are_flipped_doubled_and_skip_the_delay_as_in_any_other_order(line: Line) -> None:
-    """Of two nodes back to back: a switch would lead astray what has a bit of its address flipped."""
+    """The nodes are back to back: a switch would misroute a frame with a flipped bit in its address."""
     run = line.carry(shuffled("one", 0))
     assert sorted(run.frames) == sorted(line.expected(run).frames)
     with ModelCarrier(line.link, line.seed).impaired(line.impairments["forward"]) as model:

@@ -140,7 +140,7 @@ def bucket(line: Line, largest: int = LARGEST) -> int:
 
 
 def check_rate(line: Line, run: Run, occupied: list[int], largest: int = LARGEST) -> None:
-    """What comes out of a wire at which a burst came, each frame taking so many bytes of the rate, a largest one so many."""
+    """Check arrivals of a burst behind a rate. occupied: bytes of each frame at the rate; largest: of an MTU-sized one."""
     rate = line.impairments["forward"].rate
     assert run.frames == [frame for _, frame in run.offered]
     if line.exact("time on the wire"):
@@ -213,7 +213,7 @@ def test_frames_fill_up_whole_cells(line: Line, size: int) -> None:
 
 @on(Impairment(rate_trace="rate.txt"), files={"rate.txt": "10\n20\n20\n"}, timed=True)
 def test_a_trace_of_opportunities_is_the_rate(line: Line) -> None:
-    """One opportunity after 10 ms, two after 20 ms, and so on; when the trace began is not seen from here."""
+    """The trace gives one opportunity after 10 ms and two after 20 ms; its phase is unknown to the test."""
     run = line.carry(paced(30, size=1504))
     assert run.frames == [frame for _, frame in run.offered]
     first = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # where in the trace we came in
@@ -244,7 +244,7 @@ def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
 
 
 def check_burst(line: Line, run: Run, feature: str, frames: int, size: int) -> None:
-    """Of a burst, so many frames fit: the one on the wire and those that wait."""
+    """Check that `frames` frames of a burst pass: the one on the wire and those in the queue."""
     assert marks_of(run.frames) == sorted(marks_of(run.frames))
     if line.exact(feature):
         assert marks_of(run.frames) == list(range(frames))
@@ -283,7 +283,7 @@ def test_frames_under_way_are_not_in_the_queue(line: Line) -> None:
 
 @on(Impairment(rate=100_000_000))
 def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
-    """And the frame on the wire; the rate takes away what it does while the burst comes."""
+    """The queue holds 128 KiB beside the frame on the wire; the rate drains it during the burst."""
     run = line.carry(paced(400, size=1514))
     assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
     waiting = 128 * 1024 // 1514

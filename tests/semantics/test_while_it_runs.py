@@ -36,7 +36,7 @@ def through_change(line: Line, after: Impairment, schedule: Schedule | None = No
 
 
 def check_changed_once(line: Line, run: Run, places: range, before: Impairment) -> None:
-    """There is one frame before which the model's change gives what has come out."""
+    """Check that the output matches the model with a single change before one of the frames at `places`."""
     found = {place for place in places if line.expected_through_change(run, place, before).frames == run.frames}
     assert found, f"no change between the frames {places.start} and {places.stop} explains what came out"
 
@@ -106,7 +106,7 @@ def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
 
 
 def both(line: Line, count: int) -> dict[str, Run]:
-    """The same frames through both directions at once."""
+    """Carry the same schedule in both directions at once."""
     runs = line.carry_both({"forward": paced(count, 20 * MICROSECOND), "backward": paced(count, 20 * MICROSECOND)})
     for way in ("forward", "backward"):
         check_fates(line, runs[way], way)

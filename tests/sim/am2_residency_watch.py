@@ -34,7 +34,7 @@ def state_of(residency: Residency, endpoint: Resident) -> str:
 
 @dataclass
 class _Change:
-    """What is happening to an endpoint: it is over when the firmware goes on to something else."""
+    """Event in progress at an endpoint; it ends when the firmware turns to another event."""
 
     residency: Residency
     endpoint: Resident
@@ -66,7 +66,7 @@ class _ResidencyWatch:
         self._change = _Change(residency, endpoint, state or state_of(residency, endpoint), event)
 
     def _settling(self, owner: type, name: str) -> None:
-        """What happens behind this is another thing."""
+        """Make the method the boundary of an event: a change in progress is settled before and behind it."""
         method: Callable[..., object] = getattr(owner, name)
 
         def watched(*arguments: object) -> object:

@@ -136,7 +136,7 @@ class Run:
         self.rows.update({f"case: {what}": count for what, count in self.world.unclear.items()})
 
     def left(self) -> list[str]:
-        """What is still under way, in sentences."""
+        """Describe what is in progress, a sentence each."""
         out = []
         for name, node in self.simulation.nodes.items():
             host, firmware = cast(ActiveMessages, node.endpoint), cast(Firmware, node.agent.firmware)

@@ -184,7 +184,7 @@ def _settings(chance: Source, endpoints: int) -> dict[str, int]:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Less of everything, the largest steps first."""
+    """Yield reduced cases, the largest reductions first."""
     count = len(case.requests)
     step = count // 2
     while step:

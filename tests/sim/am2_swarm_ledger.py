@@ -48,7 +48,7 @@ class RequestFate:
 
     @property
     def is_over(self) -> bool:
-        """As far as its sender can hear of it."""
+        """Whether the request has ended as far as its sender can learn."""
         ended = self.replied or self.returned is not None or (self.request.answer == NOTHING and self.handled)
         return bool(ended or self.excused or self.void)
 
@@ -80,7 +80,7 @@ class Ledger:
     # What happens.
 
     def sends(self, number: Delivered, serial: int, tag: int) -> None:
-        """It is about to be sent, and a NIC could deliver it at once."""
+        """Record a request before it is sent, as a NIC may deliver it at once."""
         self._numbers[number] = serial
         self.courses[serial].tag = tag
 
@@ -188,7 +188,7 @@ class Ledger:
                 course.void = True
 
     def _excuse(self, serial: int, course: RequestFate) -> None:
-        """Its end will perhaps never be heard of."""
+        """Excuse a request whose end its sender may never learn."""
         course.excused = True
         if not course.void:
             self.talkers[course.request.source, course.request.origin].excuse(serial)

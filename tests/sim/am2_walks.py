@@ -28,7 +28,7 @@ ENDPOINTS = 3
 
 
 def walked(walks: int = 250) -> Watch:
-    """So many walks of each kind, watched."""
+    """Perform `walks` random walks of each kind under watch."""
     watch, chance = Watch(), Random(1)
     with pytest.MonkeyPatch.context() as patch:
         for watching in WATCHING:
@@ -155,7 +155,7 @@ class _Hosts:
             self.card.answer(self._unanswered.pop(self.chance.randrange(len(self._unanswered))))
 
     def take_out(self) -> None:
-        """What hosts do about endpoints that have left their frames."""
+        """Unload endpoints whose release the NIC has announced, as hosts do."""
         for number, subject in self.card.told:
             if subject == layout.UNLOADED and self.is_bound(number):
                 self.card.take_out(number)

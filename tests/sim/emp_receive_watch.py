@@ -110,7 +110,7 @@ class _ReceiveWatch:
         return watched
 
     def _watch_answers(self) -> None:
-        """What is done behind a frame: a descriptor goes to the host, which may act; a probe is answered."""
+        """Exclude from a frame's effects: descriptors returned to the host, which may act, and answers to probes."""
         self._patch.setattr(Card, "give_back", self._aside(Card.give_back))
         self._patch.setattr(Receiver, "_answer", self._aside(Receiver._answer))
         tell = Receiver._tell

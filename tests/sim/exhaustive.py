@@ -46,8 +46,8 @@ SILENCE: Final = SECOND
 
 
 class Stage(Protocol):
-    """One exchange between the two nodes, by the one protocol. plug: for the simulation. bound: nanoseconds after the last
-    fault in which it is over."""
+    """Exchange between two nodes by one protocol. plug: for the simulation. bound: ns after the last fault by which it
+    ends."""
 
     plug: Plug
     bound: int
@@ -113,7 +113,7 @@ class Gate:
             way.lead_to(partial(self.transmit, direction))
 
     def lead(self, direction: DirectionName, receive: Receive) -> None:
-        """What comes in this direction goes there."""
+        """Set the receiver of frames in this direction."""
         self._receive[direction] = receive
 
     def transmit(self, direction: DirectionName, now: int, frame: bytes) -> None:
@@ -152,7 +152,7 @@ class Ran:
 
 
 def run(subject: Subject, exchange: str, fates: str) -> Ran:
-    """One schedule. Raises Violation; whatever else is raised has the command that does it again as its note."""
+    """Run one schedule. Raises Violation; any other error carries the command that repeats it as a note."""
     gate = Gate(fates)
     try:
         return Ran(gate.transmissions, go_through(subject, exchange, gate))

@@ -133,7 +133,7 @@ def _protocol(name: str) -> Protocol:
 
 @cache
 def content(number: int, size: int) -> bytes:
-    """Of the number-th message of an exchange: no frame's part is like another's."""
+    """Return the content of an exchange's message: no two frames carry equal parts."""
     return Random(number).randbytes(size)
 
 
@@ -164,7 +164,7 @@ class Party:
             raise Violation(f"a transfer failed: {error}") from error
 
     def check_memory(self) -> None:
-        """Nothing has come behind the end. Raises Violation."""
+        """Check that no byte was written after the exchange had ended. Raises Violation."""
         for memory, data in self._buffers:
             _look(memory, data)
 

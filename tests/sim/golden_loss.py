@@ -174,7 +174,7 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
 
 
 def table(name: str) -> str:
-    """As it is checked in."""
+    """Return a protocol's table as text, as it is checked in."""
     rows: list[Mapping[str, object]] = [
         {"loss": loss, "bytes": size, "messages": count, **row(name, loss, size)}
         for loss in LOSSES
@@ -187,7 +187,7 @@ def table(name: str) -> str:
 
 
 def path(name: str) -> Path:
-    """Of a protocol's table."""
+    """Return the path of a protocol's table."""
     return FOLDER / f"loss_{name}.txt"
 
 

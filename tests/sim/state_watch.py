@@ -38,8 +38,10 @@ def label(table: StateTable, row: Row) -> str:
 def with_rows(
     run: Callable[[], Counter[str]], tables: Sequence[StateTable], watching: Sequence[Watching]
 ) -> Counter[str]:
-    """What a case of the swarm counts, and the rows that it takes, by `label`. Raises Violation, also for a transition that
-    no table has."""
+    """Run a case under watch; return its counts and the state-table rows that it took, by `label`.
+
+    Raises Violation, also for a transition that no table has.
+    """
     watch = Watch()
     with pytest.MonkeyPatch.context() as patch:
         for watch_machine in watching:

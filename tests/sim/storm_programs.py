@@ -76,7 +76,7 @@ async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: 
 
 
 async def constant(comm: Comm, node: Node, *, milliseconds: int = 100, size: int = 64) -> int:
-    """The same bytes to the next rank, one message behind the other, and a receive from the one before."""
+    """Send equal messages to the next rank one by one, and receive from the rank before."""
     following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     node.spawn(listen(comm, before, 0), "receives")
     sent = 0
@@ -93,7 +93,7 @@ async def constant(comm: Comm, node: Node, *, milliseconds: int = 100, size: int
 
 
 async def raises(comm: Comm, node: Node, *, milliseconds: int = 100) -> int:
-    """As `repeats`, and one program ends the run with an error in the middle of it."""
+    """Run `repeats` with one rank that raises an error half way."""
     if comm.rank == node.seed % comm.size:
         node.spawn(repeats(comm, node, milliseconds=milliseconds), "its traffic")
         await node.sleep(milliseconds * MILLISECOND // 2)

@@ -143,7 +143,7 @@ def draw(seed: int, subject: Subject = EMP) -> Case:
 
 
 def payload(number: int, size: int) -> bytes:
-    """Of the number-th message, all different as far as their size allows."""
+    """Return the content of a message; contents differ as far as their size allows."""
     return PATTERN[number * 31 % 4096 :][:size]
 
 
@@ -205,7 +205,7 @@ async def taken(completion: Completion[emp.Received], buffer: bytearray) -> Took
 
 
 async def fine(completion: Completion[emp.Received]) -> emp.Received:
-    """What it gives: nothing of a case may fail."""
+    """Wait for a completion that must not fail. Raises Violation if it does."""
     try:
         return await completion
     except emp.EmpError as error:
@@ -279,7 +279,7 @@ def check_node(case: Case, node: int, took: Sequence[Took]) -> None:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Less of everything, the largest steps first."""
+    """Yield reduced cases, the largest reductions first."""
     count = len(case.messages)
     step = count // 2
     while step:

@@ -79,7 +79,7 @@ def layout_of(shape: str, nodes: int) -> Layout:
 
 
 def draw_shape(chance: Source) -> tuple[str, int]:
-    """One, and its number of nodes."""
+    """Draw a topology and its number of nodes."""
     shape = chance.choice(list(SHAPES))
     low, high = SHAPES[shape]
     return shape, low + chance.below(high - low + 1)
@@ -88,7 +88,7 @@ def draw_shape(chance: Source) -> tuple[str, int]:
 def draw_faults(
     chance: Source, layout: Layout, kinds: Collection[str] = (*FAULTS, BLACKOUT)
 ) -> tuple[tuple[Impairment, ...], tuple[Cut, ...], int]:
-    """What is wrong with each link, when each is out, and until when: at least two of these kinds of fault."""
+    """Draw each link's impairment, the cuts and the end of all faults, from at least two kinds of fault."""
     drawn = chance.sample(list(kinds), 2 + chance.below(3))
     until = chance.choice((2, 10, 50)) * MILLISECOND
     impairments = []

@@ -85,7 +85,8 @@ async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: byt
 
 
 async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
-    """One message to everybody else. Who has not heard yet that a peer has started again gets the first one returned."""
+    """Send a message to every other node; the first to a peer whose restart is not yet known is returned and sent
+    again."""
     others = [number for number in range(nodes) if number != node.number]
     sends = [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]
     for other, send in zip(others, sends, strict=True):
@@ -96,7 +97,8 @@ async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
 
 
 async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) -> None:
-    """One message to and from everybody else, by NICs that know nothing of what was, all receives posted at once."""
+    """Exchange a message with every other node between NICs without memory of earlier runs, all receives posted at
+    once."""
     others = [number for number in range(nodes) if number != node.number]
     buffers = [bytearray(8) for _ in others]
     receives = [endpoint.post_receive(other, CALM_TAG, one) for other, one in zip(others, buffers, strict=True)]

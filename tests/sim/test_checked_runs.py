@@ -39,7 +39,7 @@ async def out_of_turn(comm: Comm, node: Node) -> None:  # noqa: ARG001
 
 
 def failed_checks(folder: Path, seed: int, workload: Any, **settings: object) -> set[str]:
-    """Of a run with a tenth of all frames lost, however it ends."""
+    """Return the failed checks of a run that loses a tenth of all frames, whether or not the run fails."""
     try:
         testbed.run(
             Cluster.star(4, loss="10%"), workload, mode="sim", seed=seed, output=folder, settings=settings, timeout=20,

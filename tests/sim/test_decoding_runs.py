@@ -200,7 +200,7 @@ def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_wa
 
 
 def frames_in(path: Path) -> int:
-    """Whole ones. By the lengths of blocks alone."""
+    """Count the complete frames of a pcapng file by its block lengths alone."""
     data, at, count = path.read_bytes(), 0, 0
     while at + 12 <= len(data) and at + (size := int.from_bytes(data[at + 4 : at + 8], "little")) <= len(data):
         count += data[at] == 6

@@ -43,7 +43,7 @@ def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str
 
 
 def test_every_protocol_that_simulates_is_searched() -> None:
-    """Those with frames of their own: the kernel's have none."""
+    """Protocols with frames of their own are searched; the kernel's have none."""
     there = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
     assert {name for name, one in there.items() if isinstance(one, Protocol) and one.ethertype} == set(SUBJECTS)
 

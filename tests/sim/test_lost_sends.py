@@ -66,7 +66,7 @@ async def forgets(comm: Comm, node: Node) -> None:
 
 
 async def stream(comm: Comm, node: Node, *, size: int = 40, gap: int = 0, span: int = 20 * MILLISECOND) -> None:
-    """As many messages as go in that time; who is started again does nothing."""
+    """Send as many messages as fit in `span`; a restarted node sends none."""
     if comm.rank == 1:
         while True:
             await comm.Recv(bytearray(size), 0)
@@ -93,7 +93,7 @@ def play(
 
 
 def told(tmp_path: Path, node: str, number: int) -> list[str]:
-    """What the history says of a transfer, in its order."""
+    """Return a transfer's entries in the history, in order."""
     return [one["what"] for one in read(tmp_path / "run" / "history" / f"{node}.jsonl") if one["n"] == number]
 
 
@@ -104,7 +104,7 @@ def report(tmp_path: Path) -> Report:
 
 
 def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
-    """It is under way, or waits for whoever is started, when the receiver has forgotten all."""
+    """Message nine is in flight or waits for the restarted peer when the receiver loses its state."""
     reset, settings = Reset(on="n2", at="5ms"), {}
     if mode == "live":  # where a process takes longer to start again
         reset, settings = Reset(on="n2", at="105ms"), {"gap": 20 * MILLISECOND}

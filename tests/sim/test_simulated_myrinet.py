@@ -44,7 +44,7 @@ def ring_all(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
 
 
 def no_frame_was_dropped(simulation: Simulation) -> None:
-    """As it must be where no impairment is."""
+    """Check that no link or switch dropped a frame, as no link is impaired."""
     ways = simulation.network.link_directions.values()
     assert sum(way.counters.dropped + way.lost + way.held for way in ways) == 0
     assert not any(sum(counted.values()) for counted in simulation.network.switches.values())

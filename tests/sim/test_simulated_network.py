@@ -35,7 +35,7 @@ async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, eve
 
 
 def frame(destination: bytes, source: bytes) -> bytes:
-    """One that no tiny firmware answers."""
+    """Return a frame of an EtherType that no firmware here answers."""
     return destination + source + b"\x88\xb7" + bytes(46)
 
 

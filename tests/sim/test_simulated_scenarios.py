@@ -233,7 +233,7 @@ def test_a_restart_and_a_reset_start_again_at_once(tmp_path: Path, fault: Fault)
 
 
 def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrives(tmp_path: Path) -> None:
-    """Of the old incarnation nothing has been heard: it may have had the message."""
+    """No word came from the old incarnation, which may have received the message."""
 
     async def serve(comm: Comm, node: Node) -> list[object]:
         if comm.rank:

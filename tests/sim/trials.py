@@ -81,7 +81,7 @@ class Swarm(Generic[Case]):
         return smallest
 
     def main(self, arguments: Sequence[str]) -> int:
-        """One seed: run it, and shrink it if it fails; two: all from the first up to the second."""
+        """Run one seed and shrink it if it fails, or with two arguments run the seeds of that range."""
         if len(arguments) == 2:
             tally = self.many(range(int(arguments[0]), int(arguments[1])))
             for row, count in sorted(tally.rows.items()):

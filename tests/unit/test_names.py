@@ -31,7 +31,7 @@ def files(rooms: tuple[str, ...]) -> Iterator[Path]:
 
 
 def words_of(text: str) -> set[str]:
-    """Of an identifier or a sentence, in lower case."""
+    """Return the words of an identifier or a sentence, in lower case."""
     return set(re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", text).lower()))
 
 

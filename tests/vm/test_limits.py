@@ -76,7 +76,7 @@ def test_a_program_finds_its_limits_where_programs_look_for_them() -> None:
 
 
 def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
-    """As the commands exec and shell do."""
+    """The process enters the group as those of the commands exec and shell do."""
     with running(memory=MEMORY) as cluster:
         place = node_programs.node_context(Store(), cluster.state, "n1")
         reader, writer = os.pipe()
@@ -194,7 +194,8 @@ def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
 
 
 def test_down_ends_what_left_its_node_for_good_and_removes_the_group() -> None:
-    """It is in the machine's network, sees the machine's /etc/hosts, is no node's child, and made a group of its own."""
+    """The program is in the machine's network, sees the machine's /etc/hosts, is no node's child and has made its own
+    group."""
     inner = cgroups.group(NAME, "n1") / "inner"
     escape = f"mkdir {inner} && echo $$ >{inner}/cgroup.procs && exec nsenter --target=1 --mount --net sleep 1000"
     with running(memory=MEMORY) as cluster:

@@ -49,7 +49,7 @@ def options(impairment: Impairment) -> Options:
 
 
 def as_reported(asked: Options) -> Options:
-    """What this kernel reports of it: one that takes no seed knows of none."""
+    """Return the options as this kernel reports them: without a seed if it knows none."""
     return asked.reportable if abilities().netem_seed else replace(asked.reportable, seed=None)
 
 

@@ -74,8 +74,8 @@ def trips(nodes: Nodes, traffic: Traffic, repeat: int, count: int, progress: Pro
 
 
 def crossbar(nodes: Nodes, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """The same requests through one of Myrinet's crossbars, which the relay is; everybody sleeps, as there are more
-    processes than processors."""
+    """Measure the requests through a Myrinet crossbar in the relay, asleep between frames: there are more processes
+    than processors."""
     contenders = {AM2: lambda: dict[str, float](nodes.run(CROSSBAR, "am trip", count, False)["result"])}
     settings = {"cluster": "two nodes at a crossbar in the relay", "count": count, "waiting": "sleeping"}
     yield from _by_turns(CROSSBAR, contenders, repeat, progress, settings)

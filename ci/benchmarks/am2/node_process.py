@@ -51,8 +51,10 @@ class Nodes:
         }
 
     def run(self, place: str, kind: str, count: int, spin: bool, cpus: list[int]) -> dict[str, Any]:
-        """One run of `programs`: what the first node has returned, and what made it invalid. spin: never sleep; each node
-        on a processor of its own."""
+        """Run `programs` once; return the first node's result and what made the run invalid.
+
+        spin: never sleep, each node on its own processor.
+        """
         protocol = EMP if kind.startswith("emp") else AM2
         pinned = dict(zip((PING, PONG), cpus, strict=True)) if spin else None
         with agents(

@@ -108,7 +108,7 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
 
 
 def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
-    """One way, spinning, by turns."""
+    """Measure one-way streams of EMP and raw sockets in turn, both spinning."""
     found: dict[str, list[float]] = {EMP: [], RAW: []}
     resent, lost, frames = 0, 0.0, messages * _FRAMES_OF_A_MESSAGE
     for turn in range(repeat + 1):

@@ -42,8 +42,10 @@ class Nodes:
         }
 
     def run(self, kind: str, count: int, spin: bool, look: int, cpus: list[int]) -> dict[str, Any]:
-        """One run of `programs`: what both have returned, and what made it invalid. spin: never sleep. look: else, for how
-        many ns to look before sleeping."""
+        """Run `programs` once; return both results and what made the run invalid.
+
+        spin: never sleep. look: else, for how many ns to poll before sleeping.
+        """
         devices = {name: nic.name for name, nic in self._nics.items()}
         macs = {name: bytes.fromhex(nic.mac.replace(":", "")) for name, nic in self._nics.items()}
         chosen = programs(kind, Pair(devices, macs, spin, look), count)

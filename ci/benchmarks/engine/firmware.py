@@ -37,8 +37,11 @@ SECOND = 1_000_000_000
 
 
 class Setting(NamedTuple):
-    """One cluster and its traffic: every node sends so many messages of a size in bytes, to nodes drawn by chance or all to
-    the next one. wires: the links' rate and delay; or none, then only the loss is theirs."""
+    """Cluster and its traffic: every node sends `messages` messages of `size` bytes to random nodes, or all to the next
+    one.
+
+    wires: rate and delay of the links; empty: a loss is their only impairment.
+    """
 
     shape: str
     parameter: int
@@ -92,7 +95,7 @@ async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], content: by
 
 
 async def _receive(endpoint: Endpoint, node: SimNode, count: int, content: bytes) -> list[Message]:  # noqa: ARG001
-    """What has come; a message that is not as it was sent is not in it."""
+    """Receive `count` messages; return those that arrived unchanged."""
     came: list[Message] = []
     posted: deque[tuple[Completion[Received], bytearray]] = deque()
 

@@ -18,7 +18,7 @@ DISTRIBUTIONS = ("netns-testbed", "pyroute2", "pydantic", "click", "rich", "simp
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One measured quantity of one contender. `hosts` is the number of nodes, 0 where there is none.
+    """Measured quantity of one contender. `hosts` is the number of nodes, 0 where there is none.
 
     `samples` are in `unit`, in the order in which they were taken; `settings` says how.
     """

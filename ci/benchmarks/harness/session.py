@@ -1,4 +1,4 @@
-"""One run of a benchmark: its rows, its failures, and the file that both go to."""
+"""Run of a benchmark: its rows, its failures, and the file that both go to."""
 
 import argparse
 import contextlib

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One target with what was found; None where it was not measured."""
+    """Target with its measured value, None where it was not measured."""
 
     name: str
     limit: float

@@ -65,7 +65,10 @@ class Traffic:
         return {"bits": received["bytes"] * 8 / received["seconds"], "sent": sent, "received": received}
 
     def round_trips(self, source: Place, sink: Place, count: int, *, spin: bool, look: int = 0) -> dict[str, Any]:
-        """Of 8 bytes of TCP, in ns: quantiles. spin: never sleep. look: else, for how many ns to look before sleeping."""
+        """Measure TCP round trips of 8 bytes: quantiles, in ns.
+
+        spin: never sleep. look: else, for how many ns to poll before sleeping.
+        """
         looking = -1 if spin else look
         with self._started("pong", RECEIVER, sink.namespace, looking) as process:
             port = _ready("pong", process)

@@ -17,7 +17,7 @@ from testbed.cluster.services import relay_client
 
 
 class Clusters:
-    """Those that are up, by name."""
+    """Running clusters by name."""
 
     def __init__(self) -> None:
         self._running: dict[str, RunningCluster] = {}

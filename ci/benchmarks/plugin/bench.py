@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def of_tests(directory: Path, tests: int) -> Iterator[Row]:
-    """One run of pytest with tests of all kinds by turns; the first turn has the imports."""
+    """Measure one pytest run with tests of all kinds in turn; the first turn has the imports."""
     functions = [
         f"{'@' + decorator if decorator else ''}\ndef test_{place}({'cluster' if decorator else ''}): pass\n"
         for place, decorator in enumerate(KINDS.values())

@@ -79,6 +79,6 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
 
 
 def controller_share(watch: Watch) -> float:
-    """Of a processor, while nodes were at work."""
+    """Return the controller's share of a processor while nodes ran."""
     used = process_watch.processor(watch.kinds()[CONTROLLER])
     return (used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0])

@@ -103,7 +103,7 @@ def _left(watch: Watch, before: Machine) -> list[str]:
 
 
 def remains(watch: Watch, before: Machine) -> list[str]:
-    """What there is now of the watched and was not there before, a sentence for each."""
+    """List what is left of the watched objects and was not there before, a sentence each."""
     after = machine()
     ours = watch.networks - {os.stat("/proc/self/ns/net").st_ino}
     named = {path.stat().st_ino for path in NAMES.iterdir()} if NAMES.exists() else set()

@@ -36,7 +36,7 @@ def _of_storm(row: Row, contender: str) -> Target:
 
 
 def limit_of(row: Row) -> float | None:
-    """None where nothing is asked for."""
+    """Return a row's limit, None if it has none."""
     if row.measure == MESSAGES:
         return ENOUGH
     if row.measure in (WRONG, LEFT) or row.measure.endswith(DESCRIPTORS):
@@ -47,7 +47,7 @@ def limit_of(row: Row) -> float | None:
 
 
 def leaks(rows: Sequence[Row]) -> list[str]:
-    """What has grown or is left, in words; of the rows of storms."""
+    """List grown or left-over resources in rows of storms, a sentence each."""
     return [
         f"{row.measure}: {row.median:,.0f} {row.unit} {row.settings.get('what', '')}".rstrip()
         for row in rows

@@ -92,7 +92,7 @@ def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
 
 
 def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
-    """Of one doorbell answered by one completion, ns. cpus: the host's, and the agent's."""
+    """Measure one doorbell answered by one completion, in ns. cpus: (host's, agent's)."""
     budget = SPIN if spin else 0
 
     def host(_tell: Callable[[object], None]) -> Quantiles:

@@ -35,8 +35,11 @@ _SPLIT_DRIVER = split_driver()
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one attached host process that does nothing. attach: seconds. agent: bytes of the agent's. own: bytes that it has
-    for itself, beyond one that has not attached. idle: processor time of all in a second, agent included, by one."""
+    """Cost of one attached, idle host process.
+
+    attach: seconds. agent: bytes in the agent. own: bytes of its own, beyond those of an unattached process. idle:
+    processor seconds of all in one second, agent included, per process.
+    """
 
     attach: float
     agent: float
@@ -106,7 +109,7 @@ async def _wait(endpoint: Endpoint, _driver: HostDriver) -> None:
 
 
 def cost(hosts: int) -> Cost:
-    """Of each of so many."""
+    """Measure the mean cost of one of `hosts` attached processes."""
     with Pair((hosts, 1)) as pair:
         process = pair.agents[0]
         before = _private(process.pid)
@@ -180,9 +183,12 @@ def jain(counts: list[int]) -> float:
 
 
 def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, float]:
-    """So many messages that count between pairs of host processes, one of each on either node, over loss, both ways, while
-    one of the last pair is killed and begins anew all the time. messages: in all, of the pairs that are not killed. every:
-    seconds between kills. How many messages, how many were not the next one, how many kills, and seconds."""
+    """Exchange numbered messages between pairs of host processes over loss, while one process of the last pair is
+    killed and restarted.
+
+    messages: in all, of the pairs that are not killed. every: seconds between kills. Returns the numbers of messages,
+    of messages out of sequence and of kills, and seconds.
+    """
     share = messages // (2 * (hosts - 1))
 
     def counting(peer_of: Callable[[int], int]) -> Callable[[Endpoint, HostDriver], Any]:

@@ -43,7 +43,7 @@ class Process:
         self._ended = False
 
     def hear(self) -> Any:
-        """What it says next."""
+        """Return the process's next message. ContenderError if it has ended or is silent for too long."""
         try:
             if self._ours.poll(PATIENCE):
                 return self._ours.recv()
@@ -52,7 +52,7 @@ class Process:
         raise ContenderError(f"a process has said nothing for {PATIENCE:g} s")
 
     def kill(self) -> None:
-        """And wait for its end."""
+        """Kill the process and wait for its end."""
         if not self._ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -62,7 +62,7 @@ class Process:
 
 
 def agent(offer: Offer, namespace: str = "", cpu: int = -1) -> Process:
-    """It listens when this returns."""
+    """Start an agent; it listens when this returns."""
 
     def run(tell: Callable[[object], None]) -> None:
         shared = SharedAgent(offer)

@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
-    """Of each panel and size in turn."""
+    """Measure `testbed top` with each panel and terminal size in turn."""
     for panel, key in PANELS.items():
         for width, height in SIZES:
             mine, its = pty.openpty()
@@ -64,7 +64,7 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
 
 
 def _drain(terminal: int) -> None:
-    """Whoever writes to a terminal waits for its reader."""
+    """Read the terminal until it closes, so that its writer does not block."""
     try:
         while os.read(terminal, 65536):
             pass

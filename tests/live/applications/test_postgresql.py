@@ -41,7 +41,7 @@ def postgresql(node: RunningNode) -> Iterator[None]:
 
 
 def milliseconds(client: RunningNode, script: Path) -> float:
-    """Of a transaction, on average."""
+    """Return the average latency of a transaction, in ms."""
     command = ["pgbench", "-n", "-h", "n2", "-U", "postgres", "-t", "20", "-f", str(script), "postgres"]
     said = client.run(command, timeout=60).stdout
     found = re.search(r"latency average = ([\d.]+) ms", said)

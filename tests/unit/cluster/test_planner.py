@@ -58,7 +58,7 @@ def linked(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto"
 
 
 def changed(before: Description, after: Description) -> list[str]:
-    """What a change takes; it leads where it should, so that nothing is left to do then."""
+    """Return the operations of a change, and check that none is left when they are done."""
     kernel = built(before)
     operations = kernel.converge(resolve(after))
     assert kernel.converge(resolve(after)) == []
@@ -218,7 +218,7 @@ def test_a_link_becomes_direct_and_back() -> None:
 
 
 def test_the_first_indexes_are_left_to_the_kernel() -> None:
-    """Where tunnel modules are loaded, every new namespace has interfaces of the kernel's own."""
+    """A new namespace has interfaces of the kernel's own where tunnel modules are loaded."""
     for operation in plan(resolve(Description.star(3)), ExistingState()):
         if isinstance(operation, MakeCable):
             assert operation.peer_index >= FIRST_NODE_INDEX > 20

@@ -81,7 +81,7 @@ def exchange_all(nodes: int, messages: Sequence[Message]) -> HistoryBuilder:
 
 
 def positions_of(events: Mapping[str, Sequence[Event]], what: str) -> Iterator[tuple[str, int]]:
-    """Where events of a kind stand."""
+    """Yield (node, position) of each event of a kind."""
     for node, some in events.items():
         for at, event in enumerate(some):
             if event["what"] == what:

@@ -25,7 +25,7 @@ class RestartHistory(HistoryBuilder):
         self.disturbances: list[Disturbance] = []
 
     def restart(self, rank: int) -> None:
-        """Its program is gone, and begins anew 2 ms later."""
+        """End a rank's program and start it again 2 ms later."""
         gone = self.clock
         self.clock += 2 * MILLISECOND
         self._counts[rank] = 0

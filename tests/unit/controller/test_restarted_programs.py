@@ -1,5 +1,4 @@
-"""What checkers say where programs are started again, and where an error ends the run: nobody is accused who can be
-explained, and what is lost is told."""
+"""Checkers with restarted programs and runs that an error ends: explicable losses are reported, but not as violations."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, wante
 
 
 def test_a_poller_sees_what_was_sent_behind_its_back_within_one_poll(loop: Loop) -> None:
-    """Another one that polls, until a time, does at once what nothing in the heap had announced."""
+    """Another task polls until a time and then acts, which no heap entry announces."""
     event = Event("there")
     when = 0
 

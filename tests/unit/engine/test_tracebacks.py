@@ -1,4 +1,4 @@
-"""Who is to blame for what a program has raised."""
+"""Attribution of an error that a program has raised."""
 
 from __future__ import annotations
 

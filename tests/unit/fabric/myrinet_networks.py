@@ -61,7 +61,7 @@ class MyrinetNetwork:
                     channel.receive = lambda now, frame, nic=end[0]: self.came[nic].append((now, frame))
 
     def send(self, now: int, nic: str, *frames: bytes) -> None:
-        """They go as soon as the link takes them, in this order."""
+        """Send frames in this order, each as soon as the link accepts it."""
         was_empty = not self._queues[nic]
         self._queues[nic].extend(frames)
         if was_empty:
@@ -94,7 +94,7 @@ def frame(steps: Sequence[int], size: int = 0, mark: int = 0) -> bytes:
 
 
 def mark_of(arrived: bytes) -> int:
-    """Of one whose route is used up."""
+    """Return the mark of a frame whose route is used up."""
     return int.from_bytes(arrived[16:20], "big")
 
 

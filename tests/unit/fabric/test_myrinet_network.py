@@ -113,7 +113,7 @@ def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "holds"), [(1000, True), (20, False)])
 def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahead(size: int, holds: bool) -> None:
-    """It waits at s2 for the output to n21; what n11 sends next goes another way, from s1."""
+    """The frame waits at s2 for the output to n21; n11's next frame leaves s1 another way."""
     net = MyrinetNetwork(line(2))
     first = frame([-1], 8000)
     net.send(0, "n22", first)
@@ -218,7 +218,7 @@ def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_netw
 
 
 def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
-    """They hold no channel, so that truncating them would free nothing."""
+    """Frames this short hold no channel, so truncating them would free none."""
     net = MyrinetNetwork(ring(), settings=Settings(hop=100, slack=20))
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([-1, 1, 1, 1, 1, 1, 1, 2], 4, mark=nic)] * 200)

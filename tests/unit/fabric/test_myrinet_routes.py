@@ -13,7 +13,7 @@ routes = st.lists(st.integers(-32, 31).map(route_byte), min_size=1, max_size=7).
 
 
 def crc_by_bits(data: bytes) -> int:
-    """As the polynomial says it."""
+    """Compute the CRC bit by bit from its polynomial."""
     crc = 0
     for byte in data:
         crc ^= byte

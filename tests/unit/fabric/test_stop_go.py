@@ -14,8 +14,10 @@ HEAD = bytes.fromhex("020000000001 88b6")
 
 
 class Line:
-    """What an outlet has sent: frames and words, in order. is_out: the cable is pulled out, and the kernel says so. leaks:
-    it is, and the kernel does not know yet."""
+    """Record of the frames and control words that an outlet sends.
+
+    is_out: the cable is out and the kernel knows it. leaks: the cable is out and the kernel does not know it yet.
+    """
 
     def __init__(self) -> None:
         self.sent: deque[Frame | Word] = deque()
@@ -42,7 +44,7 @@ class Line:
         assert self.outlet.hear(frame_of(Word(kind, count, window), HEAD))
 
     def frames(self) -> list[Frame]:
-        """Those that were sent since this was asked last."""
+        """Return the frames sent since the last call."""
         found = [one for one in self.sent if not isinstance(one, Word)]
         self.sent.clear()
         return found

@@ -88,7 +88,7 @@ def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
 
 
 def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> None:
-    """And are not taken there again."""
+    """Frames with the mark are not diverted a second time."""
 
     def test(route: RouteSocket) -> None:
         port, tap, back, marked = opened("port"), opened("tap", MARK), opened("back"), opened("back", MARK)

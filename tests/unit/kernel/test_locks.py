@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def holding(path: Path, *, note: str = "") -> processes.Identity:
-    """Another process that holds the lock until it is killed."""
+    """Start another process that holds the lock until it is killed."""
 
     def take() -> None:
         locks.Lock(path).note(note)

@@ -1,4 +1,4 @@
-"""What netem is told: its own numbers, encoded as the kernel's header has them, and read back as they were."""
+"""Netem options are encoded as the kernel's header defines them, and read back unchanged."""
 
 from __future__ import annotations
 

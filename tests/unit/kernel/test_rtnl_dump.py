@@ -66,7 +66,7 @@ def route() -> Iterator[Recorded]:
 
 
 def decoded(layer: Any, entries: list[memoryview]) -> list[Any]:
-    """The same entries, decoded by pyroute2; it wants the netlink header before them."""
+    """Decode the entries with pyroute2, which needs a netlink header before each."""
     found = []
     for entry in entries:
         header = (len(entry) + 16).to_bytes(4, "little") + bytes(12)

@@ -28,7 +28,7 @@ PRICES = Profile("round figures", ring=200, show=70, notice=30, doorbell=20)
 
 
 class Wire:
-    """Nothing comes from it, and nothing is sent on it."""
+    """Port that receives no frame and must not send any."""
 
     def __init__(self) -> None:
         self._end, self._other = socket.socketpair()
@@ -37,7 +37,7 @@ class Wire:
         return self._end.fileno()
 
     def stamp(self) -> None:
-        """Nothing comes."""
+        """Do nothing: no frame arrives."""
 
     def send(self, _frame: bytes) -> None:
         raise AssertionError("nothing is sent")

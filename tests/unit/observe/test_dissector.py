@@ -65,12 +65,12 @@ def announced(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Pac
 
 
 def is_carried(module: ModuleType) -> bool:
-    """Its frames are Myrinet's packets."""
+    """Tell whether a module's frames are carried in Myrinet's packets."""
     return layers_of(module)[0] in [layer for _, layer in myrinet.Myrinet.payload_guess]
 
 
 def with_carrier(name: str) -> dict[str, ModuleType]:
-    """What a dissector of it needs."""
+    """Return the modules that a dissector of `name` needs."""
     return {name: MODULES[name], "myrinet": myrinet}
 
 
@@ -105,7 +105,7 @@ def drawn(chance: random.Random, field: object) -> object:
 
 
 def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
-    """As Scapy builds them: whichever layers the values of fields announce, and a payload; some filled up."""
+    """Yield random frames built by Scapy: the layers that field values announce, a payload, at times padding."""
     chance = random.Random(seed)
     for number in range(FRAMES):
         layer: type[Packet] | None = layers_of(module)[0]
@@ -187,7 +187,7 @@ def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *
 
 
 def plain(text: str) -> str:
-    """As we write it: tshark writes some numbers to base 16, and flags in words."""
+    """Return tshark's value in our notation: tshark prints some numbers to base 16 and flags as words."""
     return str(int(text, 16)) if text.startswith("0x") else {"True": "1", "False": "0"}.get(text, text)
 
 
@@ -221,7 +221,7 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
 
 
 class Other(Packet):
-    """Of another protocol with EMP's EtherType: its frames begin with another number."""
+    """Frame of another protocol with EMP's EtherType, told apart by its first byte."""
 
     fields_desc = [ByteEnumField("version", 9, {9: "OTHER"}), ShortField("value", 0)]  # noqa: RUF012
 

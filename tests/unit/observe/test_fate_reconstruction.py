@@ -1,6 +1,6 @@
-"""What a loss classifier drops, computed from what its maps say, against the model itself.
+"""Losses of a loss classifier, reconstructed from its maps, equal those of the model.
 
-The classifier is played by the model: it counts each frame a moment after it was heard, and may be read at any time.
+The model plays the classifier: it counts each frame a moment after it was captured, and may be read at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One AM-II firmware alone: a test is its host, which writes into pages by hand, and its only peer, which has frames."""
+"""AM-II firmware alone: a test plays its host, which writes pages by hand, and its only peer, which has frames."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SingleNic:
         self.ring(endpoint, layout.LOAD)
 
     def page(self, endpoint: int) -> memoryview:
-        """Its frame."""
+        """Return an endpoint's frame."""
         return self.memory.frames[self.memory.bound.index(endpoint)]
 
     def write(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
@@ -92,8 +92,11 @@ class SingleNic:
     # Its peer.
 
     def taken(self) -> list[tuple[int, ...]]:
-        """What has been sent, which is nobody's now but the test's: of messages (MESSAGE, channel, generation, sequence,
-        stamp, origin, message, offset), of answers (kind, reason, channel, generation, sequence, stamp)."""
+        """Return and clear the sent packets.
+
+        A message is (MESSAGE, channel, generation, sequence, stamp, origin, message, offset), an answer (kind, reason,
+        channel, generation, sequence, stamp).
+        """
         out: list[tuple[int, ...]] = []
         for frame in self.sent:
             if codec.kind_of(frame) == codec.KIND_MESSAGE:
@@ -106,7 +109,7 @@ class SingleNic:
         return out
 
     def introduce(self, incarnation: int) -> None:
-        """It says that it is that incarnation."""
+        """Receive a packet in which the peer announces its incarnation."""
         begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
         self.firmware.receive(self.now, answered(begin, 0, 0, 0, 1, b""))
 
@@ -148,7 +151,7 @@ class SingleNic:
         return self.taken()
 
     def elapse(self, span: int) -> None:
-        """So many nanoseconds go by."""
+        """Let `span` nanoseconds pass."""
         end = self.now + span
         while (deadline := self.firmware.deadline) is not None and deadline <= end:
             self.now = max(self.now, deadline)

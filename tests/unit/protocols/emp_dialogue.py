@@ -20,8 +20,10 @@ A_TIME = 700_000
 def joined_nics(
     count: int = 2, mtu: int = 1500, settings: Settings | None = None, incarnation: int = FIRST
 ) -> tuple[Wires, list[Endpoint]]:
-    """So many NICs, and their hosts. Settings are those of all, and may be changed while they run. incarnation: with which
-    all begin."""
+    """Return `count` NICs on a wire, and their hosts.
+
+    settings: shared by all, may be changed while they run. incarnation: the first of each.
+    """
     wires = Wires(plug(settings), count, mtu, incarnation)
     return wires, hosts(wires)
 
@@ -94,7 +96,7 @@ def header(
 def data(
     wires: Wires, to: int, by: int, message: int, frame: int, payload: bytes, *, last: bool = False, unit: int = 3
 ) -> bytes:
-    """Another frame of a message, made by hand."""
+    """Return a hand-made data frame of a message."""
     return codec.pack_frame(
         wires.addresses[to], wires.addresses[by], codec.TYPE_DATA, codec.FLAGS_LAST if last else 0, unit,
         wires.incarnations[by], wires.incarnations[to], message, frame, 0, payload,

@@ -51,7 +51,7 @@ def on_a_link(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
 
 
 def own_layers(module: ModuleType, stack: str) -> list[type[Packet]]:
-    """Those that the protocol has made."""
+    """Return the stack's layers that the protocol defines."""
     return [layer for layer in module.STACKS[stack] if layer.__module__ == module.__name__]
 
 

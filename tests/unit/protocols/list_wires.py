@@ -42,7 +42,7 @@ class ListNic:
 
 
 class Wires:
-    """So many NICs, and one clock that only a test moves. incarnation: with which they begin."""
+    """NICs on lists for wires, with one clock that only a test advances. incarnation: the first of each NIC."""
 
     def __init__(self, plug: Plug, count: int = 2, mtu: int = 1500, incarnation: int = FIRST) -> None:
         self.now = 0
@@ -86,7 +86,7 @@ class Wires:
         return count
 
     def elapse(self, span: int) -> None:
-        """So many nanoseconds go by; everything sent meanwhile arrives at once."""
+        """Let `span` nanoseconds pass; each frame sent meanwhile arrives at once."""
         end = self.now + span
         self.exchange()
         while (deadline := self.deadline) is not None and deadline <= end:

@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Searched:
-    """One mutant, found as often as it was looked for."""
+    """Results of the repeated searches for one mutant."""
 
     mutant: Mutant
     finds: tuple[Found, ...]

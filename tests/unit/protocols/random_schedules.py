@@ -97,7 +97,7 @@ def _reuse(memory: bytearray, _: object) -> None:
 
 
 class Schedule:
-    """One case. After `run`, `digest` stands for every frame that was ever sent, and when."""
+    """Random case. After `run`, `digest` is a hash of every frame sent, with its time."""
 
     def __init__(self, seed: int, plug: Plug, library: Library, sizes: Sequence[int], count: int, mtu: int) -> None:
         random = self.random = Random(seed)
@@ -126,7 +126,8 @@ class Schedule:
         self._order = 0
 
     def run(self, faulty: int = 200, healed: int = 5000) -> None:
-        """So many rounds with faults, then as many as may be needed to end. AssertionError says what is wrong."""
+        """Run `faulty` rounds with faults, then up to `healed` rounds without. Raises AssertionError with what is
+        wrong."""
         for _ in range(faulty):
             self._go_on()
             if not self._unfinished():
@@ -140,8 +141,11 @@ class Schedule:
         self._check()
 
     def _receives(self) -> list[Receive]:
-        """One for each message, in any order; some too short. Nodes receive by source and tag, or take whatever comes:
-        mixed, one could take what another waits for."""
+        """Draw a receive for each message, in any order, some too short.
+
+        A node either names source and tag in all its receives or uses wildcards in all: mixed, a wildcard could take
+        the message of another receive.
+        """
         random = self.random
         wild = [random.choice([(False, False), (False, False), (True, True)]) for _ in self.hosts]
         longest = max((len(message.content) for message in self.messages), default=0)
@@ -153,7 +157,7 @@ class Schedule:
         return receives
 
     def _go_on(self) -> bool:
-        """One round; False if nothing can happen any more."""
+        """Perform one round; return False if no further event is possible."""
         random, wires = self.random, self.wires
         self._round += 1
         posted = self._post()

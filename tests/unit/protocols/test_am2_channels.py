@@ -309,7 +309,7 @@ class Pair:
 
 
 def disturbed(settings: Settings, steps: list[tuple[str, int]], reorders: bool) -> Pair:
-    """What is left when all has come to rest: `steps` name what happens, and where."""
+    """Perform `steps` (event, where) on a pair and let it come to rest."""
     pair = Pair(settings)
     packets = 0
     for step, choice in steps:
@@ -338,7 +338,7 @@ def disturbed(settings: Settings, steps: list[tuple[str, int]], reorders: bool) 
 
 
 def wrong(pair: Pair) -> str:
-    """What there is to say against a pair that has come to rest, or nothing."""
+    """Return what is wrong with a pair at rest; empty if nothing is."""
     if len(set(pair.taken)) != len(pair.taken):
         return "taken twice"
     if set(pair.taken) & set(pair.undone):

@@ -48,7 +48,7 @@ class Host:
         return endpoint
 
     def say(self, endpoint: Endpoint, subject: int) -> None:
-        """What the NIC would."""
+        """Post a completion, as the NIC does."""
         self.am.completed(endpoint.name.endpoint << layout.SUBJECTS | subject)
 
     def state(self, endpoint: Endpoint) -> Residence:

@@ -1,4 +1,4 @@
-"""One AM-II NIC and several host processes: whose endpoints are in its frames, and that none gets at what is another's."""
+"""AM-II NIC with several host processes: allocation of its endpoint frames, and isolation between the processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 3
 
 
 def lets_go(card: SharedNic, endpoint: int) -> None:
-    """Its host has seen RELEASE, and, in the end, UNLOADED."""
+    """The endpoint's host releases the frame and copies the endpoint out when the NIC is done."""
     card.ring(endpoint, layout.RELEASED)
     assert card.said(endpoint)[-1] == UNLOADED
     card.take_out(endpoint)
@@ -86,7 +86,7 @@ def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
 
 
 def test_a_host_that_lets_go_slowly_gets_no_frame_of_another_instead() -> None:
-    """What it vacates is its own until it has done so: else it would have all of the others' in the end."""
+    """A frame counts as its host's until vacated; else a slow host would get the others' frames too."""
     card = sharing(7)
     mine = [card.number(0, one) for one in range(7)]
     theirs = [card.number(place, one) for place in (1, 2) for one in range(2)]
@@ -180,7 +180,7 @@ def test_an_endpoint_without_a_frame_of_its_hosts_is_passed_over_when_its_turn_c
 
 
 def test_what_has_waited_for_a_frame_reaches_an_endpoint_of_its_own_node_at_once() -> None:
-    """Also when it is an answer from the network that has made room."""
+    """The message is delivered too if an answer from the network has made the room."""
     card = sharing()
     first, second, third = (card.number(place) for place in range(3))
     card.create(first)
@@ -350,7 +350,7 @@ def test_a_host_that_is_gone_while_its_endpoint_is_asked_to_leave_is_not_forced(
 
 
 def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
-    """Nothing that is under way keeps any of it, and nothing is written there."""
+    """No operation in progress keeps a reference to the memory or writes to it."""
     card = sharing(channels=2)
     first = card.number(0)
     card.create(first)
@@ -375,7 +375,7 @@ def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
 
 
 def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
-    """Its peer has no room: the channel would be nobody else's any more."""
+    """The peer has no room, so its retransmissions would occupy the channel for ever."""
     card = sharing(channels=1)
     first, second = card.number(0), card.number(1)
     card.create(first)
@@ -595,7 +595,7 @@ def test_messages_that_are_refused_for_ever_keep_no_channel_from_another_host() 
 
 
 def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
-    """What waits for its turn, and what waits for memory, waits once."""
+    """An endpoint that waits for its turn or for memory is queued once."""
     card = sharing(channels=1)
     first = card.number(0)
     card.create(first)
@@ -613,7 +613,7 @@ def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
 
 @pytest.mark.parametrize(("length", "total"), [(0, 5), (4, 5), (4, 0)])
 def test_a_bulk_message_that_contradicts_itself_comes_back_at_once(length: int, total: int) -> None:
-    """Nobody would ever answer it, and it would have a channel until it is given up."""
+    """A peer would never answer it, and it would occupy a channel until given up."""
     card = sharing()
     first = card.number(0)
     card.create(first)
@@ -671,7 +671,7 @@ class Kernels:
         self.seen = len(card.shown)
 
     def hear(self, place: int) -> None:
-        """That host sees the oldest of what it was shown."""
+        """Let a host handle the oldest of its completions."""
         for one in self.unheard:
             if one[0] == place:
                 break

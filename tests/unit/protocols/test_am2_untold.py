@@ -22,12 +22,12 @@ THERE = {1: Path(b"", ADDRESSES[1])}
 
 
 def words(card: SingleNic) -> list[tuple[int, ...]]:
-    """What has been sent to the peer, but for answers."""
+    """Return the messages sent to the peer, without answers."""
     return [one for one in card.taken() if one[0] == KIND_MESSAGE]
 
 
 def endpoints(card: SingleNic) -> list[int]:
-    """Of which it has been said that they are gone."""
+    """Return the endpoints whose end was announced."""
     return [one[5] for one in words(card)]
 
 
@@ -44,7 +44,7 @@ def freed(card: SingleNic | None = None) -> SingleNic:
 
 
 def unheard() -> SingleNic:
-    """The same, and nobody answers: the words are given up."""
+    """Return a NIC whose announcements were never answered and have been given up."""
     card = freed()
     card.elapse(GIVEN_UP)
     assert endpoints(card) == [*FREED] * 4

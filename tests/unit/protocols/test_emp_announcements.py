@@ -70,7 +70,7 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
 
 
 def announced(wires: Wires) -> list[bytes]:
-    """What NIC 1 says at its next deadline."""
+    """Return the frames that NIC 1 sends at its next deadline."""
     assert wires.tick()
     return wires.take(1)
 

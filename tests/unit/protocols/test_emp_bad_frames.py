@@ -1,4 +1,4 @@
-"""What EMP does with frames that are wrong: it drops and counts them, and what goes on beside them goes on."""
+"""EMP drops and counts malformed frames, and its other transfers go on."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
 
 
 def test_headers_of_enormous_messages_take_no_memory() -> None:
-    """As many as are kept at most, each of 4 GiB in frames of a byte."""
+    """The headers announce as many messages as a NIC keeps, of 4 GiB each in frames of one byte."""
     wires, (_, receiver) = joined_nics()
     receives = [receiver.post_receive(0, 1, bytearray(1)) for _ in range(100)]
     tracemalloc.start()

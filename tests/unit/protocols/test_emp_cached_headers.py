@@ -78,7 +78,7 @@ def test_what_an_earlier_incarnation_has_sent_is_dropped_once_the_next_is_known(
 
 
 def test_beginnings_of_all_sorts_take_little_memory() -> None:
-    """Whoever sends frames of every unit and with every flag is understood, and remembered as far as there is room."""
+    """Frames of every unit and flag are accepted, and their headers cached up to the cache's size."""
     wires, _ = acquainted()
     before = total_counters(wires, 1, "early")
     for unit in range(1, 256):

@@ -208,8 +208,10 @@ def test_the_last_collection_may_come_before_all_others() -> None:
 @pytest.mark.parametrize("unit", [1, 2, 3, 4])
 @pytest.mark.parametrize("room", [0, 100, -100])
 def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
-    """Of five frames, one to five come in order, the others in every order; each is stored once. The receive may be longer
-    than the message, or shorter."""
+    """Of five frames the first one to five come in order, the others in every order; each is stored once.
+
+    The receive is as long as the message, longer or shorter.
+    """
     size = FIRST + 3 * FULL + 11
     for ahead in range(1, 6):
         for rest in permutations(range(ahead, 5)):
@@ -280,7 +282,7 @@ def test_no_more_collections_are_out_than_the_window_says(window: int) -> None:
 
 
 def test_a_peer_that_never_acknowledges_is_told_of() -> None:
-    """As in the paper there is no end to it unless one is set; but never a wait without a reason."""
+    """Retransmission has no end unless one is set, as in the paper; the wait is reported with its reason."""
     wires, (sender, _) = joined_nics()
     send = sender.post_send(1, 5, bytes(10_000))
     for _ in range(100):

@@ -19,7 +19,7 @@ ROOM = 4000
 
 @dataclass
 class Sent:
-    """One message. When counts what happens, in order. came: when, to whichever incarnation of its destination."""
+    """Sent message. Times are numbers of events; `came`: arrivals at any incarnation of the destination."""
 
     source: int
     incarnation: int

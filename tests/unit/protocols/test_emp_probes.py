@@ -1,4 +1,4 @@
-"""What a host may ask of EMP's NIC beside transfers: which message there is, to keep it, and to have a receive back."""
+"""EMP's host requests beside transfers: probe, matched probe, cancel."""
 
 from __future__ import annotations
 

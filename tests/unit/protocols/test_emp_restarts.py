@@ -188,7 +188,7 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
 
 @pytest.mark.parametrize("hears", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
 def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_one(hears: str) -> None:
-    """Its sender has heard of neither, as all that the former one has said is lost."""
+    """The sender learns of neither receipt, as all answers of the former incarnation are lost."""
     wires, (sender, receiver) = joined_nics()
     former = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
@@ -354,7 +354,7 @@ def test_an_incarnation_that_cannot_be_is_dropped(incarnation: int, known: int) 
 
 
 def begin_at(wires: Wires, sender: int, receiver: int, message: int) -> None:
-    """As if so many messages had been sent."""
+    """Advance a sender's next message number."""
     firmware = wires.agents[sender].firmware
     assert isinstance(firmware, Firmware)
     firmware._card.peers.peer(receiver).next_id = message

@@ -44,7 +44,7 @@ def test_a_seed_says_the_same_twice(seed: int) -> None:
 
 
 def test_a_seed_says_the_same_in_another_process() -> None:
-    """Nothing hangs on the order of hashes or on addresses in memory."""
+    """A schedule depends on no hash order and no memory address."""
     said = {
         subprocess.run(
             [sys.executable, "-m", emp_random_schedules.__name__, "11"],

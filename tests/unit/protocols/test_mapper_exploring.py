@@ -1,4 +1,4 @@
-"""What an exploration makes of answers, one by one: given by an oracle, which keeps silent about some."""
+"""Exploration by single answers of an oracle that leaves some probes unanswered."""
 
 from __future__ import annotations
 

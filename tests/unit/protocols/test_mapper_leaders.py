@@ -1,4 +1,4 @@
-"""Who leads, who follows, and what happens to both: starts, deaths, divisions, hints and impostors."""
+"""Election of a mapper: starts, deaths, partitions, hints and impostors."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def mapped(network: Myrinet) -> Topology:
 
 
 def test_routes_once_around_a_ring_would_deadlock() -> None:
-    """That what the other tests look for can be found."""
+    """The deadlock check of the other tests finds a deadlock where there is one."""
     around: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
     network = Myrinet([*around, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
     mapped(network)

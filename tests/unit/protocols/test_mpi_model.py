@@ -42,8 +42,11 @@ class Received:
 
 @dataclass
 class Seen:
-    """What one rank does. sent: by number, whom to and with which tag. probed: when, for what, and what was found. ended:
-    whether it has done all its steps. got: messages that it has received."""
+    """Record of one rank.
+
+    sent: (destination, tag) by number. probed: when, for what, and the result. ended: whether all steps are done. got:
+    number of messages received.
+    """
 
     sent: list[tuple[int, int]] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)

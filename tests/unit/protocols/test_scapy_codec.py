@@ -24,7 +24,7 @@ EVERY_STACK = pytest.mark.parametrize(
 
 
 def said(codec: ModuleType, function: str, frame: bytes) -> object:
-    """What it gives, or why it takes nothing."""
+    """Return a function's result, or the reason of its MalformedError."""
     try:
         return getattr(codec, function)(frame)
     except MalformedError as error:

@@ -46,7 +46,7 @@ class Nobody:
 
 
 def attached(split_driver: SplitDriver, heap: int = HEAP) -> Attached:
-    """As of a host process."""
+    """Return an attachment as a host process's."""
     layout = Layout(1 << (split_driver.most - 1).bit_length(), split_driver.descriptors, heap)
     memory = make_sealed("side by side", layout.size)
     region = Region(memory, layout)
@@ -246,7 +246,7 @@ class Cluster:
         return host
 
     def detach(self, host: Host) -> None:
-        """It has died."""
+        """Detach a host that has died."""
         host.alive = False
         host.rung.clear()
         self.hosts.remove(host)
@@ -269,7 +269,7 @@ class Cluster:
         return begin
 
     def carry(self, most: int) -> None:
-        """So many frames arrive, or do not."""
+        """Deliver up to `most` frames, some of them lost or corrupted."""
         wire, chance = self.wire, self.chance
         wire.flush()
         for _ in range(min(most, len(wire.local))):
@@ -294,7 +294,7 @@ class Cluster:
                 assert deadline is None or deadline > self.now, firmware.waiting()
 
     def turn(self) -> None:
-        """Something of somebody's."""
+        """Perform one random step of a random host."""
         chance = self.chance
         self.carry(chance.randrange(12))
         if self.hosts:
@@ -307,7 +307,7 @@ class Cluster:
             self.elapse(chance.randrange(2 * MILLISECOND))
 
     def all_turn(self) -> None:
-        """Something of everybody's, and a while goes by."""
+        """Perform a step of each host and let some time pass."""
         for host in self.hosts.copy():
             host.ring(64)
             self.carry(64)

@@ -26,8 +26,7 @@ from testbed.spec.layout import Impairment
 def asked(
     path: Path, answer: Callable[[Loop, Mapping[str, Any]], Any], requests: Iterable[Mapping[str, object]]
 ) -> list[object]:
-    """What comes back for each request, or the error. The loop runs in a child, as it does in earnest, until it is told to
-    stop."""
+    """Send requests and return each answer or error. The loop runs in a child process until it is told to stop."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """Nothing is sent on it."""
+    """Interface that must not send."""
 
     def __init__(self) -> None:
         self.socket = self

@@ -135,7 +135,7 @@ def test_a_host_that_dies_disturbs_no_other(seed: int) -> None:
 
 
 def dies(cluster: Cluster, dead: Host) -> None:
-    """Whatever is written into its memory from here on, or has come out of it, is seen."""
+    """Detach a host and overwrite its memory, so that a later write to it or read from it shows."""
     cluster.detach(dead)
     region = dead.attached.region
     for memory in (region.descriptors, region.heap):

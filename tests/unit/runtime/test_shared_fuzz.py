@@ -36,7 +36,7 @@ class Nobody:
 
 
 def attached() -> Attached:
-    """As of a host process."""
+    """Return an attachment as a host process's."""
     layout = Layout(64, SPLIT_DRIVER.descriptors, HEAP)
     memory = make_sealed("fuzz", layout.size)
     region = Region(memory, layout)

@@ -40,7 +40,7 @@ class Mad:
         self.cluster.functions[self.node].attach(self.cluster.now, self.own, MAD)
 
     def number(self) -> int:
-        """Of an endpoint, most often of its own."""
+        """Draw an endpoint's number, most often one of the host's own."""
         chance = self.cluster.chance
         if chance.randrange(8):
             return self.first + chance.randrange(8)
@@ -87,7 +87,7 @@ class Mad:
         self.own.on_doorbell(self.cluster.now, index)
 
     def load(self, memory: memoryview) -> None:
-        """What makes sense."""
+        """Perform a valid load."""
         frame, number = self.cluster.chance.randrange(self.frames), self.number()
         struct.pack_into("=I", memory, self.frames * layout.SIZE + 4 * frame, number)
         for subject in (layout.CREATE, layout.LOAD):

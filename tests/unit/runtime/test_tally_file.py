@@ -20,7 +20,7 @@ FIELDS: Fields = standard_fields()
 
 
 class Process:
-    """One that carries a direction by rules, which count in the file."""
+    """Process that applies rules to a direction and counts their matches in the tally file."""
 
     def __init__(self, path: Path, direction: str = "forward", room: int = ROOM, **rules: str) -> None:
         self._place = "l", direction

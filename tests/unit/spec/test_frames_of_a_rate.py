@@ -1,4 +1,4 @@
-"""What says how much of the rate a frame takes needs a rate; and what jitter adds to the mean where order is kept."""
+"""Keys for a frame's size on the wire need a rate; and jitter's share of the mean delay where order is kept."""
 
 from __future__ import annotations
 

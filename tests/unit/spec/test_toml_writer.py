@@ -22,7 +22,7 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 @st.composite
 def impairments(draw: st.DrawFn) -> dict[str, object]:
-    """Some that do not contradict each other, as text or as a number."""
+    """Draw keys of an impairment that do not contradict each other, as text or as numbers."""
     share = st.floats(0, 1) | st.sampled_from(["5%", "0.1%", 0, 1])
     said = {
         "delay": draw(st.integers(1, 10**12).map(units.format_duration)),

@@ -14,7 +14,7 @@ from testbed.workloads.workload_settings import Duration, Rate, Share, Size, Siz
 
 
 class Everything(Workload):
-    """One setting of each kind."""
+    """Workload with one setting of each type."""
 
     count: int = 1
     factor: float = 1.0
