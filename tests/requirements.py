@@ -87,7 +87,7 @@ def _overlay() -> str:
 
 
 def _mpi4py() -> str:
-    """For the system's Python: it has the one that was built for the system's MPI."""
+    """Try mpi4py in the system's Python, which has the build for the system's MPI."""
     tried = subprocess.run(["/usr/bin/python3", "-c", "import mpi4py"], capture_output=True, check=False)
     return "" if tried.returncode == 0 else "the system's Python has no mpi4py"
 

@@ -234,7 +234,7 @@ class Flap(Down, init=False):
 
 
 class Partition(Fault, init=False):
-    """Nothing passes between groups of nodes."""
+    """Groups of nodes between which no frame passes."""
 
     kind: Literal["partition"] = "partition"
     groups: Annotated[tuple[Texts, ...], Listed] | None = Field(

@@ -64,7 +64,7 @@ class Process:
         self._wrong = 0
         self._meanwhile = 0
         self._heard: set[tuple[int, EndpointName]] = set()
-        """Which of others' endpoints have answered which of our own."""
+        """Pairs of (own endpoint, remote endpoint) of which the remote one has answered."""
         self._gone: set[int] = set()
         self._byes: set[int] = set()
         self._is_over = False
@@ -183,7 +183,7 @@ def _content(asked: Asked, size: int) -> bytes:
 
 
 def is_exactly_once(said: Mapping[int, Mapping[str, Any]]) -> None:
-    """Between those that live: what they returned, by rank."""
+    """Check that every request between surviving processes was handled exactly once. said: their accounts, by rank."""
     for receiver, one in said.items():
         handled = Counter(tuple(asked) for asked in one["handled"])
         assert set(handled.values()) == {1}

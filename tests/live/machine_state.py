@@ -98,7 +98,7 @@ def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADL
 
 
 def _mounts() -> frozenset[str]:
-    """Without the numbers that the kernel gives to a mount and to its peer group, which are new each time."""
+    """Return the mounts without mount ids and peer group numbers, which are new each time."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " master:" in line and " - nsfs " in line:

@@ -31,7 +31,7 @@ PATIENCE = 60.0  # s
 SIZES = (0, 4, 600, 1400, 4097, 12_000)
 ROUNDS = 6
 ENDPOINTS = 3
-"""Of each node, over two frames."""
+"""Number of endpoints of each node, over two frames."""
 PAGING = Settings(frames=2, channels=4)
 WORD, DATA, REPLY, TAG = 1, 2, 3, 77
 LARGEST = max(SIZES)
@@ -98,7 +98,7 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
 
 
 def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
-    """By link, direction and flow: which of its frames met which fate."""
+    """Return {(link, direction, flow): {frame's number: fate}}."""
     found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
     for record in records:
         found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate

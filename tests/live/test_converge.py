@@ -48,7 +48,7 @@ def up(description: Description, origin: str = "a test", **options: bool) -> App
 
 @pytest.fixture
 def ended(machine: Machine) -> Iterator[None]:  # noqa: ARG001  (its check comes after ours)
-    """Takes the cluster down at the end."""
+    """Take the cluster down at the end."""
     yield
     take_down()
 
@@ -186,7 +186,7 @@ def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> 
 
 @pytest.mark.requires("ping")
 def test_a_link_moved_to_another_switch_works_at_once(ended: None) -> None:  # noqa: ARG001
-    """Although all switches have learned where the node was."""
+    """The switches have learned the node's former place, and forget it."""
 
     def line(home: str) -> Description:
         links = [["n1", home], ["n2", "s2"], ["n3", "s3"], ["s1", "s2"], ["s2", "s3"]]

@@ -44,7 +44,7 @@ def agree(simulated: RunResult, dilated: RunResult) -> bool:
 
 @pytest.fixture(scope="module")
 def run() -> RunResult:
-    """On a machine that another one holds up, times can tell nothing: it gets some more tries, and no more."""
+    """Repeat the run while a busy machine made frames late, at most five times."""
     for _ in range(5):
         found = pingpong("dilated", EMP_2001, DILATE)
         if lateness(found) <= ROOM:

@@ -31,8 +31,10 @@ WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=6
 
 
 async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int, int]]:
-    """When each round of a ping-pong began, and how long it took; they begin every 200 us. Receives are posted first: what
-    comes before its receive is sent again, after a time-out."""
+    """Return (begin, duration) of each ping-pong round; a round begins every 200 us.
+
+    Receives are posted first, since a message that comes before its receive waits for a retransmission.
+    """
     found = []
     arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
     await comm.Barrier()
@@ -61,7 +63,7 @@ class Both(NamedTuple):
 
     @property
     def late(self) -> int:
-        """By how much a frame was late, model nanoseconds: of a hundred all but one, on both NICs and in the relay twice."""
+        """99th percentile of a frame's lateness in model ns, over both NICs and the relay twice."""
         nics = max(one.p99 for one in self.dilated.repetitions[0].lateness.values())
         relayed = [one.measured or 0.0 for one in self.dilated.verdict.findings if one.what == "relay lateness p99"]
         return 2 * nics + round(4 * max(relayed, default=0) / DILATE)
@@ -138,8 +140,7 @@ def test_a_loaded_core_computes_as_slowly_as_in_the_simulation(tmp_path: Path) -
 
 
 def history(folder: Path, node: str) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
-    """By peer, context and tag what came, in the order of its receives: messages do not overtake one another there. Which of
-    several is complete first is nobody's promise."""
+    """Return {(peer, context, tag): receives in order}: messages keep their order within such a key only."""
     told = [json.loads(line) for line in (folder / "history" / f"{node}.jsonl").read_text().splitlines()]
     found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
     for one in sorted((one for one in told if one["what"] == "received"), key=lambda one: int(one["n"])):

@@ -28,8 +28,8 @@ PATIENT = Settings(
 
 
 async def talk(endpoint: Endpoint, node: ProgramNode) -> list[bytes]:
-    """To and fro, one message at a time, so that what a node sends has one order. All receives are posted at once: data that
-    came before its receive would be sent again."""
+    """Exchange messages one at a time, so that each node's frames have one order; receives are posted first, to avoid
+    retransmissions."""
     peer, came = 1 - node.number, []
     buffers = [bytearray(size) for size in SIZES]
     posted = {

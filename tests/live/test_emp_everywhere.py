@@ -58,7 +58,7 @@ async def exchange(endpoint: emp.Endpoint, _node: Node) -> list[str]:
 
 
 def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
-    """By link, direction and flow: which of its frames met which fate."""
+    """Return {(link, direction, flow): {frame's number: fate}}."""
     found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
     for record in records:
         found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate

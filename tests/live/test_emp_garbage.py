@@ -28,7 +28,7 @@ LARGEST = 14 + 1_500
 """Bytes of a frame that an interface takes."""
 ETHERNET = 14
 LENGTH = slice(34, 36)
-"""Where a frame says how long its payload is."""
+"""Place of the payload's length in a frame."""
 CHECK = slice(38, 42)
 BAD = ["malformed", "corrupt", "strangers", "restarts", "given_up", "wrong_acknowledgements"]
 """Counts of what no good frame is, nor one that has come before."""

@@ -294,7 +294,7 @@ def test_a_link_that_is_cut_has_no_carrier_and_comes_back(impaired: bool) -> Non
 def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a hundred nodes it would cost whoever flaps a cable most of his processor."""
+    """A scan of all nodes would take most of a processor while a cable of a hundred-node cluster flaps."""
 
     def look(_self: NetlinkExecutor, keys: object) -> dict[str, Contents]:
         raise AssertionError(f"a look at {keys}")

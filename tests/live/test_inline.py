@@ -87,7 +87,7 @@ def test_a_cable_that_is_out_is_known_at_once() -> None:
 
 @pytest.mark.parametrize(("carrier", "down", "unsent"), [(True, 0, 1), (False, 1, 0)])
 def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier: bool, down: int, unsent: int) -> None:
-    """Until the kernel's link watch has noticed that a cable is out, up to a second, it has no buffers for what is sent."""
+    """The kernel returns ENOBUFS for up to a second, until its link watch has noticed that the cable is out."""
 
     def full(_frame: Buffer) -> int:
         raise OSError(errno.ENOBUFS, "no buffers")

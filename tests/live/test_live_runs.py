@@ -1,4 +1,4 @@
-"""Runs in namespaces: workloads on EMP, on kernel TCP and on a stranger's protocol, and all that can go wrong with them."""
+"""Runs in namespaces: workloads on EMP, kernel TCP and a third-party protocol, and their failures."""
 
 from __future__ import annotations
 

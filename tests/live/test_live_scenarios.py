@@ -157,7 +157,7 @@ def test_nothing_passes_between_the_parts_of_a_partition_until_it_is_lifted(tmp_
 
 
 def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for(tmp_path: Path) -> None:
-    """While the cable is out frames come due that the relay has held for their delay."""
+    """Frames that the relay has delayed come due while the cable is out."""
     lagging = Cluster.star(2, delay="50ms")
     traffic = {"messages": 400, "outstanding": 50, "largest": 1000, "over": "1s"}
     found = play(

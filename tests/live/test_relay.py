@@ -169,7 +169,7 @@ def test_a_relay_that_was_held_up_says_by_how_much() -> None:
 
 
 def test_a_link_that_a_killed_command_was_taking_from_the_relay_is_impaired_again_by_the_next_one() -> None:
-    """From the first moment of being taken the relay passes everything on as it comes."""
+    """The relay forwards frames unimpaired from the moment on at which a link is taken from it."""
     with Cluster.star(2).up(datapath="relay") as cluster:
         ping(cluster, "n1", "n2")
         cluster.inject("n1", loss=1.0)

@@ -93,13 +93,14 @@ def by_another_discipline(cluster: RunningCluster, target: str) -> None:
 
 
 def by_both(cluster: RunningCluster, target: str) -> None:
-    """From tc, which the ladder takes where no frame waits, to the relay and back."""
+    """Change the datapath from tc, which is chosen where no frame waits, to the relay and back."""
     with cluster.inject(target, loss_pattern="999999"), cluster.inject(target, delay="1ms"):
         pass
 
 
 def under_traffic(shape: str, act: Callable[[RunningCluster, str], object], datapaths: set[str]) -> tuple[int, int]:
-    """Have links change hands twice while datagrams go both ways: how many are missing, and how many are told to be lost."""
+    """Change links' datapaths twice under traffic; return how many datagrams are missing and how many are reported
+    lost."""
     make, target = SHAPES[shape]
     with make().up("replugged", datapath=min(datapaths) if len(datapaths) == 1 else "auto") as cluster:
         cluster["n1"].run(["ping", "-c1", cluster["n2"].address or ""])

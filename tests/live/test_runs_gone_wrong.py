@@ -1,5 +1,4 @@
-"""Runs in which something goes wrong outside the protocol: what is lost inside the emulator, who gets no further, and whose
-processes are killed or stopped."""
+"""Runs with faults outside the protocol: frames lost inside the emulator, stalled programs, killed or paused processes."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def agent_of(cluster: RunningCluster, node: str) -> int:
 
 
 def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
-    """By function, the processes that have attached to a node's NIC."""
+    """Return the processes attached to a node's NIC, by function."""
     (agent,) = [one.agent for one in status(cluster.state).nodes if one.name == node]
     return agent.hosts if agent is not None else {}
 

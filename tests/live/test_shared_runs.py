@@ -1,4 +1,4 @@
-"""Runs of host programs whose NICs are shared: as those with inline NICs, and what is asked of their agents."""
+"""Runs with shared NICs: results equal those of inline NICs, and agents report on themselves."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ RATE = Impairment(rate=10**9)
 
 
 def treat(cluster: RunningCluster, link_services: LinkServices, before: LinkServices | None = None) -> list[Operation]:
-    """Have links of a running cluster treated so; what it took. Doing it again takes nothing."""
+    """Change links of a running cluster to these services; return the operations, and check that none is left."""
 
     def change() -> list[Operation]:
         with NetlinkExecutor(NAME, lambda _: "", named=False) as executor:

@@ -58,7 +58,7 @@ def relayed_links(cluster: RunningCluster) -> dict[str, RelayedLink]:
 
 @dataclass(slots=True)
 class Flow:
-    """One direction between two nodes. sent is known once it has been stopped."""
+    """Numbered frames from one node to another. `sent` is set when the traffic stops."""
 
     source: str
     sink: str
@@ -118,7 +118,7 @@ class Traffic:
         return self.flows
 
     def wait(self, count: int = 100) -> None:
-        """Until so many frames more have arrived in every direction."""
+        """Wait until `count` more frames have arrived in every direction."""
         wanted = [len(flow.arrived) + count for flow in self.look()]
         eventually(
             lambda: all(len(flow.arrived) >= least for flow, least in zip(self.look(), wanted, strict=True)),

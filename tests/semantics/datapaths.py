@@ -77,7 +77,7 @@ class Oracle(LinkDirection):
 
 
 HELD: Final = 200
-"""Of frames that are sent while something is changed, the last ones are sent when it has been."""
+"""Number of frames at the end of a burst that are sent after a change made during the burst."""
 
 
 class Line:

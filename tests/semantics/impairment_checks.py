@@ -37,7 +37,7 @@ NEEDS: Final[dict[CarrierName, tuple[str, ...]]] = {
 }
 
 COVERED: Final[dict[CarrierName, set[str]]] = defaultdict(set)
-"""Which features are tried on which carrier."""
+"""Features that the tests have tried, by carrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def on(
 
 
 def placed_at(impairment: Impairment, name: str, path: str) -> Impairment:
-    """With a file of that name found at that path."""
+    """Return the impairment with the path of a file in place of its name."""
     keys: dict[str, Any] = {key: path for key in ("jitter_file", "rate_trace") if getattr(impairment, key) == name}
     return replace(impairment, **keys) if keys else impairment
 
@@ -144,7 +144,7 @@ def check_times(line: Line, arrived: Stamped, due: Sequence[int]) -> None:
 
 
 def on_the_wire(offered: Stamped, occupied: Sequence[int], rate: int) -> list[int]:
-    """When each frame has left a wire of so many bit/s, on which it takes so many bytes; nothing is dropped."""
+    """Return when each frame has left the wire, without loss. occupied: bytes of each at `rate` bit/s."""
     ends, busy = [], 0
     for (when, _), size in zip(offered, occupied, strict=True):
         numerator = max(when * rate, busy) + size * 8 * SECOND  # in units of 1 / rate, so that nothing is rounded twice

@@ -120,7 +120,7 @@ class Cable:
 
     @contextmanager
     def tapped(self) -> Iterator[None]:
-        """With taps on the free ends that there are now."""
+        """Place taps on the present free ends for the block."""
         wire = wire_path(self._cluster.state)
         with ExitStack() as stack:
             found = by_name(interfaces(self.wire.route))

@@ -43,7 +43,7 @@ def shuffled(seed: str, gap: int, count: int = EACH) -> list[tuple[int, bytes]]:
 
 
 def fates(line: Line, schedule: Schedule) -> dict[bytes, list[bytes]]:
-    """By the frame as it was sent: what became of it. No two frames are equal."""
+    """Return {sent frame: its copies on arrival}. No two sent frames are equal."""
     run = line.carry(schedule)
     return {frame: [] for _, frame in schedule} | _copies(run.frames)
 
@@ -93,7 +93,7 @@ def test_the_nth_frame_of_a_flow_is_lost_everywhere_or_nowhere(carrier: Carrier,
 
 
 def test_what_else_is_decided_by_chance_is_the_same_too() -> None:
-    """In the model: an order of arrival, its times and the number of flows beside change nothing for a flow."""
+    """A flow's fates in the model depend neither on order and times of arrival nor on other flows."""
     impairment = Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2)
     one = by_model(impairment, shuffled("one", MILLISECOND))
     assert one == by_model(impairment, shuffled("another", 0))

@@ -193,5 +193,5 @@ class _ResidencyWatch:
 
 
 def watch_residency(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every endpoint of this process is watched."""
+    """Watch every endpoint of this process until the patch is undone."""
     _ResidencyWatch(patch, watch)

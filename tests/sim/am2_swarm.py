@@ -49,7 +49,7 @@ MISTAKES: Final = (
     TypeError,
     ValueError,
 )
-"""What the firmware and the host library raise where they do not know themselves any more."""
+"""Errors by which the firmware and the host library show an inconsistent state."""
 
 
 class Run:

@@ -32,7 +32,7 @@ BACKLOG: Final = 40 * MILLISECOND
 CROSSBARS: Final = "crossbars"
 """A shape of its own: Myrinet, with a mapper on every NIC."""
 ON_MYRINET: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], BLACKOUT)
-"""Its links keep the order of frames, and have no queue."""
+"""Kinds of faults on Myrinet, whose links keep the order of frames and have no queue."""
 
 SHORT: Final = "short"
 MEDIUM: Final = "medium"
@@ -47,12 +47,12 @@ SIZES: Final = {
 }
 """Bytes; of a short message words."""
 WRONG: Final = ("tag", "endpoint", "segment", "handler")
-"""What is wrong with a request that must come back."""
+"""Defects of requests, each of which makes the request return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """From an endpoint of a node to another. answer, answered: the reply's form and size. wrong: one of WRONG."""
+    """Request between two endpoints. answer, answered: the reply's form and size. wrong: one of WRONG."""
 
     source: int
     origin: int
@@ -101,7 +101,7 @@ class Case:
         return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
 
     def layout(self) -> Layout:
-        """With what is wrong, so that NICs know whether their links keep the order of frames."""
+        """Layout with impairments, which tell NICs whether links keep the order of frames."""
         calm = layout_of_shape(self.shape, self.nodes)
         links = [replace(link, forward=one, backward=one) for link, one in zip(calm.links, self.links, strict=True)]
         return replace(calm, links=tuple(links))
@@ -109,7 +109,7 @@ class Case:
 
 @cache
 def layout_of_shape(shape: str, nodes: int) -> Layout:
-    """Without impairments."""
+    """Return the layout of a shape, without impairments."""
     if shape != CROSSBARS:
         return layout_of(shape, nodes)
     ends = [(f"n{number}", f"s{1 + number % 2}:{1 + number // 2}") for number in range(1, nodes + 1)]

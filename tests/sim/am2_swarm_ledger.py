@@ -194,7 +194,7 @@ class Ledger:
             self.talkers[course.request.source, course.request.origin].excuse(serial)
 
     def check(self) -> None:
-        """At the end. Raises Violation."""
+        """Check every request after the end of the case. Raises Violation."""
         for serial, course in enumerate(self.courses):
             if not course.is_sent or course.void:
                 continue

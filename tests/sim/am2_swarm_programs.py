@@ -169,7 +169,7 @@ class SwarmEndpoint:
     # Programs.
 
     async def serve(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
-        """For as long as the life lasts."""
+        """Handle messages for as long as this incarnation lasts."""
         case, chance = self.world.case, self.chance
         while True:
             await self.endpoint.wait()

@@ -24,7 +24,7 @@ from tests.unit.protocols.am2_shared_nic import SharedNic
 WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
 HOSTS = 2
 ENDPOINTS = 3
-"""Of each host."""
+"""Number of endpoints of each host."""
 
 
 def walked(walks: int = 250) -> Watch:

@@ -172,5 +172,5 @@ class _ReceiveWatch:
 
 
 def watch_receptions(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every message received in this process is watched."""
+    """Watch every message received in this process until the patch is undone."""
     _ReceiveWatch(patch, watch)

@@ -134,5 +134,5 @@ class _SendWatch:
 
 
 def watch_messages(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every message sent in this process is watched."""
+    """Watch every message sent in this process until the patch is undone."""
     _SendWatch(patch, watch)

@@ -56,7 +56,7 @@ class Stage(Protocol):
         """Start the programs."""
 
     def go_on(self, simulation: Simulation) -> None:
-        """Let time pass until they have ended. Raises Violation, if that is longer than PATIENCE or something is wrong."""
+        """Let time pass until the programs have ended. Raises Violation after PATIENCE, or if a check fails."""
 
     def check(self, simulation: Simulation) -> None:
         """Once nothing is under way any more. Raises Violation where something is wrong, or left over."""
@@ -139,7 +139,7 @@ class Gate:
 
     @property
     def healed(self) -> int:
-        """When the last fault was; 0 if there was none."""
+        """Time of the last fault; 0 if there was none."""
         return max((one.when for one in self.transmissions if one.fate != _PASSED), default=0)
 
 

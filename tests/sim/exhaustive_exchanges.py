@@ -25,14 +25,14 @@ PATIENCE: Final = 20 * SECOND
 GUARD: Final = 64
 """Bytes around each buffer of a receive that nothing may touch."""
 UNTOUCHED: Final = 0xEE
-"""What is in a receive's buffer before."""
+"""Byte that fills a receive's buffer beforehand."""
 REUSED: Final = 0xDD
-"""What a sender writes over a message as soon as it may."""
+"""Byte that a sender writes over a message as soon as it may reuse the buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """From a node (0 or 1) to the other one, so many frames long."""
+    """Message from a node (0 or 1) to the other one, `frames` frames long."""
 
     source: int
     frames: int

@@ -71,7 +71,7 @@ _HEAD: Final = """\
 
 
 def by_device(simulation: Simulation, size: int) -> Task[int]:
-    """Through MPI's device."""
+    """Send through MPI's device."""
     sender, receiver = simulation.nodes.values()
     task = simulation.spawn(sender.name, send_all, mpi.device(cast(emp.Endpoint, sender.endpoint)), size)
     simulation.spawn(receiver.name, receive_all, mpi.device(cast(emp.Endpoint, receiver.endpoint)), size)
@@ -79,7 +79,7 @@ def by_device(simulation: Simulation, size: int) -> Task[int]:
 
 
 async def send_all(endpoint: object, node: SimNode, device: Device, size: int) -> int:  # noqa: ARG001
-    """When the last one is acknowledged."""
+    """Send all messages; return when the last one is acknowledged."""
     data = memoryview(bytes(size))
     for _ in range(MESSAGES[size]):
         await device.send(1, 0, 0, data)
@@ -104,7 +104,7 @@ def by_requests(simulation: Simulation, size: int) -> Task[int]:
 
 
 async def ask_all(am: ActiveMessages, node: SimNode, size: int) -> int:
-    """When the last one is replied to."""
+    """Send all requests; return when the last one is replied to."""
     replies: list[int] = []
     endpoint = am.allocate_bundle().allocate_endpoint()
     endpoint.set_handler(ANSWER, lambda _, number: replies.append(number))
@@ -160,7 +160,7 @@ SUBJECTS: Final = {
 
 
 def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, int]:
-    """By column: the time, and what was counted. plug: another one than the protocol's."""
+    """Return a row of the table by column. plug: replaces the protocol's own."""
     subject = SUBJECTS[name]
     cluster = Description.back_to_back(delay="5us", rate="1gbit", seed=1, **LOSSES[loss])
     with Simulation(cluster, plug or subject.plug) as simulation:

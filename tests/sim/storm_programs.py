@@ -44,7 +44,7 @@ def expected(error: MPIError) -> None:
 
 
 async def listen(comm: Comm, source: int, tag: int) -> None:
-    """Have some receives under way for ever."""
+    """Keep some receives posted for ever."""
     buffers = [bytearray(LARGEST) for _ in range(OUTSTANDING)]
     under_way = [await begun(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
     while True:

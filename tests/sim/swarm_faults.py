@@ -67,7 +67,7 @@ CALM = Impairment(delay=5 * MICROSECOND)
 
 @cache
 def layout_of(shape: str, nodes: int) -> Layout:
-    """Without impairments: a case sets its own."""
+    """Return the layout of a shape without impairments: a case sets its own."""
     made = {
         "back-to-back": Description.back_to_back,
         "star": lambda: Description.star(nodes),
@@ -107,7 +107,7 @@ def draw_faults(
 
 
 def cut_and_mend(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
-    """Let time pass until all cuts are over. names: the links'."""
+    """Let time pass until all cuts are over. names: links, by number."""
     for when, _, name, act in sorted(
         [(cut.begin, 0, names[cut.link], simulation.cut) for cut in cuts]
         + [(cut.end, 1, names[cut.link], simulation.mend) for cut in cuts],

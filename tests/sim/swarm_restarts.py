@@ -26,13 +26,13 @@ from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Violation, la
 from tests.sim.trials import print_line
 
 CALM_TAG = 1 << 20
-"""Of the messages that go once all is calm; of the second attempt one more."""
+"""Tag of the messages that are sent when all faults are over; a second attempt has the next tag."""
 
 LATER = 700_000
 """Added to incarnations, where they are times instead of counted, and no NIC presumes who its peers are."""
 
 Calm = set[tuple[int, int]]
-"""Whose messages a node has heard since all is calm, and at which attempt."""
+"""Pairs of (source, attempt) of the messages that a node has received since all faults are over."""
 
 
 async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
@@ -49,7 +49,7 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
 
 
 async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list[int], calm: Calm) -> None:
-    """For as long as this incarnation lasts. took: the messages that have come to this NIC, to earlier ones, too."""
+    """Receive for as long as this incarnation lasts. took: messages received by all incarnations of this NIC."""
     chance = source(case.seed, f"receives of {node.name}")
     while True:
         buffer = bytearray(LARGEST)

@@ -74,7 +74,7 @@ def test_a_mistake_in_the_protocol_fails_a_check(
 
 
 def broken_device(patch: pytest.MonkeyPatch, what: Callable[[dict[str, Any], int], list[dict[str, Any]]]) -> None:
-    """Let every history tell something else: what(event, its number) are the events instead."""
+    """Falsify every history: what(event, its number) are the recorded events instead."""
     from testbed.workloads.history import HistoryDevice
 
     begin = HistoryDevice.__init__

@@ -18,7 +18,7 @@ from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant, searched
 
 SEEN_BY_TWO = {"credit kept", "not answered again", "not quiescent", "fragment twice", "any tag", "empty reply"}
-"""Of AM-II's mistakes, those that a few messages between two nodes show; the others need older copies."""
+"""Mistakes of AM-II that a few messages between two nodes show; the others need older copies."""
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0

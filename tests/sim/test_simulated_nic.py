@@ -21,7 +21,7 @@ PRICED = Profile(
 
 
 async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size: int) -> list[int]:
-    """When each reply had come."""
+    """Send requests one by one; return when each reply came."""
     times = []
     for _ in range(count):
         await endpoint.ask(peer, bytes(size))
@@ -174,7 +174,7 @@ def test_a_deadline_is_kept_to_the_nanosecond() -> None:
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
 def test_what_the_profile_prices_does_not_change_what_is_decided(profile: Profile) -> None:
-    """In a dialogue without timers both come to the same frames in the same order."""
+    """A dialogue without timers has equal frames in equal order with and without prices."""
     plug = EchoPlug()
     with Simulation(LINE, plug, profile=profile) as simulation:
         simulation.spawn("n1", ask_at_once, 1, 50, 64)

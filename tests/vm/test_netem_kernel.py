@@ -216,7 +216,7 @@ def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: SplicedLi
 
 
 def test_losses_in_the_good_and_the_bad_state_are_as_many_as_asked(splice: SplicedLink) -> None:
-    """With chances that do not depend on the state before, every frame is in the bad state half of the time."""
+    """State changes of probability 0.5 put half of the frames into the bad state."""
     splice.set(options(Impairment(gemodel=(0.5, 0.5, 0.6, 0.2))))
     splice.send(6000)
     check_share(6000 - len(splice.arrived()), 6000, 0.4, "frames lost")
@@ -274,7 +274,7 @@ def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: SplicedLink) 
 
 
 def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: SplicedLink) -> None:
-    """At a rate at which nothing moves meanwhile."""
+    """The rate is so low that the queue does not drain during the burst."""
     impairment = Impairment(rate=8, queue_frames=10)
     splice.set(options(impairment))
     splice.offer(50)

@@ -35,7 +35,7 @@ class Asking:
         endpoint.map(0, EndpointName(peer, 0), _TAG)
 
     async def begin(self, node: ProgramNode) -> None:
-        """Until the other node has its endpoint."""
+        """Send requests until the other node has its endpoint."""
         while not self.answers:
             before = self.returned
             await self.endpoint.request(0, _ASK, *_WORDS)

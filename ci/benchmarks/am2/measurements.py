@@ -1,4 +1,4 @@
-"""Runs of AM-II, EMP and TCP in turn, and their rows."""
+"""Measurements of AM-II, EMP and TCP in turn, and their rows."""
 
 import json
 import os

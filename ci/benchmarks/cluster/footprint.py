@@ -88,6 +88,6 @@ def measure(floor: Contender | None, repeat: int, observer: Observer, progress: 
 
 
 def _grown(contender: str, before: dict[str, int]) -> list[tuple[str, str, str, float]]:
-    """By how much memory has grown per node."""
+    """Return rows of the memory growth per node."""
     after = memory()
     return [(contender, name, "B", (after[name] - before[name]) / HOSTS) for name in after]

@@ -1,4 +1,4 @@
-"""Runs of EMP, packet sockets and TCP in turn, and their rows."""
+"""Measurements of EMP, packet sockets and TCP in turn, and their rows."""
 
 import json
 import os

@@ -77,7 +77,7 @@ LARGEST = tuple([Setting("fat tree", 16, "1%", 100, 1_000, wires=wires) for wire
 
 
 Message = tuple[int, int]
-"""Whose it is, and which of his: its tag."""
+"""Source of a message and its tag, which numbers it."""
 
 
 def _content(size: int) -> bytes:

@@ -18,7 +18,7 @@ class ContenderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """When some work began and ended, in ns of CLOCK_MONOTONIC; `parts` are seconds beside it, by name."""
+    """Begin and end of some work, in ns of CLOCK_MONOTONIC. parts: seconds of its parts, by name."""
 
     start: int
     end: int

@@ -94,7 +94,7 @@ class Relay:
         raise ContenderError(f"the relay had not come to rest after {PATIENCE:g} s")
 
     def pin(self, cpu: int = RELAY) -> None:
-        """Have it run, however many processes it is, on one processor."""
+        """Pin all processes of the relay to one processor."""
         for pid in self._pids:
             os.sched_setaffinity(pid, {cpu})
 

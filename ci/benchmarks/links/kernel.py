@@ -19,7 +19,7 @@ MIN_LOSS = 1e-9  # decided for every frame, and as good as never lost
 def measure(
     clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """By turns: a pair from NIC to NIC, the usual link between two nodes, and one with a loss classifier."""
+    """Measure in turn a pair of NICs, the default link between two nodes, and a link with a loss classifier."""
     costs: dict[str, list[float]] = {}
     count = int(RATE * seconds)
     with ExitStack() as stack:

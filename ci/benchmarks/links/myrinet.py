@@ -25,7 +25,7 @@ ROUND_TRIP, FLOOD, COST = "round trip", "frames of {} bytes", "relay's processor
 
 
 class Firmware:
-    """Sends what its host asks for, counts what comes, and sends it back if it is to."""
+    """Firmware that sends what its host asks for, counts received frames and returns them if asked to."""
 
     deadline: int | None = None
 

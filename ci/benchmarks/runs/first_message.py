@@ -1,4 +1,4 @@
-"""From the command to the first message, and what the controller costs while programs run."""
+"""Time from the command to the first message, and the controller's cost while programs run."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row
 
 
 def _first_received(folder: Path) -> int:
-    """On the machine's monotonic clock, nanoseconds."""
+    """Return the time of the first receive, in ns of the machine's monotonic clock."""
     found = [json.loads(line) for path in folder.glob("history/*.jsonl") for line in path.read_text().splitlines()]
     return min(int(one["clock_ns"]) for one in found if one["what"] == "received")
 
@@ -52,7 +52,7 @@ def _command(directory: str, *arguments: str) -> None:
 
 
 def controllers(nodes: int, seconds: float, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """While random traffic goes on for so many seconds on so many nodes, without anything beside it."""
+    """Measure the controller during random traffic on `nodes` nodes."""
     samples = []
     for turn in range(repeat):
         progress(f"controller: {turn} of {repeat}")

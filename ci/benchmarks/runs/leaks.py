@@ -23,8 +23,7 @@ Sample = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """In the second half of a watch: what was gained in it, by the slope, and the ends of its interval. seconds: its
-    length."""
+    """Growth in the second half of a watch: by the slope, and the ends of its interval. seconds: length of that half."""
 
     gained: float
     least: float
@@ -55,8 +54,10 @@ def late(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def more_at_least(samples: Sequence[Sample]) -> float:
-    """By how much the least of the last third is above the least of the third before it: of what is counted, such as
-    descriptors, which are there for a moment or for ever."""
+    """Return the minimum of the last third minus that of the third before.
+
+    Meant for counts such as descriptors, which are open for a moment or for ever.
+    """
     begun, ended = samples[0][0], samples[-1][0]
     first, second = begun + (ended - begun) / 3, begun + 2 * (ended - begun) / 3
     earlier = [value for when, value in samples if first <= when < second]

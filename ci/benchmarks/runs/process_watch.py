@@ -25,8 +25,7 @@ _MOSTLY = 0.8  # of the looks; what a moment's work is given to comes and goes
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At one process. kind: what it is. memory: bytes of its own. cpu: seconds that it has used. network: the inode of its
-    network namespace."""
+    """Sample of one process. memory: bytes of its own. cpu: seconds used. network: inode of its network namespace."""
 
     pid: int
     kind: str
@@ -82,8 +81,11 @@ class Watch:
                            os.stat(f"/proc/{pid}/ns/net").st_ino)  # fmt: skip
 
     def kinds(self) -> dict[str, Rounds]:
-        """While nodes were at work, the looks at the processes of each kind that was there for nearly all of that time, when
-        there were as many of them as mostly."""
+        """Return samples by kind of process, of the time during which nodes ran.
+
+        Only kinds count that were there for nearly all of it, and only samples with the most frequent number of
+        processes.
+        """
         at_work = [place for place, (_, looks) in enumerate(self.rounds) if any(one.kind == NODES for one in looks)]
         rounds = self.rounds[at_work[0] : at_work[-1] + 1] if at_work else []
         found = {}

@@ -95,7 +95,7 @@ def machine() -> Machine:
 
 
 def _left(watch: Watch, before: Machine) -> list[str]:
-    """After a while for what ends by itself."""
+    """Return what is left once processes had time to end by themselves."""
     until = time.monotonic() + _SETTLES
     while (found := remains(watch, before)) and time.monotonic() < until:
         time.sleep(0.05)  # between two looks
@@ -137,7 +137,7 @@ def _inhabited() -> set[int]:
 
 
 def gained(watch: Watch) -> dict[str, tuple[Growth, float]]:
-    """By kind of process: the memory that all of it has gained in the second half, and descriptors."""
+    """Return by kind of process the growth of its memory in the second half, and of its descriptors."""
     return {
         kind: (growth(process_watch.memory(rounds)), more_at_least(process_watch.descriptors(rounds)))
         for kind, rounds in watch.kinds().items()

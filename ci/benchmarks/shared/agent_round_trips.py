@@ -82,7 +82,7 @@ SPLIT_DRIVER = SplitDriver(0, _ENTRIES, SharedNic, _host)
 
 @contextlib.contextmanager
 def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
-    """On the loopback interface of this process's network namespace."""
+    """Run an agent on the loopback interface of this process's network namespace."""
     offer = Offer(SPLIT_DRIVER, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
     process = agent(offer, cpu=cpu)
     try:

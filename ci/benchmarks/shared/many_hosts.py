@@ -203,7 +203,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
         return both_ways
 
     async def victim(endpoint: Endpoint, driver: HostDriver) -> None:
-        """Sends and receives large messages for ever, from and to its peer, whatever becomes of that."""
+        """Exchange large messages with the peer for ever, ignoring all errors."""
         peer = (endpoint.number + hosts) % (2 * hosts)
         chance, buffer = random.Random(endpoint.number), bytearray(1 << 16)
         while True:

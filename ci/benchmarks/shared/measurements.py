@@ -1,4 +1,4 @@
-"""Runs of shared NICs, inline NICs and TCP in turn, and their rows."""
+"""Measurements of shared NICs, inline NICs and TCP in turn, and their rows."""
 
 from collections.abc import Callable, Iterator
 

@@ -48,7 +48,7 @@ Progress = Callable[[str], None]
 
 @contextmanager
 def two_nodes() -> Iterator[RunningCluster]:
-    """On one pair of interfaces, each on a processor of its own, with an sshd."""
+    """Two nodes on one pair of interfaces, each on its own processor, with an sshd."""
     described = Cluster.back_to_back()
     links = tuple(link.model_copy(update={"datapath": "direct"}) for link in described.links)
     processors = zip(described.nodes, (SENDER, RECEIVER), strict=True)

@@ -78,7 +78,7 @@ def _used(pid: int) -> float:
 
 
 def measure(kind: str, seconds: float) -> Iterator[Row]:
-    """In the busy one every link is impaired, a program is in every node, and ten of them send."""
+    """Measure idle or busy: then every link is impaired, every node runs a program, and ten of them send."""
     busy = kind != KINDS[0]
     with ExitStack() as stack:
         description = Cluster.star(NODES, delay="1ms", loss="1%") if busy else Cluster.star(NODES)

@@ -72,7 +72,7 @@ def test_who_had_it_off_or_something_frozen_still_has() -> None:
 
 
 def test_in_a_process_of_its_own_a_command_leaves_it_off() -> None:
-    """In its own process a command leaves the collector off: a last collection would delay its exit."""
+    """A last collection would delay the exit of a command with its own process."""
     program = (
         "import gc, sys; from testbed.cli.main import main\n"
         "try: main()\n"

@@ -45,7 +45,7 @@ def layout() -> Layout:
 
 @pytest.fixture(autouse=True)
 def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that has it."""
+    """Run on a machine with a relay."""
     monkeypatch.setattr(capabilities, "abilities", lambda: Abilities(relay=True))
 
 

@@ -29,7 +29,7 @@ def loop() -> Loop:
 
 
 async def poll(loop: Loop, event: Event) -> tuple[int, int]:
-    """When it was there, and how often it had to be looked for."""
+    """Poll for an event; return the time and the number of polls."""
     looks = 0
     while not event.done:
         looks += 1

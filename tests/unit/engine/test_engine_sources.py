@@ -71,7 +71,7 @@ def test_a_bound_that_no_number_can_be_below_is_refused(bound: int) -> None:
 
 
 def test_a_draw_that_would_come_once_too_often_is_redrawn() -> None:
-    """Of the 2^64 words all but one divide evenly among 2^64 - 1 numbers. The odd one is 0, where the product's low
+    """All but one of the 2^64 words divide evenly among 2^64 - 1 numbers. The odd one is 0, where the product's low
     half is 0."""
     before_zero = Source(-GOLDEN & MASK)  # mix64(0) is 0
     stream = Source(-GOLDEN & MASK)

@@ -68,7 +68,7 @@ class MyrinetNetwork:
             self._pump(now, nic)
 
     def run(self, until: int | None = None) -> int:
-        """Let everything happen; when the last thing did."""
+        """Run until `until` or until nothing is left to do; return the time of the last event."""
         now = 0
         while (when := self.network.deadline) is not None and (until is None or when <= until):
             assert when >= now, "time goes back"
@@ -89,7 +89,7 @@ class MyrinetNetwork:
 
 
 def frame(steps: Sequence[int], size: int = 0, mark: int = 0) -> bytes:
-    """With this route; size: bytes of what it carries, the first four of which are the mark."""
+    """Return a frame with this route. size: bytes of payload, which begins with the four bytes of the mark."""
     return closed(HEAD, bytes(map(route_byte, steps)) + TYPE + mark.to_bytes(4, "big") + bytes(max(size - 4, 0)))
 
 

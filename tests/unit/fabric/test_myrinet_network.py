@@ -191,13 +191,13 @@ def test_traffic_that_meets_nobody_is_not_held_up() -> None:
 
 
 def ring(switches: int = 4) -> list[tuple[End, End]]:
-    """From port 2 of each to port 1 of the next; a NIC at port 3 of each."""
+    """Cables of a ring: port 2 of each switch to port 1 of the next, a NIC at port 3 of each."""
     around = [((f"s{one}", 2), (f"s{one % switches + 1}", 1)) for one in range(1, switches + 1)]
     return around + [((f"n{one}", 0), (f"s{one}", 3)) for one in range(1, switches + 1)]
 
 
 def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_network_goes_on() -> None:
-    """When three are truncated, the fourth finds its way free."""
+    """Three frames are truncated, and the fourth then finds its way free."""
     net = MyrinetNetwork(ring())
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", frame([-1, 1, 2], 4000, mark=nic), frame([-1, 2], 1000, mark=10 + nic))
@@ -446,7 +446,7 @@ def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.D
 def _byte_by_byte(
     size: int, starts: list[int], times: list[float], delays: list[int], windows: list[int], hop: int
 ) -> list[float]:
-    """When the last byte passes each channel: the least solution, found by going on until nothing changes."""
+    """Return when the last byte passes each channel: the least fixed point, by iteration."""
     count = len(starts)
     passed = [[starts[place] + times[place] * number for number in range(1, size + 1)] for place in range(count)]
     changed = True

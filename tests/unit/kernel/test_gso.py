@@ -35,7 +35,7 @@ def left(whole: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: 
 
 
 def built(packet: Packet) -> Packet:
-    """With its lengths and checksums."""
+    """Return the packet with lengths and checksums filled in."""
     return Ether(bytes(packet))
 
 

@@ -59,7 +59,7 @@ def layers_of(module: ModuleType) -> list[type[Packet]]:
 
 
 def announced(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
-    """By the values that say so, what follows of the same protocol's."""
+    """Return the next layers of the same protocol by the field values that announce them."""
     guess = layer.payload_guess
     return {tuple(bound.items()): above for bound, above in guess if above.__module__ == layer.__module__}
 

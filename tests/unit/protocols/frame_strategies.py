@@ -36,7 +36,7 @@ class Drawn:
 
     @property
     def raw(self) -> bytes:
-        """Without what changes on the way."""
+        """Bytes of the frame without the trailing fields that change on the way."""
         whole = bytes(self.packet)
         return whole[: len(whole) - trailing(self.layers)]
 

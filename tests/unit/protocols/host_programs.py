@@ -12,11 +12,11 @@ from tests.unit.protocols.list_wires import Wires
 T = TypeVar("T")
 
 Program = Coroutine[object, None, T]
-"""What ``async def`` makes. It awaits completions, or what calls back as they do, and nothing else."""
+"""Coroutine of ``async def`` that awaits only completions, or objects that call back as they do."""
 
 
 class StuckError(AssertionError):
-    """Nobody can go on any more, or not within the rounds that were granted; says what everybody waits for."""
+    """No program can go on, or not within the granted rounds; the message says what each waits for."""
 
 
 def run(

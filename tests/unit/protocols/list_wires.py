@@ -109,7 +109,7 @@ class Wires:
         ]
 
     def tick(self) -> bool:
-        """On to the next deadline, and what is due there; False if nobody has one."""
+        """Advance to the next deadline and run its timers; return False if there is none."""
         first = self.deadline
         if first is None:
             return False

@@ -196,8 +196,8 @@ class Myrinet:
         return groups
 
     def settle(self, limit: int = 10 * SECOND, step: int = 10 * MILLISECOND) -> int | None:
-        """Until every group has a leader, the right map and its routes: after how many nanoseconds; None: not within the
-        limit."""
+        """Run until every group has a leader, the right map and its routes; return the time taken, in ns, None above
+        the limit."""
         began = self.now
         while self.now - began < limit:
             self.run(step)

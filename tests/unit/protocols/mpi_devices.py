@@ -18,7 +18,7 @@ RanksOf = Callable[..., Ranks]
 
 
 class Am2Ranks(Ranks):
-    """On AM-II's NICs."""
+    """Ranks on AM-II's NICs."""
 
     def __init__(self, count: int = 2, settings: Settings | None = None, mtu: int = 1500) -> None:
         self.wires = Wires(plug(settings), count, mtu)

@@ -63,7 +63,7 @@ class Faults:
     repetition: float = 0
     damage: float = 0
     delay: float = 0
-    """That it comes some rounds later than those sent after it."""
+    """Probability that a frame comes some rounds later than those sent after it."""
 
     @staticmethod
     def drawn(random: Random) -> Faults:

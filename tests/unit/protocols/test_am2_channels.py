@@ -294,7 +294,7 @@ class Pair:
                 self.returned.append(packet)
 
     def settle(self) -> None:
-        """On a perfect network, until all is answered."""
+        """Deliver everything without loss until each packet is answered."""
         for _ in range(10_000):
             if not (self.waiting or self.there or self.back or self.sender.unanswered):
                 return

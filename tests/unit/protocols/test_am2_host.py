@@ -376,7 +376,7 @@ GONE = (AWAY.node << layout.NAMES | AWAY.endpoint) << layout.SUBJECTS | layout.G
 
 
 def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = AWAY, handler: int = 2) -> None:
-    """From there to what it was asked under that number."""
+    """Write a remote endpoint's reply to request `message` into the inbox."""
     page, slot = cast(memoryview, endpoint.inbox.page), endpoint.inbox._next_reply
     layout.WRITE[1](
         page, layout.PLACES[slot], layout.READY, 0, source.node, 0, 0, 1, 0, 1, handler, 1, source.endpoint,

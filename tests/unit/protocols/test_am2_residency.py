@@ -280,7 +280,7 @@ def test_an_endpoint_that_is_freed_is_not_there_for_what_comes_and_its_answers_a
 
 STATES = ("absent", "on the host", "resident", "asked to leave", "leaving", "released")
 SAID = (layout.MAPPED, layout.ABSENT)
-"""Of a region."""
+"""Completions about a region."""
 TOLD: dict[tuple[str, int], list[int]] = {
     ("on the host", layout.LOAD): [LOADED],
     ("resident", layout.UNLOAD): [RELEASE],

@@ -26,7 +26,7 @@ LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADE
 PATIENCE = 50 * MILLISECOND
 """For a host to release an endpoint whose frame is another's."""
 ADDRESS = 0x4000
-"""Where a host has data."""
+"""Address of a host's data."""
 
 
 def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:

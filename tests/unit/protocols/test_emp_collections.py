@@ -151,7 +151,7 @@ def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4])
 def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
-    """Or its sender would never end: all acknowledgements of the first round are lost."""
+    """The sender could not end otherwise: all acknowledgements of the first round are lost."""
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(4 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
@@ -208,7 +208,7 @@ def test_the_last_collection_may_come_before_all_others() -> None:
 @pytest.mark.parametrize("unit", [1, 2, 3, 4])
 @pytest.mark.parametrize("room", [0, 100, -100])
 def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
-    """Of five frames the first one to five come in order, the others in every order; each is stored once.
+    """The first one to five of five frames come in order, the others in every order; each is stored once.
 
     The receive is as long as the message, longer or shorter.
     """

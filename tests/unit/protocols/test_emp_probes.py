@@ -11,7 +11,7 @@ from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, joined_ni
 
 
 def found(probe: Completion[ProbeResult | None]) -> tuple[int, int, int] | None:
-    """Without the message's id."""
+    """Return a probe's result without the message's id."""
     result = probe.result()
     return None if result is None else result[:3]
 

@@ -113,7 +113,7 @@ def units(frames: list[bytes]) -> set[int]:
 
 
 def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
-    """At the second NIC; what that answers, which comes to the first."""
+    """Deliver frames to the second NIC and its answers to the first; return the answers."""
     for frame in frames:
         wires.give(frame)
     answers = wires.take(1)

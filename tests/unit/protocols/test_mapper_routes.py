@@ -87,7 +87,7 @@ def up_and_down_and_shortest(topology: Topology) -> None:
 
 
 def legal_distances(topology: Topology, rank: Sequence[int], start: int) -> dict[int, int]:
-    """In cables, forwards from one switch: how the routes are not made."""
+    """Return distances in cables by a forward search from one switch, unlike the code under test."""
     seen = {(start, False): 0}
     best = {start: 0}
     for state in (order := [(start, False)]):

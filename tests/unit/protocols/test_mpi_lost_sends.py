@@ -1,4 +1,4 @@
-"""Sends that are over before their messages have arrived, and what is told of those whose messages never do."""
+"""Sends that complete before their messages arrive, and the report of those that never do."""
 
 from __future__ import annotations
 

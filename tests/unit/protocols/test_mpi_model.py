@@ -24,7 +24,8 @@ from tests.unit.protocols.nicless_endpoints import by_library
 
 KINDS = ("send", "ssend", "receive", "iprobe", "improbe", "cancel", "turns")
 Step = tuple[str, int, int]
-"""What to do; with which rank, or any; with which tag, or any. Of a cancel: which of the receives begun so far."""
+"""Step of a program: (action, rank or any, tag or any); the rank of a cancel is the number of a receive begun before.
+"""
 
 
 @dataclass(eq=False)
@@ -129,7 +130,7 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
 
 
 async def rest(comm: Comm, all_seen: Sequence[Seen], now: int) -> None:
-    """Until all messages of all ranks have been received: whoever finds one that nobody receives receives it."""
+    """Receive until all ranks' messages have been received, each rank taking those that no receive matches."""
     mine = all_seen[comm.rank]
     mine.ended = True
     while not all(one.ended for one in all_seen) or sum(one.got for one in all_seen) < sum(
@@ -202,7 +203,7 @@ def test_random_programs_match_as_the_standard_says(
     chance, wires, late = random.Random(seed), ranks.wires, []
 
     def deliver() -> None:
-        """On NICs that repair it, some frames are lost, some come twice, some late."""
+        """Deliver frames; with NICs that repair it, lose some, duplicate some and delay some."""
         for number in range(count):
             for frame in wires.take(number):
                 fate = chance.random() / faults if faults and device != "by library" else 3.0

@@ -101,7 +101,7 @@ def emp_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
 
 
 def am2_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
-    """On links that let frames overtake each other."""
+    """Return ranks on links that let frames overtake each other."""
     settings = st.builds(
         Am2Settings,
         sequences=st.just(MAX_SEQUENCES),

@@ -45,7 +45,7 @@ class Nic:
     sent: list[bytes]
 
     def look(self, incarnation: int, meant: int = FIRST) -> Standing:
-        """At a frame of peer 1."""
+        """Look up peer 1 for a received frame."""
         return self.peers.look(0, self.peers.peer(1), incarnation, meant, self.log)
 
 

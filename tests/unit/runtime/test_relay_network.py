@@ -49,7 +49,7 @@ class Clock:
         return self.due[-1]
 
     def run(self, until: int) -> None:
-        """Let that time come; interfaces are read at once."""
+        """Advance the clock to `until`, running timers; interfaces are read at once."""
         while True:
             for callback in list(self.watched.values()):
                 callback(self.time)
@@ -71,7 +71,7 @@ class Timer:
 
 
 class Interface:
-    """Takes the place of a packet socket."""
+    """Replacement of a packet socket."""
 
     made: dict[str, Interface] = {}  # noqa: RUF012  of one test
 

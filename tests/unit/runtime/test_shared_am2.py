@@ -50,7 +50,7 @@ def requests(cluster: Cluster, count: int) -> list[int]:
 
 
 def send(cluster: Cluster, serials: list[int]) -> None:
-    """In their order, one after the other; what the dead would have sent is not."""
+    """Send the requests in order, except those of dead hosts."""
     waiting = serials[:]
     for _ in range(200_000):
         if not waiting:
@@ -73,7 +73,7 @@ def complaints(cluster: Cluster) -> list[str]:
 
 
 def settle(cluster: Cluster) -> None:
-    """Until nothing happens any more that is not waited for."""
+    """Run until neither hosts nor NICs have work left."""
     quiet = 0
     for _ in range(PATIENCE):
         cluster.all_turn()

@@ -181,7 +181,7 @@ def _exchange(reader: Reader, sleep: bool, bell: int, count: int, then: Callable
 def test_no_wake_up_is_ever_lost_between_two_processes(
     sleep: bool, other_sleeps: bool, window: int, count: int
 ) -> None:
-    """With a window of one, every number is the answer to the last: one wake-up that is lost stops both for ever."""
+    """With a window of one every number answers the one before: a single lost wake-up would stop both processes."""
     shared = region()
     bells = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
     pid = os.fork()

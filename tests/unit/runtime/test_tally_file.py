@@ -70,7 +70,7 @@ def test_rules_of_other_names_texts_and_directions_have_counts_of_their_own(tmp_
 
 @pytest.mark.parametrize("text", ["drop nth(2)", "drop nth(2, eth.src)"])
 def test_a_rule_that_comes_back_later_begins_at_1(tmp_path: Path, text: str) -> None:
-    """In the process in which it was, and in the next one, which found its count and did not go on with it."""
+    """Both the process that had the rule and its successor start the count anew."""
     path = tmp_path / "tallies"
     before = Process(path, a=text)
     assert before.carry(1) == [False]

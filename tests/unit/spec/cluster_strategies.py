@@ -170,7 +170,7 @@ def _remove_link(draw: st.DrawFn, description: Description) -> Description:
 
 
 def _without(description: Description, nodes: Sequence[Node], gone: Sequence[Link]) -> Description:
-    """Without some links, and without the declared NICs that were plugged in there."""
+    """Return the description without some links and without the declared NICs at their ends."""
     ends = {end for link in gone for end in link.ends}
     kept = [
         node.model_copy(update={"nics": tuple(nic for nic in node.nics if f"{node.name}:{nic.name}" not in ends)})
