@@ -31,7 +31,7 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """messages: what the console said, warnings and errors with it."""
+    """messages: warnings and errors of the console."""
 
     def __init__(self, directory: Path, seconds: float = 60.0) -> None:
         """directory: for its files; new. seconds: how long an answer may take."""
@@ -80,7 +80,7 @@ class Browser:
         os.close(self._answers)
 
     def open(self, page: Path, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0) -> None:
-        """Show a file, and wait until it is there."""
+        """Open a file and wait until it is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False
         )
@@ -107,7 +107,7 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        """A PNG of what is to be seen, or of the whole page."""
+        """Return a PNG of the visible part, or of the complete page."""
         more: dict[str, Any] = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]

@@ -1,8 +1,7 @@
 """Requirements of tests, each probed by trying it; ``@pytest.mark.requires("root", "ping")`` asks for them.
 
-They are the pytest plug-in's, and those that only our own tests have.
-A requirement that the machine does not meet skips the test with its reason. The tools that ci/test installs itself are
-never a reason in a strict run: one that is missing there is a failure.
+They extend the pytest plug-in's. A requirement that the machine does not meet skips the test with its reason. In a
+strict run a missing tool that ci/test installs itself is a failure instead.
 """
 
 from __future__ import annotations

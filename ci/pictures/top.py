@@ -107,7 +107,7 @@ def _made(kind: Any, value: Any) -> object:
 
 
 def _check() -> None:
-    """Line by line, without blanks: how Rich places letters is its own affair."""
+    """Compare line by line, without blanks, as Rich decides how letters are placed."""
     wanted = ["".join(text for text, _ in line) for line in frame(_seen(), VIEW, WIDTH, HEIGHT).lines]
     drawn = list(_drawn(PICTURE.read_text()))
     wrong = [pair for pair in zip(_bare(wanted), _bare(drawn), strict=False) if pair[0] != pair[1]]

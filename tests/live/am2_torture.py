@@ -1,6 +1,8 @@
-"""Every endpoint of every process asks endpoints of all other processes things, and each process keeps account of what was
-sent, handled, answered and returned. Who never answers any more is not asked again. A process is a node's only one, or one
-of several that share its NIC."""
+"""Torture workload of AM-II: every endpoint sends requests to the endpoints of all other processes.
+
+Each process records what it sent, handled, replied to and got returned. It sends no more to a peer that has stopped
+replying. A process is either alone on its node or shares the node's NIC with others.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,11 @@ class Around(Protocol):
 
 
 class Torture(Native[ActiveMessages]):
-    """over: for how long everybody asks. endpoints: of each process. victim: the rank that is killed meanwhile. What a
-    process returns: sent, by rank; handled, all of them, and how often each; came_back: from whom, and why; meanwhile:
-    answers of others while the victim was silent and nobody knew that it would remain so."""
+    """over: how long requests are sent. endpoints: of each process. victim: the rank that is killed.
+
+    A process returns: sent, by rank; handled, with counts; came_back: by peer, with reasons; meanwhile: replies from
+    others between the victim's last reply and the moment at which it was known to be dead.
+    """
 
     protocol = "am2"
 

@@ -73,7 +73,7 @@ class Machine:
             time.sleep(0.005)  # between two looks
 
     def clear(self) -> None:
-        """Remove what a failed test has left, so that it fails alone."""
+        """Remove what a failed test has left, so that later tests do not fail too."""
         for entry in snapshot().processes - self.before.processes:
             with contextlib.suppress(OSError):
                 os.kill(int(entry.split()[0]), signal.SIGKILL)
@@ -120,7 +120,7 @@ def _files() -> frozenset[str]:
 
 
 def _settings() -> list[tuple[str, str]]:
-    """The machine's own network settings, of which a cluster changes none."""
+    """Network settings of the machine, which no cluster may change."""
     base = Path("/proc/sys/net")
     paths = [
         *base.glob("ipv4/ip_forward"),
@@ -146,7 +146,7 @@ def _descriptors() -> frozenset[str]:
 
 
 def _zombies() -> set[int]:
-    """Ended children of ours that nobody has waited for."""
+    """Children that have ended and were not waited for."""
     me = str(os.getpid())
     found = set()
     for pid in processes.everyone():

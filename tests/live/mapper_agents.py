@@ -1,4 +1,4 @@
-"""NICs that run only a mapper, which knows its own number and address; and the check of the routes that it finds."""
+"""NICs that run only a mapper with its own number and address, and a check of the routes that it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program in a terminal of its own, as a user at that terminal has it: keys go in, and what is shown is waited for."""
+"""Program in a pseudo-terminal: tests type keys and wait for output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of a running cluster are captured where they pass, each with what it met."""
+"""Captures on links of a running cluster: each frame with its fate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command, as its users meet it: each test a story, run as a process of its own."""
+"""User stories of the command, which runs as a process of its own."""
 
 from __future__ import annotations
 

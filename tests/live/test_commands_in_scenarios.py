@@ -1,4 +1,4 @@
-"""A scenario beside commands: what it does to links, nodes and the commands' processes, and that nothing of it is left."""
+"""A scenario beside commands affects links, nodes and the commands' processes, and leaves nothing behind."""
 
 from __future__ import annotations
 

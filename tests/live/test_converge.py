@@ -1,5 +1,7 @@
-"""Convergence: whatever was there, after ``up`` the kernel has what the description says, and what was right before was
-not touched. The kernel is read by its usual tools, not by our own survey."""
+"""``up`` converges: the kernel has what the description says afterwards, and correct objects stay untouched.
+
+The kernel is read by iproute2, independent of the product's own dump.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def look(outcome: ApplyResult) -> dict[str, NamespaceContents]:
 
 
 def assert_equal(outcome: ApplyResult, layout: Layout) -> dict[str, NamespaceContents]:
-    """The kernel has the layout, no more and no less; returns what it has."""
+    """Check that the kernel has exactly this layout; return what it has."""
     found = look(outcome)
     assert found.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
     for node in layout.nodes:

@@ -1,5 +1,5 @@
-"""Scenarios where time is dilated: the same faults, at the same times of the model, do the same as in the simulation, up to
-the lateness that was measured."""
+"""Scenarios in dilated time: equal faults at equal model times have the effects of the simulation, up to measured
+lateness."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
 
 def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_what_that_takes(tmp_path: Path) -> None:
     async def until_answered(comm: Comm, node: Node) -> tuple[int, int]:
-        """n1 says something every 300 us, until n2, which has been started again, has answered; then its last word."""
+        """n1 sends a message every 300 us until the restarted n2 has answered, and then a last one."""
         begun, last = node.now(), False
         answer = await comm.Irecv(bytearray(1), 1) if comm.rank == 0 else None
         while answer is not None:

@@ -1,4 +1,4 @@
-"""EMP with its frames made and read by Scapy itself: the same frames on the wire, and a peer that notices nothing."""
+"""EMP with frames made and read by Scapy: frames on the wire are equal, and the peer does not notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong frames at full rate beside EMP's own: they stop nobody, and each is counted."""
+"""Malformed frames at full rate beside EMP's own: transfers go on, and each frame is counted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def content(number: int) -> bytes:
 
 
 async def ping(endpoint: emp.Endpoint, node: ProgramNode) -> int:
-    """Round trips for a while, of which each brings back what it took there."""
+    """Make round trips for a while, each of which returns its content unchanged."""
     until, trips, peer, buffer = node.loop.now() + WHILE, 0, node.numbers["n2"], bytearray(SIZE)
     while node.loop.now() < until:
         answer = endpoint.post_receive(peer, 1, buffer)
@@ -146,7 +146,7 @@ def overheard(wire: socket.socket) -> list[bytes]:
 def test_spoilt_copies_of_its_own_frames_at_full_rate_stop_nobody(
     spoil: Callable[[bytes, random.Random], bytes], rows: list[str]
 ) -> None:
-    """Each node's peer seems to send them: they bear its address and its incarnation, and numbers of the same run."""
+    """The frames seem to come from each node's peer: they bear its address, incarnation and numbers."""
     over, sent = threading.Event(), [0]
 
     def flood(wires: list[tuple[socket.socket, list[bytes]]]) -> None:

@@ -1,5 +1,5 @@
-"""Injecting into a running cluster: it is in force when the call returns, sets what it names and nothing else, and when it
-is lifted all is as it was."""
+"""Injection into a running cluster: in force when the call returns, limited to what it names, and undone without a
+trace."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pair() -> Iterator[RunningCluster]:
 def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does_not(
     datapath: Asked, shape: str
 ) -> None:
-    """Ten times, without a pause; what arrives is exactly what was sent while nothing was injected."""
+    """Ten injections in a row: exactly the frames sent outside of them arrive."""
     made = Cluster.back_to_back() if shape == "back-to-back" else Cluster.star(3)
     with made.up(datapath=datapath) as cluster, node_sockets.nic_sockets(cluster) as nics:
         macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")

@@ -1,4 +1,4 @@
-"""Inline NICs: what comes in between, what is too much, and that nothing is entered while it is at work."""
+"""Inline NICs: concurrent events, overload, and no reentrant entry."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
 def test_processes_spin_only_where_a_processor_is_to_spare(
     processors: int, shared: SplitDriver | None, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two nodes; where their NICs are shared, each has a process of its own."""
+    """Two nodes; where their NICs are shared, each node has a process of its own."""
 
     async def look(_endpoint: emp.Endpoint, node: ProgramNode) -> int:
         driver = node.loop._waiter

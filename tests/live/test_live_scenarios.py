@@ -44,8 +44,8 @@ LATE = 0.5  # s: how much later than asked a busy machine may do something
 
 
 async def talk(comm: Comm, node: Node, *, seconds: float = 1.0) -> list[float]:
-    """n1 and n2 play ping-pong, a round every 10 ms, for so long; the others wait. When each round began, in seconds since
-    the first one."""
+    """Play ping-pong between n1 and n2, a round every 10 ms; the others wait. Returns when each round began, in seconds
+    since the first."""
     begun: list[float] = []
     first = node.now()
     goes_on = True

@@ -1,4 +1,4 @@
-"""Myrinet's crossbars between real interfaces: what passes, what waits, what is dropped and counted."""
+"""Myrinet crossbars between real interfaces: forwarding, back-pressure, drops and their counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ordinary user's node processes: inside the cluster's user namespace, with what it allows."""
+"""Node processes of an ordinary user: inside the cluster's user namespace, within its permissions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The plug-in with live clusters, in a pytest of its own: one body for both modes, artefacts, prompts, what is left of fifty
-tests on two workers, and what one costs."""
+"""The plug-in with live clusters in an inner pytest: one test body in both modes, artefacts, prompts, clean-up after
+fifty tests on two workers, costs."""
 
 from __future__ import annotations
 

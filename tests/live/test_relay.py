@@ -1,4 +1,4 @@
-"""The relay's process: what it carries and how, and what becomes of a cluster when it, its supervisor or a node dies."""
+"""The relay's process: the links that it carries, and the cluster after its death, its supervisor's or a node's."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> byte
 
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: int) -> None:
-    """No piece of several and no unfinished checksum gets to the relay: the offloads of who sends to it are off."""
+    """No GSO frame and no partial checksum reaches the relay: the sender's offloads are off."""
     made = Cluster(**{**Cluster.star(2).model_dump(exclude_unset=True), "defaults": Defaults(mtu=mtu)})
     with made.up() as cluster, cluster.inject("n1", delay="200us", rate="10gbit"):
         with connected(cluster, "n1", "n2") as (sender, receiver):

@@ -1,5 +1,8 @@
-"""TCP in pieces through the relay: where nothing is left to chance it carries them whole, and when something is, each frame
-meets its own fate from the first one on, whether or not who sends has been told already."""
+"""TCP as GSO frames through the relay: they stay whole on links without random fates; otherwise each segment has a fate
+of its own.
+
+This holds from the first frame on, even before the sender's offloads are off.
+"""
 
 from __future__ import annotations
 

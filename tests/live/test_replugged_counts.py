@@ -166,7 +166,7 @@ def test_an_ordinary_users_link_changes_hands_between_cables_and_tc_without_losi
 
 @pytest.mark.usefixtures("machine")
 def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_none_is_lost() -> None:
-    """A third of a second of them waits before a bucket; the event says how many of them came early."""
+    """Frames of a third of a second wait in a token bucket; the event counts those that left early."""
     with Cluster.back_to_back().up("replugged", datapath="tc") as cluster, node_sockets.nic_sockets(cluster) as nics:
         fault = cluster.inject("all", rate="200kbit", queue="1MiB")
         for number in range(150):

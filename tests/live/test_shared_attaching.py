@@ -1,4 +1,4 @@
-"""Scripts that are started in nodes whose NICs are shared: several of them at a time, agents that die, what is left."""
+"""Scripts started in nodes whose NICs are shared: several at once, dying agents, clean-up."""
 
 from __future__ import annotations
 

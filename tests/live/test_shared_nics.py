@@ -1,5 +1,4 @@
-"""Shared NICs: an agent for each node, host processes that attach, and what becomes of the others when one of them dies or
-does what it likes."""
+"""Shared NICs: an agent for each node, attached host processes, and isolation from dying or misbehaving ones."""
 
 from __future__ import annotations
 
@@ -233,7 +232,7 @@ def taken(there: Nodes, name: str) -> int:
 
 @pytest.mark.parametrize("kind", ["descriptors", "words", "everywhere"])
 def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
-    """A host writes into its region what it likes, and rings."""
+    """A host writes random bytes into its region and rings the doorbell."""
 
     async def scribble(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> int:
         chance, until, written = random.Random(kind), time.monotonic() + 2.0, 0

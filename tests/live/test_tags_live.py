@@ -39,7 +39,7 @@ def document(*arguments: str) -> Any:
 
 
 def reaches(source: str, target: str, patience: int = 10) -> bool:
-    """Whether an answer comes, within so many seconds: a neighbour that was not heard is asked for again after one."""
+    """Tell whether an echo is answered within `patience` seconds; an unanswered ARP request is repeated after one."""
     return command("exec", source, "--", "ping", "-c1", f"-W{patience}", target).returncode == 0
 
 

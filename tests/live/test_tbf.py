@@ -1,4 +1,4 @@
-"""TBF and tables of frame sizes on the machine's own kernel, and what it says of itself."""
+"""TBF and size tables on the machine's own kernel, and their dumps."""
 
 from __future__ import annotations
 

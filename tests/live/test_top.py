@@ -1,4 +1,4 @@
-"""`testbed top`, as somebody has it who sits at a terminal beside a cluster that is up."""
+"""`testbed top` in a terminal, beside a running cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usual shapes, really up: who reaches whom, which way frames take, and what a program in a node finds there."""
+"""Shipped topologies brought up: reachability, paths of frames, and a node's view from inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel UDP as a base line: what is lost is counted or asked for again, and nobody waits for it for ever."""
+"""Kernel UDP as a base line: losses are counted or requested again, and no program waits for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""testbed report: a page for whatever a folder holds, and a sentence where it holds nothing."""
+"""testbed report: a page for any run folder, and a clear error where there is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(tmp_path: Path, *runs: Path) -> str:
 
 
 class Outline(HTMLParser):
-    """Whether what is opened is closed, in turn, and which identifiers and references there are."""
+    """Checks that tags are balanced, and collects identifiers and references."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""The datapaths under test, behind one interface: the wire model in memory, and relay, tc and netem between two nodes.
+"""Datapaths under test behind one interface: the wire model in memory, and relay, tc and netem between two nodes.
 
-Frames are sent at the times that a schedule says, as far as the machine allows; when they really came to the link is read
-from the kernel's stamps at the link's free end, before anything is done to them. So what is expected of a frame follows
-from when it came, not from when it should have come.
+Frames are sent at scheduled times as far as the machine allows; their actual arrival at the link is taken from the
+kernel's stamps at the link's free end, before any datapath touches them. Expected results are computed from actual
+arrivals, not from scheduled ones.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Run:
 
 
 class Oracle(LinkDirection):
-    """The model, which remembers what it delivered and which fates it gave out."""
+    """The model, with a record of its deliveries and fates."""
 
     def __init__(self, link: str, way: Way, impairment: Impairment, seed: int, files: Mapping[str, str]) -> None:
         self.log: list[Record] = []
@@ -96,14 +96,14 @@ class Line:
         return self.carrier == "model"
 
     def fit(self, feature: str) -> Fit:
-        """How well the carrier does something: by the table; the model is what it is measured by."""
+        """How well the carrier does something, by the table; the model is the reference."""
         return Fit.EXACT if self.carrier == "model" else TABLE[feature][self.carrier].fit
 
     def exact(self, feature: str) -> bool:
         return self.fit(feature) is Fit.EXACT
 
     def carry(self, schedule: Schedule, way: Way = "forward") -> Run:
-        """Send the frames in at one end; what has come out at the other once nothing is under way any more."""
+        """Send the frames in at one end; return what left the other end once no frame is in flight."""
         return self.carry_both({way: schedule})[way]
 
     def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
@@ -160,7 +160,7 @@ class ClusterLine(Line):
         self._cable = cable
 
     def set(self, way: Way, impairment: Impairment) -> None:
-        """Inject it over what is in force, so that it alone is."""
+        """Inject an impairment in place of those in force."""
         before = self.impairments[way]
         keys: dict[str, Any] = {
             key: getattr(impairment, key)
@@ -193,7 +193,7 @@ class ClusterLine(Line):
         return run, range(earliest, latest + 1)
 
     def _settle(self, way: Way, count: int, begun: tuple[int, int], before: _Look) -> Run:
-        """Wait until as many frames have come out as the carrier says."""
+        """Wait until the number of frames that the carrier reports has arrived."""
         cable = self._cable
 
         def through() -> bool:
@@ -238,7 +238,7 @@ class _Look:
     lost: Mapping[Way, int] | None = None
 
     def passed(self, before: _Look, way: Way, count: int) -> int | None:
-        """How many frames have left since, out of so many that came; None while some are under way."""
+        """Return how many of `count` frames have left; None while some are in flight."""
         if self.relay is not None:
             now, then = self.relay[way]["counters"], before.relay[way]["counters"] if before.relay else None
             assert not any(self.relay[way]["emulator"].values()), f"lost inside the emulator: {self.relay[way]}"

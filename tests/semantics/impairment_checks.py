@@ -1,5 +1,7 @@
-"""``@on(impairment, ...)``: run a test on every carrier that can do what the impairment asks for, exactly or approximately,
-as the table of datapaths has it; and what such tests have in common."""
+"""``@on(impairment, ...)`` runs a test on every carrier that supports the impairment, exactly or approximately.
+
+Support is taken from the table of datapaths. The module also has such tests' common checks.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,11 @@ def on(
     also: Iterable[str] = (),
     without: Iterable[CarrierName] = (),
 ) -> pytest.MarkDecorator:
-    """Gives the test a `line` for each carrier that can. timed: it looks at times, which an emulated machine does not keep.
-    also: properties that it tries, which no impairment asks for. without: carriers that another test tries."""
+    """Give the test a `line` for each capable carrier.
+
+    timed: the test checks times, which an emulated machine does not keep. also: tested properties beyond the
+    impairment. without: carriers that another test covers.
+    """
     parameters = []
     for name in ALL:
         if name in without or not can(name, forward, backward):
@@ -124,7 +129,7 @@ def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tupl
 
 
 def check_fates(line: Line, run: Run, way: str = "forward") -> None:
-    """The frames that came out, and what was done to them, are those of the model, where the table says so."""
+    """Check that the arrived frames and their fates are those of the model, where the table says so."""
     assert way in ("forward", "backward")
     if line.exact("repeatable fates"):
         assert run.frames == line.expected(run, "forward" if way == "forward" else "backward").frames

@@ -108,8 +108,7 @@ class Cable:
         self._stack.close()
 
     def _wait_for_stamps(self) -> None:
-        """The kernel begins to stamp frames some time after it was first asked to, and until then says when they were
-        read."""
+        """Wait until the kernel stamps frames on arrival; before that its stamps are times of reading."""
         out = self._nics["forward"]
         while True:
             self._nics["backward"].socket.send(numbered(0))

@@ -1,5 +1,8 @@
-"""The n-th frame of a flow has the same fate on model, relay and tc, whatever came between, however fast, and however many
-other nodes there are; jitter and flipped bits are a part of it where the carrier has them."""
+"""The n-th frame of a flow has the same fate on model, relay and tc, whatever the traffic, its speed and the cluster's
+size.
+
+Jitter and flipped bits belong to the fate where the carrier supports them.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def _copies(frames: Sequence[bytes]) -> dict[bytes, list[bytes]]:
 
 @pytest.fixture(scope="module", params=[2, 4])
 def nodes(request: pytest.FixtureRequest) -> int:
-    """How many nodes the cluster has; the link is the same."""
+    """Number of nodes of the cluster; the link stays the same."""
     count: int = request.param
     return count
 

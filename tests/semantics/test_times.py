@@ -51,7 +51,7 @@ def test_every_frame_comes_after_the_delay_in_order(line: Line) -> None:
 
 
 def even(value: float, spread: int) -> float:
-    """The cumulative distribution of what is even between -spread and spread."""
+    """Cumulative distribution function of the uniform distribution between -spread and spread."""
     return min(max((value + spread) / (2 * spread), 0.0), 1.0)
 
 
@@ -60,8 +60,8 @@ JITTERY = Impairment(delay=DELAY, jitter=100 * MICROSECOND)
 
 @on(replace(JITTERY, distribution="uniform"), timed=True)
 def test_jitter_varies_the_delay_of_frames_that_are_far_enough_apart(line: Line) -> None:
-    """The scheduled delays exactly. A thousand values in virtual time, where they cost nothing; then the real ones are
-    the same function of the frames' numbers."""
+    """Scheduled delays are checked exactly, a thousand in virtual time; real ones must be the same function of frame
+    numbers."""
     spread = line.impairments["forward"].jitter
     count = 4_000 if line.virtual else 400
     run = line.carry(paced(count, 300 * MICROSECOND))
@@ -134,8 +134,8 @@ LARGEST = 1500 + 14 + 4
 
 
 def bucket(line: Line, largest: int = LARGEST) -> int:
-    """Bytes that a shaper may pass at once: what comes in a millisecond at the rate, and one frame. largest: what the
-    largest frame takes."""
+    """Return the bytes that a shaper may pass at once: a millisecond at the rate, and one frame. largest: size of the
+    largest frame."""
     return -(-line.impairments["forward"].rate // 8_000) + largest
 
 
@@ -206,7 +206,7 @@ def test_a_small_frame_takes_a_minimum_and_every_frame_an_overhead(line: Line, s
 @on(Impairment(rate=RATE, queue=ROOM, overhead=8, cell_size=48, cell_overhead=5), timed=True)
 @pytest.mark.parametrize("size", [40, 41, 1514])
 def test_frames_fill_up_whole_cells(line: Line, size: int) -> None:
-    """AAL5: a trailer of 8 bytes, then as many cells of 53 bytes as hold 48 each."""
+    """AAL5: a trailer of 8 bytes, then 53-byte cells with 48 bytes of payload each."""
     run = line.carry(paced(100, size=size))
     check_rate(line, run, [53 * -(-(size + 8) // 48)] * 100, 53 * -(-(LARGEST + 8) // 48))
 
@@ -276,7 +276,7 @@ def test_a_queue_in_frames_drops_what_does_not_fit(line: Line, size: int) -> Non
 
 @on(Impairment(rate=500_000, queue_frames=7, delay=50 * MILLISECOND))
 def test_frames_under_way_are_not_in_the_queue(line: Line) -> None:
-    """Three bursts, each while the frames of the one before are still under way."""
+    """Three bursts, each offered while frames of the one before are in flight."""
     run = in_a_burst(line, paced(40, size=1514), 20 * MILLISECOND)
     check_burst(line, run, "queue in frames before a delay", 8, 1514)
 

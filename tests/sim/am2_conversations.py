@@ -1,7 +1,7 @@
-"""Endpoints that ask each other things by active messages of all forms, and note what became of every request.
+"""Endpoints that exchange active messages of all forms and record the outcome of every request.
 
-A task for each endpoint, as a program has threads: it sends requests to endpoints chosen by a seed, handles what arrives,
-and goes on until all endpoints' requests have come to an end.
+Each endpoint has a task, as a program has threads: it sends requests to endpoints chosen by a seed, handles what
+arrives, and runs until the requests of all endpoints have ended.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class _Change:
 
 
 class _ResidencyWatch:
-    """change: what is happening now. releasing: endpoints that their hosts are to release, when the NIC looks at them."""
+    """change: event in progress. releasing: endpoints whose hosts are to release them when the NIC looks at them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
         self._patch = patch
@@ -108,7 +108,7 @@ class _ResidencyWatch:
 
     @staticmethod
     def _is_taken(residency: Residency, endpoint: Resident, subject: int) -> bool:
-        """Whether the firmware heeds what a host says; else it comes late, or makes no sense."""
+        """Whether the firmware acts on a host's message; it ignores a late or senseless one."""
         if subject == layout.LOAD:
             return state_of(residency, endpoint) == AWAY and residency._has_frames(endpoint.frames)
         return endpoint.is_leaving and not endpoint.is_released

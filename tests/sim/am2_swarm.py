@@ -147,7 +147,7 @@ class Run:
 
 
 def run(case: Case) -> Counter[str]:
-    """Run a case; what its NICs have counted. Raises Violation."""
+    """Run a case; return its NICs' counters. Raises Violation."""
     world = Ledger(case)
     nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, witness=world.witness)
     profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL

@@ -67,10 +67,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
-    priced: nanoseconds until a NIC sees its doorbell, where what NICs and hosts do takes time; 0: it takes none. changing:
-    after so many messages an endpoint has another tag; 0: never. slow: nanoseconds that a program may wait before it
-    polls. restarts: when which NIC starts again. links: what is wrong with each until the faults end."""
+    """Random case of AM-II.
+
+    endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
+    priced: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. changing: number of messages
+    after which an endpoint changes its tag; 0: never. slow: nanoseconds that a program may wait before it polls.
+    restarts: time and NIC of each restart. links: impairment of each until the faults end.
+    """
 
     seed: int
     shape: str
@@ -96,8 +99,8 @@ class Case:
 
     @property
     def may_lose_touch(self) -> bool:
-        """Whether a NIC may take another one for unreachable: the faults last longer than it is sent to, the other one has
-        started again, or no way to it is known."""
+        """Whether a NIC may declare another one unreachable: faults outlast its retransmissions, the peer has
+        restarted, or no route is known."""
         return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
 
     def layout(self) -> Layout:

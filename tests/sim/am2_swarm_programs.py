@@ -1,4 +1,4 @@
-"""Programs of a swarm's case of AM-II: for each endpoint one that sends its requests, and one that handles what arrives."""
+"""Programs of an AM-II swarm case: for each endpoint, one sends its requests and one handles what arrives."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def walk_receiving(table: Incoming, chance: Random) -> None:
 
 
 class _Hosts:
-    """Two host processes that share a NIC, and may be slow, and the NIC's peer: each step is any of what they can do."""
+    """Two host processes on a shared NIC, possibly slow, and the NIC's peer: each step is a random action of one."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance

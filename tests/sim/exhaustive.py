@@ -59,7 +59,7 @@ class Stage(Protocol):
         """Let time pass until the programs have ended. Raises Violation after PATIENCE, or if a check fails."""
 
     def check(self, simulation: Simulation) -> None:
-        """Once nothing is under way any more. Raises Violation where something is wrong, or left over."""
+        """Check the exchange when no frame is in flight. Raises Violation if something is wrong or left over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Gate:
             receive(now, before)
 
     def release(self, now: int) -> bool:
-        """Deliver what was held and found nothing to come behind; False if there is nothing."""
+        """Deliver held frames behind which nothing came; return False if there are none."""
         held, self._held = self._held, {}
         for direction, frame in held.items():
             self._receive[direction](now, frame)
@@ -216,7 +216,7 @@ class Tally:
 
 
 def search(subject: Subject, exchange: str, first: str, depth: int = DEPTH, max_failures: int = 10) -> Tally:
-    """All schedules whose first transmission meets this fate, or those until so many have failed."""
+    """Run all schedules with this fate of the first transmission, up to `max_failures` failures."""
     ran = stand_for = recovery = 0
     failed: list[str] = []
     fates = first + _PASSED * (depth - 1)

@@ -53,9 +53,12 @@ Start = Callable[[Simulation, int], "Task[int]"]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A protocol. columns: the table's, and which of the firmware's counters, of both nodes, are added up in each. start:
-    has all messages of a size sent from one node to the other; its task gives the time at which the last one is answered.
-    plug: its NICs. how: what one message is, for the table's head."""
+    """Subject of the matrix.
+
+    columns: firmware counters, added up over both nodes, that form each column. start: sends all messages of a size
+    from one node to the other; its task returns when the last one is answered. plug: of its NICs. how: definition of a
+    message, for the table's head.
+    """
 
     columns: Mapping[str, tuple[str, ...]]
     start: Start

@@ -14,7 +14,7 @@ Watching = Callable[[pytest.MonkeyPatch, "Watch"], None]
 
 
 class Watch:
-    """The rows taken so far, and what the tables do not have: state, event and the state that followed."""
+    """Rows taken so far, and transitions without a row: (state, event, next state)."""
 
     def __init__(self) -> None:
         self.row_counts: Counter[Row] = Counter()

@@ -1,6 +1,6 @@
-"""Programs for storms of crashes, restarts and resets: what they send in one life they send again in the next.
+"""Programs for storms of crashes, restarts and resets: each incarnation repeats the messages of the one before.
 
-Each life goes on for a time of its own and ends, whatever has become of its peers. They verify nothing: checkers do.
+An incarnation runs for a fixed time and ends, whatever its peers do. The programs verify nothing: checkers do.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def listen(comm: Comm, source: int, tag: int) -> None:
 
 
 async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: int = 2, tags: int = 2) -> int:
-    """Random receivers and tags, few contents, and the same ones in the same order in each life."""
+    """Send to random receivers with random tags and few contents, equal in each incarnation."""
     chance = random.Random(f"{node.seed} {comm.rank}")
     for tag in range(tags):
         node.spawn(listen(comm, -1, tag), f"receives of tag {tag}")

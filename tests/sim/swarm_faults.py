@@ -25,7 +25,7 @@ class Violation(AssertionError):  # noqa: N818  # it is no error of ours
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raise what was raised within a NIC as it is: cases look at messages where firmware and libraries tell of them."""
+    """Raise errors from within a NIC unwrapped, since cases look at the messages of firmware and libraries."""
     try:
         yield
     except FirmwareError as error:

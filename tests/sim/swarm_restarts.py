@@ -112,9 +112,11 @@ async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) 
 
 
 def confuse(simulation: Simulation, chance: Source, earlier: int) -> None:
-    """A NIC gets acknowledgements of what it has not sent, and data from a former incarnation or from none, from somebody
-    who keeps to the format; its host rings for descriptors that it has not written. earlier: what was added to the adapters'
-    incarnations."""
+    """Send a NIC acknowledgements of messages that it has not sent, and data from former or unknown incarnations, all
+    well-formed; ring its host's doorbell for unwritten descriptors.
+
+    earlier: number added to the adapters' incarnations.
+    """
     one = chance.choice(list(simulation.nodes.values()))
     peer = chance.choice([node for node in simulation.nodes.values() if node is not one])
     to, by = one.adapter.address, peer.adapter.address
@@ -132,7 +134,7 @@ def confuse(simulation: Simulation, chance: Source, earlier: int) -> None:
 
 
 def run(seed: int) -> Counter[str]:
-    """A case; what its NICs have counted. Raises Violation."""
+    """Run a case; return its NICs' counters. Raises Violation."""
     case = draw(seed)
     chance = source(seed, "restarts")
     timeout = dict(case.settings)["timeout"]

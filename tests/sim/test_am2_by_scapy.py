@@ -1,4 +1,4 @@
-"""AM-II's NICs whose frames Scapy makes and reads do the same, to the byte, as those that have the codec."""
+"""AM-II's NICs with frames made and read by Scapy behave, to the byte, as those with the generated codec."""
 
 from __future__ import annotations
 

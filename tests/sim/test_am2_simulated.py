@@ -1,4 +1,4 @@
-"""AM-II's whole firmware and host library in the simulation: every request is handled once, or comes back."""
+"""AM-II's complete firmware and host library in the simulation: every request is handled once or returned."""
 
 from __future__ import annotations
 

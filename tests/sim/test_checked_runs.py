@@ -1,4 +1,4 @@
-"""Runs whose histories are checked: what passes, what mistakes of a protocol fail, and what a failed check leaves."""
+"""Runs with checked histories: sound ones pass, mistakes of a protocol fail, and a failed check leaves its evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two packages with one EtherType: an error that names both wherever it counts; what it does not touch goes on."""
+"""Two packages with one EtherType: every affected command names both; others work."""
 
 from __future__ import annotations
 

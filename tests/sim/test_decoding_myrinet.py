@@ -1,4 +1,4 @@
-"""Packets of AM-II and of mappers on simulated Myrinet: rules meet them by name, flows are told apart, captures decoded."""
+"""Packets of AM-II and of mappers on simulated Myrinet: rules by name, flows, captures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that decodes: captures of simulated runs, whole, while they grow, and what is none."""
+"""The command decode: captures of simulated runs, complete and growing, and files that are no captures."""
 
 from __future__ import annotations
 

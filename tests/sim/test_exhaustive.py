@@ -77,7 +77,7 @@ def test_what_is_held_and_finds_nothing_to_come_behind_is_delivered_at_the_end()
 
 
 def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
-    """A run of three transmissions: 4^3 of them, whatever fates are foreseen for later ones."""
+    """A run of three transmissions gives 4^3 schedules, whatever fates are planned for later ones."""
     fates, seen = "pppppp", set()
     while fates:
         seen.add(fates[:3])

@@ -1,5 +1,8 @@
-"""Messages whose senders were told that they are sent, and that nobody receives: receivers start again or are gone, senders
-crash, runs are broken off. Programs, histories, checkers and the run's lines say so, and no protocol is accused."""
+"""Messages that were reported sent and are never received, as receivers restart or end, senders crash, or runs are
+aborted.
+
+Programs, histories, checkers and the run's lines report them, and no protocol is blamed.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MI
 
 
 async def forgets(comm: Comm, node: Node) -> None:
-    """Rank 0 makes no further call after a message of which it is not told yet that it is lost."""
+    """Rank 0 makes no further call after a message whose loss has not been reported yet."""
     if comm.rank == 0:
         for _ in range(2):
             await comm.Isend(b"hello", 1, 7)

@@ -1,4 +1,4 @@
-"""Checks and replays as a user calls them: what is printed, exit codes, and the command that runs a failure again."""
+"""Checks and replays from the command line: output, exit codes, and the command that repeats a failure."""
 
 from __future__ import annotations
 

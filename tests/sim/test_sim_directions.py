@@ -1,4 +1,4 @@
-"""A direction in the simulation does what the wire model says, whichever way its frames take."""
+"""A simulated direction agrees with the wire model on every path through it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = [bytes.fromhex(f"02000000000{to}02000000000{by}88b501{kind:02x}") for to
 def impairment(
     delay: int, rate: int, queue: tuple[int, int], loss: float, overhead: int, duplicate: float, reorder: float
 ) -> Impairment:
-    """queue: bytes, frames. A queue and an overhead need a rate, and who skips a delay needs one."""
+    """queue: bytes or frames. A queue and an overhead need a rate, and reordering needs a delay."""
     octets, frames = queue if rate else (0, 0)
     return Impairment(
         delay=delay,

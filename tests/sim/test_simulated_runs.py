@@ -1,4 +1,4 @@
-"""Runs in the simulation that go wrong, and what their folders say of it."""
+"""Runs in the simulation that fail, and the reports in their folders."""
 
 from __future__ import annotations
 

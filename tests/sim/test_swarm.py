@@ -53,7 +53,7 @@ def test_every_case_delivers_everything_once_and_in_order(record_property: Calla
 
 
 def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
-    """How often each row was taken, and what was wrong."""
+    """Return how often each row was taken, and the failures."""
     rows: Counter[str] = Counter()
     failures = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -29,8 +29,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Swarm(Generic[Case]):
-    """command: runs a case again, with its seed behind it. draw: the case of a seed. run: raises Violation, or says what
-    was counted. smaller: cases with less of everything, the largest steps first."""
+    """command: repeats a case, given its seed. draw: makes the case of a seed. run: returns counters, raises Violation.
+    smaller: yields reduced cases, the largest reductions first."""
 
     command: str
     draw: Callable[[int], Case]

@@ -1,4 +1,4 @@
-"""Fabrics and protocols are known by what they can do: outside their rooms no code asks for one by its name."""
+"""Fabrics and protocols are known by their capabilities: outside their rooms no code compares their names."""
 
 from __future__ import annotations
 

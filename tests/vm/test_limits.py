@@ -1,4 +1,4 @@
-"""CPU shares and memory limits: what the kernel's groups hold, what it does to programs, and that the groups go away."""
+"""CPU shares and memory limits: cgroups hold them, their effect on programs, and their removal."""
 
 from __future__ import annotations
 
@@ -116,8 +116,9 @@ def test_a_limited_node_has_no_swap_to_escape_to() -> None:
 def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
     """Two loops that would take two CPUs get a quarter of one.
 
-    The bounds are wide: the kernel gives each CPU 5 ms at a time, so that a group overdraws its quota of 25 ms by up to one
-    slice per CPU in a period; and on a busy machine, above all an emulated one, the clock runs on while a loop stands still.
+    The bounds are wide: the kernel gives each CPU 5 ms at a time, so that a group overdraws its quota of 25 ms by up to
+    one slice per CPU in a period; and on a busy machine, above all an emulated one, the clock advances while a loop is
+    not scheduled.
     """
     seconds = 4.0
     with running(cpu_share=0.25) as cluster:

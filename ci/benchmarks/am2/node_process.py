@@ -1,7 +1,6 @@
-"""The product in a warm process of its own: two nodes on one pair of interfaces, two more at a crossbar of Myrinet's, and
-runs in them, as told.
+"""Warm process of the product: runs on two nodes on one pair of interfaces, and on two at a Myrinet crossbar.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for who asks.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for the client.
 """
 
 import json

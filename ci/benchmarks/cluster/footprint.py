@@ -20,7 +20,7 @@ STATE, PROCESSES, IN_NODES = "state per node", "processes left running", "proces
 
 
 def memory() -> dict[str, int]:
-    """Bytes by measure; both grow with what is used."""
+    """Return bytes by measure; both grow with use."""
     found = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")

@@ -52,7 +52,8 @@ def head() -> bytes:
 
 
 def frame(number: int, when: int) -> bytes:
-    """A message of three frames, each acknowledged; every tenth frame says that it was lost."""
+    """Return the frame of this number: messages of three frames, each acknowledged; every tenth frame is recorded as
+    lost."""
     message, part = divmod(number // 2, 3)
     if number % 2:
         raw = emp.pack_frame(_A, _B, emp.TYPE_ACK, 0, 3, 1, 2, message, part, 0)

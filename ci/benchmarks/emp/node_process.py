@@ -1,6 +1,6 @@
-"""The product in a warm process of its own: two nodes on one pair of interfaces, and runs in them, as told.
+"""Warm process of the product: runs on two nodes on one pair of interfaces.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for who asks.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for the client.
 """
 
 import json
@@ -76,7 +76,7 @@ async def idle(endpoint: Endpoint, node: ProgramNode) -> None:
 
 
 def _sizes(run: Run) -> dict[str, list[int]]:
-    """Bytes of each process: private, and with its share of what is shared."""
+    """Return bytes of each process: private, and including its share of shared memory."""
     come_to_rest(run.pids.values())
     found: dict[str, list[int]] = {"private": [], "proportional": []}
     for pid in run.pids.values():

@@ -1,11 +1,12 @@
-"""Frames of EMP's whole firmware per second, in the simulation: on one switch and in a fat tree, without and with loss.
+"""EMP's complete firmware in the simulation, in frames per second: on one switch and in a fat tree, with and without
+loss.
 
-A frame is counted once, where a NIC sends it; what it costs has in it the host library, both firmwares, and every link
-and switch on its way. Peers drawn by chance are the costly case: most frames are the first ones between their two nodes.
+A frame is counted once, where a NIC sends it; its cost includes the host library, both firmwares, and every link and
+switch on its way. Random peers are the costly case: most frames are the first ones between their two nodes.
 
-How fast a machine is changes from minute to minute. So before and after each simulation SimPy is measured, and beside what
-was found stands what it would be where SimPy has its REFERENCE: by that, machines can be compared. What a user of this one
-waits for is what was found.
+A machine's speed varies from minute to minute. So SimPy is measured before and after each simulation, and the rows also
+have the result scaled to a machine on which SimPy reaches REFERENCE: these figures are comparable between machines. The
+unscaled figure is what a user of this machine gets.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Rows of results: what was measured, on what, with every raw sample, as JSON Lines."""
+"""Rows of results as JSON Lines: quantity, settings, and every raw sample."""
 
 import dataclasses
 import datetime
@@ -53,7 +53,7 @@ def _output(*command: str) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the versions: what a row needs besides its settings to be measured again."""
+    """Return the machine and the versions: what repeats a row beside its settings."""
     return {
         **run_environment(DISTRIBUTIONS),
         "iproute2": _output("ip", "-V"),

@@ -1,4 +1,4 @@
-"""A target: what the product must reach, with what the rows say about it."""
+"""Target: a figure that the product must reach, with its measured value."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""A warm process of the product, which brings clusters up, injects and reads the relay's report on request.
+"""Warm process of the product, which brings clusters up, injects and reads the relay's report on request.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for who asks. Clusters end with this
-process at the latest.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for the client. Clusters end with
+this process at the latest.
 """
 
 import json

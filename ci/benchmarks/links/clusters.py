@@ -104,7 +104,7 @@ class Relay:
 
     @property
     def lost(self) -> int:
-        """Frames lost in the emulator, for no reason that anybody asked for: in sockets, or in a queue that is full."""
+        """Return the frames lost in the emulator for no requested reason: in sockets, or in a full queue."""
         return sum(
             sum(direction["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
             for direction in self._directions

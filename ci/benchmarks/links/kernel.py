@@ -1,5 +1,7 @@
-"""Cost of the kernel's own datapaths: everything a frame meets runs on its sender's processor, so the sender's time per
-frame, as fast as it goes, tells them apart."""
+"""Cost of the kernel's own datapaths: the sender's processor time per frame, at full speed.
+
+All processing of a frame runs on its sender's processor, so this time tells the datapaths apart.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

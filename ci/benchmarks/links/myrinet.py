@@ -118,7 +118,7 @@ def flooding(size: int) -> dict[str, Callable[..., object]]:
 
 
 def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Each turn on the same cluster, one measure after the other."""
+    """Measure each quantity in turn on one cluster."""
     description = Cluster(
         name="crossbar",
         nodes=[Node(name="n1"), Node(name="n2")],

@@ -110,8 +110,8 @@ def _clean(trial: Trial, rate: float) -> bool:
 def many_links(
     clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Stars of few and of many nodes, every link impaired, the same frames/s over all of them; each frame meets two links.
-    By turns."""
+    """Measure stars of few and of many nodes in turn, every link impaired, at an equal total of frames/s; each frame
+    crosses two links."""
     costs: dict[tuple[int, int], list[float]] = {}
     keys = {"delay": "1ms", "rate": "1gbit"}
     progress(f"stars of {FEW} and {MANY}")

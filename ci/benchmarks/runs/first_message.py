@@ -21,8 +21,8 @@ _PATIENCE = 60.0  # s
 
 
 def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """``testbed run star-4 pingpong``, from its start, imports included, to the first message that somebody has received:
-    one of a barrier, as the histories have it. One round does not count."""
+    """Measure ``testbed run star-4 pingpong`` from its start, imports included, to the first receive in the histories
+    (a barrier's). One round does not count."""
     samples: list[float] = []
     for turn in range(repeat + 1):
         progress(f"first message: {turn} of {repeat}")
@@ -62,7 +62,7 @@ def controllers(nodes: int, seconds: float, repeat: int, progress: Callable[[str
 
 
 def _watched(directory: str, nodes: int, seconds: float) -> Watch:
-    """A run of the command, looked at again and again."""
+    """Sample a run of the command repeatedly."""
     mark = f"controller-{os.getpid()}-{time.monotonic_ns()}"
     settings = ["--set", f"messages={round(20 * seconds)}", "--set", f"over={seconds}s"]
     limits = ["--no-check", "--timeout", str(10 * seconds + 60), "--output", f"{directory}/run"]

@@ -1,8 +1,8 @@
-"""Whether something grows for as long as it is watched, which is a leak, or only until it is warm.
+"""Leaks: growth that lasts as long as the watch, as opposed to warm-up.
 
-Of the second half of what was seen, the slope by Theil and Sen: the median of the slopes of all pairs, which a few
-steps and outliers do not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient
-based on Kendall's tau", 1968), at the level of one in a million. What is surely there is its lower end.
+The slope of the second half by Theil and Sen: the median of the slopes of all pairs, which a few steps and outliers do
+not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient based on Kendall's
+tau", 1968), at the level of one in a million. Certain growth is its lower end.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class Growth:
 
 
 def growth(samples: Sequence[Sample]) -> Growth:
-    """ValueError for too few samples: nothing could be said of them."""
+    """Return the growth; ValueError for too few samples."""
     found = late(samples)
     if len(found) < MIN:
         raise ValueError(f"{len(found)} samples are too few to tell a leak; {MIN} are needed in the second half")

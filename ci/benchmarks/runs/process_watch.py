@@ -1,7 +1,7 @@
-"""Watching the processes of a run from outside: their memory, descriptors and processor time, by what they are.
+"""Watch of a run's processes from outside: memory, descriptors and processor time, by kind.
 
-Those are meant that have been started, at any remove, by one that was given a mark in its environment. Looking costs the
-watched something: to sum up a process's memory the kernel walks it.
+Included are all descendants of a process with a mark in its environment. Sampling costs the watched processes time: the
+kernel walks a process's memory to sum it up.
 """
 
 import contextlib
@@ -116,8 +116,10 @@ def _kind(name: str) -> str:
 
 
 def own(pid: int) -> int:
-    """Bytes of memory that is no file's, here or swapped out. Whether it is shared with a parent does not matter: what a
-    process touches becomes its own sooner or later, and has not grown for that."""
+    """Return bytes of memory that is no file's, resident or swapped out.
+
+    Pages shared with the parent count: a process that writes to one copies it, which is no growth.
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:")))
 

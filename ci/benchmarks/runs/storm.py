@@ -1,4 +1,4 @@
-"""The storm, watched: what was lost, what has leaked while it went on, and what is left of it."""
+"""The storm under watch: losses, leaks, and left-over objects."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ _PATIENCE = 10  # times what the traffic is spread over, on a machine that does 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """nodes: with so many messages in all, spread over so many seconds. every: seconds between two looks."""
+    """nodes: that send `messages` in all, spread over `seconds`. every: seconds between two samples."""
 
     nodes: int
     messages: int
@@ -40,7 +40,7 @@ class Storm:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """result: see `process`. watch: what was seen meanwhile. left: what is left, a sentence for each."""
+    """result: see `process`. watch: samples. left: left-over objects, a sentence each."""
 
     result: dict[str, Any]
     watch: Watch
@@ -77,7 +77,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Clusters, namespaces and files on the machine. Others may be at work on it: only what is new counts, and ours."""
+    """Clusters, namespaces and files on the machine. Since others may use it, only new objects of ours count."""
 
     mounts: frozenset[str]
     files: frozenset[str]
@@ -117,7 +117,7 @@ def remains(watch: Watch, before: Machine) -> list[str]:
 
 
 def _sockets_of_others() -> set[str]:
-    """The inodes of sockets that living processes have; of ours there are none, or they are told."""
+    """Return the inodes of sockets of living processes; our own have ended, or are reported."""
     found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -166,5 +166,5 @@ def rows(storm: Storm, found: Watched) -> Iterator[Row]:
 
 
 def messages_meanwhile(found: Watched, seconds: float) -> float:
-    """About how many messages came in so many seconds."""
+    """Return about how many messages came in `seconds`."""
     return float(found.result["received"]) * min(1.0, seconds / found.result["took"])

@@ -1,6 +1,6 @@
-"""Run the storm, in a process of its own: random traffic with verification over losses and flaps.
+"""Run the storm in a separate process: random traffic with verification over losses and flaps.
 
-What is to be done comes as an argument, in JSON; what it has come to is a line of JSON.
+The argument is JSON; the result is a line of JSON.
 """
 
 import json

@@ -1,5 +1,8 @@
-"""Targets of runs, computed from the rows. What a kind of process may gain in the second half of a storm: what
-a warm one fills of free lists, and at a node what the workload itself keeps of each message it has sent, its time."""
+"""Targets of runs, computed from the rows.
+
+A kind of process may grow in the second half of a storm by the free lists that a warm one fills, and a node process
+also by the send times that the workload keeps of each message.
+"""
 
 from collections.abc import Sequence
 

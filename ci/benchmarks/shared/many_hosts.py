@@ -1,5 +1,4 @@
-"""Many host processes on the NIC of one node: what each of them costs, how fairly they share, and what is lost when they are
-killed all the time."""
+"""Many host processes on the NIC of one node: cost of each, fairness, and losses while they are killed repeatedly."""
 
 import contextlib
 import os
@@ -75,7 +74,7 @@ class Pair:
         self._stack.close()
 
     def host(self, place: int, program: Callable[[Endpoint, HostDriver], Any], function: int | None = None) -> Process:
-        """A host process of a node; it has attached, and told how long that took, when this returns."""
+        """Start a host process of a node; it has attached, and reported the time taken, when this returns."""
         device = self._devices[place]
 
         def run(tell: Callable[[object], None]) -> object:
@@ -140,7 +139,7 @@ def _cpu(pid: int) -> float:
 
 
 def fair(hosts: int, seconds: float) -> list[int]:
-    """How many messages of each of so many host processes have arrived, where all send at once, as much as they can."""
+    """Return how many messages of each of `hosts` processes arrive when all send at once."""
     sink = hosts  # its number
 
     async def flood(endpoint: Endpoint, _driver: HostDriver) -> None:
@@ -177,7 +176,7 @@ def fair(hosts: int, seconds: float) -> list[int]:
 
 
 def jain(counts: list[int]) -> float:
-    """Jain's index of fairness: 1 where all have the same, 1/n where one has all."""
+    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one process has all."""
     squares = len(counts) * sum(count * count for count in counts)
     return sum(counts) ** 2 / squares if squares else 0.0
 

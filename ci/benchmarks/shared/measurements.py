@@ -50,7 +50,7 @@ def alones(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 
 
 def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Round trips of 4 bytes of EMP on shared and inline NICs, and 8 bytes of TCP, by turns."""
+    """Measure in turn round trips of 4 bytes of EMP on shared and inline NICs, and of 8 bytes of TCP."""
     spin = waiting == SPINNING
     found: dict[tuple[str, str], list[float]] = {}
     description = Cluster.back_to_back()

@@ -1,4 +1,4 @@
-"""Agents and host processes of shared NICs, forked from the benchmark into namespaces; what they return comes back."""
+"""Agents and host processes of shared NICs, forked from the benchmark, which gets their results."""
 
 import contextlib
 import multiprocessing.connection
@@ -20,7 +20,8 @@ class Process:
     """A forked child, which dies with the benchmark. cpu: the processor that it is bound to, or -1."""
 
     def __init__(self, namespace: str, cpu: int, function: Callable[[Callable[[object], None]], object]) -> None:
-        """function(tell): what it tells, and last returns, comes by `hear`. namespace: its path; "": where we are."""
+        """function(tell): runs in the child; `hear` returns what it passes to `tell`, and at last its result.
+        namespace: path; "": the present one."""
         self._ours, theirs = multiprocessing.connection.Pipe()
         self.pid = os.fork()
         if not self.pid:

@@ -1,5 +1,4 @@
-"""``ci/bench top``: what it costs to watch a hundred nodes: the processor time of `testbed top` in a terminal of its own,
-at one look a second, once it has begun."""
+"""``ci/bench top``: processor time of `testbed top` for a hundred nodes, at one sample a second, after its start."""
 
 import argparse
 import fcntl

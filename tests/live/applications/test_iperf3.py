@@ -1,4 +1,4 @@
-"""iperf3 between two nodes: a bottleneck, a delay and losses are what it measures."""
+"""iperf3 between two nodes measures the link's bottleneck, delay and loss."""
 
 from __future__ import annotations
 

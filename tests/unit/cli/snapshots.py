@@ -1,4 +1,4 @@
-"""Snapshots of clusters that never were, for what is made of them."""
+"""Synthetic snapshots of clusters."""
 
 from __future__ import annotations
 

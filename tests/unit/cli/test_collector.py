@@ -1,4 +1,4 @@
-"""Commands that are called in a process that goes on leave Python's garbage collector as they have found it."""
+"""Commands called within a longer-lived process leave Python's garbage collector as they found it."""
 
 from __future__ import annotations
 

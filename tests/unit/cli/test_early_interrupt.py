@@ -1,4 +1,4 @@
-"""Ctrl-C while the command still imports what it is made of."""
+"""Ctrl-C while the command is still importing its modules."""
 
 from __future__ import annotations
 

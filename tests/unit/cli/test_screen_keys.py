@@ -1,4 +1,4 @@
-"""From what a terminal sends to keys, and from keys to what is seen and done."""
+"""Terminal input to keys, and keys to views and actions."""
 
 from __future__ import annotations
 

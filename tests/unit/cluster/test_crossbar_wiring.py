@@ -1,4 +1,4 @@
-"""Clusters with Myrinet's switches: what is the kernel's of them, and what the relay is told."""
+"""Clusters with Myrinet switches: the kernel's part and the relay's configuration."""
 
 from __future__ import annotations
 

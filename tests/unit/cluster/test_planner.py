@@ -1,6 +1,6 @@
-"""The plan, as the pure function that it is: exactly which operations lead from what exists to what is wanted.
+"""The plan as a pure function: exactly the operations that lead from the existing state to the desired one.
 
-What exists is made by carrying out plans in a model of the kernel, which knows as much as a plan has to.
+Existing states are made by executing plans in a model of the kernel.
 """
 
 from __future__ import annotations
@@ -431,7 +431,7 @@ def test_a_half_made_join_is_parted_first() -> None:
 
 
 def test_when_an_ipv4_address_goes_the_others_of_its_nic_are_added_again() -> None:
-    """The kernel takes those that came later in the same network (secondaries) away with it."""
+    """The kernel removes the secondary addresses of the same network along with it."""
 
     def star(*addresses: str) -> Description:
         nodes = [Node(name="n1", nics=[Nic(name="eth0", addresses=addresses)]), Node(name="n2")]

@@ -12,7 +12,7 @@ from testbed.workloads.form import Comm, Node, Workload
 
 
 async def own(comm: Comm, node: Node) -> None:
-    """A function does not say that it bears losses."""
+    """Program without a declaration that it bears losses."""
 
 
 class Hardy(Workload):

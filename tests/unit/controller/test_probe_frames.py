@@ -1,4 +1,4 @@
-"""Probe frames: what is written can be read, and a flipped bit is seen without costing the frame."""
+"""Probe frames survive a round trip through their codec, and a flipped bit is detected without loss of the frame."""
 
 from __future__ import annotations
 

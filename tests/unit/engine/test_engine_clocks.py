@@ -1,4 +1,4 @@
-"""Clocks: the same loop and tasks on a virtual clock, on one that waits, and on one that is slowed."""
+"""Clocks: one loop and its tasks on a virtual clock, on one that waits, and on a slowed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Busy resources: when jobs end, and what is said of their use, against a simulation that is too simple to be wrong."""
+"""Busy resources: ends of jobs and utilisation, against a simulation that is too simple to be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources of chance: the same for a seed and a name for ever (test vectors), apart from each other, and fair."""
+"""Random sources: stable for a seed and a name (test vectors), independent of each other, and uniform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: what is ready comes before what is due, timers in the order of their times, and a clock that is given to it."""
+"""The loop: ready callbacks run before due timers, timers in the order of their times, on any clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.engine.loop import Loop, VirtualClock
 
 
 class Jumping:
-    """A waiter on a virtual clock: descriptors become ready at times that are said, and waiting takes it there."""
+    """Waiter on a virtual clock: descriptors become ready at given times, and waiting advances the clock."""
 
     def __init__(self, *ready: tuple[int, int]) -> None:
         self.time = 0

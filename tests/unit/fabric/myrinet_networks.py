@@ -1,4 +1,4 @@
-"""Networks of Myrinet switches for tests: cables by name, NICs that keep offering what they have, and what came where."""
+"""Networks of Myrinet switches for tests: cables by name, NICs that keep offering their frames, a record of arrivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire itself: rate, queue, delay, order, back-pressure, and what a change does to frames under way."""
+"""The wire model: rate, queue, delay, order, back-pressure, and changes with frames in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames through Myrinet switches: when they come, what they hold while they wait, and that nothing is lost."""
+"""Frames through Myrinet switches: times, channels held while blocked, and no silent loss."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_a_link_without_a_queue_that_keeps_order_refuses_what_needs_another(key:
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]]:
-    """Cables; where each NIC is; and, switch by switch, by which port the others are reached."""
+    """Draw a tree of switches: cables, each NIC's place, and each switch's ports towards the others."""
     count = draw(st.integers(1, 5))
     used: Counter[str] = Counter()
     cables: list[tuple[End, End]] = []
@@ -388,7 +388,7 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
     ),
 )
 def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switches: int, sending: Sending) -> None:
-    """Routes that turn through the whole ring deadlock now and then."""
+    """Routes around the complete ring deadlock now and then."""
     net = MyrinetNetwork(ring(switches))
     for number, (when, nic, turns, size) in enumerate(sorted(sending), 1):
         net.run(until=when)

@@ -23,7 +23,7 @@ def crc_by_bits(data: bytes) -> int:
 
 
 def test_the_crc_has_the_check_value_of_its_catalogue() -> None:
-    """CRC-8/SMBUS: the same polynomial and first value."""
+    """CRC-8/SMBUS: equal polynomial and initial value."""
     assert crc8(b"123456789") == 0xF4
 
 

@@ -1,4 +1,4 @@
-"""STOP and GO: what a NIC's outlet sends when, and that nothing that is lost under way holds it up for ever."""
+"""STOP and GO: what a NIC's outlet sends and when, and that a lost word does not stop it for ever."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_only_whole_words_to_their_own_address_are_words() -> None:
 
 @given(st.lists(st.sampled_from(["send", "network", "stop", "leak"]), max_size=300), st.integers(1, 9))
 def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order(steps: list[str], window: int) -> None:
-    """The network answers what it was asked in order, stops and goes on as it likes, and a cable leaks now and then."""
+    """The network answers in order, stops and resumes at random, and a cable leaks at times."""
     line = Line()
     sent, stopped, answered = 0, False, 0
     came: list[Frame] = []

@@ -236,7 +236,7 @@ def test_a_record_survives_writing_and_reading() -> None:
 
 
 def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> None:
-    """Bytes of the flow key tell flows apart; others, and a mask's other bits, do not; what is cut short counts as 0."""
+    """Bytes of the flow key tell flows apart; others, and bits outside a mask, do not; a truncated field counts as 0."""
     fields = standard_fields()
     fields.register("tiny", 0x88B5, {"kind": (1, 1), "way": (2, 2, 0x0FF0)}, ("kind", "way"))
     readers = fields.flow_readers()

@@ -1,4 +1,4 @@
-"""Protocols that share an EtherType, told apart by what their headers begin with."""
+"""Protocols that share an EtherType, told apart by the first bytes of their headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = {"kind": {1: "DATA", 2: "ACK"}}
 
 
 def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
-    """Two protocols of which each has its own packets, and one for all."""
+    """Return the fields of two protocols, each with packets of its own and one common packet."""
     fields = standard_fields()
     places = {"kind": (2, 1), "channel": (3, 1)}
     flow = ["kind", "channel"]

@@ -1,4 +1,4 @@
-"""The ladder: which datapath a link gets, what is said of those that it does not get, and what is refused."""
+"""The ladder: the datapath that a link gets, the reasons against others, and refusals."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def frame(number: int) -> bytes:
 
 
 def numbers(found: PacketSocket) -> list[int]:
-    """A frame is there when the call that has sent it returns: veth hands it over at once."""
+    """Return the numbers of received frames; veth delivers before the send returns."""
     return [int.from_bytes(one[14:18], "big") for _, one in found.receive(0)]
 
 

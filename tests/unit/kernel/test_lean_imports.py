@@ -1,4 +1,4 @@
-"""Only what is needed of pyroute2 is imported, and whoever wants all of it gets it."""
+"""Only the needed parts of pyroute2 are imported, and a later import of all of it works."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Ends = tuple[PacketSocket, PacketSocket]
 
 
 def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
-    """Run a test in a namespace of its own, with sockets on the two ends of a pair."""
+    """Run a test in a namespace of its own, with sockets on the two ends of a veth pair."""
 
     def inside() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -150,7 +150,7 @@ NETWORKS = {4: IP(src="10.0.0.1", dst="10.0.0.2", id=7), 6: IPv6(src="fd00::1", 
 
 
 def piece(version: int, size: int, segment: int = 1400, flags: str = "PA", tag: bytes = b"") -> GsoFrame:
-    """TCP with so many bytes, in frames of so many; where it is one frame, without its checksum."""
+    """Return a GSO frame of `size` bytes of TCP in segments of `segment`; a single segment has no checksum."""
     head: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / NETWORKS[version]
     options = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2))]
     data = (bytes(range(256)) * 256)[:size]

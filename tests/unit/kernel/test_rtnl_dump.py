@@ -1,4 +1,4 @@
-"""Our decoding of the kernel's tables says the same as pyroute2's decoding of the same bytes."""
+"""Our decoding of the kernel's tables agrees with pyroute2's decoding of the same bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.requires("root")
 
 
 class Recorded(RouteSocket):
-    """A socket that keeps what the kernel answered to the last dump."""
+    """Socket that keeps the kernel's answers to the last dump."""
 
     entries: list[memoryview]
 

@@ -1,4 +1,4 @@
-"""Firmware and host library call each other, whatever runs the firmware, and neither is entered from within itself."""
+"""Firmware and host library call each other under any executor, and neither is re-entered."""
 
 from __future__ import annotations
 
@@ -48,8 +48,11 @@ class Wire:
 
 
 class Card:
-    """Firmware and its host. gives: what the firmware gives back when a descriptor is rung for; rings: what the host rings
-    for when it sees one. done: all that happened, in its order."""
+    """Firmware and its host.
+
+    gives: descriptors that the firmware returns when one is rung. rings: descriptors that the host rings when it sees
+    one. done: all events, in order.
+    """
 
     deadline = None
 

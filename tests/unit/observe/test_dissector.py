@@ -130,7 +130,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
 
 
 def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
-    """Every field that is there, numbers to base 10."""
+    """Return every present field, with numbers to base 10."""
     found: dict[str, str] = {}
     packet: Packet = Ether(frame).payload
     if is_carried(module):
@@ -160,7 +160,7 @@ def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
 
 
 def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *more: str) -> list[list[str]]:
-    """The columns of each frame: what is asked for."""
+    """Return the requested columns of each frame."""
     script, capture = folder / "it.lua", folder / "it.pcapng"
     script.write_text(dissector([protocol(name, module) for name, module in modules.items()]))
     with PcapNgWriter(str(capture)) as writer:

@@ -1,4 +1,4 @@
-"""Captures are read whatever they are cut into, and what is damaged, missing or no capture is told in a sentence."""
+"""Captures are read in chunks of any size; damaged, missing and foreign files give a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames in words where a source route stands in front of their header, and where several protocols share an EtherType."""
+"""Summaries of frames with a source route before their header, and of protocols that share an EtherType."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Nodes:
         self.go(span, lambda _: True)
 
     def talk(self, one: int, other: int) -> None:
-        """Each can send to the other."""
+        """Let each node learn that it can send to the other."""
         for source, destination in ((one, other), (other, one)):
             receipt, buffer = self.receive(destination, source, 5, tag=99)
             sent = self.send(source, destination, b"hello", tag=99)

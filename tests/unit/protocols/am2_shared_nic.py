@@ -39,8 +39,10 @@ class Heap:
 
 @dataclass
 class Window:
-    """A host's: its frames with the table of who is in which, and its heap. pages: by endpoint, where they are while the
-    endpoints are in no frame."""
+    """Region of a host: endpoint frames, the table of their endpoints, and the heap.
+
+    pages: endpoints that are in no frame, by number.
+    """
 
     frames: int
     descriptors: bytearray
@@ -67,7 +69,8 @@ class Window:
 
 
 class SharedNic(SingleNic):
-    """Node 0's, with `hosts` processes. told: of all of them; shown: the same, with the place of whom it was shown to."""
+    """NIC of node 0 with `hosts` processes. told: completions of all of them; shown: the same, each with its host's
+    place."""
 
     def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
         super().__init__(settings)

@@ -17,8 +17,8 @@ TAG = 9
 
 
 class SingleNic:
-    """Node 0's. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject. peer: the
-    incarnation of node 1 that it has heard of; 0: none."""
+    """NIC of node 0. sent: frames. told: completions and interrupts, (endpoint, subject). peer: node 1's incarnation
+    known to it; 0: none."""
 
     def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
         own = settings or Settings()
@@ -138,7 +138,7 @@ class SingleNic:
         message: int = 1,
         reply: bool = False,
     ) -> list[tuple[int, ...]]:
-        """A message's packet comes from endpoint 3 of node 1; what it is answered."""
+        """Receive a message's packet from endpoint 3 of node 1; return the answer."""
         begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
         whole = codec.pack_message(
             ADDRESSES[0], ADDRESSES[1], 0, 1, 0, sender, receiver, channel, 0, sequence, stamp, form, int(reply), 1,

@@ -46,7 +46,7 @@ TAKEN = ("data_stored", "acknowledgements_received")
 
 
 def total_frames_accounted(wires: Wires, number: int) -> int:
-    """Frames of which it is known what became of them."""
+    """Return the number of frames in counters of known fates."""
     return sum(total_counters(wires, number, name) for name in DROPPED + TAKEN)
 
 
@@ -72,7 +72,7 @@ def content(size: int, start: int = 0) -> bytes:
 def acknowledgement(
     wires: Wires, of: int, by: int, message: int, frame: int, status: int = 0, sender: int | None = None
 ) -> bytes:
-    """Made by hand: what `by` would say to `of`."""
+    """Return a hand-made acknowledgement from `by` to `of`."""
     return codec.pack_frame(
         wires.addresses[of], wires.addresses[by], codec.TYPE_ACK, 0, 3,
         wires.incarnations[of] if sender is None else sender, wires.incarnations[by], message, frame, status,

@@ -27,13 +27,13 @@ class Ranks:
         return [Comm(device, context) for device in self.devices]
 
     def run(self, *programs: Callable[[Comm], Program[T]], deliver: Callable[[], object] | None = None) -> list[T]:
-        """Run a program on each rank; what they return."""
+        """Run a program on each rank; return their results."""
         return run(
             self.wires, *(program(comm) for program, comm in zip(programs, self.world, strict=True)), deliver=deliver
         )
 
     def at_rest(self) -> bool:
-        """Whether no descriptor is in use any more, and nobody waits for anything."""
+        """Whether no descriptor is in use and no rank waits."""
         return not any(
             agent.host.waiting() or agent.firmware.waiting() or device.waiting()
             for agent, device in zip(self.wires.agents, self.devices, strict=True)

@@ -22,11 +22,11 @@ class StuckError(AssertionError):
 def run(
     wires: Wires, *programs: Program[T], deliver: Callable[[], object] | None = None, rounds: int = 20_000
 ) -> list[T]:
-    """Carry programs on until all have returned; what they have returned.
+    """Run programs until all have returned; return their results.
 
-    In every round each program that is ready goes on until it waits; then deliver() hands over what the NICs have sent
-    (all of it, unless a test says how). When nobody is ready but to poll, and nothing has been sent, the next deadline
-    comes. A program's exception ends the run.
+    In every round each ready program runs until it waits; then deliver() delivers the NICs' frames (all of them, unless
+    a test says how). When no program is ready except to poll, and no frame was sent, the clock advances to the next
+    deadline. A program's exception ends the run.
     """
     deliver = deliver or wires.exchange
     results: dict[int, T] = {}

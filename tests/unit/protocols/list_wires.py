@@ -1,4 +1,4 @@
-"""NICs that are joined by nothing but lists: what they send waits until a test hands it over, drops it or changes it."""
+"""NICs joined by lists: a test delivers, drops or changes each sent frame."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Wires:
         return nic.agent
 
     def restart(self, number: int) -> None:
-        """The NIC forgets everything, and what it had sent is lost."""
+        """Restart the NIC with empty memory; its undelivered frames are lost."""
         self.incarnations[number] += 1
         self.nics[number].sent.clear()
         self.agents[number] = self._build(number)
@@ -76,7 +76,7 @@ class Wires:
             self.agents[self.addresses.index(frame[:6])].firmware.receive(self.now, frame)
 
     def exchange(self) -> int:
-        """Everything sent arrives, until nobody sends any more; how many frames that were."""
+        """Deliver frames until no NIC sends any more; return their number."""
         count = 0
         while any(nic.sent for nic in self.nics):
             for number in range(len(self.nics)):

@@ -41,9 +41,8 @@ class Myrinet:
         leaders: Iterable[int] | None = None,
         hosts: Iterable[int] = (),
     ) -> None:
-        """crossings: frames that came, though they took a cable twice in one direction. loss and damage: probabilities for
-        each hop. leaders: who may lead; None: all. hosts: more of them, whose cables
-        are not plugged in yet."""
+        """crossings: frames that arrived although they took a cable twice in one direction. loss and damage:
+        probabilities for each hop. leaders: who may lead; None: all. hosts: more of them, not yet plugged in."""
         self.cables = list(cables)
         self.ports, self.loss, self.damage = ports, loss, damage
         self.now = self.delivered = self.dropped = self.crossings = 0
@@ -250,7 +249,7 @@ class Myrinet:
         return wrong
 
     def routed(self, numbers: Iterable[int]) -> bool:
-        """Each of these hosts has a table of the same version, and routes to exactly all others, with their addresses."""
+        """Whether these hosts have tables of one version, with addresses of and routes to exactly all others."""
         group = set(numbers)
         if any(number not in self.tables for number in group):
             return False

@@ -67,7 +67,7 @@ class Faults:
 
     @staticmethod
     def drawn(random: Random) -> Faults:
-        """Each kind is there or not, rare or frequent."""
+        """Draw each kind of fault: absent, rare or frequent."""
         return Faults(*[random.choice([0, 0.02, 0.2, 0.4]) for _ in range(4)])
 
 
@@ -81,7 +81,7 @@ class Message:
 
 @dataclass(eq=False)
 class Receive:
-    """room: bytes of its buffer. any_source, any_tag: what it asks for besides its message."""
+    """room: bytes of its buffer. any_source, any_tag: wildcards."""
 
     of: Message
     room: int
@@ -225,7 +225,7 @@ class Schedule:
         )
 
     def _check(self) -> None:
-        """Each message once, whole, in order; nothing overrun; nothing left over."""
+        """Check that each message arrived once, complete and in order, without overrun, and that nothing is left."""
         for message, send in self._sends:
             assert send.done, ("a send is never done", self.wires.waiting())
             assert send.result().length == len(message.content)

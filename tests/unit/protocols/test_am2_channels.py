@@ -1,4 +1,4 @@
-"""AM-II's send and receive tables: every packet taken once, whatever a network that keeps order does to frames."""
+"""AM-II's send and receive tables: every packet is accepted once, whatever an order-keeping network does to frames."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_an_endpoint_keeps_its_frame_for_a_while_though_another_host_wants_it() 
 
 
 def test_a_host_cannot_have_more_endpoints_wait_than_it_has_frames() -> None:
-    """Else one could have all its endpoints in the way of the others."""
+    """Otherwise one host could make all its endpoints wait ahead of the others'."""
     card = sharing(2, hosts=2)
     card.create(card.number(0))
     card.create(card.number(0, 1))
@@ -420,7 +420,7 @@ def write(
 
 
 def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
-    """All that a NIC can be asked about an endpoint, but what is counted as invalid."""
+    """Return the state that a NIC reports about an endpoint, except the counter of invalid messages."""
     counts = {name: count for name, count in card.firmware.counted().items() if name != "invalid"}
     return (
         counts,
@@ -641,8 +641,8 @@ def test_parts_of_two_messages_of_one_number_are_answered() -> None:
 
 
 class Kernels:
-    """Host processes' kernels as they are, only that each does what it is told when chance will have it, and some rather do
-    something else. resident: as it was shown."""
+    """Kernels of host processes, each of which acts on completions at random times; some disobey. resident: as
+    completed."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -729,7 +729,7 @@ class Kernels:
             card.answer(answered, chance.choice([0, 0, REASON_OVERRUN]))
 
     def settle(self) -> None:
-        """All do what they are told: nobody waits for ever."""
+        """Let all hosts act on their completions: no endpoint waits for ever."""
         for _ in range(2_000):
             if not (self.wanted or self.unheard):
                 return

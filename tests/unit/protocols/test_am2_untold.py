@@ -1,4 +1,4 @@
-"""AM-II: that an endpoint is gone, where those who have asked it something do not hear that: when they are told again."""
+"""AM-II announces that an endpoint is gone to peers with pending requests, and repeats lost announcements."""
 
 from __future__ import annotations
 

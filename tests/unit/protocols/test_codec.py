@@ -1,4 +1,4 @@
-"""Every protocol's codec says of every frame what its Scapy layers say, in both directions, and takes nothing else."""
+"""Every codec agrees with the Scapy layers on every frame, in both directions, and refuses all others."""
 
 from __future__ import annotations
 

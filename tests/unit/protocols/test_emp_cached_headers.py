@@ -11,7 +11,7 @@ from tests.unit.protocols.list_wires import Wires
 
 
 def acquainted() -> tuple[Wires, list[Endpoint]]:
-    """Two NICs of which each has had a message of one frame, and of several, and their acknowledgements."""
+    """Two NICs that have received a message of one frame, one of several, and acknowledgements from each other."""
     wires, hosts = joined_nics()
     for sender, receiver in ((0, 1), (1, 0)):
         for size in (4, 10_000):

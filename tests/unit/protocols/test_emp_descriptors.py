@@ -1,4 +1,4 @@
-"""EMP's descriptors: their formats, who owns them, and what a host may get wrong."""
+"""EMP's descriptors: their formats, their owners, and hosts' mistakes."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_node_that_does_not_exist_is_refused(source: int) -> None:
 
 
 class BareNic:
-    """A NIC that shows what it is told to: a host of its own writes descriptors as it likes."""
+    """NIC with a host that writes arbitrary descriptors; records its completions."""
 
     def __init__(self, count: int = 8) -> None:
         self.memory = HostMemory()

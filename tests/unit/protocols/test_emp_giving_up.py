@@ -66,7 +66,7 @@ def test_progress_puts_off_giving_up() -> None:
 
 
 def test_a_late_acknowledgement_puts_off_giving_up_though_all_has_been_sent() -> None:
-    """No collection is left whose sending would show that the message gets on."""
+    """The last collection was sent, so only an acknowledgement can show progress."""
     wires, (sender, _) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
     send = sender.post_send(1, 0, bytes(5 * FULL))
     assert dialogue(wires.take(0))[-1] == "data 0.5"

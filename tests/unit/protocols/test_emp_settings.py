@@ -1,4 +1,4 @@
-"""EMP's settings: what is refused, and what becomes of messages under way when they are changed."""
+"""EMP's settings: refused values, and messages in flight during a change."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def frame_of(kind: int, source: int, *, payload: bytes = b"", to: bytes = BROADC
 
 
 class Alone:
-    """A mapper with nobody around it but the test."""
+    """A mapper whose only peer is the test."""
 
     def __init__(self, number: int = 5, **settings: int | bool) -> None:
         self.sent: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Mappers that know nothing but their own number find out networks of every shape, whatever is lost and damaged."""
+"""Mappers that know only their own number map networks of every shape, under loss and damage."""
 
 from __future__ import annotations
 

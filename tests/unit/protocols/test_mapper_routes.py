@@ -46,7 +46,7 @@ def test_routes_once_around_a_ring_would_deadlock() -> None:
 
 
 def truth(cables: Sequence[Cable]) -> Topology:
-    """A map that nobody had to find out."""
+    """Return the network's map, made without exploration."""
     topology = Topology(0)
     numbers: dict[str | int, int] = {}
     for cable in cables:

@@ -1,4 +1,4 @@
-"""MPI's matching in a library: against what the standard says, in any order of receives and messages."""
+"""MPI's matching in a library, against the standard's rules, for any order of receives and messages."""
 
 from __future__ import annotations
 

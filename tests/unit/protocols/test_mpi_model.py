@@ -1,7 +1,7 @@
 """Random programs of sends, receives, probes and cancels, against a simple model of MPI's matching.
 
-The programs do what they were told and note what they saw. The model then asks, with nothing but the standard's words
-(MPI 4.1, sections 3.5, 3.8.1 and 3.8.4), whether that could be.
+The programs record their results. The model then decides, by the standard's rules alone (MPI 4.1, sections 3.5, 3.8.1
+and 3.8.4), whether these are possible.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Step = tuple[str, int, int]
 
 @dataclass(eq=False)
 class Received:
-    """A receive: when it was begun, for what, and what it got: a message's sender and number; None: it was cancelled."""
+    """Receive: when it was begun, for what, and its result: a message's sender and number; None: it was cancelled."""
 
     begun: int
     source: int
@@ -79,7 +79,7 @@ def trials(draw: st.DrawFn) -> tuple[int, list[list[Step]], float, int, int]:
 
 
 def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm], object]:
-    """Do the steps; then take what still comes until nobody has anything left, and take back what nothing came for."""
+    """Perform the steps; then receive until no message is left, and cancel the receives that match none."""
 
     async def go(comm: Comm) -> None:
         seen, sends = all_seen[comm.rank], list[Request]()

@@ -115,7 +115,7 @@ def am2_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
 
 @dataclass
 class Match:
-    """A receive, in the order in which its rank began them, and what it got."""
+    """Receive, in the order in which its rank began them, and its result."""
 
     posted: int
     destination: int

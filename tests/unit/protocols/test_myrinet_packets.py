@@ -1,4 +1,4 @@
-"""Myrinet's packets: the Scapy layer and the envelope say the same of every frame, whatever is in it."""
+"""The Scapy layer of Myrinet's packets and the envelope agree on every frame, whatever its content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scapy itself as a codec says of every frame, and of everything that is none, what the generated codec says."""
+"""Scapy as a codec agrees with the generated codec on every frame, malformed ones included."""
 
 from __future__ import annotations
 

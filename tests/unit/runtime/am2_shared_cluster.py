@@ -1,7 +1,7 @@
-"""Shared NICs of AM-II, and host processes that are none: all of it in one process, and in an order that chance has.
+"""Shared NICs of AM-II and simulated host processes, in one process and in random order.
 
-A host has what a process has: a region, from which its library and the NIC's firmware know each other by numbers only. Some
-have programs that send requests and reply to them, and know what must become of these.
+A host has what a process has: a region, through which its library and the NIC's firmware refer to each other by numbers
+only. Some hosts run programs that exchange requests and check their outcomes.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ class Host:
 
 
 class Cluster:
-    """Nodes with a shared NIC each. lost: one of so many frames is; 0: none. bent: one of so many has a byte that is wrong.
-    courses: of all requests."""
+    """Nodes with a shared NIC each. lost, bent: one of this many frames is dropped or corrupted; 0: none. courses: of
+    all requests."""
 
     def __init__(
         self, chance: random.Random, settings: Settings, *, nodes: int = 2, lost: int = 0, bent: int = 0

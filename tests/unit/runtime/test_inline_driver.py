@@ -27,8 +27,11 @@ IN_A_ROW = 64
 
 
 class Machine:
-    """A driver's clock, which a look at it moves by a microsecond; its wire, on which frames come at given times in
-    nanoseconds; its firmware; and its sleep, which passes at once: until the next frame, or by what `naps` says."""
+    """Machine of a driver: clock, wire, firmware and sleep.
+
+    Reading the clock advances it by a microsecond; frames arrive at given times in ns; a sleep passes at once, until
+    the next frame or as `naps` says.
+    """
 
     longest = 2_000
 

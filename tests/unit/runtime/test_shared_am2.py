@@ -42,7 +42,7 @@ def populated(chance: random.Random, *, lost: int) -> Cluster:
 
 
 def requests(cluster: Cluster, count: int) -> list[int]:
-    """Serial numbers of so many, from anyone to anyone."""
+    """Return the serial numbers of `count` requests between random endpoints."""
     begin = len(cluster.courses)
     for serial in range(begin, begin + count):
         cluster.draw(serial)
@@ -85,7 +85,7 @@ def settle(cluster: Cluster) -> None:
 
 
 def is_clean(cluster: Cluster) -> None:
-    """All libraries end, and nothing is left of what they had."""
+    """Check that all libraries end and leave nothing behind."""
     for host in cluster.hosts:
         host.am.terminate()
     settle(cluster)

@@ -1,5 +1,7 @@
-"""The firmware of shared AM-II NICs, where every host process but one of each NIC writes what it likes, and frames are no
-better: it raises nothing at all, finds whom to trust no more, and the others' requests are all handled once."""
+"""Firmware of shared AM-II NICs under random frames and hosts that write random bytes, all but one on each NIC.
+
+It raises nothing and reports which host to detach; the other hosts' requests are all handled once.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ TURNS = 6_000
 
 
 class Mad:
-    """A host process that does what no library of ours does. obeys: it takes what it is shown."""
+    """Host process that breaks the library's rules. obeys: it acts on completions."""
 
     def __init__(self, cluster: Cluster, node: int, *, obeys: bool) -> None:
         self.cluster = cluster
@@ -138,7 +140,7 @@ class Mad:
 
 
 def refuse(cluster: Cluster, mads: list[Mad]) -> int:
-    """Detach whom the firmware does not trust, as the agent does; another one like it comes. How many that were."""
+    """Detach the hosts that the firmware reports, as the agent does, and attach new ones; return their number."""
     suspects = cluster.suspects.copy()
     cluster.suspects.clear()
     for suspect in suspects:

@@ -1,4 +1,4 @@
-"""Counts that the next process goes on with, and those that it begins anew."""
+"""Counts that the next process continues, and those that it restarts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateSt
     ids=str,
 )
 def test_chance_counts_on_in_the_next_process(tmp_path: Path, impairment: Impairment) -> None:
-    """Each frame has the fate that it would have had if nobody had died, and the log says so."""
+    """Each frame has the fate of an uninterrupted run, and the log says so."""
     path = tmp_path / "tallies"
     whole: list[Record] = []
     parts: list[Record] = []

@@ -1,4 +1,4 @@
-"""A description goes to TOML and back unchanged; editors get a schema that accepts what is shipped."""
+"""A description survives a round trip through TOML; the schema for editors accepts the shipped topologies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def impairments(draw: st.DrawFn) -> dict[str, object]:
 
 @st.composite
 def elaborate(draw: st.DrawFn) -> Description:
-    """A cluster about which everything is said."""
+    """Draw a cluster with every key set."""
     base = draw(descriptions(max_nodes=4))
     nodes = [
         Node(

@@ -1,4 +1,4 @@
-"""Settings: what a user writes becomes values, and all mistakes are told at once."""
+"""Settings: text becomes values, and all mistakes are reported at once."""
 
 from __future__ import annotations
 
