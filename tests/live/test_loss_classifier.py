@@ -247,7 +247,7 @@ def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cab
 
 @pytest.mark.requires("two-cpus")
 def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> None:
-    """As many frames are lost as in the model, whichever frame is the n-th."""
+    """The model loses equally many frames, whichever frame is the n-th."""
     each = 8_000
     impairment = Impairment(gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 7 every 9")
     frames = [ethernet(bytes(46)) + number.to_bytes(4, "big") for number in range(2 * each)]

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.am2.codec import KIND_ACK, KIND_MESSAGE
+from protocols.am2.codec import KIND_ACK
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
 from protocols.am2.states import TABLES
@@ -20,6 +20,7 @@ from tests.sim.am2_state_watch import watch_channels
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import Watch, Watching, label
 from tests.unit.protocols.am2_shared_nic import SharedNic
+from tests.unit.protocols.am2_single_nic import SentMessage
 
 WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
 HOSTS = 2
@@ -96,7 +97,7 @@ class _Hosts:
         self.card = SharedNic(Settings(frames=2, stay=MILLISECOND, channels=8), HOSTS)
         self.created: set[int] = set()
         self._sequences: Counter[int] = Counter()
-        self._unanswered: list[tuple[int, ...]] = []
+        self._unanswered: list[SentMessage] = []
         self._stamp = 0
 
     def step(self) -> None:
@@ -136,8 +137,8 @@ class _Hosts:
         channel = self.chance.randrange(8)
         self._stamp += 1
         said = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
-        self._unanswered += [sending for sending in said if sending[0] == KIND_MESSAGE]
-        self._sequences[channel] += any(answer[0] == KIND_ACK for answer in said)
+        self._unanswered += [packet for packet in said if isinstance(packet, SentMessage)]
+        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in said)
 
     def wait(self, _number: int) -> None:
         self.card.elapse(self.chance.choice((0, 1, 1, 60)) * MILLISECOND)
@@ -150,7 +151,7 @@ class _Hosts:
             window.bind(window.bound.index(number), NOBODY)
 
     def answer(self) -> None:
-        self._unanswered += [sending for sending in self.card.taken() if sending[0] == KIND_MESSAGE]
+        self._unanswered += [packet for packet in self.card.taken() if isinstance(packet, SentMessage)]
         if self._unanswered:
             self.card.answer(self._unanswered.pop(self.chance.randrange(len(self._unanswered))))
 

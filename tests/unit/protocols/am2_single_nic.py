@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from protocols.am2 import codec
 from protocols.am2 import page as layout
@@ -14,6 +15,40 @@ from protocols.core.firmware import Adapter, Buffer
 
 ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")
 TAG = 9
+
+
+_CHANNEL = ("channel", "generation", "sequence", "stamp")
+_MESSAGE = (
+    "kind", "dst", "src", "reason", "source", "destination", "sender", "receiver", *_CHANNEL, "form", "flags", "handler",
+    "arguments", "origin", "endpoint", "tag", "message", "offset", "total", "payload",
+)  # fmt: skip
+"""Fields of `codec.unpack_message`, behind the kind."""
+_ANSWER = ("dst", "src", "kind", "reason", "source", "destination", "sender", "receiver", *_CHANNEL, "payload")
+"""Fields of `codec.unpack_answer`."""
+
+
+class SentMessage(NamedTuple):
+    """Packet of a message. origin: the sending endpoint. message: its number. offset: of the packet's data."""
+
+    kind: int
+    channel: int
+    generation: int
+    sequence: int
+    stamp: int
+    origin: int
+    message: int
+    offset: int
+
+
+class SentAnswer(NamedTuple):
+    """Acknowledgement or refusal of a packet."""
+
+    kind: int
+    reason: int
+    channel: int
+    generation: int
+    sequence: int
+    stamp: int
 
 
 class SingleNic:
@@ -91,35 +126,31 @@ class SingleNic:
 
     # Its peer.
 
-    def taken(self) -> list[tuple[int, ...]]:
-        """Return and clear the sent packets.
-
-        A message is (MESSAGE, channel, generation, sequence, stamp, origin, message, offset), an answer (kind, reason,
-        channel, generation, sequence, stamp).
-        """
-        out: list[tuple[int, ...]] = []
+    def taken(self) -> list[SentMessage | SentAnswer]:
+        """Return and clear the sent packets."""
+        packets: list[SentMessage | SentAnswer] = []
         for frame in self.sent:
             if codec.kind_of(frame) == codec.KIND_MESSAGE:
-                fields = codec.unpack_message(frame[:-1])
-                out.append((codec.KIND_MESSAGE, *fields[7:11], fields[15], fields[18], fields[19]))
+                values = dict(zip(_MESSAGE, (codec.KIND_MESSAGE, *codec.unpack_message(frame[:-1])), strict=True))
+                packets.append(SentMessage(*[values[name] for name in SentMessage._fields]))
             else:
-                kind, reason = codec.unpack_answer(frame[:-1])[2:4]
-                out.append((kind, reason, *codec.unpack_answer(frame[:-1])[8:12]))
+                values = dict(zip(_ANSWER, codec.unpack_answer(frame[:-1]), strict=True))
+                packets.append(SentAnswer(*[values[name] for name in SentAnswer._fields]))
         self.sent.clear()
-        return out
+        return packets
 
     def introduce(self, incarnation: int) -> None:
         """Receive a packet in which the peer announces its incarnation."""
         begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
         self.firmware.receive(self.now, answered(begin, 0, 0, 0, 1, b""))
 
-    def answer(self, sending: Sequence[int], reason: int = 0, *, stamp: int | None = None) -> None:
-        """A message's packet, as `taken` has it, is answered so."""
-        _, channel, generation, sequence, last, *_ = sending
+    def answer(self, packet: SentMessage, reason: int = 0, *, stamp: int | None = None) -> None:
+        """Receive the peer's answer to a message's packet. stamp: other than the packet's."""
         kind = codec.KIND_NACK if reason else codec.KIND_ACK
         begin = prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
-        sent = last if stamp is None else stamp
-        self.firmware.receive(self.now, answered(begin, channel, generation, sequence, sent, b""))
+        sent = packet.stamp if stamp is None else stamp
+        answer = answered(begin, packet.channel, packet.generation, packet.sequence, sent, b"")
+        self.firmware.receive(self.now, answer)
 
     def arrive(
         self,
@@ -137,7 +168,7 @@ class SingleNic:
         receiver: int = 1,
         message: int = 1,
         reply: bool = False,
-    ) -> list[tuple[int, ...]]:
+    ) -> list[SentMessage | SentAnswer]:
         """Receive a message's packet from endpoint 3 of node 1; return the answer."""
         begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
         whole = codec.pack_message(

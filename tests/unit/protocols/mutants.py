@@ -79,7 +79,7 @@ def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most
 
 
 def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Searched:
-    """Repeat the search `mutant.searches` times, with `most` other seeds each."""
+    """Repeat the search SEARCHES times, each with `most` other seeds."""
     return Searched(
         mutant, tuple([find(mutant, trial, first_seed + search * most, most) for search in range(SEARCHES)])
     )

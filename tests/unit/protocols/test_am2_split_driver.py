@@ -20,7 +20,7 @@ from protocols.am2.codec import (
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
 from tests.unit.protocols.am2_shared_nic import HEAP, SharedNic
-from tests.unit.protocols.am2_single_nic import TAG
+from tests.unit.protocols.am2_single_nic import TAG, SentMessage
 
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
 PATIENCE = 50 * MILLISECOND
@@ -113,7 +113,7 @@ def test_who_has_fewer_frames_gets_the_next_one() -> None:
     card.create(third)
     card.told.clear()
     card.ring(mine[0], layout.RELEASED)
-    assert [one for one in card.told if one[1] == LOADED] == [(third, LOADED)]
+    assert [endpoint for endpoint, subject in card.told if subject == LOADED] == [third]
 
 
 def test_several_that_wait_have_no_more_of_the_others_leave_than_they_need() -> None:
@@ -252,7 +252,7 @@ def test_what_a_host_has_written_late_is_sent_once_when_its_endpoint_is_in_a_fra
     card.load(first)
     assert card.told[-1] == (second, RELEASE)
     lets_go(card, second)
-    assert [sent[5:7] for sent in card.taken()] == [(first, 100), (first, 101)]
+    assert [(sent.origin, sent.message) for sent in card.taken()] == [(first, 100), (first, 101)]
     card.ring(first, 0)  # a doorbell for what is under way already
     assert card.taken() == []
     assert card.counted("invalid") == 0
@@ -370,8 +370,8 @@ def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
     window.descriptors.clear()  # BufferError where anybody has a view of it
     window.heap.bytes.clear()
     card.elapse(PATIENCE)
-    for one in card.taken()[-2:]:
-        card.answer(one, REASON_OVERRUN)
+    for packet in card.taken()[-2:]:
+        card.answer(packet, REASON_OVERRUN)
 
 
 def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
@@ -385,7 +385,7 @@ def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
     (sent,) = card.taken()
     card.detach(0)
     card.answer(sent, REASON_OVERRUN)
-    assert [one[5] for one in card.taken()] == [second]
+    assert [sent.origin for sent in card.taken()] == [second]
 
 
 def test_a_host_that_comes_to_a_place_begins_with_nothing_of_the_last_ones() -> None:
@@ -568,7 +568,7 @@ def test_all_hosts_are_told_that_a_peer_has_started_again_and_nothing_else_of_ea
     assert card.shown == [(place, endpoint, layout.ARRIVED_REQUESTS) for place, endpoint in enumerate(endpoints)]
     card.shown.clear()
     card.arrive(endpoints[0], sender=2)
-    told = [one for one in card.shown if one[2] == layout.RESTARTED]
+    told = [(place, endpoint, subject) for place, endpoint, subject in card.shown if subject == layout.RESTARTED]
     assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.hosts)]
 
 
@@ -586,9 +586,9 @@ def test_messages_that_are_refused_for_ever_keep_no_channel_from_another_host() 
     taken, tried = 0, 0
     for _ in range(200):  # an endpoint has 256 attempts before it is another one's turn
         for sent in card.taken():
-            taken += sent[5] == second
-            tried += sent[5] == first
-            card.answer(sent, 0 if sent[5] == second else REASON_OVERRUN)
+            taken += sent.origin == second
+            tried += sent.origin == first
+            card.answer(sent, 0 if sent.origin == second else REASON_OVERRUN)
         card.elapse(MILLISECOND)
     assert taken == 1
     assert 100 < tried < 500  # all four now and then, and not as fast as they are refused
@@ -652,7 +652,7 @@ class Kernels:
         self.resident: set[int] = set()
         self.wanted: set[int] = set()  # the host has said LOAD, and was not told LOADED yet
         self.unheard: list[tuple[int, int, int]] = []  # shown, and not seen by the host yet
-        self.packets: list[tuple[int, ...]] = []  # nobody has answered yet
+        self.packets: list[SentMessage] = []  # nobody has answered yet
         self.channel = 0
 
     def look(self) -> None:
@@ -672,13 +672,11 @@ class Kernels:
 
     def hear(self, place: int) -> None:
         """Let a host handle the oldest of its completions."""
-        for one in self.unheard:
-            if one[0] == place:
-                break
-        else:
+        oldest = next((completion for completion in self.unheard if completion[0] == place), None)
+        if oldest is None:
             return
-        self.unheard.remove(one)
-        _, number, subject = one
+        self.unheard.remove(oldest)
+        _, number, subject = oldest
         window = self.card.windows[place]
         if subject == RELEASE and number in window.pages:
             self.card.ring(number, layout.RELEASED)
@@ -700,7 +698,7 @@ class Kernels:
         what = chance.randrange(12)
         if what < 3:
             self.hear(place)
-        elif what == 3 and not exists and not is_bound and not any(one[1] == number for one in self.unheard):
+        elif what == 3 and not exists and not is_bound and number not in [about for _, about, _ in self.unheard]:
             card.create(number, load=False)  # numbers are given out in turn: nothing is under way about it
         elif what in (4, 5) and exists and not is_bound and NOBODY in window.bound:
             self.wanted.add(number)
@@ -716,14 +714,14 @@ class Kernels:
             self.channel += 1
             card.arrive(number, 1, channel=self.channel % 32, sequence=self.channel // 32 % 2, stamp=self.channel)
         elif what == 10 and not chance.randrange(20):
-            self.unheard = [one for one in self.unheard if one[0] != place]
+            self.unheard = [completion for completion in self.unheard if completion[0] != place]
             for gone in [one for one in (*self.resident, *self.wanted) if card.place(one) == place]:
                 self.resident.discard(gone)
                 self.wanted.discard(gone)
             card.detach(place)
         else:
             card.elapse(chance.randrange(4 * MILLISECOND))
-        self.packets += [one for one in card.taken() if len(one) == 8]
+        self.packets += [packet for packet in card.taken() if isinstance(packet, SentMessage)]
         if self.packets and chance.randrange(2):
             answered = self.packets.pop(chance.randrange(len(self.packets)))
             card.answer(answered, chance.choice([0, 0, REASON_OVERRUN]))
