@@ -20,7 +20,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from testbed.errors import Problem
 from testbed.spec import units
-from testbed.spec.elements import IMPAIRMENT_KEYS, Duration, Element, Impairments, Listed, Rate, keys
+from testbed.spec.elements import IMPAIRMENT_KEYS, Element, Impairments, keys
+from testbed.spec.key_types import Duration, Listed, Rate
 from testbed.spec.losses import format_gemodel
 from testbed.spec.problems import MismatchError
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
-from testbed.spec.elements import Element, ImpairmentKeys, Impairments, KindName, Link, Node, Switch
+from testbed.spec.elements import Element, ImpairmentKeys, Impairments, Link, Node, Switch
+from testbed.spec.key_types import KindName
 from testbed.spec.kinds import ETHERNET, MAX_BRIDGE_PORTS, MYRINET, kind_of
 from testbed.spec.now import now_cables
 from testbed.spec.problems import MismatchError

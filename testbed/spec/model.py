@@ -21,13 +21,12 @@ from testbed.spec.elements import (
     ImpairmentKeys,
     Impairments,
     Link,
-    Listed,
-    Name,
     Nic,
     Node,
     Switch,
     keys,
 )
+from testbed.spec.key_types import Listed, Name
 from testbed.spec.parser import read
 from testbed.spec.tag_tables import add_tags
 from testbed.spec.validation import Parts, check

@@ -28,8 +28,9 @@ from pydantic import Field, model_validator
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.spec import units
 from testbed.spec.dilation import slow_rate, slow_rule
-from testbed.spec.elements import Duration, Element, Listed, Name, keys, variant_schema
+from testbed.spec.elements import Element, keys, variant_schema
 from testbed.spec.fault_models import KEYS, KINDS, Fault, Impair, Incast, Period, Rule, Texts, Traffic
+from testbed.spec.key_types import Duration, Listed, Name
 from testbed.spec.loader import read_text, table_of
 from testbed.spec.parser import read
 from testbed.spec.problems import below, item, joined, nearest, shown

@@ -14,15 +14,8 @@ from dataclasses import dataclass, field
 from testbed.errors import Problem
 from testbed.spec.addresses import declared_networks, network_of, plan_networks, version_of
 from testbed.spec.contradictions import contradictions
-from testbed.spec.elements import (
-    SMALLEST_IPV6_MTU,
-    USUAL_MTU,
-    Defaults,
-    Impairments,
-    Link,
-    Node,
-    Switch,
-)
+from testbed.spec.elements import Defaults, Impairments, Link, Node, Switch
+from testbed.spec.key_types import SMALLEST_IPV6_MTU, USUAL_MTU
 from testbed.spec.kinds import ETHERNET, Kind, kind_of
 from testbed.spec.layout import End
 from testbed.spec.names import port_number
