@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from testbed.observe.sniff.capture_sinks import Sink
 
 
-@click.command("capture", short_help="Capture frames of links, with what they met.")
+@click.command("capture", short_help="Capture frames of links, with their fates.")
 @click.argument("target", metavar="LINK|NODE|@TAG|all")
 @click.option("-w", "--write", "path", metavar="FILE", help="Write pcapng to this file; '-' is standard output.")
 @click.option("--for", "duration", metavar="TIME", help="End after this time, such as 10s.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many frames.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many frames.")
 @name_option
 @json_option
 def capture_command(

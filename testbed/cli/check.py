@@ -19,11 +19,9 @@ _EXIT_CODES = {"degraded": 8, "invalid": 9}
 _COLOURS = {"trusted": "green", "undecided": "cyan", "degraded": "yellow", "invalid": "red"}
 
 
-@click.command("check", short_help="Measure what links do, and judge it.")
+@click.command("check", short_help="Measure links, and judge the result.")
 @click.argument("target", metavar="[LINK|NODE|@TAG|all]", required=False)
-@click.option(
-    "--seconds", type=float, help="How long to probe; by default as long as what is asked for needs, 2 to 20."
-)
+@click.option("--seconds", type=float, help="Seconds of probing; default: as long as the impairments need, 2 to 20.")
 @name_option
 @json_option
 @click.pass_context

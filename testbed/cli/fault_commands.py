@@ -55,11 +55,13 @@ def _impairment_options(command: Command) -> Command:
 @click.command("inject", short_help="Impair links of a running cluster.")
 @click.argument("target", metavar="LINK|NODE|@TAG|all")
 @_impairment_options
-@click.option("--rule", "rules", multiple=True, metavar="'RULE'", help="A fault: 'drop tcp.dport == 5001 and nth(3)'.")
-@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default=None,
-              help="Let the fates of a log come again, which 'up --fates' has written, instead of chance.")  # fmt: skip
 @click.option(
-    "--direction", metavar="A-B|out|in", default="", help="From A to B, out of the node or into it; else both."
+    "--rule", "rules", multiple=True, metavar="'RULE'", help="A fault rule: 'drop tcp.dport == 5001 and nth(3)'."
+)
+@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default=None,
+              help="Replay the fates of a log written by 'up --fates', instead of random ones.")  # fmt: skip
+@click.option(
+    "--direction", metavar="A-B|out|in", default="", help="From A to B, out of the node or into it; default: both."
 )
 @for_option
 @name_option
@@ -167,7 +169,7 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
 
 @click.command("load")
 @click.argument("nodes", nargs=-1, metavar="NODE | NODE... RECEIVER")
-@click.option("--cpu", metavar="SHARE", help="Use so much of a processor: 50%, 200% for two.")
+@click.option("--cpu", metavar="SHARE", help="Load this share of a processor: 50%, 200% for two.")
 @click.option("--rate", metavar="RATE", help="Let each sender send at this rate: 500mbit.")
 @click.option("--incast", metavar="NODE", help="Let all other nodes send to this one.")
 @for_option

@@ -23,17 +23,19 @@ _SHOWN = 20  # fates
 @click.command("replay", short_help="Run a failed run again with the same fates, in either mode.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--mode", type=click.Choice(["sim", "live"]), default=None,
-              help="Where; by default in the mode in which the run was not.")  # fmt: skip
+              help="Mode of the replay; default: the one that the run did not have.")  # fmt: skip
 @click.option("--repetition", "number", type=click.IntRange(1), default=None, metavar="N",
-              help="Which one; by default the last that was begun.")  # fmt: skip
+              help="Repetition to replay; default: the last one begun.")  # fmt: skip
 @click.option("--with", "given", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None,
               metavar="FILE", help="Another log of fates, or another scenario, than the run's own.")  # fmt: skip
 @click.option(
-    "--shrink", is_flag=True, help="First find the few fates, or faults, that make it fail, in the simulation."
+    "--shrink",
+    is_flag=True,
+    help="First find a minimal set of fates, or faults, that makes it fail, in the simulation.",
 )
 @click.option("--runs", type=click.IntRange(1), default=200, show_default=True, metavar="N",
-              help="So many simulations at most for it.")  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Keep the new run there.")
+              help="Maximum number of simulations for --shrink.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Folder of the new run.")
 @json_option
 @click.pass_context
 def replay_command(
@@ -85,7 +87,7 @@ def replay_command(
     ctx.exit(_FAILED if again.now else 0)
 
 
-@click.command("check-run", short_help="Look through the history of a run again.")
+@click.command("check-run", short_help="Check the history of a run again.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @json_option
 @click.pass_context

@@ -22,7 +22,7 @@ _WIDE = 200  # columns where there is no terminal
 
 @click.command("top", short_help="Watch a cluster: nodes, links, faults, events; inject by keys.")
 @cluster_argument
-@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Between two looks.")
+@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two snapshots.")
 @click.option("--once", is_flag=True, help="Print one snapshot, with the rates of one interval.")
 @name_option
 @json_option

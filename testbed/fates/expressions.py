@@ -69,14 +69,14 @@ def parse_filter(text: str, fields: Fields, links: Collection[str] = ()) -> Cond
 class _Parser:
     """Recursive-descent parser of one rule or filter, with one token of lookahead."""
 
-    __slots__ = ("_at", "_depth", "_fields", "_links", "_text", "_tokens", "_whole")
+    __slots__ = ("_at", "_depth", "_fields", "_links", "_syntax", "_text", "_tokens")
 
-    def __init__(self, text: str, fields: Fields, links: Collection[str], whole: str = "rule") -> None:
+    def __init__(self, text: str, fields: Fields, links: Collection[str], syntax: str = "rule") -> None:
         self._text = text
         self._fields = fields
         self._links = links
-        self._whole = whole
-        self._tokens = tokens(text, whole)
+        self._syntax = syntax
+        self._tokens = tokens(text, syntax)
         self._at = 0
         self._depth = 0
 
@@ -96,7 +96,7 @@ class _Parser:
                 self._fail(self._peek(), "counting stands beside 'and' at the rule's top; put the rest in parentheses")
             parts = [Or((_joined(parts), *self._alternatives()))]
         if self._peek().kind != "end":
-            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._whole}'s end")
+            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._syntax}'s end")
         return _joined(parts), tuple(counts)
 
     def _action(self) -> Fate:
@@ -126,7 +126,7 @@ class _Parser:
             part = self._unary()
             if isinstance(part, Condition):
                 parts.append(part)
-            elif self._whole == "filter":
+            elif self._syntax == "filter":
                 what = "counts frames while a link carries them; a capture has each wherever it was seen: leave it out"
                 self._fail(begin, f"{begin.text}() {what}")
             elif top:
@@ -364,7 +364,7 @@ class _Parser:
             self._fail(token, f"found {token.shown()}, expected {sign!r}")
 
     def _fail(self, token: Token, what: str, suggestion: str = "") -> NoReturn:
-        raise RuleError(self._text, token.column, token.width, what, suggestion, self._whole)
+        raise RuleError(self._text, token.column, token.width, what, suggestion, self._syntax)
 
 
 def _joined(parts: list[Condition]) -> Condition:

@@ -124,7 +124,7 @@ class _ConditionJudge(Judge):
         super().__init__(rule.text)
         self._fate = rule.fate
         self._test = test
-        self._tallies = [_Tally(one, rules.fields, rules.tallies, (*key, at)) for at, one in enumerate(rule.counts)]
+        self._tallies = [_Tally(count, rules.fields, rules.tallies, (*key, at)) for at, count in enumerate(rule.counts)]
         numbers, place = rules.tallies.cell((*key, "since"))
         self._since = numbers[place] = numbers[place] or since
 

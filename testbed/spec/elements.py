@@ -137,11 +137,11 @@ class Impairments(Element):
         description="Spread of the delay. Order is kept: frames closer than it wait for each other, and the mean rises.",
     )
     distribution: Literal["uniform", "normal", "pareto", "table", "trace"] | None = Field(
-        None, description="Distribution of the jitter; uniform if not said; 'table' and 'trace' are files."
+        None, description="Distribution of the jitter; default: uniform; 'table' and 'trace' are files."
     )
-    rate: Limit | None = Field(None, description="Rate of the wire; unlimited if not said.")
+    rate: Limit | None = Field(None, description="Rate of the wire; default: unlimited.")
     queue: Size | None = Field(
-        None, description="Queue before the wire, in bytes; derived from rate and delay if not said."
+        None, description="Queue before the wire, in bytes; default: derived from rate and delay."
     )
     loss: Probability | None = Field(None, description="Share of frames that are lost.")
     corrupt: Probability | None = Field(None, description="Share of frames in which a bit is flipped.")
@@ -157,9 +157,9 @@ class Impairments(Element):
         None, description="Queue before the wire, in frames instead of bytes."
     )
     gemodel: GilbertElliott | None = Field(None, description="Losses in bursts: p r 1-h 1-k, as tc writes them.")
-    loss_pattern: LossPattern | None = Field(None, description="Which of the direction's frames are lost.")
+    loss_pattern: LossPattern | None = Field(None, description="Numbers of the direction's frames that are lost.")
     corrupt_bits: Annotated[int, Field(ge=1, le=MAX_FLIPPED_BITS)] | None = Field(
-        None, description="Bits flipped in a corrupted frame; 1 if not said."
+        None, description="Bits flipped in a corrupted frame; default: 1."
     )
     minimum_frame: Size | None = Field(None, description="A shorter frame takes this many bytes of the rate.")
     overhead: Annotated[int, Field(ge=-14, le=1024)] | None = Field(
@@ -205,11 +205,11 @@ class Nic(Element):
             addresses: Sequence[str] = (),
         ) -> None: ...
 
-    name: InterfaceName | None = Field(None, description="Interface name; the next free ethN if not said.")
-    mac: Mac | None = Field(None, description="Unicast hardware address; derived from the names if not said.")
-    mtu: Mtu | None = Field(None, description="Largest IP packet in bytes; the default if not said.")
+    name: InterfaceName | None = Field(None, description="Interface name; default: the next free ethN.")
+    mac: Mac | None = Field(None, description="Unicast hardware address; default: derived from the names.")
+    mtu: Mtu | None = Field(None, description="Largest IP packet in bytes; default: that of the cluster.")
     addresses: Annotated[tuple[Address, ...], Listed] = Field(
-        (), description="Static addresses with prefix length; derived if not said."
+        (), description="Static addresses with prefix length; default: derived."
     )
 
 
@@ -232,14 +232,14 @@ class Node(Element):
         ) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")
-    tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
-    cpus: Cpus = Field((), description="CPUs that its processes may run on; all if not said.")
+    tags: Tags = Field((), description="Names of groups; '@TAG' selects all members.")
+    cpus: Cpus = Field((), description="CPUs that its processes may run on; default: all.")
     cpu_share: Annotated[float, Field(gt=0, le=names.MAX_CPUS, allow_inf_nan=False)] | None = Field(
         None, description="Limit in cores: 0.5 is half of one."
     )
     memory: Size | None = Field(None, description="Limit of its processes' memory.")
     environment: dict[EnvironmentName, Text] = Field(
-        default_factory=dict, description="Environment variables of what runs in it."
+        default_factory=dict, description="Environment variables of its programs."
     )
     files: dict[AbsolutePath, str] = Field(
         default_factory=dict, description="Absolute path -> text that its programs see there."
@@ -248,7 +248,7 @@ class Node(Element):
         (),
         validation_alias="nic",
         serialization_alias="nic",
-        description="NICs about which something is to be said.",
+        description="NICs with keys of their own.",
     )
 
 
@@ -263,9 +263,9 @@ class Switch(Element):
         def __init__(self, *, name: str, kind: str = "ethernet", ports: int | None = None) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")
-    kind: KindName = Field(ETHERNET.name, description="What it is.")
+    kind: KindName = Field(ETHERNET.name, description="Kind of switch.")
     ports: Annotated[int, Field(ge=1, le=names.HIGHEST_PORT)] | None = Field(
-        None, description="How many ports it has; as many as it needs if not said (Myrinet: 8)."
+        None, description="Number of ports; default: as many as it needs (Myrinet: 8)."
     )
 
     @property
@@ -291,20 +291,20 @@ class Link(Impairments):
         ) -> None: ...
 
     ends: Annotated[tuple[EndText, ...], Listed] = Field(
-        description="The two ends: 'n1', 'n1:eth0', 's1' or 's1:3'.",
+        description="Both ends: 'n1', 'n1:eth0', 's1' or 's1:3'.",
         json_schema_extra={"minItems": 2, "maxItems": 2},
     )
-    tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
+    tags: Tags = Field((), description="Names of groups; '@TAG' selects all members.")
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
-        description="Who carries an impaired link's frames; the ladder decides if not said. 'direct': one veth pair "
+        description="Datapath of the impaired link; default: chosen by the ladder. 'direct': one veth pair "
         "between two nodes, without any impairment ever.",
     )
     forward: Annotated[Impairments | None, AfterValidator(_none_if_empty)] = Field(
-        None, description="For frames from the first end to the second; stronger than the link's own keys."
+        None, description="Frames from the first end to the second; overrides the link's own keys."
     )
     backward: Annotated[Impairments | None, AfterValidator(_none_if_empty)] = Field(
-        None, description="For frames from the second end to the first; stronger than the link's own keys."
+        None, description="Frames from the second end to the first; overrides the link's own keys."
     )
 
     @field_validator("ends")

@@ -43,9 +43,9 @@ class Kind:
         """Why the kernel's own protocols cannot cross it, where it is routed."""
         return f"the kernel's datagrams have no routes through {self.title}'s switches"
 
-    def meaningless(self, said: Impairment | Impairments) -> list[str]:
+    def meaningless(self, impairment: Impairment | Impairments) -> list[str]:
         """Return the keys of an impairment that a link at such a switch cannot have."""
-        return [key for key in self.lacks if getattr(said, key)]
+        return [key for key in self.lacks if getattr(impairment, key)]
 
 
 ETHERNET: Final = Kind(

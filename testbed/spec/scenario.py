@@ -46,16 +46,18 @@ class RandomFaults(Element):
 
         def __init__(self, **said: object) -> None: ...
 
-    kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Which are drawn.")
+    kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Kinds of faults to draw.")
     rate: Annotated[float, Field(gt=0, le=1e6, strict=False, allow_inf_nan=False)] = Field(
-        description="How many begin in a second, on average."
+        description="Mean number of faults per second."
     )
-    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(None, description="The run's if not said.")
-    from_: Duration = Field(0, validation_alias="from", serialization_alias="from", description="From when on.")
-    to: Duration | None = Field(None, description="Until when; until the run's time is over if not said.")
-    shortest: Period = Field(10_000_000, description="For which one lasts; 10 ms if not said.")
-    longest: Period = Field(1_000_000_000, description="For which one lasts; 1 s if not said.")
-    on: Texts = Field(("all",), description="Nodes and links among which is drawn.")
+    seed: Annotated[int, Field(ge=0, le=2**64 - 1)] | None = Field(
+        None, description="Seed of random choices; default: the run's."
+    )
+    from_: Duration = Field(0, validation_alias="from", serialization_alias="from", description="Begin.")
+    to: Duration | None = Field(None, description="End; default: the run's end.")
+    shortest: Period = Field(10_000_000, description="Minimum duration of a fault; default: 10 ms.")
+    longest: Period = Field(1_000_000_000, description="Maximum duration of a fault; default: 1 s.")
+    on: Texts = Field(("all",), description="Nodes and links to draw from.")
 
     def problems(self) -> list[Problem]:
         """Return contradictions between its keys."""
@@ -80,7 +82,7 @@ class Scenario(Element):
             self, *, name: str = "scenario", faults: Sequence[Fault] = (), random: RandomFaults | None = None
         ) -> None: ...
 
-    name: Name = Field("scenario", description="What it is called in results; after its file if not said.")
+    name: Name = Field("scenario", description="Name in results; default: that of its file.")
     faults: Annotated[tuple[Fault, ...], Listed] = Field((), validation_alias="fault", serialization_alias="fault")
     random: RandomFaults | None = None
 

@@ -323,9 +323,9 @@ def _text_function(protocol: Protocol) -> Iterator[str]:
     yield "local function words(values)"
     for value, kind in protocol.kinds.items():
         parts = []
-        for pieces, optional in spans(kind.words):
-            text = " .. ".join(_piece(*piece) for piece in pieces)
-            fields = ", ".join(_literal(name) for _, name, _ in pieces if name)
+        for items, optional in spans(kind.words):
+            text = " .. ".join(_template_part(*part) for part in items)
+            fields = ", ".join(_literal(name) for _, name, _ in items if name)
             parts.append(f"(any(values, {fields}) and ({text}) or '')" if optional else text)
         yield f"  if values[{_literal(protocol.kind)}] == {value} then"
         yield f"    return {' .. '.join(parts)}"
@@ -334,7 +334,7 @@ def _text_function(protocol: Protocol) -> Iterator[str]:
     yield "end"
 
 
-def _piece(text: str, name: str, how: str) -> str:
+def _template_part(text: str, name: str, how: str) -> str:
     if not name:
         return _literal(text)
     shown = "0x%x" if how == "#x" else f"%{how or 'd'}"
