@@ -88,7 +88,7 @@ def _tell(captured: CaptureResult) -> None:
         echo(f"warning: {number} frames at {end} are lacking: they came faster than they were read", err=True)
     for number, words in (
         (captured.cut, "frames were longer than what is kept of one"),
-        (captured.untold, "frames have met something that is not told beside them"),
+        (captured.untold, "frames have fates that were not reported"),
         (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
         (captured.late, "frames came late and are out of order"),
     ):

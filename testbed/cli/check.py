@@ -35,7 +35,7 @@ def check_command(
     testbed check n1                 all links of n1, both directions
     testbed check all --seconds 30   everything, longer: rare losses need many probes
 
-    Delay, jitter, rate, loss and order are compared with what is asked for. The report also has the emulator's own
+    Delay, jitter, rate, loss and order are compared with the configured values. The report also has the emulator's own
     losses and delays in that time, and how late this machine wakes a sleeping process. Exit code 8: degraded, 9:
     invalid. TESTBED_SLOW=2.5 stands for a machine that is slower by this factor: it scales the limits for such delays.
     """
@@ -104,7 +104,7 @@ def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None
 
 def _not_decided(verdict: Verdict) -> str:
     count = len(verdict.undecided)
-    return f", as far as it was decided: {count} finding{'s were' if count > 1 else ' was'} not" if count else ""
+    return f", with {count} undecided finding{'s' if count > 1 else ''}" if count else ""
 
 
 def _print_block(title: str, findings: list[Finding]) -> None:

@@ -45,7 +45,7 @@ def compare_command(
     testbed compare results/runs/20261121-192009-emp-2001-pingpong --against paper
 
     Repetitions (run --repeat, or several runs) are the samples. A difference counts where it is beyond the threshold and its
-    interval excludes that there is none; all intervals hold together at 95 %. Simulations under the same seeds are exact.
+    interval excludes 1; all intervals hold simultaneously at 95 %. Simulations with equal seeds are exact.
     Exit code 0: nothing is worse, 1: something is, 2: bad input, or not comparable.
     """
     from testbed.errors import TestbedError, reason_of

@@ -69,7 +69,7 @@ def decode_command(
 
 
 def _print_frames(source: Source, chosen: Filter | None, show: Show, totals: bool) -> None:
-    """Print frames. said: print totals on standard error."""
+    """Print frames. totals: print totals on standard error."""
     total = printed = met = 0
     try:
         # Ctrl-C is the regular end of --follow.

@@ -76,7 +76,7 @@ def inject_command(
     as_json: bool,
     **impairments: Any,
 ) -> None:
-    """Impair links while they run; only what is named is set. 'testbed heal' lifts it.
+    """Impair running links; only the named keys are set. 'testbed heal' lifts the impairment.
 
     \b
     testbed inject n1 --loss 5% --delay 2ms              all links of n1, both directions
@@ -84,7 +84,7 @@ def inject_command(
     testbed inject all --rule 'drop udp and nth(3)' --for 10s
     testbed inject @rack1 --loss 5% --direction out      what all nodes of a tag send
 
-    When the command returns, the first frame offered sees it.
+    When the command returns, the next frame offered meets the impairment.
     """
     from testbed.cluster.faults import fault_injection
     from testbed.cluster.records.paths import example, round_trip
@@ -157,7 +157,7 @@ def link_command(target: str, action: str, duration: str | None, name: str | Non
 def partition_command(groups: Sequence[str], duration: str | None, name: str | None, as_json: bool) -> None:
     """Block all traffic between groups of nodes: testbed partition n1,n2 / n3,n4
 
-    Traffic within a group passes as before, and nodes in no group reach everybody.
+    Traffic within a group passes as before, and nodes in no group reach all others.
     """
     from testbed.cluster.faults import fault_injection
 
@@ -236,14 +236,14 @@ def _share(text: str) -> float:
 @name_option
 @json_option
 def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
-    """Lift everything that is injected, or the injections with these numbers; 'testbed status' shows them.
+    """Lift all injections, or those with these numbers; 'testbed status' shows them.
 
     \b
     testbed heal             all that is injected
     testbed heal star-4      the same, where several clusters are up
     testbed heal star-4 2 3  injections 2 and 3
 
-    What the description declares stays.
+    Declared impairments stay.
     """
     from testbed.cluster.faults import fault_injection
     from testbed.cluster.services import relay_client

@@ -67,7 +67,7 @@ def up_command(
 ) -> None:
     """Bring a cluster up: FILE is a description in TOML, NAME one that comes with testbed or star-N for any N.
 
-    A cluster that is up already from the same file is converged: only the difference is made.
+    A cluster that is already up from the same file is converged: only the differences are applied.
     """
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins takes as long as 20 nodes
 

@@ -158,16 +158,16 @@ def _print_few(original: Repetition, few: Shrunk[str], runs: int) -> None:
 
 
 def _print_replayed(again: Replayed) -> None:
-    by = f"{again.fates} fates of the log" if again.fates >= 0 else "the fates that the seed gives"
-    met = f", {again.given} of which were met" if again.given >= 0 else ""
-    echo(f"what had failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
-    echo(f"what fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
+    by = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
+    met = f", {again.given} of them applied" if again.given >= 0 else ""
+    echo(f"failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
+    echo(f"fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
     if again.error:
         echo(f"  {_in_a_line(again.error)}")
     if again.before and again.now:
-        echo("the same check has failed again" if again.same else "it has failed in another way")
+        echo("the same check has failed again" if again.same else "the replay has failed in another way")
     elif again.before:
-        echo("it has not failed again")
+        echo("the failure was not reproduced")
 
 
 def _in_a_line(error: str) -> str:

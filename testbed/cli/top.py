@@ -76,7 +76,7 @@ def _print_once(store: Store, name: str | None, seconds: float, *, as_json: bool
 
 
 def _snapshot(store: Store, name: str | None, seconds: float) -> Snapshot:
-    """Take a snapshot with rates, from two looks. Raises NotFoundError with the reason if there is none."""
+    """Take a snapshot with rates, from two readings. Raises NotFoundError with the reason if there is none."""
     from testbed.errors import NotFoundError
     from testbed.observe.live.snapshot import Absent
     from testbed.observe.live.snapshots import SnapshotSampler

@@ -93,7 +93,7 @@ class _Parser:
         parts, counts = self._conjunction(top=True)
         if self._word("or"):
             if counts:
-                self._fail(self._peek(), "counting stands beside 'and' at the rule's top; put the rest in parentheses")
+                self._fail(self._peek(), "a count is only allowed in a top-level 'and'; put the rest in parentheses")
             parts = [Or((_joined(parts), *self._alternatives()))]
         if self._peek().kind != "end":
             self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._syntax}'s end")
@@ -133,7 +133,8 @@ class _Parser:
                 counts.append(part)
             else:
                 self._fail(
-                    begin, f"{begin.text}() counts what the rest matches: it stands at the rule's top, behind 'and'"
+                    begin,
+                    f"{begin.text}() counts the frames that the rest matches: it is only allowed in a top-level 'and'",
                 )
             if not self._word("and"):
                 return parts, counts

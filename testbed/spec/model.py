@@ -52,7 +52,7 @@ USUAL_NETWORK = "10.0.0.0/8"
 
 
 class Heading(Element):
-    """Keys of a description that concern the cluster as a whole."""
+    """Keys of a description about the complete cluster."""
 
     name: Name = Field(description="Name of the cluster; default: the file's name without .toml.")
     description: str = Field("", max_length=400, description="Purpose, in one line.")
@@ -134,17 +134,17 @@ class Description(Heading):
 
     @classmethod
     def line(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Make nodes, each on a switch of its own, the switches in a line."""
+        """Make nodes, each on its own switch, and a line of switches."""
         return cls._of(generators.Line, {"nodes": nodes}, options)
 
     @classmethod
     def ring(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Make nodes, each on a switch of its own, the switches in a ring; three or more."""
+        """Make three or more nodes, each on its own switch, and a ring of switches."""
         return cls._of(generators.Ring, {"nodes": nodes}, options)
 
     @classmethod
     def full_mesh(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
-        """Make nodes, each on a switch of its own, every switch linked to every other."""
+        """Make nodes, each on its own switch, and a full mesh of switches."""
         return cls._of(generators.FullMesh, {"nodes": nodes}, options)
 
     @classmethod

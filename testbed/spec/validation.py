@@ -135,7 +135,7 @@ def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
     known = [node.name for node in parts.nodes] + list(switches)
     present = frozenset(known)
     plugged: dict[str, str] = {}
-    guesses = 20  # comparing names is slow, and more suggestions help nobody
+    guesses = 20  # comparing names is slow, and more suggestions do not help
     for link, path in zip(parts.links, where.links, strict=True):
         if link.owners[0] == link.owners[1] and link.owners[0] in present:
             yield Problem(f"{path}.ends", f"both ends at {shown(link.owners[0])}", "two different nodes or switches")
@@ -178,8 +178,8 @@ def _again(parts: Parts, where: _Where) -> Iterator[Problem]:
         yield Problem(
             f"{path}.ends",
             f"a second cable between {first} and {second}, which [generate] has joined",
-            "ends that it has not: [defaults.link] says what all its links do, and whoever wants a second cable names "
-            f"its port ({port!r})",
+            "unconnected ends: [defaults.link] sets the keys of all generated links, and a second cable needs a port "
+            f"({port!r})",
         )
 
 

@@ -140,7 +140,7 @@ def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, the
 
 def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -> None:
     one = write_run(tmp_path / "a", ping_pong_rows())
-    assert_says(compared(one, tmp_path / "nowhere"), "is no folder of a run")
+    assert_says(compared(one, tmp_path / "nowhere"), "is not the folder of a run")
     for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):
         other = write_run(tmp_path / f"b{len(text)}", ping_pong_rows())
         (other / "run.json").write_text(text)

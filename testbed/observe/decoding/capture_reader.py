@@ -179,7 +179,7 @@ class CaptureReader:
             if end > size:
                 break
             if rest[end - 4 : end] != rest[at + 4 : at + 8]:
-                self._broken(at, "a block says two lengths")
+                self._broken(at, "the two length fields of a block differ")
             if kind == _PACKET:
                 self._frame(frames, at, end - 4)
             elif kind == _INTERFACE:

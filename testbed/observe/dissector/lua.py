@@ -351,15 +351,15 @@ def _literal(text: str) -> str:
 
 
 def generate_dissector() -> tuple[str, list[str]]:
-    """Generate the dissector; return its text and a sentence for each protocol left out. Raises TestbedError where none
-    is in it."""
+    """Generate the dissector; return its text and a sentence for each omitted protocol. Raises TestbedError where all
+    are omitted."""
     protocols: list[Protocol] = []
     lacking: list[str] = []
     for name, module in frame_modules().items():
         try:
             protocols.append(protocol(name, module))
         except TypeError as error:
-            lacking.append(f"{name} is not in it: {error}")
+            lacking.append(f"{name} is omitted: {error}")
     if not protocols:
-        raise TestbedError("\n".join(["there is no protocol to make a dissector of", *lacking]))
+        raise TestbedError("\n".join(["no protocol has a dissector", *lacking]))
     return dissector(protocols), lacking

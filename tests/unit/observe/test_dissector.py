@@ -329,5 +329,5 @@ def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_othe
     assert 'protocol("emp", ' in text
     assert lacking == ["other is not in it: other: 0 of its layers are bound to an EtherType, not one"]
     del modules["emp"]
-    with pytest.raises(TestbedError, match="there is no protocol to make a dissector of"):
+    with pytest.raises(TestbedError, match="no protocol has a dissector"):
         lua.generate_dissector()

@@ -91,9 +91,7 @@ def test_frames_before_the_damage_are_given_first() -> None:
     good = capture([(0, 5, b"x" * 60, "inbound", "")])
     reader = CaptureReader("it")
     assert len(reader.feed(good + struct.pack("<II", 6, 13) + bytes(40))) == 1
-    with pytest.raises(
-        BrokenCaptureError, match=f"it is damaged at byte {len(good)}: invalid block length: 13 bytes"
-    ):
+    with pytest.raises(BrokenCaptureError, match=f"it is damaged at byte {len(good)}: invalid block length: 13 bytes"):
         reader.end()
 
 
