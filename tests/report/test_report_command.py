@@ -123,7 +123,7 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
 def test_a_run_that_never_ended_is_told_as_far_as_it_came(tmp_path: Path) -> None:
     text = page(tmp_path, write_run(tmp_path / "run", ping_pong_rows(), result={}))
     assert "unfinished" in text
-    assert "there is no result.json" in text
+    assert "without result.json there is no verdict" in text
     assert "Latency against message size" in text
 
 
@@ -172,7 +172,7 @@ def test_a_missing_file_is_a_sentence_of_the_page(tmp_path: Path, file: str) -> 
 
 def test_what_is_no_run_or_cannot_be_written_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
     found = reported(tmp_path / "nowhere")
-    assert_says(found, 4, "is not the folder of a run")
+    assert_says(found, 4, "is no folder of a run")
     run = write_run(tmp_path / "run", ping_pong_rows())
     (tmp_path / "file").write_text("")
     assert_says(reported(run, "-o", tmp_path / "file" / "report.html"), 1, "cannot be written to")

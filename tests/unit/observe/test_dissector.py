@@ -327,7 +327,7 @@ def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_othe
     monkeypatch.setattr(lua, "frame_modules", lambda: modules)
     text, lacking = lua.generate_dissector()
     assert 'protocol("emp", ' in text
-    assert lacking == ["other is not in it: other: 0 of its layers are bound to an EtherType, not one"]
+    assert lacking == ["other is omitted: other: 0 of its layers are bound to an EtherType, not one"]
     del modules["emp"]
     with pytest.raises(TestbedError, match="no protocol has a dissector"):
         lua.generate_dissector()
