@@ -27,11 +27,11 @@ _OPTIONS = (
 
 
 class BrowserError(Exception):
-    """It did not do what it was told to, or has not answered in time."""
+    """Chromium refused a command or did not answer in time."""
 
 
 class Browser:
-    """messages: what the console said, warnings and errors with it."""
+    """messages: warnings and errors of the console."""
 
     def __init__(self, directory: Path, seconds: float = 60.0) -> None:
         """directory: for its files; new. seconds: how long an answer may take."""
@@ -80,7 +80,7 @@ class Browser:
         os.close(self._answers)
 
     def open(self, page: Path, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0) -> None:
-        """Show a file, and wait until it is there."""
+        """Open a file and wait until it is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False
         )
@@ -90,12 +90,12 @@ class Browser:
         self._until("Page.loadEventFired")
 
     def appear(self, *, dark: bool = False, media: str = "") -> None:
-        """As to somebody who likes it dark, or on paper (media: print)."""
+        """Emulate a colour scheme, or a medium such as "print"."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def evaluate(self, expression: str) -> Any:
-        """What an expression of JavaScript comes to in the page."""
+        """Evaluate a JavaScript expression in the page and return its value."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise BrowserError(str(answer["exceptionDetails"]))
@@ -107,7 +107,7 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
-        """A PNG of what is to be seen, or of the whole page."""
+        """Return a PNG of the visible part, or of the complete page."""
         more: dict[str, Any] = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]

@@ -5,7 +5,7 @@
     ci/house.py --list MEASURE       print what it counts
     ci/house.py --limits             exit with 1 if a measure is above its limit
 
-Measured are the modules of testbed/ and protocols/, without generated codecs.
+Measured are the modules of testbed/ and protocols/, without generated codecs; docstrings also in tests/ and ci/.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 ROOMS: Final = ("testbed", "protocols")
+DOCUMENTED_ROOMS: Final = (*ROOMS, "tests", "ci")
 SMALL_MODULE: Final = 50  # lines
 LONG_FUNCTION: Final = 80  # lines
 MANY_PARAMETERS: Final = 10
-RIDDLES: Final = ("What ", "The same", "Who ", "That ")
+RIDDLES: Final = (
+    "What ", "The same", "Who ", "Whoever ", "Whatever ", "Whose ", "That ", "Of ", "As ", "So ", "It ", "Its ", "Such ",
+    "They ", "Those ", "Nothing", "Nobody", "Something", "Somebody", "And ", "Also ", "Or ",
+)  # fmt: skip
+"""Words that a docstring does not begin with: its subject is then missing, or is a pronoun without a noun before it."""
 STANDARD_SETS: Final = {
     "__init__.py", "__main__.py", "codec.py", "frames.py", "firmware.py", "states.py", "profile.py", "protocol.py",
     "counters.py", "settings.py", "fields.py", "fabric.py", "plug.py", "host.py", "paper.py", "network.py", "endpoint.py",
@@ -50,10 +55,10 @@ class Module:
         return self.path.relative_to(ROOT).as_posix()
 
 
-def modules() -> list[Module]:
-    """Parse the product's modules, without generated ones."""
+def modules(rooms: tuple[str, ...] = ROOMS) -> list[Module]:
+    """Parse the modules of these folders, without generated ones."""
     found = []
-    for room in ROOMS:
+    for room in rooms:
         for path in sorted((ROOT / room).rglob("*.py")):
             if path.name == "codec.py":  # generated
                 continue
@@ -181,14 +186,14 @@ def many_parameters(found: list[Module]) -> list[str]:
 
 
 def riddles(found: list[Module]) -> list[str]:
-    lines = []
-    for module in found:
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                text = ast.get_docstring(node) or ""
-                if text.startswith(RIDDLES):
-                    lines.append(f"{module.place}:{getattr(node, 'lineno', 1)} {text.splitlines()[0]}")
-    return lines
+    """Docstrings that begin with a word of RIDDLES, those below assignments included."""
+    return [
+        f"{module.place}:{node.lineno} {text.splitlines()[0]}"
+        for module in found
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node.value.value, str) and (text := node.value.value.strip()).startswith(RIDDLES)
+    ]
 
 
 def local_imports(found: list[Module]) -> list[str]:
@@ -211,7 +216,8 @@ def type_checking(found: list[Module]) -> list[str]:
 class Measure:
     lines: Callable[[list[Module]], list[str]]
     limit: int | None
-    """None: told, not limited."""
+    """None: printed, not limited."""
+    rooms: tuple[str, ...] = ROOMS
 
 
 MEASURES: Final = {
@@ -222,7 +228,7 @@ MEASURES: Final = {
     "file names that occur twice": Measure(repeated_names, 0),
     f"functions above {LONG_FUNCTION} lines": Measure(long_functions, 0),
     f"functions of more than {MANY_PARAMETERS} parameters": Measure(many_parameters, 0),
-    "docstrings that begin with a riddle": Measure(riddles, 0),
+    "docstrings that begin with a riddle": Measure(riddles, 0, DOCUMENTED_ROOMS),
     "imports within functions": Measure(local_imports, None),
     "modules with TYPE_CHECKING blocks": Measure(type_checking, None),
 }
@@ -233,23 +239,23 @@ def main() -> int:
     parser.add_argument("--list", metavar="MEASURE", help="the measure's name, or the first words of it")
     parser.add_argument("--limits", action="store_true")
     asked = parser.parse_args()
-    found = modules()
+    found = {rooms: modules(rooms) for rooms in {measure.rooms for measure in MEASURES.values()}}
     if asked.list:
         names = [name for name in MEASURES if name.startswith(asked.list)]
         if not names:
             parser.error(f"no measure {asked.list!r}; there are: {', '.join(MEASURES)}")
         for name in names:
-            for line, count in Counter(MEASURES[name].lines(found)).items():
+            for line, count in Counter(MEASURES[name].lines(found[MEASURES[name].rooms])).items():
                 print(f"{count:5} {line}" if count > 1 else line)
         return 0
     exceeded = False
     for name, measure in MEASURES.items():
-        value = len(measure.lines(found))
+        value = len(measure.lines(found[measure.rooms]))
         above = measure.limit is not None and value > measure.limit
         exceeded |= above
         limit = "" if measure.limit is None else f"limit {measure.limit}{', exceeded' if above else ''}"
         print(f"{name:45} {value:7,}  {limit}".rstrip())
-    print(f"{'modules':45} {len(found):7,}")
+    print(f"{'modules':45} {len(found[ROOMS]):7,}")
     return int(exceeded and asked.limits)
 
 

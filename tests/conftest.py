@@ -103,7 +103,7 @@ class _Reports:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """A process of a distributed run has ended. What it skipped as a whole file comes with it, in no report."""
+        """Collect the skipped files of an ended process of a distributed run, which no report names."""
         told = getattr(node, "workeroutput", {})
         self.stash[_peaks].append(told.get("peak", 0))
         self.stash[_unexplained] += [skip for skip in told.get("files", ()) if skip not in self.stash[_unexplained]]

@@ -1,8 +1,8 @@
-"""The parts of the suite, which ``ci/test`` runs one after the other: TESTBED_PART selects one.
+"""Parts of the suite, which ``ci/test`` runs in turn: TESTBED_PART selects one.
 
-beside: in several processes beside each other. live: the same, of tests whose processes have a sandbox each, and which wait
-more than they work. alone: one test after the other: those marked ``alone``, which measure time or memory, those whose files
-say so with a mark for the whole file, and those that share clusters.
+beside: tests that run in parallel processes. live: parallel too; each process has a sandbox, and waits more than it
+works. alone: one test at a time: those marked ``alone``, which measure time or memory, files with that mark, and tests
+that share clusters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Requirements of tests, each probed by trying it; ``@pytest.mark.requires("root", "ping")`` asks for them.
 
-They are the pytest plug-in's, and those that only our own tests have.
-A requirement that the machine does not meet skips the test with its reason. The tools that ci/test installs itself are
-never a reason in a strict run: one that is missing there is a failure.
+They extend the pytest plug-in's. A requirement that the machine does not meet skips the test with its reason. In a
+strict run a missing tool that ci/test installs itself is a failure instead.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def _overlay() -> str:
 
 
 def _mpi4py() -> str:
-    """For the system's Python: it has the one that was built for the system's MPI."""
+    """Try mpi4py in the system's Python, which has the build for the system's MPI."""
     tried = subprocess.run(["/usr/bin/python3", "-c", "import mpi4py"], capture_output=True, check=False)
     return "" if tried.returncode == 0 else "the system's Python has no mpi4py"
 
@@ -146,5 +145,5 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
 
 @cache
 def missing(name: str) -> str:
-    """Why this machine does not meet a requirement, tried once; empty when it does."""
+    """Return why this machine does not meet a requirement, checked once; empty if it does."""
     return REQUIREMENTS[name].missing()

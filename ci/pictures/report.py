@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _said(browser: Browser, report: Path) -> str:
-    """What hangs on the run alone: the verdict, without when and for how long it ran, and the rows."""
+    """Return the report's text that depends on the run alone: the rows, and the verdict without times."""
     browser.open(report, WIDTH, HEIGHT)
     text = str(browser.evaluate("document.body.innerText"))
     verdict = text[text.index("\nVerdict\n") : text.index("\nCluster\n", text.index("\nVerdict\n"))]

@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def _look() -> dict[str, Any]:
-    """What `testbed top` sees of the cluster, while there is traffic."""
+    """Return the snapshot of `testbed top --json`, taken under traffic."""
     _testbed("up", str(CI / "demo.toml"), "--name", CLUSTER)
     try:
         command = [*_command("exec"), "--name", CLUSTER, "n3", "--", "ping", "-q", "-i0.01", "n2"]
@@ -95,7 +95,7 @@ def _seen() -> Snapshot:
 
 
 def _made(kind: Any, value: Any) -> object:
-    """What a document says of a dataclass, a tuple of them, a mapping, or something plain."""
+    """Build a value of type `kind` (dataclass, tuple of them, mapping or scalar) from a JSON value."""
     if is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind)
         return kind(**{one.name: _made(hints[one.name], value[one.name]) for one in fields(kind)})
@@ -107,7 +107,7 @@ def _made(kind: Any, value: Any) -> object:
 
 
 def _check() -> None:
-    """Line by line, without blanks: how Rich places letters is its own affair."""
+    """Compare line by line, without blanks, as Rich decides how letters are placed."""
     wanted = ["".join(text for text, _ in line) for line in frame(_seen(), VIEW, WIDTH, HEIGHT).lines]
     drawn = list(_drawn(PICTURE.read_text()))
     wrong = [pair for pair in zip(_bare(wanted), _bare(drawn), strict=False) if pair[0] != pair[1]]

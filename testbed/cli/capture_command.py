@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from testbed.observe.sniff.capture_sinks import Sink
 
 
-@click.command("capture", short_help="Capture frames of links, with what they met.")
+@click.command("capture", short_help="Capture frames of links, with their fates.")
 @click.argument("target", metavar="LINK|NODE|@TAG|all")
 @click.option("-w", "--write", "path", metavar="FILE", help="Write pcapng to this file; '-' is standard output.")
 @click.option("--for", "duration", metavar="TIME", help="End after this time, such as 10s.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many frames.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many frames.")
 @name_option
 @json_option
 def capture_command(
@@ -88,7 +88,7 @@ def _tell(captured: CaptureResult) -> None:
         echo(f"warning: {number} frames at {end} are lacking: they came faster than they were read", err=True)
     for number, words in (
         (captured.cut, "frames were longer than what is kept of one"),
-        (captured.untold, "frames have met something that is not told beside them"),
+        (captured.untold, "frames have fates that were not reported"),
         (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
         (captured.late, "frames came late and are out of order"),
     ):

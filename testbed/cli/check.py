@@ -19,11 +19,9 @@ _EXIT_CODES = {"degraded": 8, "invalid": 9}
 _COLOURS = {"trusted": "green", "undecided": "cyan", "degraded": "yellow", "invalid": "red"}
 
 
-@click.command("check", short_help="Measure what links do, and judge it.")
+@click.command("check", short_help="Measure links, and judge the result.")
 @click.argument("target", metavar="[LINK|NODE|@TAG|all]", required=False)
-@click.option(
-    "--seconds", type=float, help="How long to probe; by default as long as what is asked for needs, 2 to 20."
-)
+@click.option("--seconds", type=float, help="Seconds of probing; default: as long as the impairments need, 2 to 20.")
 @name_option
 @json_option
 @click.pass_context
@@ -37,7 +35,7 @@ def check_command(
     testbed check n1                 all links of n1, both directions
     testbed check all --seconds 30   everything, longer: rare losses need many probes
 
-    Delay, jitter, rate, loss and order are compared with what is asked for. The report also has the emulator's own
+    Delay, jitter, rate, loss and order are compared with the configured values. The report also has the emulator's own
     losses and delays in that time, and how late this machine wakes a sleeping process. Exit code 8: degraded, 9:
     invalid. TESTBED_SLOW=2.5 stands for a machine that is slower by this factor: it scales the limits for such delays.
     """
@@ -106,7 +104,7 @@ def _print(cluster: str, verdict: Verdict, datapaths: Mapping[str, str]) -> None
 
 def _not_decided(verdict: Verdict) -> str:
     count = len(verdict.undecided)
-    return f", as far as it was decided: {count} finding{'s were' if count > 1 else ' was'} not" if count else ""
+    return f", with {count} undecided finding{'s' if count > 1 else ''}" if count else ""
 
 
 def _print_block(title: str, findings: list[Finding]) -> None:

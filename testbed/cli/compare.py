@@ -22,12 +22,10 @@ _COLOURS = {"worse": "red", "better": "green", "undecided": "yellow"}
 @click.command("compare", short_help="Tell whether one run is better or worse than another.")
 @click.argument("folders", metavar="A [B]", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--threshold", default="5%", show_default=True, metavar="SHARE",
-              help="By how much a measure must be worse to matter.")  # fmt: skip
+              help="Minimum regression that counts.")  # fmt: skip
+@click.option("--against", type=click.Choice(["paper"]), default=None, help="Compare A with its protocol's paper.")
 @click.option(
-    "--against", type=click.Choice(["paper"]), default=None, help="Compare A with what its protocol's paper says."
-)
-@click.option(
-    "--measure", "measures", multiple=True, metavar="KEY", help="Only this one: p50_ns, or p50; again and again."
+    "--measure", "measures", multiple=True, metavar="KEY", help="Only this measure: p50_ns, or p50; repeatable."
 )
 @json_option
 @click.pass_context
@@ -47,7 +45,7 @@ def compare_command(
     testbed compare results/runs/20261121-192009-emp-2001-pingpong --against paper
 
     Repetitions (run --repeat, or several runs) are the samples. A difference counts where it is beyond the threshold and its
-    interval excludes that there is none; all intervals hold together at 95 %. Simulations under the same seeds are exact.
+    interval excludes 1; all intervals hold simultaneously at 95 %. Simulations with equal seeds are exact.
     Exit code 0: nothing is worse, 1: something is, 2: bad input, or not comparable.
     """
     from testbed.errors import TestbedError, reason_of

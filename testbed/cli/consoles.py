@@ -21,9 +21,7 @@ _ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: control, format, surroga
 
 FORMAT = 1  # of every JSON document that the command prints; documents.py describes them
 
-name_option = click.option(
-    "--name", metavar="CLUSTER", help="Which cluster; not needed while only one is up.", default=None
-)
+name_option = click.option("--name", metavar="CLUSTER", help="Cluster; default: the only one that is up.", default=None)
 cluster_argument = click.argument("cluster", required=False, metavar="[CLUSTER]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; 'testbed schema COMMAND' describes it.")
 
@@ -85,9 +83,9 @@ def seconds_of(duration: str | None) -> float:
 
 def in_words(seconds: float) -> str:
     """Format an age: ``2 h 5 min``, ``3 min 20 s``, ``7 s``."""
-    whole = max(0, round(seconds))
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+    total = max(0, round(seconds))
+    hours, minutes = divmod(total // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {total % 60} s" if minutes else f"{total} s"
 
 
 def stop_descriptor() -> int:

@@ -22,14 +22,12 @@ Show = Callable[[list["Frame"]], str]
 """Formatter of frames."""
 
 
-@click.command("decode", short_help="Print what is in a capture, frame by frame or message by message.")
+@click.command("decode", short_help="Print a capture, frame by frame or message by message.")
 @click.argument("path", metavar="FILE|FOLDER|-")
-@click.option("--follow", "-f", is_flag=True, help="Go on as the file grows, until Ctrl-C.")
-@click.option(
-    "--filter", "condition", metavar="EXPR", help="Only frames of which this is true; the conditions of rules."
-)
-@click.option("--messages", "list_messages", is_flag=True, help="A line for each message instead: how it fared.")
-@click.option("--message", "wanted", metavar="ID", help="All of one message: NODE/NUMBER or NODE/NODE/NUMBER.")
+@click.option("--follow", "-f", is_flag=True, help="Read on as the file grows, until Ctrl-C.")
+@click.option("--filter", "condition", metavar="EXPR", help="Only frames that match this condition, as in rules.")
+@click.option("--messages", "list_messages", is_flag=True, help="Print a line for each message instead.")
+@click.option("--message", "wanted", metavar="ID", help="Print one message in full: NODE/NUMBER or NODE/NODE/NUMBER.")
 @click.option("--verbose", "-v", is_flag=True, help="Show every field of every layer.")
 @json_option
 def decode_command(
@@ -71,7 +69,7 @@ def decode_command(
 
 
 def _print_frames(source: Source, chosen: Filter | None, show: Show, totals: bool) -> None:
-    """Print frames. said: print totals on standard error."""
+    """Print frames. totals: print totals on standard error."""
     total = printed = met = 0
     try:
         # Ctrl-C is the regular end of --follow.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("validate")
 @click.argument("source", metavar="FILE|NAME")
-@click.option("--toml", "as_toml", is_flag=True, help="Print the description written out in full.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print the complete description as TOML.")
 @json_option
 @collector_off()
 def validate_command(source: str, as_toml: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from testbed.packages import Offered, clashes, offered_protocols
 @click.option("--datapaths", is_flag=True, help="Show what each datapath does exactly, approximately or not at all.")
 @json_option
 def doctor_command(datapaths: bool, as_json: bool) -> None:
-    """Find out, by trying in a scratch namespace, what this machine can do and how to get what it cannot."""
+    """Probe this machine's features in a scratch namespace, and say how to get the missing ones."""
     if datapaths:
         _show_datapaths(as_json)
         return

@@ -27,7 +27,7 @@ def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
     if command[0] == "--":
         command = command[1:]
     elif command[0].startswith("-"):
-        raise click.UsageError(f"{command[0]} stands after the node: options of exec go before it, a program after --")
+        raise click.UsageError(f"{command[0]} follows the node: options of exec go before it, a program after --")
     _become(name, node, command)
 
 
@@ -79,7 +79,7 @@ def ssh_command(as_json: bool, cluster: str, node: str | None, command: tuple[st
     a node, 'ssh n2' goes to n2 through the cluster's links. Without root you are yourself there, not the node's root.
     """
     if node is not None and node.startswith("-"):
-        raise click.UsageError(f"{node} stands after the cluster: options of ssh go before it")
+        raise click.UsageError(f"{node} follows the cluster: options of ssh go before it")
     import shlex
 
     from testbed.cluster.access import secure_shell

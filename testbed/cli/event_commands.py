@@ -21,12 +21,16 @@ _POLL_INTERVAL = 0.1  # s between two looks at a file that grows
 _KIND_WIDTH = 12
 
 
-@click.command("events", short_help="Show what was done to a cluster and what happened to it.")
+@click.command("events", short_help="Show the events of a cluster or run.")
 @cluster_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C, or the end of the cluster or run.")
-@click.option("--since", metavar="TIME", help="Not older than that: 10s (ago), 22:50 (today), 2026-11-21T22:50.")
+@click.option("--since", metavar="TIME", help="Oldest event: 10s (ago), 22:50 (today), 2026-11-21T22:50.")
 @click.option(
-    "--kind", "kinds", multiple=True, metavar="KIND", help="Only these, such as inject or 'relay'; repeatable."
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    help="Only events of this kind, such as inject or 'relay'; repeatable.",
 )
 @name_option
 @json_option

@@ -55,11 +55,13 @@ def _impairment_options(command: Command) -> Command:
 @click.command("inject", short_help="Impair links of a running cluster.")
 @click.argument("target", metavar="LINK|NODE|@TAG|all")
 @_impairment_options
-@click.option("--rule", "rules", multiple=True, metavar="'RULE'", help="A fault: 'drop tcp.dport == 5001 and nth(3)'.")
-@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default=None,
-              help="Let the fates of a log come again, which 'up --fates' has written, instead of chance.")  # fmt: skip
 @click.option(
-    "--direction", metavar="A-B|out|in", default="", help="From A to B, out of the node or into it; else both."
+    "--rule", "rules", multiple=True, metavar="'RULE'", help="A fault rule: 'drop tcp.dport == 5001 and nth(3)'."
+)
+@click.option("--replay", type=click.Path(dir_okay=False, resolve_path=True), default=None,
+              help="Replay the fates of a log written by 'up --fates', instead of random ones.")  # fmt: skip
+@click.option(
+    "--direction", metavar="A-B|out|in", default="", help="From A to B, out of the node or into it; default: both."
 )
 @for_option
 @name_option
@@ -74,7 +76,7 @@ def inject_command(
     as_json: bool,
     **impairments: Any,
 ) -> None:
-    """Impair links while they run; only what is named is set. 'testbed heal' lifts it.
+    """Impair running links; only the named keys are set. 'testbed heal' lifts the impairment.
 
     \b
     testbed inject n1 --loss 5% --delay 2ms              all links of n1, both directions
@@ -82,7 +84,7 @@ def inject_command(
     testbed inject all --rule 'drop udp and nth(3)' --for 10s
     testbed inject @rack1 --loss 5% --direction out      what all nodes of a tag send
 
-    When the command returns, the first frame offered sees it.
+    When the command returns, the next frame offered meets the impairment.
     """
     from testbed.cluster.faults import fault_injection
     from testbed.cluster.records.paths import example, round_trip
@@ -155,7 +157,7 @@ def link_command(target: str, action: str, duration: str | None, name: str | Non
 def partition_command(groups: Sequence[str], duration: str | None, name: str | None, as_json: bool) -> None:
     """Block all traffic between groups of nodes: testbed partition n1,n2 / n3,n4
 
-    Traffic within a group passes as before, and nodes in no group reach everybody.
+    Traffic within a group passes as before, and nodes in no group reach all others.
     """
     from testbed.cluster.faults import fault_injection
 
@@ -167,7 +169,7 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
 
 @click.command("load")
 @click.argument("nodes", nargs=-1, metavar="NODE | NODE... RECEIVER")
-@click.option("--cpu", metavar="SHARE", help="Use so much of a processor: 50%, 200% for two.")
+@click.option("--cpu", metavar="SHARE", help="Load this share of a processor: 50%, 200% for two.")
 @click.option("--rate", metavar="RATE", help="Let each sender send at this rate: 500mbit.")
 @click.option("--incast", metavar="NODE", help="Let all other nodes send to this one.")
 @for_option
@@ -234,14 +236,14 @@ def _share(text: str) -> float:
 @name_option
 @json_option
 def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
-    """Lift everything that is injected, or the injections with these numbers; 'testbed status' shows them.
+    """Lift all injections, or those with these numbers; 'testbed status' shows them.
 
     \b
     testbed heal             all that is injected
     testbed heal star-4      the same, where several clusters are up
     testbed heal star-4 2 3  injections 2 and 3
 
-    What the description declares stays.
+    Declared impairments stay.
     """
     from testbed.cluster.faults import fault_injection
     from testbed.cluster.services import relay_client

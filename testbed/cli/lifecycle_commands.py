@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 @click.command("up")
 @click.argument("source", metavar="FILE|NAME")
-@click.option("--name", metavar="CLUSTER", help="The cluster's name; by default the description's.", default=None)
+@click.option("--name", metavar="CLUSTER", help="Name of the cluster; default: the description's.", default=None)
 @click.option("--dry-run", is_flag=True, help="Print the plan, change nothing.")
 @click.option(
     "--replace",
     "replace_other",
     is_flag=True,
-    help="Take down a cluster of that name from another file first, and what is up from this file under a former name.",
+    help="First take down a cluster of that name from another file, or this file's cluster under a former name.",
 )
 @click.option(
     "--datapath",
     type=click.Choice(["auto", "netem", "tc", "relay"]),
     default="auto",
     show_default=True,
-    help="Who shall carry impaired links; only what is asked for by name may be approximate.",
+    help="Datapath of impaired links; only a datapath selected by name may be approximate.",
 )
 @click.option(
     "--fates",
     type=click.Path(dir_okay=False, resolve_path=True),
     default=None,
-    help="Let the relay append every fate that is not a pass to this file; 'inject --replay' repeats them.",
+    help="Append every fate other than a pass to this file, by the relay; 'inject --replay' repeats them.",
 )
 @click.option("--unimpaired", is_flag=True, help="Leave out the declared delays, rates and losses of links.")
 @json_option
@@ -66,7 +66,7 @@ def up_command(
 ) -> None:
     """Bring a cluster up: FILE is a description in TOML, NAME one that comes with testbed or star-N for any N.
 
-    A cluster that is up already from the same file is converged: only the difference is made.
+    A cluster that is already up from the same file is converged: only the differences are applied.
     """
     from testbed.cluster.bringing_up import bring_up, former_names
     from testbed.cluster.plan.namespace_names import check_cluster
@@ -170,8 +170,8 @@ def _without_impairments(layout: Layout) -> Layout:
 @cluster_argument
 @name_option
 @click.option("--grace", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="SECONDS",
-              help="How long programs get between SIGTERM and SIGKILL.")  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="Every cluster of yours that is up.")
+              help="Time between SIGTERM and SIGKILL.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True, help="Every running cluster of yours.")
 @json_option
 @collector_off()
 def down_command(cluster: str | None, name: str | None, grace: float, everything: bool, as_json: bool) -> None:
@@ -218,14 +218,14 @@ def gc_command(as_json: bool) -> None:
 
 
 @click.command("nics", short_help="Share the NICs of a cluster, for scripts that attach.")
-@click.option("--protocol", default=DEFAULT_PROTOCOL, show_default=True, metavar="NAME", help="What the NICs speak.")
+@click.option("--protocol", default=DEFAULT_PROTOCOL, show_default=True, metavar="NAME", help="Protocol of the NICs.")
 @click.option(
     "--functions",
     type=click.IntRange(1),
     default=1,
     show_default=True,
     metavar="N",
-    help="So many processes of a node may attach.",
+    help="Maximum number of attached processes per node.",
 )
 @cluster_argument
 @name_option

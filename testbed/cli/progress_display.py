@@ -71,8 +71,7 @@ def counted(what: str) -> Iterator[Callable[[int, int], None]]:
         bars: list[Bar] = []
 
         def say(_number: int, _frame: FrameType | None) -> None:
-            """Report that the command goes on, whatever takes so long: another command's lock, a program that does not
-            end."""
+            """Report that the command is waiting, for another command's lock or a program that does not end."""
             if not bars:
                 echo(f"{what} ...", err=True)
 

@@ -23,17 +23,19 @@ _SHOWN = 20  # fates
 @click.command("replay", short_help="Run a failed run again with the same fates, in either mode.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--mode", type=click.Choice(["sim", "live"]), default=None,
-              help="Where; by default in the mode in which the run was not.")  # fmt: skip
+              help="Mode of the replay; default: the one that the run did not have.")  # fmt: skip
 @click.option("--repetition", "number", type=click.IntRange(1), default=None, metavar="N",
-              help="Which one; by default the last that was begun.")  # fmt: skip
+              help="Repetition to replay; default: the last one begun.")  # fmt: skip
 @click.option("--with", "given", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None,
               metavar="FILE", help="Another log of fates, or another scenario, than the run's own.")  # fmt: skip
 @click.option(
-    "--shrink", is_flag=True, help="First find the few fates, or faults, that make it fail, in the simulation."
+    "--shrink",
+    is_flag=True,
+    help="First find a minimal set of fates, or faults, that makes it fail, in the simulation.",
 )
 @click.option("--runs", type=click.IntRange(1), default=200, show_default=True, metavar="N",
-              help="So many simulations at most for it.")  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Keep the new run there.")
+              help="Maximum number of simulations for --shrink.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Folder of the new run.")
 @json_option
 @click.pass_context
 def replay_command(
@@ -85,7 +87,7 @@ def replay_command(
     ctx.exit(_FAILED if again.now else 0)
 
 
-@click.command("check-run", short_help="Look through the history of a run again.")
+@click.command("check-run", short_help="Check the history of a run again.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @json_option
 @click.pass_context
@@ -156,16 +158,16 @@ def _print_few(original: Repetition, few: Shrunk[str], runs: int) -> None:
 
 
 def _print_replayed(again: Replayed) -> None:
-    by = f"{again.fates} fates of the log" if again.fates >= 0 else "the fates that the seed gives"
-    met = f", {again.given} of which were met" if again.given >= 0 else ""
-    echo(f"what had failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
-    echo(f"what fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
+    by = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
+    met = f", {again.given} of them applied" if again.given >= 0 else ""
+    echo(f"failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
+    echo(f"fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
     if again.error:
         echo(f"  {_in_a_line(again.error)}")
     if again.before and again.now:
-        echo("the same check has failed again" if again.same else "it has failed in another way")
+        echo("the same check has failed again" if again.same else "the replay has failed in another way")
     elif again.before:
-        echo("it has not failed again")
+        echo("the failure was not reproduced")
 
 
 def _in_a_line(error: str) -> str:

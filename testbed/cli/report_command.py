@@ -14,7 +14,7 @@ from testbed.cli.consoles import echo, show_phase
 @click.command("report", short_help="Make one HTML file of runs: verdict, plots, tables.")
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True,
-              metavar="FILE", help="Where it is written; what is there is replaced.")  # fmt: skip
+              metavar="FILE", help="File to write; an existing one is replaced.")  # fmt: skip
 def report_command(folders: tuple[Path, ...], output: Path) -> None:
     """Make one HTML file of a run's folder, or of several: verdict, topology, timeline, plots and tables.
 

@@ -17,17 +17,15 @@ if TYPE_CHECKING:
 _NOT_REPRODUCED = 10
 
 
-@click.command("reproduce", short_help="Compare what a paper has published with what comes out here.")
+@click.command("reproduce", short_help="Compare a paper's published values with ours.")
 @click.argument("protocol", metavar="PROTOCOL")
 @click.option(
-    "--mode", type=click.Choice(["sim", "dilated"]), default="sim", show_default=True, help="Where it is measured."
+    "--mode", type=click.Choice(["sim", "dilated"]), default="sim", show_default=True, help="Mode of the measurements."
 )
 @click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
-              help="How many times slower than its model time passes where it is dilated; 200 if not said.")  # fmt: skip
-@click.option("--profile", default="", metavar="NAME|FILE", help="Of other hardware than the paper's.")
-@click.option(
-    "--run", "runs", multiple=True, metavar="NAME", help="Only this one of the paper's runs; may be repeated."
-)
+              help="Factor by which model time is slowed in a dilated run; default: 200.")  # fmt: skip
+@click.option("--profile", default="", metavar="NAME|FILE", help="Profile of hardware other than the paper's.")
+@click.option("--run", "runs", multiple=True, metavar="NAME", help="Only this one of the paper's runs; repeatable.")
 @json_option
 @click.pass_context
 def reproduce_command(

@@ -23,12 +23,10 @@ def scenario_command() -> None:
 @scenario_command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("cluster", metavar="CLUSTER")
-@click.option(
-    "--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True, help="Where it is to be."
-)
-@click.option("--seed", type=click.IntRange(0), default=None, help="The run's; the description's if not said.")
+@click.option("--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True, help="Mode of the run.")
+@click.option("--seed", type=click.IntRange(0), default=None, help="Seed of the run; default: the description's.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
-              help="How long the run may take: its --timeout.")  # fmt: skip
+              help="Time limit of the run: its --timeout.")  # fmt: skip
 @json_option
 def check_command(
     file: Path, cluster: str, mode: Literal["sim", "live"], seed: int | None, seconds: float, as_json: bool

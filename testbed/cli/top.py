@@ -22,7 +22,7 @@ _WIDE = 200  # columns where there is no terminal
 
 @click.command("top", short_help="Watch a cluster: nodes, links, faults, events; inject by keys.")
 @cluster_argument
-@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Between two looks.")
+@click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two snapshots.")
 @click.option("--once", is_flag=True, help="Print one snapshot, with the rates of one interval.")
 @name_option
 @json_option
@@ -76,7 +76,7 @@ def _print_once(store: Store, name: str | None, seconds: float, *, as_json: bool
 
 
 def _snapshot(store: Store, name: str | None, seconds: float) -> Snapshot:
-    """Take a snapshot with rates, from two looks. Raises NotFoundError with the reason if there is none."""
+    """Take a snapshot with rates, from two readings. Raises NotFoundError with the reason if there is none."""
     from testbed.errors import NotFoundError
     from testbed.observe.live.snapshot import Absent
     from testbed.observe.live.snapshots import SnapshotSampler

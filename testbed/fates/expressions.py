@@ -69,14 +69,14 @@ def parse_filter(text: str, fields: Fields, links: Collection[str] = ()) -> Cond
 class _Parser:
     """Recursive-descent parser of one rule or filter, with one token of lookahead."""
 
-    __slots__ = ("_at", "_depth", "_fields", "_links", "_text", "_tokens", "_whole")
+    __slots__ = ("_at", "_depth", "_fields", "_links", "_syntax", "_text", "_tokens")
 
-    def __init__(self, text: str, fields: Fields, links: Collection[str], whole: str = "rule") -> None:
+    def __init__(self, text: str, fields: Fields, links: Collection[str], syntax: str = "rule") -> None:
         self._text = text
         self._fields = fields
         self._links = links
-        self._whole = whole
-        self._tokens = tokens(text, whole)
+        self._syntax = syntax
+        self._tokens = tokens(text, syntax)
         self._at = 0
         self._depth = 0
 
@@ -93,10 +93,10 @@ class _Parser:
         parts, counts = self._conjunction(top=True)
         if self._word("or"):
             if counts:
-                self._fail(self._peek(), "counting stands beside 'and' at the rule's top; put the rest in parentheses")
+                self._fail(self._peek(), "a count is only allowed in a top-level 'and'; put the rest in parentheses")
             parts = [Or((_joined(parts), *self._alternatives()))]
         if self._peek().kind != "end":
-            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._whole}'s end")
+            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._syntax}'s end")
         return _joined(parts), tuple(counts)
 
     def _action(self) -> Fate:
@@ -126,14 +126,15 @@ class _Parser:
             part = self._unary()
             if isinstance(part, Condition):
                 parts.append(part)
-            elif self._whole == "filter":
+            elif self._syntax == "filter":
                 what = "counts frames while a link carries them; a capture has each wherever it was seen: leave it out"
                 self._fail(begin, f"{begin.text}() {what}")
             elif top:
                 counts.append(part)
             else:
                 self._fail(
-                    begin, f"{begin.text}() counts what the rest matches: it stands at the rule's top, behind 'and'"
+                    begin,
+                    f"{begin.text}() counts the frames that the rest matches: it is only allowed in a top-level 'and'",
                 )
             if not self._word("and"):
                 return parts, counts
@@ -364,7 +365,7 @@ class _Parser:
             self._fail(token, f"found {token.shown()}, expected {sign!r}")
 
     def _fail(self, token: Token, what: str, suggestion: str = "") -> NoReturn:
-        raise RuleError(self._text, token.column, token.width, what, suggestion, self._whole)
+        raise RuleError(self._text, token.column, token.width, what, suggestion, self._syntax)
 
 
 def _joined(parts: list[Condition]) -> Condition:

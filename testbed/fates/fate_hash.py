@@ -40,7 +40,7 @@ DUPLICATE: Final = 3
 REORDER: Final = 4
 JITTER: Final = 5
 BITS: Final = 6
-"""Which bits are flipped: the start of a further stream, which `corruption` draws from."""
+"""Draw that starts the stream of bits to flip (`corruption`)."""
 TRANSITION: Final = 7
 """Gilbert-Elliott: whether the state changes. Steps with the direction."""
 STATE_LOSS: Final = 8

@@ -378,7 +378,7 @@ class Flows:
         return counted, located
 
     def count_more(self, counted: Counted, frames: int) -> None:
-        """Count so many frames more of a flow, which come with the one that has been counted."""
+        """Count further frames of a flow, which come with one already counted."""
         counted.n += frames
         if self._kept is not None:
             numbers, place = counted.cell

@@ -361,7 +361,7 @@ def _check_shared(header: Header, other: Header) -> None:
         why = f"both begin with 0x{header.begins.hex()}" if header.begins else "neither has BEGINS"
         raise SharedNumberError(header, other, why)
     if header.routed != other.routed:
-        raise SharedNumberError(header, other, "one stands behind a source route, and one does not")
+        raise SharedNumberError(header, other, "one follows a source route, the other does not")
     if header.begins and other.begins and len(header.begins) != len(other.begins):
         sizes = f"{len(header.begins)} and {len(other.begins)} bytes"
         raise SharedNumberError(header, other, f"they begin with {sizes}, and not with as many")

@@ -39,7 +39,7 @@ class GilbertElliott:
         limit = self._when_bad if bad else self._when_good
         if fate_hash.draw(self._move, n) >> 11 < (self._out if bad else self._into):
             self.bad = not bad
-        # Certainties need no draw; with the usual two parameters both are.
+        # Certainties need no draw; with two parameters both are.
         if limit in (0, fate_hash.CERTAIN):
             return limit > 0
         return fate_hash.draw(self._lost, n) >> 11 < limit

@@ -56,14 +56,14 @@ REORDER: Final = Fate(reorder=True)
 
 
 def delay(nanoseconds: int) -> Fate:
-    """Make the fate of a frame that arrives later by so many nanoseconds; later frames may overtake it."""
+    """Make the fate of a frame that arrives `nanoseconds` later; later frames may overtake it."""
     if nanoseconds <= 0:
         raise ValueError(f"a delay of {nanoseconds} ns")
     return Fate(delay=nanoseconds)
 
 
 def corrupt(bits: int = 1) -> Fate:
-    """Make the fate of a frame of which so many bits, chosen by the hash, are flipped."""
+    """Make the fate of a frame with this number of flipped bits, chosen by the hash."""
     if bits <= 0:
         raise ValueError(f"{bits} flipped bits")
     return Fate(flips=bits)

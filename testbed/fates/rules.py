@@ -97,7 +97,7 @@ class _Tally:
     __slots__ = ("_cells", "_count", "_numbers", "_place", "_readers", "_tallies")
 
     def __init__(self, count: Count, fields: Fields, tallies: Tallies, key: tuple[object, ...]) -> None:
-        """key: tells it from all others of its rules."""
+        """key: unique among the rules."""
         self._count = count
         self._readers = [None if name == "flow" else fields.reader(name) for name in count.per]
         self._tallies = tallies
@@ -120,11 +120,11 @@ class _ConditionJudge(Judge):
     __slots__ = ("_fate", "_since", "_tallies", "_test")
 
     def __init__(self, rule: Rule, test: Test, rules: RuleSet, since: int, key: tuple[object, ...]) -> None:
-        """key: tells it from all others of these rules."""
+        """key: unique among the rules."""
         super().__init__(rule.text)
         self._fate = rule.fate
         self._test = test
-        self._tallies = [_Tally(one, rules.fields, rules.tallies, (*key, at)) for at, one in enumerate(rule.counts)]
+        self._tallies = [_Tally(count, rules.fields, rules.tallies, (*key, at)) for at, count in enumerate(rule.counts)]
         numbers, place = rules.tallies.cell((*key, "since"))
         self._since = numbers[place] = numbers[place] or since
 

@@ -18,12 +18,12 @@ _SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
 
 
 class RuleError(TestbedError, ValueError):
-    """An invalid text of a rule. column: of the error, counted from 1. whole: "rule" or "filter"."""
+    """An invalid text of a rule. column: of the error, counted from 1. syntax: "rule" or "filter"."""
 
     exit_code = 2
 
     def __init__(
-        self, text: str, column: int, width: int, what: str, suggestion: str = "", whole: str = "rule"
+        self, text: str, column: int, width: int, what: str, suggestion: str = "", syntax: str = "rule"
     ) -> None:
         self.text = text
         self.column = column
@@ -31,25 +31,25 @@ class RuleError(TestbedError, ValueError):
         self.suggestion = suggestion
         hint = f" — did you mean {suggestion!r}?" if suggestion else ""
         marks = "^" * max(width, 1)
-        super().__init__(f"{whole}, column {column}: {what}{hint}\n  {text}\n  {' ' * (column - 1)}{marks}")
+        super().__init__(f"{syntax}, column {column}: {what}{hint}\n  {text}\n  {' ' * (column - 1)}{marks}")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token; one of kind "end" follows the last. column: counted from 1. whole: "rule" or "filter"."""
+    """A token; one of kind "end" follows the last. column: counted from 1. syntax: "rule" or "filter"."""
 
     kind: TokenKind
     text: str
     column: int
     width: int
-    whole: str = "rule"
+    syntax: str = "rule"
 
     def shown(self) -> str:
-        return f"the {self.whole}'s end" if self.kind == "end" else repr(self.text)
+        return f"the {self.syntax}'s end" if self.kind == "end" else repr(self.text)
 
 
-def tokens(text: str, whole: str = "rule") -> list[Token]:
-    """Split a text into tokens. Raises RuleError for an invalid character. whole: "rule" or "filter"."""
+def tokens(text: str, syntax: str = "rule") -> list[Token]:
+    """Split a text into tokens. Raises RuleError for an invalid character. syntax: "rule" or "filter"."""
     result: list[Token] = []
     at = 0
     while at < len(text):
@@ -60,9 +60,9 @@ def tokens(text: str, whole: str = "rule") -> list[Token]:
                 break
             column = len(text) - len(rest) + 1
             if rest[0] == '"':
-                raise RuleError(text, column, len(rest), "a quotation mark that is not closed", whole=whole)
-            what = f"{rest[0]!r} is no part of a {whole}"
-            raise RuleError(text, column, 1, what, "==" if rest[0] == "=" else "", whole)
+                raise RuleError(text, column, len(rest), "a quotation mark that is not closed", syntax=syntax)
+            what = f"{rest[0]!r} is no part of a {syntax}"
+            raise RuleError(text, column, 1, what, "==" if rest[0] == "=" else "", syntax)
         kind: TokenKind = "word" if match["word"] else "sign" if match["sign"] else "quoted"
         begin = match.start(kind) - (kind == "quoted")
         value = match[kind]
@@ -72,5 +72,5 @@ def tokens(text: str, whole: str = "rule") -> list[Token]:
             Token(word if sign else kind, _SIGNS.get(value, value) if sign else value, begin + 1, match.end() - begin)
         )
         at = match.end()
-    result.append(Token("end", "", len(text.rstrip()) + 1, 1, whole))
+    result.append(Token("end", "", len(text.rstrip()) + 1, 1, syntax))
     return result

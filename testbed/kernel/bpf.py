@@ -48,7 +48,9 @@ class VerifierError(OSError):
     def __init__(self, code: int, name: str, log: str) -> None:
         self.log = log
         last = [line for line in log.splitlines() if line and not line.startswith("processed ")][-3:]
-        super().__init__(code, f"{os.strerror(code)}: the program {name!r}: {'; '.join(last) or 'nothing was said'}")
+        super().__init__(
+            code, f"{os.strerror(code)}: the program {name!r}: {'; '.join(last) or 'the verifier gave no reason'}"
+        )
 
 
 def call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], what: str) -> int:

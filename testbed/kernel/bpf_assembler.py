@@ -28,7 +28,7 @@ Operand: TypeAlias = "Register | int"
 
 Size = Literal[1, 2, 4, 8]
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
-"""Of unsigned 64-bit numbers."""
+"""Comparison of unsigned 64-bit numbers."""
 
 _ENCODING: Final = struct.Struct("=BBhi")  # opcode, registers (source in the upper half), offset, immediate
 

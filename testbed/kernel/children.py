@@ -85,7 +85,7 @@ class Companion(Generic[T]):
 
 def _result(answer: bytes) -> Any:
     if not answer:
-        raise TestbedError("a helper process died; what it said is above")
+        raise TestbedError("a helper process died; its output is above")
     import pickle
 
     succeeded, value = pickle.loads(answer)  # written by our own child

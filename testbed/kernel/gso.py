@@ -72,25 +72,25 @@ def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> Gso
         frame = b"".join((frame[:_ETHERTYPE], tag, frame[_ETHERTYPE:]))
         start += _TAG
         header = HEADER.pack(flags, kind, 0, size, start, offset)
-    whole = GsoFrame(frame)
-    whole.header = header
+    gso = GsoFrame(frame)
+    gso.header = header
     if not kind:
-        return whole
+        return gso
     kind_alone = kind & ~_WITH_ECN
     if kind_alone == UDP:
         headers = start + _UDP_HEADER
-    elif kind_alone in (TCP_OVER_IPV4, TCP_OVER_IPV6) and len(whole) >= start + _TCP_HEADER:
-        headers = start + (whole[start + _DATA_OFFSET] >> 4) * 4
+    elif kind_alone in (TCP_OVER_IPV4, TCP_OVER_IPV6) and len(gso) >= start + _TCP_HEADER:
+        headers = start + (gso[start + _DATA_OFFSET] >> 4) * 4
     else:
         return None
-    payload = len(whole) - headers
+    payload = len(gso) - headers
     if not size or payload < 0:
         return None
-    whole.header = HEADER.pack(flags, kind, headers, size, start, offset)
+    gso.header = HEADER.pack(flags, kind, headers, size, start, offset)
     if payload > size:
-        whole.segments = -(-payload // size)
-        whole.beyond = (whole.segments - 1) * headers
-    return whole
+        gso.segments = -(-payload // size)
+        gso.beyond = (gso.segments - 1) * headers
+    return gso
 
 
 def _segments(frame: bytes, headers: int, size: int, start: int, place: int, *, udp: bool) -> list[bytes]:

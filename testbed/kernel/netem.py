@@ -195,7 +195,7 @@ def request(index: int, options: Options) -> bytes:
 
 
 def _encoded(options: Options) -> bytes:
-    """Encode the payload of TCA_OPTIONS. What nobody asks for (correlations, ECN, slots) is set to 0 all the same."""
+    """Encode the payload of TCA_OPTIONS. Unused options (correlations, ECN, slots) are set to 0."""
     attrs = [
         (TCA_NETEM_CORR, bytes(_CORR_SIZE)),
         (TCA_NETEM_REORDER, _PAIR.pack(options.reorder, 0)),

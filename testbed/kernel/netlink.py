@@ -215,10 +215,10 @@ def filters(route: RouteSocket, index: int, side: int, info: int = 0) -> list[Fi
     """Read the filters on a side of an interface's hook (TC_H_CLSACT_*). info: restricts the dump to a priority."""
     found = []
     for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, info)):
-        *_, told = TC_MESSAGE.unpack_from(entry)
+        *_, info = TC_MESSAGE.unpack_from(entry)
         values = dict(attributes(entry[TC_MESSAGE.size :]))
         options = dict(attributes(values[TCA_OPTIONS])) if TCA_OPTIONS in values else {}
-        found.append(Filter(told >> 16, text(values[TCA_KIND]), options))
+        found.append(Filter(info >> 16, text(values[TCA_KIND]), options))
     return found
 
 
@@ -229,8 +229,8 @@ def redirected_to(actions: memoryview) -> int | None:
 
 
 def _refusal(position: int, code: int, flags: int, body: memoryview) -> Refusal:
-    said = _extended_message(flags, body)
-    return Refusal(position, code, f"{os.strerror(code)} ({said})" if said else os.strerror(code))
+    message = _extended_message(flags, body)
+    return Refusal(position, code, f"{os.strerror(code)} ({message})" if message else os.strerror(code))
 
 
 def _extended_message(flags: int, body: memoryview) -> str:

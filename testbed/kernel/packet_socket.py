@@ -1,4 +1,4 @@
-"""Packet sockets: whole frames in and out of an interface, many per system call.
+"""Packet sockets: complete frames in and out of an interface, many per system call.
 
 Python's socket module has no recvmmsg and sendmmsg; they are called through libc with buffers that are laid out once.
 Every frame comes with the time at which the kernel got it, so that a late reader knows by how much it is late, and with
@@ -58,7 +58,7 @@ _SIOCGIFMTU: Final = 0x8921
 _NOBODYS: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
 _DESTINATION: Final = struct.Struct("=HHi12x")  # struct sockaddr_ll: family, protocol (the frame's own), index
 _FRONT: Final = gso.HEADER.size  # bytes before each frame
-_KIND: Final = 1  # where these say whether it is a piece, and of what kind
+_KIND: Final = 1  # offset of the GSO type, which says whether the frame is a GSO frame
 _SLOT: Final = _FRONT + LARGEST
 _PLACES: Final = [(slot, slot + _FRONT) for slot in range(0, BATCH * _SLOT, _SLOT)]  # and where the frames begin
 _SHORTEST: Final = _FRONT + 14  # with the Ethernet header

@@ -19,7 +19,7 @@ from testbed.errors import TestbedError
 from testbed.kernel import namespaces
 from testbed.kernel.setns import enter_holder
 
-_PIECE: Final = 65536  # bytes copied at once
+_CHUNK: Final = 65536  # bytes copied at once
 
 
 def reach(namespace: str, port: int, holder: int = 0) -> socket.socket:
@@ -61,14 +61,14 @@ def pass_on(connection: socket.socket, source: int, target: int) -> None:
     while True:
         for descriptor, _ in ready.poll():
             if descriptor == source:
-                data = os.read(source, _PIECE)
+                data = os.read(source, _CHUNK)
                 if data:
                     connection.sendall(data)
                 else:
                     ready.unregister(source)
                     connection.shutdown(socket.SHUT_WR)
                 continue
-            data = connection.recv(_PIECE)
+            data = connection.recv(_CHUNK)
             if not data:
                 return
             rest = memoryview(data)

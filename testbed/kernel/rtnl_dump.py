@@ -171,11 +171,11 @@ def named(route: RouteSocket, name: str) -> Interface | None:
 def _interface(entry: memoryview) -> Interface:
     _, _, index, flags, _ = _LINK.unpack_from(entry)
     values = dict(attributes(entry[_LINK.size :]))
-    told = dict(attributes(values[IFLA_LINKINFO])) if IFLA_LINKINFO in values else {}
-    port = dict(attributes(told[IFLA_INFO_SLAVE_DATA])) if IFLA_INFO_SLAVE_DATA in told else {}
+    link_info = dict(attributes(values[IFLA_LINKINFO])) if IFLA_LINKINFO in values else {}
+    port = dict(attributes(link_info[IFLA_INFO_SLAVE_DATA])) if IFLA_INFO_SLAVE_DATA in link_info else {}
     name, kind, alias = (
         text(found[part]) if part in found else ""
-        for found, part in ((values, IFLA_IFNAME), (told, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
+        for found, part in ((values, IFLA_IFNAME), (link_info, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
     )
     mtu, master, peer = (
         int(_U32.unpack(values[part])[0]) if part in values else 0 for part in (IFLA_MTU, IFLA_MASTER, IFLA_LINK)

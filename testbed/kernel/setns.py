@@ -64,7 +64,7 @@ def is_inside(holder: int) -> bool:
 
 
 def enter(node_context: NodeContext) -> None:
-    """Move the calling process into the node for good; all that is left is to execute the program."""
+    """Move the calling process into the node permanently; the caller then executes the program."""
     if node_context.group is not None:
         write_setting(f"{node_context.group}/cgroup.procs", "0")
     if node_context.holder:
@@ -84,8 +84,10 @@ def enter(node_context: NodeContext) -> None:
 
 
 def _show_sys(with_groups: bool) -> None:
-    """Mount /sys anew: /sys/class/net shows the network namespace of the mounting process. In a limited node, where programs
-    look for their limits, the machine's own cgroup mount is bound into it: a new one would change its options for all.
+    """Mount a new /sys: /sys/class/net shows the network namespace of the mounting process.
+
+    In a limited node, where programs look for their limits, the machine's own cgroup mount is bound into it: a new one
+    would change its options for all.
 
     A rootless mount may be refused (a container that hides parts of /sys): the program then sees the old /sys.
     """

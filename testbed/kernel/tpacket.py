@@ -132,9 +132,9 @@ class Ring:
                     tag = ((tpid if flags & _VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")
                 if flags & _CSUM_NOT_READY:
                     header = memory[start - gso.HEADER.size : start]
-                    whole = gso.gso_frame(header, frame, tag)
-                    if whole is not None:
-                        frames += [(when, left, segment) for segment in whole.segment()]
+                    unsegmented = gso.gso_frame(header, frame, tag)
+                    if unsegmented is not None:
+                        frames += [(when, left, segment) for segment in unsegmented.segment()]
                         continue
                 if tag:
                     frame = frame[:_ETHERTYPE] + tag + frame[_ETHERTYPE:]

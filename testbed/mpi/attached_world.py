@@ -26,14 +26,14 @@ class AttachedRank:
 
     @cached_property
     def world(self) -> blocking_calls.Comm:
-        """Its COMM_WORLD. From the first access on its sends are buffered, as only blocking programs need."""
+        """COMM_WORLD of this process. From the first access on its sends are buffered, as only blocking programs need."""
         if self._world.send_buffer is None:
             self._world.send_buffer = SendBuffer()
         return blocking_calls.Comm(self._world, self._complete)
 
     @cached_property
     def alone(self) -> blocking_calls.Comm:
-        """Its COMM_SELF."""
+        """COMM_SELF of this process."""
         return blocking_calls.Comm(self.world.awaited.alone(), self._complete)
 
     def finalize(self) -> None:

@@ -111,7 +111,7 @@ class Program(greenlet):
 
     @cached_property
     def alone(self) -> blocking_calls.Comm:
-        """Its COMM_SELF."""
+        """COMM_SELF of this program."""
         return blocking_calls.Comm(self.world.awaited.alone(), self.wait_for)
 
     def finalize(self) -> None:

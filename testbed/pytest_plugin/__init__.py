@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--testbed-protocol",
         metavar="NAME[,NAME]",
-        help="protocols that such tests run with; if not said, what `testbed run` uses",
+        help="protocols that such tests run with; default: that of `testbed run`",
     )
     group.addoption(
         "--testbed-artefacts",
@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             f"(default: {_ACTIONS[f'testbed_on_{grade}']})",
         )
     for name, default in (_DEFAULTS | _ACTIONS).items():
-        parser.addini(name, f"what --{name.replace('_', '-')} is if not said", default=default)
+        parser.addini(name, f"default of --{name.replace('_', '-')}", default=default)
 
 
 def pytest_configure(config: pytest.Config) -> None:

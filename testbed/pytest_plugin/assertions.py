@@ -31,7 +31,7 @@ def assert_loss(asked: float | str, lost: int, sent: int) -> None:
     if not 0 <= lost <= sent:
         raise ValueError(f"{lost} of {sent} frames cannot be lost")
     if not sent:
-        raise SampleTooSmallError("no frame was sent: nothing can be said of its loss")
+        raise SampleTooSmallError("no frame was sent, so the loss is unknown")
     if not 0 < share < 1:
         expected = sent if share else 0
         if lost != expected:

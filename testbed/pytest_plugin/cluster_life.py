@@ -161,7 +161,7 @@ def keep_failed(item: pytest.Item, report: pytest.TestReport) -> None:
         try:
             step()
         except (TestbedError, OSError) as error:  # must not hide the test's own failure
-            lines.append(f"the artefacts are not whole: {error}")
+            lines.append(f"the artefacts are incomplete: {error}")
     if isinstance(case.cluster, LiveCluster) and config.getoption("--keep-cluster"):
         case.ending.pop_all()
         name = case.cluster.name

@@ -1,6 +1,6 @@
 """Verdict on a test's network, and the outcome of a test that passes on a network that was not as asked.
 
-The verdict covers the whole test, from the cluster's start to the end of the test's body, and each `cluster.run`. A
+The verdict covers the complete test, from the cluster's start to the end of the test's body, and each `cluster.run`. A
 test that fails by itself stays failed, with the verdict beside it.
 """
 
@@ -53,9 +53,9 @@ def network_of(cluster: ClusterUnderTest) -> Network:
     grades: list[Grade] = []
     if isinstance(cluster, LiveCluster):
         try:
-            whole = verdict(cluster.name, cluster.begun)
-            findings += whole.findings
-            notes = whole.notes
+            overall = verdict(cluster.name, cluster.begun)
+            findings += overall.findings
+            notes = overall.notes
         except NotFoundError:
             grades.append(Grade.UNDECIDED)
             reasons["the cluster was taken down before the test ended: no verdict can be taken"] = None

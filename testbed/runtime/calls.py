@@ -25,7 +25,7 @@ _MAX: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 K
 
 
 class NotListeningError(Exception):
-    """Nobody listens: the process has ended or was never started."""
+    """No process listens: it has ended or was never started."""
 
 
 def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) -> dict[str, Any]:

@@ -194,7 +194,7 @@ class SimDirection:
         files: Mapping[str, str] | None = None,
         restart: bool | None = None,
     ) -> None:
-        """As `Direction.change`."""
+        """Change the impairment, as `Direction.change` does."""
         self._take_back()
         self._direction.change(now, impairment, files, restart)
         self._arm()

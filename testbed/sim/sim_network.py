@@ -110,7 +110,7 @@ class ChannelDirection:
     def change(
         self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
     ) -> None:
-        """As `Direction.change`."""
+        """Change the impairment, as `Direction.change` does."""
         self.channel.change(now, impairment, files, restart)
 
     def _go_on(self, now: int) -> None:

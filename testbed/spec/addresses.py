@@ -21,7 +21,7 @@ from testbed.spec.names import plain_number
 from testbed.spec.wiring import Segment, Wiring
 
 _WIDTH = {4: 32, 6: 128}
-_USUAL_PREFIX = {4: (16, 24), 6: (64,)}
+_PREFERRED_PREFIXES = {4: (16, 24), 6: (64,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _fill(
         return []
     smallest = pool.prefix + (len(networks) + sum(network is not None for network in networks)).bit_length()
     longest = 30 if pool.version == 4 else 64
-    for prefix in [max(usual, pool.prefix) for usual in _USUAL_PREFIX[pool.version]] + [min(smallest, longest)]:
+    for prefix in [max(prefix, pool.prefix) for prefix in _PREFERRED_PREFIXES[pool.version]] + [min(smallest, longest)]:
         count = 1 << (prefix - pool.prefix)
         fresh = iter(range(len(networks), count))
         chosen: dict[int, Network] = {}

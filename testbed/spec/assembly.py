@@ -49,7 +49,7 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
     if "tags" in data:
         every_node, every_link, mistakes = add_tags(every_node, every_link, data["tags"])
         problems += mistakes
-    whole = Parts(
+    parts = Parts(
         nodes=every_node,
         switches=generated.switches + switches.elements,
         links=every_link,
@@ -64,13 +64,13 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
         doubtful_defaults=known is None or any(problem.path.startswith("defaults") for problem in problems),
         incomplete=nodes.lost or switches.lost or links.lost or bool(generated.problems),
     )
-    problems += check(whole)
+    problems += check(parts)
     if not data.get("node") and "generate" not in data:
         problems.append(NO_NODE)
     if problems or heading is None:
         raise DescriptionError(source, problems)
     values = {key: getattr(heading, key) for key in type(heading).model_fields}
-    return cls.model_construct(**values, nodes=whole.nodes, switches=whole.switches, links=whole.links)
+    return cls.model_construct(**values, nodes=parts.nodes, switches=parts.switches, links=parts.links)
 
 
 def _generate(raw: object) -> _Generated:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 OF_THE_RATE: Final = ("minimum_frame", "overhead", "cell_size")
-NEEDS_RATE: Final = "a rate beside it: it says what a frame takes of the rate"
+NEEDS_RATE: Final = "a rate as well: the key sets a frame's size at the rate"
 
 
 def contradictions(
@@ -26,7 +26,7 @@ def contradictions(
     if impairments.jitter and not impairments.delay and not traced:
         yield "jitter", "jitter without a delay", "a delay beside it"
     if impairments.jitter and traced:
-        yield "jitter", "a jitter beside the distribution 'trace'", "none: the trace's file says every delay itself"
+        yield "jitter", "a jitter beside the distribution 'trace'", "none: the trace's file has every delay"
     if impairments.distribution and not traced and (impairments.jitter is None or (settled and not impairments.jitter)):
         yield "distribution", "a distribution without jitter", "a jitter beside it"
     if (traced or table) and not impairments.jitter_file:
@@ -43,7 +43,7 @@ def contradictions(
         yield "queue", f"{impairments.queue:,} bytes", f"room for one frame, {frame:,} bytes; a queue is in bytes"
     if impairments.corrupt_bits and not impairments.corrupt:
         yield "corrupt_bits", "corrupt_bits without corrupt", "the share of frames to corrupt beside it"
-    timed = impairments.rate is not None or impairments.rate_trace  # a rate of 0 was said: unlimited
+    timed = impairments.rate is not None or impairments.rate_trace  # a declared rate of 0 is unlimited
     for key in OF_THE_RATE if not timed and not settled else ():
         if getattr(impairments, key):
             yield key, f"{key} without a rate", NEEDS_RATE

@@ -40,7 +40,7 @@ def slow_rule(text: str, factor: int) -> str:
 def slow_rate(what: str, rate: int, factor: int) -> int:
     """Slow a rate, bit/s. what: its owner, for the UnsupportedError raised where the rate would be below 1 bit/s."""
     if rate < factor:
-        raise UnsupportedError(f"{what}: a rate of {rate} bit/s, {factor} times slower, is none")
+        raise UnsupportedError(f"{what}: a rate of {rate} bit/s, {factor} times slower, is below 1 bit/s")
     return rate // factor
 
 

@@ -53,9 +53,9 @@ class Kind:
         """Whether it forwards by source routes; its NICs get STOP and GO."""
         return self.framing == SOURCE_ROUTES
 
-    def meaningless(self, said: Impairment | Impairments) -> list[str]:
+    def meaningless(self, impairment: Impairment | Impairments) -> list[str]:
         """Return the keys of an impairment that a link at such a switch cannot have."""
-        return [key for key in self.lacks if getattr(said, key)]
+        return [key for key in self.lacks if getattr(impairment, key)]
 
 
 ETHERNET: Final = Kind(

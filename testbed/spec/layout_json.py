@@ -56,7 +56,7 @@ def from_json(data: Mapping[str, Any]) -> Layout:
     except KeyError as error:
         raise ValueError(f"there is no {error}") from None
     except (TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"it is no layout: {error}") from None
+        raise ValueError(f"invalid layout: {error}") from None
     check(layout, Layout)
     check_ends(layout)
     return layout

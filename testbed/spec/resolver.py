@@ -21,7 +21,7 @@ from testbed.spec.routing import routes
 from testbed.spec.validation import effective
 from testbed.spec.wiring import Wiring, wire
 
-_USUAL_DISTRIBUTION = "uniform"
+_DEFAULT_DISTRIBUTION = "uniform"
 """netem's distribution where a jitter has none."""
 
 
@@ -153,12 +153,12 @@ def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> 
 
 def _links(description: Description, wiring: Wiring) -> list[Link]:
     result = []
-    usual = impairment(description.defaults.link)
+    default = impairment(description.defaults.link)
     for link, pair in zip(description.links, wiring.ends, strict=True):
         if pair is None:
             raise AssertionError("a checked description has no link that leads nowhere")
         forward, backward = (
-            usual if impairments is description.defaults.link else impairment(impairments)
+            default if impairments is description.defaults.link else impairment(impairments)
             for impairments in effective(link, description.defaults)
         )
         result.append(Link(pair[0], pair[1], link.datapath, forward, backward, link.tags))
@@ -172,7 +172,7 @@ def impairment(impairments: Impairments) -> Impairment:
         return Impairment()
     jitter = impairments.jitter or 0
     distribution = (
-        (impairments.distribution or _USUAL_DISTRIBUTION) if jitter or impairments.distribution == "trace" else ""
+        (impairments.distribution or _DEFAULT_DISTRIBUTION) if jitter or impairments.distribution == "trace" else ""
     )
     corrupt = impairments.corrupt or 0.0
     return Impairment(

@@ -32,7 +32,7 @@ def add_tags(
         for name in _names(link):
             places.setdefault(name, []).append(link)
     given: dict[int, list[str]] = {}
-    guesses = 20  # comparing names is slow, and more suggestions help nobody
+    guesses = 20  # comparing names is slow, and more suggestions do not help
     for tag, names in table.items():
         where = below(path, str(tag))
         try:

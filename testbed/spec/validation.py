@@ -15,15 +15,7 @@ from testbed.errors import Problem
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.addresses import declared_networks, network_of, plan_networks, version_of
 from testbed.spec.contradictions import contradictions
-from testbed.spec.elements import (
-    SMALLEST_IPV6_MTU,
-    USUAL_MTU,
-    Defaults,
-    Impairments,
-    Link,
-    Node,
-    Switch,
-)
+from testbed.spec.elements import SMALLEST_IPV6_MTU, USUAL_MTU, Defaults, Impairments, Link, Node, Switch
 from testbed.spec.kinds import ETHERNET, Kind, kind_of
 from testbed.spec.layout import End
 from testbed.spec.names import port_number
@@ -143,7 +135,7 @@ def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
     known = [node.name for node in parts.nodes] + list(switches)
     present = frozenset(known)
     plugged: dict[str, str] = {}
-    guesses = 20  # comparing names is slow, and more suggestions help nobody
+    guesses = 20  # comparing names is slow, and more suggestions do not help
     for link, path in zip(parts.links, where.links, strict=True):
         if link.owners[0] == link.owners[1] and link.owners[0] in present:
             yield Problem(f"{path}.ends", f"both ends at {shown(link.owners[0])}", "two different nodes or switches")
@@ -186,8 +178,8 @@ def _again(parts: Parts, where: _Where) -> Iterator[Problem]:
         yield Problem(
             f"{path}.ends",
             f"a second cable between {first} and {second}, which [generate] has joined",
-            "ends that it has not: [defaults.link] says what all its links do, and whoever wants a second cable names "
-            f"its port ({port!r})",
+            "unconnected ends: [defaults.link] sets the keys of all generated links, and a second cable needs a port "
+            f"({port!r})",
         )
 
 
@@ -235,7 +227,7 @@ def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
     """Find contradictions in a direction's effective impairments, each reported once, at the key that causes it."""
     mtus = {node.name: [nic.mtu for nic in node.nics if nic.mtu] for node in parts.nodes if node.nics}
     modelled = {switch.name: kind for switch in parts.switches if (kind := kind_of(switch.kind)).modelled}
-    usual = parts.defaults.link
+    default = parts.defaults.link
     sound: set[tuple[int, str]] = set()  # frame sizes and kinds of links for which the defaults are valid
     seen: set[str] = set()
     for index, (link, path) in enumerate(zip(parts.links, where.links, strict=True)):
@@ -245,18 +237,18 @@ def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
         frame = max([parts.defaults.mtu, *(mtu for owner in owners for mtu in mtus.get(owner, ()))]) + _ETHERNET_HEADER
         crossed = next((modelled[owner] for owner in owners if owner in modelled), ETHERNET)
         both = effective(link, parts.defaults)
-        for direction, whole in zip(("forward", "backward"), both, strict=True):
-            if whole is usual and (frame, crossed.name) in sound:
+        for direction, impairments in zip(("forward", "backward"), both, strict=True):
+            if impairments is default and (frame, crossed.name) in sound:
                 continue
-            against = list(contradictions(whole, frame))
+            against = list(contradictions(impairments, frame))
             against += [
                 (key, f"{key} on a link of {crossed.title}'s", f"none: {crossed.why_lacks}")
-                for key in crossed.meaningless(whole)
+                for key in crossed.meaningless(impairments)
             ]
-            if whole is usual and not against:
+            if impairments is default and not against:
                 sound.add((frame, crossed.name))
             levels = [(f"{path}.{direction}", getattr(link, direction) or Impairments()), (path, link)]
-            levels.append(("defaults.link", usual))
+            levels.append(("defaults.link", default))
             for key, found, expected in against:
                 origin = next((place for place, level in levels if getattr(level, key) is not None), path)
                 place = f"{origin}.{key}"
@@ -265,7 +257,7 @@ def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
                     suffix = f" ({path})" if origin == "defaults.link" else ""
                     yield Problem(place, found, expected + suffix)
         if link.datapath == "direct":
-            asked = sorted({key for impairments in both for key, value in impairments.explicit().items() if value})
+            asked = sorted({key for own in both for key, value in own.explicit().items() if value})
             if asked:
                 expected = "'auto', or no impairment: a direct link is one veth pair and cannot have any"
                 yield Problem(f"{path}.datapath", f"'direct' on a link with {joined(asked, 'and')}", expected)
@@ -273,8 +265,11 @@ def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
 
 def effective(link: Link, defaults: Defaults) -> tuple[Impairments, Impairments]:
     """Return its effective impairments, forward and backward: their own keys, then the link's, then the defaults."""
-    whole = link.over(defaults.link)
-    return link.forward.over(whole) if link.forward else whole, link.backward.over(whole) if link.backward else whole
+    common = link.over(defaults.link)
+    return (
+        link.forward.over(common) if link.forward else common,
+        link.backward.over(common) if link.backward else common,
+    )
 
 
 def _addresses(parts: Parts, where: _Where, wiring: Wiring, segments_known: bool) -> Iterator[Problem]:

@@ -1,6 +1,8 @@
-"""Every endpoint of every process asks endpoints of all other processes things, and each process keeps account of what was
-sent, handled, answered and returned. Who never answers any more is not asked again. A process is a node's only one, or one
-of several that share its NIC."""
+"""Torture workload of AM-II: every endpoint sends requests to the endpoints of all other processes.
+
+Each process records what it sent, handled, replied to and got returned. It sends no more to a peer that has stopped
+replying. A process is either alone on its node or shares the node's NIC with others.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,11 @@ class Around(Protocol):
 
 
 class Torture(Native[ActiveMessages]):
-    """over: for how long everybody asks. endpoints: of each process. victim: the rank that is killed meanwhile. What a
-    process returns: sent, by rank; handled, all of them, and how often each; came_back: from whom, and why; meanwhile:
-    answers of others while the victim was silent and nobody knew that it would remain so."""
+    """over: how long requests are sent. endpoints: of each process. victim: the rank that is killed.
+
+    A process returns: sent, by rank; handled, with counts; came_back: by peer, with reasons; meanwhile: replies from
+    others between the victim's last reply and the moment at which it was known to be dead.
+    """
 
     protocol = "am2"
 
@@ -64,7 +68,7 @@ class Process:
         self._wrong = 0
         self._meanwhile = 0
         self._heard: set[tuple[int, EndpointName]] = set()
-        """Which of others' endpoints have answered which of our own."""
+        """Pairs of (own endpoint, remote endpoint) of which the remote one has answered."""
         self._gone: set[int] = set()
         self._byes: set[int] = set()
         self._is_over = False
@@ -113,7 +117,7 @@ class Process:
             await self._bundle.poll()
 
     async def _ask(self, endpoint: Endpoint, peer: int, until: int) -> None:
-        """One request after the other, of all forms, to all of a peer's endpoints in turn."""
+        """Send requests of every form, one after the other, to each of a peer's endpoints in turn."""
         library, node, number, count = self._library, self._node, 0, self._workload.endpoints
         own, first = self._endpoints.index(endpoint), library.name_of(peer)
         names = [EndpointName(first.node, first.endpoint + other) for other in range(count)]
@@ -183,7 +187,7 @@ def _content(asked: Asked, size: int) -> bytes:
 
 
 def is_exactly_once(said: Mapping[int, Mapping[str, Any]]) -> None:
-    """Between those that live: what they returned, by rank."""
+    """Check that every request between surviving processes was handled exactly once. said: their accounts, by rank."""
     for receiver, one in said.items():
         handled = Counter(tuple(asked) for asked in one["handled"])
         assert set(handled.values()) == {1}

@@ -15,7 +15,7 @@ from tests.live.machine_state import Machine
 
 @pytest.fixture(scope="session", autouse=True)
 def _sandbox() -> None:
-    """Without root there is none: then only tests that need no root run, in user namespaces of their own."""
+    """Enter a sandbox as root; without root only tests run that make their own user namespaces."""
     if is_root():
         sandbox.enter()
 

@@ -45,7 +45,7 @@ def relay_report(cluster: RunningCluster) -> Mapping[str, Any]:
 
 
 def is_lossless(cluster: RunningCluster, outcome: JudgedOutcome) -> bool:
-    """Nothing was lost inside the emulator, and no crossbar has done anything but forward."""
+    """Tell whether no frame was lost inside the emulator and every crossbar forwarded all it received."""
     lost = [finding for finding in outcome.verdict.findings if finding.what in ("NIC lost", "relay lost")]
     assert lost
     counts = [count for switch in relay_report(cluster)["switches"].values() for count in switch.values()]

@@ -85,7 +85,7 @@ class EchoFirmware:
 
 
 class EchoEndpoint:
-    """again: whether a receive is posted anew within its own completion, as some host libraries do."""
+    """again: whether a receive is posted within the completion of the one before, as some host libraries do."""
 
     def __init__(self, nic: Nic, firmware: EchoFirmware) -> None:
         self.again = 0

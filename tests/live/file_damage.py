@@ -1,4 +1,4 @@
-"""Damaged copies of JSON documents and files, and the command in a process of its own."""
+"""Damaged copies of JSON documents and files, and runs of the command on them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class CommandOutcome:
 
     @property
     def is_sentence(self) -> bool:
-        """Whether the command ended as it says that it may, and not with a traceback."""
+        """Whether the command ended with a documented exit code and without a traceback."""
         return self.code in DOCUMENTED and "Traceback" not in self.text and "\x1b" not in self.text
 
 

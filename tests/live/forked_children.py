@@ -1,4 +1,4 @@
-"""Warm children of the test process: forked, not started anew, so that killing one hundred of them takes a few seconds."""
+"""Warm children of the test process: forked, so that killing one hundred of them takes a few seconds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def kill_after(count: int, action: Action) -> None:
 
 
 class Background:
-    """A child that goes on beside the test."""
+    """Child process that runs beside the test."""
 
     def __init__(self, pid: int, answers: int) -> None:
         self.pid = pid
@@ -83,7 +83,7 @@ class Background:
 
 @contextmanager
 def background(action: Callable[[Callable[[object], None]], object]) -> Iterator[Background]:
-    """Perform `action(report)` in a child; `report` sends what it is given to `answer`. Killed at the end."""
+    """Perform `action(report)` in a child, killed at the end. `answer` returns the values passed to `report`."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

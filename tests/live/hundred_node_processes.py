@@ -1,7 +1,7 @@
-"""Measure a hundred node processes, from a parent as light as the command.
+"""Measure a hundred node processes, from a parent as small as the command.
 
-Prints one JSON object: the seconds until all had begun, and each one's private bytes. It is told whose NICs they have:
-"echo" or "emp".
+Prints one JSON object: the seconds until all had begun, and each one's private bytes. The argument selects the
+protocol: "echo" or "emp".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ async def idle(_endpoint: Host, node: ProgramNode) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that a process shares with nobody. What it shares is its parent's."""
+    """Return the memory that a process shares with no other; the rest is its parent's."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
 

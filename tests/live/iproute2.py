@@ -97,7 +97,7 @@ def static_forwarding(wire: str) -> dict[tuple[str, str], str]:
 
 
 def redirections(wire: str, device: str) -> list[str]:
-    """Where the frames that come in on a device are redirected to."""
+    """Return the devices to which the ingress of `device` is redirected."""
     said = query(wire, "tc", "filter", "show", "dev", device, "ingress")
     return [
         action["to_dev"]
@@ -112,5 +112,5 @@ def wire_path(state: State) -> str:
 
 
 def ping(cluster: RunningCluster, source: str, target: str, *more: str) -> None:
-    """One echo there and back; the sender tries again for as long as it takes a slow machine."""
+    """Send one echo request and wait for its reply, at most 5 s."""
     cluster[source].run(["ping", "-n", "-q", "-c1", "-W5", *more, target])

@@ -34,7 +34,7 @@ class Snapshot:
     namespaces: frozenset[int]
 
     def difference(self, other: Snapshot) -> str:
-        """What is new in the other one and what is gone, a line each; empty when they are equal."""
+        """Return a line for each entry that is new or gone in `other`; empty if both are equal."""
         lines = []
         mine, others = asdict(self), asdict(other)
         for kind in mine:
@@ -73,7 +73,7 @@ class Machine:
             time.sleep(0.005)  # between two looks
 
     def clear(self) -> None:
-        """Remove what a failed test has left, so that it fails alone."""
+        """Remove what a failed test has left, so that later tests do not fail too."""
         for entry in snapshot().processes - self.before.processes:
             with contextlib.suppress(OSError):
                 os.kill(int(entry.split()[0]), signal.SIGKILL)
@@ -98,7 +98,7 @@ def eventually(condition: Callable[[], bool], what: str, deadline: float = DEADL
 
 
 def _mounts() -> frozenset[str]:
-    """Without the numbers that the kernel gives to a mount and to its peer group, which are new each time."""
+    """Return the mounts without mount ids and peer group numbers, which are new each time."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " master:" in line and " - nsfs " in line:
@@ -120,7 +120,7 @@ def _files() -> frozenset[str]:
 
 
 def _settings() -> list[tuple[str, str]]:
-    """The machine's own network settings, of which a cluster changes none."""
+    """Network settings of the machine, which no cluster may change."""
     base = Path("/proc/sys/net")
     paths = [
         *base.glob("ipv4/ip_forward"),
@@ -146,7 +146,7 @@ def _descriptors() -> frozenset[str]:
 
 
 def _zombies() -> set[int]:
-    """Ended children of ours that nobody has waited for."""
+    """Children that have ended and were not waited for."""
     me = str(os.getpid())
     found = set()
     for pid in processes.everyone():

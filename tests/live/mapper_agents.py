@@ -1,4 +1,4 @@
-"""NICs that run only a mapper, which knows its own number and address; and the check of the routes that it finds."""
+"""NICs that run only a mapper with its own number and address, and a check of the routes that it computes."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def plug(adapter: Adapter, nic: Nic) -> Agent:
 
 
 async def publish_routes(host: MapperHost, node: ProgramNode, folder: Path) -> dict[str, int]:
-    """Until there is a file called stop, keep one with the routes that the NIC has, by number; the leader says what it knows
-    of the network."""
+    """Keep a file with the NIC's routes until a file named stop appears; the leader also writes the network's map."""
     told: Table | None = None
     while not (folder / "stop").exists():
         table = host.mapper.table

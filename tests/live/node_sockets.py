@@ -1,4 +1,4 @@
-"""Sockets that are opened in nodes' namespaces: packet sockets with numbered frames, and what they tell of a NIC."""
+"""Packet sockets in nodes' namespaces, numbered frames, and a NIC's address."""
 
 from __future__ import annotations
 

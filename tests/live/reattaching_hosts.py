@@ -1,6 +1,7 @@
-"""Host processes that exchange messages in pairs through standing NICs, and attach again when their agent has died.
+"""Host processes that exchange messages in pairs through standing NICs and re-attach when their agent dies.
 
-Each returns a record of what it received, and of the errors that it was told of."""
+Each returns a record of the messages and errors that it received.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,11 @@ SIZES = (8, 1_400, 20_000)
 
 @dataclass(slots=True)
 class HostRecord:
-    """The record of one host process. gone: the sentences with which its own agent left it. told: errors of sends and
-    receives. wrong: messages that should not have come so."""
+    """Record of one host process.
+
+    gone: errors by which its own agent's death was reported. told: errors of sends and receives. wrong: messages with
+    unexpected content.
+    """
 
     gone: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -84,7 +88,7 @@ class ReattachingHost(Process):
 
 
 class _Exchange:
-    """An exchange of numbered messages with a peer, which goes on where it was with another agent."""
+    """Exchange of numbered messages with a peer; it continues over another agent where it was interrupted."""
 
     def __init__(self, record: HostRecord, counts: memoryview, end: int, peer: int) -> None:
         self._record = record
@@ -163,7 +167,7 @@ def reattaching_pairs(
 
 
 def wait_for_progress(hosts: Mapping[tuple[str, int], ReattachingHost], by: int = 20) -> None:
-    """All of them get so many more messages."""
+    """Wait until each host has exchanged `by` more messages."""
     before = {place: host.received for place, host in hosts.items()}
     for place, host in hosts.items():
         eventually(lambda p=place, h=host: h.received >= before[p] + by, f"{place} gets on", PATIENCE)  # type: ignore[misc]

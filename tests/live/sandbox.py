@@ -1,10 +1,10 @@
-"""A part of the machine that is the tests' own: what they make cannot be met by another run, and ends with this one.
+"""Mount namespace of the tests: no other run meets what they create, and it disappears with them.
 
-The test process moves into a mount namespace of its own with an empty /run, which all its children inherit. Names in
-/run/netns, their mounts and the state of clusters are therefore this run's alone: two runs side by side may use the same
-names, and when the last process of a killed run is gone the kernel frees everything. A watcher ends the programs that a
-killed run leaves in its nodes. The network namespace, the process numbers (and so what
-``gc`` finds of programs whose cluster has no name) and /tmp are the machine's.
+The test process moves into a mount namespace with an empty /run, which all its children inherit. Names in /run/netns,
+their mounts and the clusters' state therefore belong to this run: two concurrent runs may use equal names, and when the
+last process of a killed run has ended the kernel frees everything. A watcher ends the programs that a killed run leaves
+in its nodes. The network namespace, the process numbers (and so the programs that ``gc`` finds of clusters without a
+name) and /tmp are the machine's.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def enter() -> None:
 
 
 def device() -> str:
-    """The number of our /run: what has it among its mounts is in this sandbox."""
+    """Return the device number of our /run; a process with a mount of it is in this sandbox."""
     number = os.stat("/run").st_dev
     return f"{os.major(number)}:{os.minor(number)}"
 
 
 def inhabitants() -> set[int]:
-    """The processes in this sandbox: this one, its children, and whatever else descends from it."""
+    """Return the processes in this sandbox: this one and all its descendants."""
     needle = f" {device()} "
     found = set()
     for pid in processes.everyone():

@@ -1,4 +1,4 @@
-"""Agents of shared NICs and host processes in a cluster's nodes, forked from the test; what they return comes back."""
+"""Agents of shared NICs and host processes in a cluster's nodes, forked from the test, which gets their results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Process:
     """A forked child; it dies with its parent."""
 
     def __init__(self, function: Callable[[Callable[[object], None]], object], namespace: str) -> None:
-        """function(tell): what it tells, and last returns, comes by `hear`."""
+        """function(tell): runs in the child; `hear` returns what it passes to `tell`, and at last its result."""
         self._ours, theirs = multiprocessing.connection.Pipe()
         self.pid = os.fork()
         if not self.pid:
@@ -59,7 +59,7 @@ class Process:
         self._ended = False
 
     def hear(self) -> Any:
-        """What it says next. EOFError when it has ended."""
+        """Return the next message of the process. EOFError if it has ended."""
         assert self._ours.poll(PATIENCE), f"process {self.pid} says nothing"
         return self._ours.recv()
 

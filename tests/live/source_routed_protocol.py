@@ -73,7 +73,7 @@ class SourceRouteEndpoint:
         self._waiting: Completion[None] | None = None
 
     def send(self, destination: str, count: int = 1, size: int = _SAID) -> None:
-        """Frames with so many bytes behind their type, all in one go."""
+        """Send `count` frames with `size` bytes behind their packet type, back to back."""
         firmware = self.firmware
         self.send_along(firmware.routes[firmware.names[firmware.adapter.number], destination], count, size)
 
@@ -82,7 +82,7 @@ class SourceRouteEndpoint:
         self._nic.ring_doorbell(1, size, 0)
 
     def frames(self, count: int) -> Completion[None]:
-        """Await that so many have come, since the beginning."""
+        """Wait until `count` frames have arrived in all."""
         self._waiting = Completion[None](f"{count} frames")
         self.firmware.wanted = count
         if len(self.firmware.came) + len(self.firmware.broken) >= count:

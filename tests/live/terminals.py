@@ -1,4 +1,4 @@
-"""A program in a terminal of its own, as a user at that terminal has it: keys go in, and what is shown is waited for."""
+"""Program in a pseudo-terminal: tests type keys and wait for output."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Terminal:
         fcntl.ioctl(self._its, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def press(self, keys: str) -> None:
-        """What was shown until now does not count any more for `shows`."""
+        """Type keys; `shows` then ignores the output that came before."""
         self._read(0)
         self._seen = len(self.raw)
         os.write(self._mine, keys.encode())
@@ -81,7 +81,7 @@ class Terminal:
         return self.process.returncode
 
     def _read(self, seconds: float) -> None:
-        """What has been written, waiting so long for the first of it."""
+        """Read the available output, waiting up to `seconds` for its first byte."""
         while select.select([self._mine], [], [], seconds)[0]:
             with contextlib.suppress(OSError):
                 self.raw += os.read(self._mine, 65536).decode(errors="replace")

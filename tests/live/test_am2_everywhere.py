@@ -31,7 +31,7 @@ PATIENCE = 60.0  # s
 SIZES = (0, 4, 600, 1400, 4097, 12_000)
 ROUNDS = 6
 ENDPOINTS = 3
-"""Of each node, over two frames."""
+"""Number of endpoints of each node, over two frames."""
 PAGING = Settings(frames=2, channels=4)
 WORD, DATA, REPLY, TAG = 1, 2, 3, 77
 LARGEST = max(SIZES)
@@ -48,8 +48,10 @@ def content(source: int, sink: int, serial: int) -> bytes:
 
 
 async def talk(am: ActiveMessages, _node: Node) -> list[str]:
-    """Everybody's endpoints to those of the same number: words, medium and bulk messages; what was handled and what was
-    replied, sorted: active messages promise no order."""
+    """Exchange words, medium and bulk messages between all endpoints of equal numbers.
+
+    Returns what was handled and what was replied, sorted, since active messages have no order.
+    """
     history: list[str] = []
     replies: list[int] = []
     bundle = am.allocate_bundle()
@@ -98,7 +100,7 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
 
 
 def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
-    """By link, direction and flow: which of its frames met which fate."""
+    """Return {(link, direction, flow): {frame's number: fate}}."""
     found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
     for record in records:
         found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
@@ -128,7 +130,7 @@ def test_active_messages_have_the_same_history_on_a_direct_link() -> None:
 
 
 def test_active_messages_have_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
-    """The n-th frame of a flow has the same fate in both, though it need not be the same frame."""
+    """The n-th frame of a flow has the same fate in both modes, though it may be another frame."""
     description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
     records: list[Record] = []
     expected = simulated(description, records)

@@ -24,7 +24,7 @@ SHORT, MEDIUM, BULK, ANSWER, BYE = range(1, 6)
 
 
 def opened(am: ActiveMessages, number: int) -> tuple[list[Endpoint], list[int]]:
-    """So many endpoints, each of which serves; and how many peers have said that they want no more."""
+    """Return `number` serving endpoints, and a count of the peers that have finished with them."""
     bundle, gone = am.allocate_bundle(), [0]
     endpoints = [bundle.allocate_endpoint() for _ in range(number)]
 
@@ -42,8 +42,8 @@ def opened(am: ActiveMessages, number: int) -> tuple[list[Endpoint], list[int]]:
 
 
 async def serve(endpoint: Endpoint) -> None:
-    """Handle whatever comes to it, whichever other endpoint the program waits for: three nodes that each answer at one of
-    theirs only may wait for each other in a circle."""
+    """Handle messages at an endpoint while the program waits for another: three nodes that each serve one endpoint only
+    could wait in a circle."""
     while True:
         await endpoint.wait()
         await endpoint.poll()

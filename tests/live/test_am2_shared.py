@@ -1,5 +1,5 @@
-"""AM-II's NICs, shared by host processes: endpoints of all of them over few endpoint frames; who is killed, stopped or mad
-harms nobody else."""
+"""AM-II's NICs shared by host processes, whose endpoints compete for few endpoint frames; a killed, paused or
+misbehaving process does not disturb the others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def am2(cluster: RunningCluster, processes: int, frames: int = 7, **settings: in
 
 
 def serve(endpoints: int, forms: bool = True) -> Program:
-    """Answers whoever asks, at each of its endpoints, for ever: the word and one more; how many bytes, and their sum."""
+    """Reply to every request at each endpoint, for ever: with the word plus one, or with the number of bytes and their
+    sum."""
 
     def given(token: Token, data: memoryview, word: int) -> None:
         token.reply(ANSWER, word, len(data), sum(data))
@@ -69,7 +70,7 @@ def serve(endpoints: int, forms: bool = True) -> Program:
 
 
 def ask(servers: list[EndpointName], count: int = COUNT, endpoints: int = 1) -> Program:
-    """Asks each of them so often, in all forms; how many endpoint faults that took."""
+    """Send `count` requests of all forms to each endpoint; return the number of endpoint faults."""
 
     async def program(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> int:
         bundle = am.allocate_bundle()
@@ -228,7 +229,7 @@ def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
 
 
 class _Around:
-    """As the torture wants it."""
+    """Surroundings of the torture workload in a host process that shares its NIC."""
 
     def __init__(self, driver: HostDriver) -> None:
         self._driver = driver

@@ -1,5 +1,8 @@
-"""Four nodes, twelve endpoints of each over seven endpoint frames, 5 % of all frames lost, one node killed, one link
-flapping: every message is handled exactly once, or comes back, and nobody else is disturbed."""
+"""Torture of AM-II: four nodes of twelve endpoints over seven endpoint frames, 5 % loss, a killed node, a flapping
+link.
+
+Every message is handled exactly once or returned, and no other node is disturbed.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every state-changing system call is announced: what strace sees of a cluster's life equals what the code says of it.
+"""Every state-changing system call is announced: strace's record of a cluster's life equals the announcements.
 
-Without this, "killed after every change" would only mean "after every change that somebody thought of".
+Otherwise the tests of kill points would cover only the changes that their authors thought of.
 """
 
 from __future__ import annotations

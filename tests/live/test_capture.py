@@ -1,4 +1,4 @@
-"""Frames of a running cluster are captured where they pass, each with what it met."""
+"""Captures on links of a running cluster: each frame with its fate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COUNT = 150
 
 
 def talk(cluster: RunningCluster, count: int = COUNT) -> None:
-    """So many frames from n1 to n2 and as many back, no two alike; no matter what becomes of them."""
+    """Send `count` frames from n1 to n2 and as many back, no two alike, without waiting for their arrival."""
     a, b = node_sockets.mac(cluster, "n1"), node_sockets.mac(cluster, "n2")
     with node_sockets.nic_sockets(cluster) as nics:
         for _ in range(count):
@@ -48,7 +48,7 @@ def talk(cluster: RunningCluster, count: int = COUNT) -> None:
 
 
 def counters(cluster: RunningCluster) -> list[dict[str, int]]:
-    """What the relay has counted in both directions of the only link, when nothing is under way any more."""
+    """Return the relay's counters of both directions of the only link, once no frame is in flight."""
     found: list[dict[str, int]] = []
 
     def settled() -> bool:
@@ -62,7 +62,7 @@ def counters(cluster: RunningCluster) -> list[dict[str, int]]:
 
 
 def crossing(path: Path, ends: tuple[str, str]) -> None:
-    """What enters at one end and is not said to be dropped leaves at the other, and nothing else does."""
+    """Check that a frame recorded at one end and not recorded as dropped, and no other, is recorded at the other end."""
     found = read_capture(path)
     senders: dict[bytes, str] = {}
     for name, _, frame, _ in found:
@@ -107,7 +107,7 @@ def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_
 
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
 def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
-    """Where the machine is too busy for us to hear of a new place in time, the capture says that it is not whole."""
+    """The capture reports itself as incomplete where the machine is too busy to announce the new datapath in time."""
     for attempt in range(_ATTEMPTS):
         with (
             Cluster.star(2).up(datapath=datapath) as cluster,  # type: ignore[arg-type]

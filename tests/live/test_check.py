@@ -1,7 +1,7 @@
-"""The command check and verdicts from Python, on clusters that run: what is sound is trusted, what was made unsound is not.
+"""The command check and verdicts from Python on running clusters: sound links are trusted, and faulty ones are not.
 
-Grades are forced: what must come out trusted has limits that only a standstill of the machine exceeds, what must come out
-degraded has a first limit that is certainly exceeded and a second one out of reach. Nothing is expected of the machine.
+Grades are forced: a trusted one by limits that only a pause of the machine exceeds, a degraded one by a first limit
+that is certainly exceeded and a second one that cannot be. So the tests do not depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MACHINE = ("softnet drops", "steal", "relay waiting", "timer floor p99", "schedu
 
 
 def patient(limit: Limit) -> Limit:
-    """As late as it likes; wrong all the same."""
+    """Return a limit that tolerates any lateness of the machine."""
     return replace(limit, degraded=10 * SECOND, invalid=OUT_OF_REACH) if limit.machine and limit.unit == "ns" else limit
 
 

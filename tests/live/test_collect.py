@@ -1,4 +1,4 @@
-"""``gc`` removes what has lost its owner and nothing else; an ``up`` that does not succeed leaves what there was before."""
+"""``gc`` removes exactly what has lost its owner; a failed ``up`` leaves the former state."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def made_by_another_process(layout: Layout = FIVE) -> RunningCluster:
 
 
 def rewrite(**changes: object) -> None:
-    """Change what the state file says."""
+    """Change keys of the state file."""
     path = Store().directory(NAME) / "state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
@@ -73,7 +73,7 @@ def state() -> State:
 
 
 def gc() -> list[Finding]:
-    """What it finds of this run's clusters: orphans of a run beside this one are seen by their process numbers."""
+    """Return the findings about this run's clusters; a concurrent run has other process numbers in its names."""
     return [finding for finding in collect(Store()) if NAME in finding.what]
 
 
@@ -96,7 +96,7 @@ def test_gc_leaves_clusters_that_are_up_and_has_nothing_to_say_of_them() -> None
 
 
 def test_gc_leaves_a_cluster_that_another_command_is_at_work_on() -> None:
-    """Even one that looks abandoned: what its lock is held for may be its repair."""
+    """A cluster that looks abandoned may be under repair while its lock is held."""
 
     def work(report: Callable[[object], None]) -> None:
         with Store().locked(NAME, patience=0):
@@ -129,7 +129,7 @@ def test_gc_leaves_what_others_have_in_run_netns(machine: Machine) -> None:
 
 @pytest.mark.parametrize("part", ["boot", "pid namespace"])
 def test_gc_only_reports_what_belongs_to_another(part: str, machine: Machine) -> None:
-    """Whether the owner lives cannot be told from here, as long as processes live in the nodes."""
+    """The owner may be alive as long as processes run in the nodes, and this test cannot tell."""
     cluster = made_by_another_process()
     rewrite(phase="building", owner=with_another(part))
     processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
@@ -203,7 +203,7 @@ def test_a_state_that_cannot_be_read_is_an_error_that_gc_and_down_can_mend(conte
 
 
 def test_gc_removes_what_is_left_of_a_held_cluster_whose_keeper_died_too(machine: Machine) -> None:
-    """Nobody is left to end the programs: they keep namespaces without a name."""
+    """No process is left to end the programs, which keep namespaces alive that have no name."""
 
     def held(report: Callable[[object], None]) -> None:
         cluster = Cluster.star(2).up(NAME)
@@ -311,7 +311,7 @@ def broken_by(fault: Callable[[], None], count: int, action: Callable[[], object
 
 
 def interrupt() -> None:
-    """As Control-C does, also where these tests run in the background of a shell, which ignores it."""
+    """Raise SIGINT as Control-C does, also where a background shell makes the tests ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         signal.raise_signal(signal.SIGINT)

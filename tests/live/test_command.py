@@ -1,4 +1,4 @@
-"""The command, as its users meet it: each test a story, run as a process of its own."""
+"""User stories of the command, which runs as a process of its own."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ REFUSED: list[tuple[tuple[str, ...], int, list[str]]] = [
 
 @pytest.mark.usefixtures("star")
 def test_faults_that_cannot_be_are_refused() -> None:
-    """One cluster for all: each leaves it as it was."""
+    """All refusals are tried on one cluster: a refused command leaves it unchanged."""
     for arguments, code, words in REFUSED:
         refused(testbed(*arguments), code, *words)
     assert testbed("heal").stdout == "nothing was injected\n"

@@ -1,4 +1,4 @@
-"""A scenario beside commands: what it does to links, nodes and the commands' processes, and that nothing of it is left."""
+"""A scenario beside commands affects links, nodes and the commands' processes, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rows(folder: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
-    """What each fault has done, all of which must have had an effect."""
+    """Return each fault's counters; each fault must have had an effect."""
     found = events(folder, "fault ends")
     assert [one["fault"] for one in found if not one["had_effect"]] == []
     return {one["fault"]: one["counted"] for one in found}

@@ -1,5 +1,7 @@
-"""Convergence: whatever was there, after ``up`` the kernel has what the description says, and what was right before was
-not touched. The kernel is read by its usual tools, not by our own survey."""
+"""``up`` converges: the kernel has what the description says afterwards, and correct objects stay untouched.
+
+The kernel is read by iproute2, independent of the product's own dump.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def up(description: Description, origin: str = "a test", **options: bool) -> App
 
 @pytest.fixture
 def ended(machine: Machine) -> Iterator[None]:  # noqa: ARG001  (its check comes after ours)
-    """Takes the cluster down at the end."""
+    """Take the cluster down at the end."""
     yield
     take_down()
 
@@ -63,7 +65,7 @@ def look(outcome: ApplyResult) -> dict[str, NamespaceContents]:
 
 
 def assert_equal(outcome: ApplyResult, layout: Layout) -> dict[str, NamespaceContents]:
-    """The kernel has the layout, no more and no less; returns what it has."""
+    """Check that the kernel has exactly this layout; return what it has."""
     found = look(outcome)
     assert found.keys() == {namespace_names.WIRE, *(node.name for node in layout.nodes)}
     for node in layout.nodes:
@@ -163,7 +165,7 @@ def counters(outcome: ApplyResult, key: str, device: str) -> tuple[int, rtnl_dum
 
 @pytest.mark.requires("ping")
 def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> None:  # noqa: ARG001
-    """Not one echo is lost between two nodes while others come, go and move."""
+    """No echo between two nodes is lost while other nodes are added, removed and moved."""
     changes = [
         Description.dumbbell(2, 2),
         Description.dumbbell(3, 2),
@@ -186,7 +188,7 @@ def test_an_untouched_link_carries_traffic_through_every_change(ended: None) -> 
 
 @pytest.mark.requires("ping")
 def test_a_link_moved_to_another_switch_works_at_once(ended: None) -> None:  # noqa: ARG001
-    """Although all switches have learned where the node was."""
+    """The switches have learned the node's former place, and forget it."""
 
     def line(home: str) -> Description:
         links = [["n1", home], ["n2", "s2"], ["n3", "s3"], ["s1", "s2"], ["s2", "s3"]]

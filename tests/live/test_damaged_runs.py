@@ -1,4 +1,4 @@
-"""Folders of runs whose files are damaged: every command says what is wrong, and where."""
+"""Run folders with damaged files: every command names the damage and its place."""
 
 from __future__ import annotations
 

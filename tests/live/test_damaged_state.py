@@ -1,4 +1,4 @@
-"""What stands beside a running cluster is damaged: commands say so, harm nobody, and take away what can be taken away."""
+"""Damaged state files: commands report them, leave other clusters alone and remove all that can be removed."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_another_clusters_supervisor_is_not_killed_because_a_state_names_it() ->
 
 @pytest.mark.usefixtures("machine")
 def test_whatever_is_damaged_no_command_ends_with_a_traceback() -> None:
-    """Values, bytes and whole files of a cluster with a relay."""
+    """Damaged are values, bytes and complete files of a cluster with a relay."""
     seeds = [Random().randrange(1 << 32) for _ in SEEDS] if LONG else SEEDS
     for seed in seeds:
         random = Random(seed)

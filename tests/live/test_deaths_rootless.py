@@ -1,5 +1,7 @@
-"""Without root, what becomes of a cluster when its supervisor dies, which is survived, and when the process dies that holds
-its namespaces, which is the cluster's end: every command says so in a sentence, and `down` and `gc` leave nothing."""
+"""Deaths of a cluster's processes without root: the cluster survives its supervisor and ends with its namespace holder.
+
+Every command says which, and `down` and `gc` leave nothing behind.
+"""
 
 from __future__ import annotations
 

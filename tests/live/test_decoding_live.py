@@ -1,4 +1,4 @@
-"""What EMP says on a link of a running cluster is decoded while it is captured, with what each frame met."""
+"""EMP's frames on a running cluster's link are decoded during capture, each with its fate."""
 
 from __future__ import annotations
 

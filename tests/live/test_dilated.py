@@ -44,7 +44,7 @@ def agree(simulated: RunResult, dilated: RunResult) -> bool:
 
 @pytest.fixture(scope="module")
 def run() -> RunResult:
-    """On a machine that another one holds up, times can tell nothing: it gets some more tries, and no more."""
+    """Repeat the run while a busy machine made frames late, at most five times."""
     for _ in range(5):
         found = pingpong("dilated", EMP_2001, DILATE)
         if lateness(found) <= ROOM:
@@ -69,8 +69,8 @@ def test_a_wrong_profile_does_not_agree(run: RunResult, factor: float) -> None:
 
 
 def test_parts_are_used_as_in_the_simulation(run: RunResult) -> None:
-    """Each exchange costs the same. On top comes what was sent again because of lateness, and what happens between the end
-    of the last program and that of the run."""
+    """Each exchange costs the same in both modes. In addition come retransmissions due to lateness, and work between
+    the last program's end and the run's."""
     simulated = pingpong("sim", EMP_2001)
     for node in ("n1", "n2"):
         again = run.counted[node]["frames_resent"] + run.counted[node]["duplicates"]

@@ -1,5 +1,5 @@
-"""Scenarios where time is dilated: the same faults, at the same times of the model, do the same as in the simulation, up to
-the lateness that was measured."""
+"""Scenarios in dilated time: equal faults at equal model times have the effects of the simulation, up to measured
+lateness."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=6
 
 
 async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int, int]]:
-    """When each round of a ping-pong began, and how long it took; they begin every 200 us. Receives are posted first: what
-    comes before its receive is sent again, after a time-out."""
+    """Return (begin, duration) of each ping-pong round; a round begins every 200 us.
+
+    Receives are posted first, since a message that comes before its receive waits for a retransmission.
+    """
     found = []
     arrival = await comm.Irecv(bytearray(4), 1 - comm.rank)
     await comm.Barrier()
@@ -52,7 +54,7 @@ async def rounds(comm: Comm, node: Node, *, count: int = 100) -> list[tuple[int,
 
 
 class Both(NamedTuple):
-    """The same in both modes. faults: of the dilated run, by name: when each was in force, and ended."""
+    """Results of one scenario in both modes. faults: name -> (begin, end) in the dilated run."""
 
     simulated: RunResult
     dilated: RunResult
@@ -61,7 +63,7 @@ class Both(NamedTuple):
 
     @property
     def late(self) -> int:
-        """By how much a frame was late, model nanoseconds: of a hundred all but one, on both NICs and in the relay twice."""
+        """99th percentile of a frame's lateness in model ns, over both NICs and the relay twice."""
         nics = max(one.p99 for one in self.dilated.repetitions[0].lateness.values())
         relayed = [one.measured or 0.0 for one in self.dilated.verdict.findings if one.what == "relay lateness p99"]
         return 2 * nics + round(4 * max(relayed, default=0) / DILATE)
@@ -138,8 +140,7 @@ def test_a_loaded_core_computes_as_slowly_as_in_the_simulation(tmp_path: Path) -
 
 
 def history(folder: Path, node: str) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
-    """By peer, context and tag what came, in the order of its receives: messages do not overtake one another there. Which of
-    several is complete first is nobody's promise."""
+    """Return {(peer, context, tag): receives in order}: messages keep their order within such a key only."""
     told = [json.loads(line) for line in (folder / "history" / f"{node}.jsonl").read_text().splitlines()]
     found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
     for one in sorted((one for one in told if one["what"] == "received"), key=lambda one: int(one["n"])):
@@ -166,7 +167,7 @@ def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
 
 def test_a_node_that_crashes_comes_back_with_another_incarnation_and_late_by_what_that_takes(tmp_path: Path) -> None:
     async def until_answered(comm: Comm, node: Node) -> tuple[int, int]:
-        """n1 says something every 300 us, until n2, which has been started again, has answered; then its last word."""
+        """n1 sends a message every 300 us until the restarted n2 has answered, and then a last one."""
         begun, last = node.now(), False
         answer = await comm.Irecv(bytearray(1), 1) if comm.rank == 0 else None
         while answer is not None:
@@ -203,8 +204,8 @@ def test_a_restart_is_a_crash_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fault", "words"), [
-    (Impair(on="n1", at="1ms", rate="200bit"), "a rate of 200 bit/s, 300 times slower, is none"),
-    (Incast(receiver="n1", rate="250bit", at="1ms", for_="1ms"), "a rate of 250 bit/s, 300 times slower, is none"),
+    (Impair(on="n1", at="1ms", rate="200bit"), "a rate of 200 bit/s, 300 times slower, is below 1 bit/s"),
+    (Incast(receiver="n1", rate="250bit", at="1ms", for_="1ms"), "a rate of 250 bit/s, 300 times slower, is below 1 bit/s"),
 ])  # fmt: skip
 def test_what_cannot_be_slowed_is_refused_before_anything_starts(fault: Fault, words: str) -> None:
     with pytest.raises(TestbedError, match=f"cannot be carried out in dilated(?s:.)*{words}"):

@@ -1,4 +1,4 @@
-"""EMP with its frames made and read by Scapy itself: the same frames on the wire, and a peer that notices nothing."""
+"""EMP with frames made and read by Scapy: frames on the wire are equal, and the peer does not notice."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PATIENT = Settings(
 
 
 async def talk(endpoint: Endpoint, node: ProgramNode) -> list[bytes]:
-    """To and fro, one message at a time, so that what a node sends has one order. All receives are posted at once: data that
-    came before its receive would be sent again."""
+    """Exchange messages one at a time, so that each node's frames have one order; receives are posted first, to avoid
+    retransmissions."""
     peer, came = 1 - node.number, []
     buffers = [bytearray(size) for size in SIZES]
     posted = {
@@ -48,8 +48,11 @@ async def talk(endpoint: Endpoint, node: ProgramNode) -> list[bytes]:
 
 
 def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
-    """What each program got, and the frames that came to each node, as if both NICs had run for the first time: of messages,
-    then acknowledgements, which leave before or behind a program's answer, by how quick that is."""
+    """Return each program's results and the frames that each node received, with incarnations set to those of a first
+    run.
+
+    Frames are sorted: messages before acknowledgements, as an acknowledgement races with the program's answer.
+    """
     with ExitStack() as stack:
         ears = {
             node.name: stack.enter_context(open_socket(node.namespace, node.layout.nics[0].name, codec.ETHERTYPE))

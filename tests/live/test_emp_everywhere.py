@@ -1,4 +1,4 @@
-"""One description, one host program, one firmware: in the simulator and on real frames in namespaces."""
+"""EMP in the simulator and on real frames in namespaces: the same description, host program and firmware."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def content(source: int, sink: int, tag: int) -> bytes:
 
 
 async def exchange(endpoint: emp.Endpoint, _node: Node) -> list[str]:
-    """Everybody to everybody, received in another order than sent; what came, in the order in which it was received."""
+    """Send to every other node, receive in another order; return the messages in the order of the receives."""
     comm = Comm(mpi.device(endpoint))
     others = [rank for rank in range(comm.size) if rank != comm.rank]
     sends = [await comm.Isend(content(comm.rank, other, tag), other, tag) for tag in range(ROUNDS) for other in others]
@@ -58,7 +58,7 @@ async def exchange(endpoint: emp.Endpoint, _node: Node) -> list[str]:
 
 
 def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
-    """By link, direction and flow: which of its frames met which fate."""
+    """Return {(link, direction, flow): {frame's number: fate}}."""
     found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
     for record in records:
         found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
@@ -66,7 +66,8 @@ def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fa
 
 
 def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
-    """The n-th frame of a flow has the same fate in both, though it need not be the same frame; another seed has others."""
+    """The n-th frame of a flow has the same fate in both modes, though it may be another frame; another seed gives
+    other fates."""
     description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
     simulated: list[Record] = []
     with Simulation(description, emp.plug(), fields=known_fields(), log=simulated.append) as simulation:

@@ -1,4 +1,4 @@
-"""Wrong frames at full rate beside EMP's own: they stop nobody, and each is counted."""
+"""Malformed frames at full rate beside EMP's own: transfers go on, and each frame is counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LARGEST = 14 + 1_500
 """Bytes of a frame that an interface takes."""
 ETHERNET = 14
 LENGTH = slice(34, 36)
-"""Where a frame says how long its payload is."""
+"""Place of the payload's length in a frame."""
 CHECK = slice(38, 42)
 BAD = ["malformed", "corrupt", "strangers", "restarts", "given_up", "wrong_acknowledgements"]
 """Counts of what no good frame is, nor one that has come before."""
@@ -41,7 +41,7 @@ def content(number: int) -> bytes:
 
 
 async def ping(endpoint: emp.Endpoint, node: ProgramNode) -> int:
-    """Round trips for a while, of which each brings back what it took there."""
+    """Make round trips for a while, each of which returns its content unchanged."""
     until, trips, peer, buffer = node.loop.now() + WHILE, 0, node.numbers["n2"], bytearray(SIZE)
     while node.loop.now() < until:
         answer = endpoint.post_receive(peer, 1, buffer)
@@ -63,7 +63,7 @@ async def pong(endpoint: emp.Endpoint, node: ProgramNode) -> int:
 
 
 def assert_all_accounted(counted: Mapping[str, int]) -> None:
-    """Of each frame it is known what became of it."""
+    """Check that each received frame is in exactly one counter."""
     assert sum(counted[name] for name in DROPPED + TAKEN) == counted["frames_received"]
 
 
@@ -101,24 +101,24 @@ def flipped(frame: bytes, chance: random.Random) -> bytes:
 
 
 def of_another_version(frame: bytes, chance: random.Random) -> bytes:
-    """Its check is right."""
+    """Return the frame with another version and a correct checksum."""
     head = frame[:ETHERNET] + bytes([chance.choice([0, 2, 3, 255])]) + frame[ETHERNET + 1 : CHECK.start]
     return head + crc32(frame[CHECK.stop :], crc32(head)).to_bytes(4, "big") + frame[CHECK.stop :]
 
 
 def padded(frame: bytes, _chance: random.Random) -> bytes:
-    """As long as the interface takes, and as good as the frame itself, which has come before."""
+    """Return the frame padded to the interface's MTU: a valid duplicate."""
     return frame.ljust(LARGEST, b"\xff")
 
 
 def lengthened(frame: bytes, _chance: random.Random) -> bytes:
-    """As long as the interface takes, all of it payload."""
+    """Return the frame padded to the interface's MTU, its length field covering the padding."""
     length = LARGEST - (MESSAGE_SIZE if type_of(frame) == TYPE_MESSAGE else FRAME_SIZE)
     return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
 
 
 def said_to_be_longer(frame: bytes, chance: random.Random) -> bytes:
-    """As long as the interface takes, and said to be longer."""
+    """Return the frame padded to the interface's MTU, its length field beyond that."""
     length = chance.randrange(LARGEST, 1 << 16)
     return (frame[: LENGTH.start] + length.to_bytes(2, "big") + frame[LENGTH.stop :]).ljust(LARGEST, b"\xff")
 
@@ -146,7 +146,7 @@ def overheard(wire: socket.socket) -> list[bytes]:
 def test_spoilt_copies_of_its_own_frames_at_full_rate_stop_nobody(
     spoil: Callable[[bytes, random.Random], bytes], rows: list[str]
 ) -> None:
-    """Each node's peer seems to send them: they bear its address and its incarnation, and numbers of the same run."""
+    """The frames seem to come from each node's peer: they bear its address, incarnation and numbers."""
     over, sent = threading.Event(), [0]
 
     def flood(wires: list[tuple[socket.socket, list[bytes]]]) -> None:

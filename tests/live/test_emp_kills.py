@@ -31,8 +31,8 @@ GOING = "messages go round"
 
 
 async def talk(endpoint: emp.Endpoint, node: ProgramNode, rounds: int = 0) -> int:
-    """Send to the next node and receive from the one before, all at once, so many times; 0: without end. How often what
-    came was right."""
+    """Send to the next node and receive from the one before, `rounds` times (0: without end); return how many messages
+    were right."""
     after, before = (endpoint.number + 1) % endpoint.size, (endpoint.number - 1) % endpoint.size
     right = number = 0
     while not rounds or number < rounds:

@@ -32,7 +32,7 @@ def star(machine: object) -> Iterator[RunningCluster]:  # noqa: ARG001  (the mac
 
 
 def told(*arguments: str, code: int = 0) -> str:
-    """What `testbed events` prints; on standard error where it refuses."""
+    """Run `testbed events`; return standard output, or standard error if `code` is not 0."""
     done = subprocess.run([TESTBED, "events", *arguments], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
     assert done.returncode == code, done.stderr

@@ -1,5 +1,4 @@
-"""A token ring that is a package of somebody else's (`tests/packages`), through the relay: with commands, the kernel's own
-protocols, and EMP."""
+"""A third-party fabric, a token ring (`tests/packages`), through the relay: commands, kernel protocols and EMP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the relay decided in one run comes again in another."""
+"""Fates that the relay logs in one run are replayed in another."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def star() -> Iterator[RunningCluster]:
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next time the relay is told its orders, that goes wrong, after the kernel's part has been done."""
+    """Make the relay's next configuration fail, after the kernel's part was applied."""
     real = relay_client.engage
 
     def fail(*_: object) -> None:

@@ -1,5 +1,5 @@
-"""Injecting into a running cluster: it is in force when the call returns, sets what it names and nothing else, and when it
-is lifted all is as it was."""
+"""Injection into a running cluster: in force when the call returns, limited to what it names, and undone without a
+trace."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pair() -> Iterator[RunningCluster]:
 def test_the_first_frame_after_the_call_sees_it_and_the_first_after_healing_does_not(
     datapath: Asked, shape: str
 ) -> None:
-    """Ten times, without a pause; what arrives is exactly what was sent while nothing was injected."""
+    """Ten injections in a row: exactly the frames sent outside of them arrive."""
     made = Cluster.back_to_back() if shape == "back-to-back" else Cluster.star(3)
     with made.up(datapath=datapath) as cluster, node_sockets.nic_sockets(cluster) as nics:
         macs = node_sockets.mac(cluster, "n2"), node_sockets.mac(cluster, "n1")
@@ -179,7 +179,7 @@ def test_all_of_a_node_is_meant_by_its_name_and_every_link_by_all() -> None:
 
 
 def everything(cluster: RunningCluster) -> dict[str, object]:
-    """What the kernel has of a cluster, as its usual tools tell it."""
+    """Return the kernel's state of a cluster, as ip, bridge and tc print it."""
     wire = wire_path(cluster.state)
     found: dict[str, object] = {"ports": ports(wire), "forwarding": static_forwarding(wire)}
     for key, path in cluster.state.namespaces.items():
@@ -211,7 +211,7 @@ def test_what_is_healed_leaves_everything_as_it_was(datapath: Asked, shape: str)
 
 
 def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> None:
-    """Not a frame of it is lost, nothing of its interfaces changes, and nothing stands on it."""
+    """The untouched link loses no frame, and its interfaces and datapath stay as they are."""
     with Cluster.star(4).up() as cluster, between(cluster, ("n2", "n3"), ("n3", "n2")) as traffic:
         before = {node: namespace_contents(cluster[node].namespace) for node in ("n2", "n3")}
         for _ in range(3):
@@ -228,7 +228,7 @@ def test_an_untouched_link_carries_its_traffic_while_others_are_replugged() -> N
 @pytest.mark.parametrize("shape", ["back-to-back", "star", "dumbbell"])
 @pytest.mark.parametrize("datapath", CARRIERS)
 def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> None:
-    """What was sent is what has arrived and what events say was lost."""
+    """Frames sent equal frames received plus those that events report as lost."""
     shapes = {
         "back-to-back": Cluster.back_to_back,
         "star": lambda: Cluster.star(2),
@@ -240,7 +240,7 @@ def test_frames_lost_in_replugging_are_counted(shape: str, datapath: Asked) -> N
         gone = [flow.arrived[-1] - len(flow.arrived) for flow in traffic.look()]
 
         def look() -> None:
-            """What has not come some frames after it was sent is lost."""
+            """Record the difference between missing frames and reported losses since the last look."""
             nonlocal told_before
             traffic.wait(50)
             told_lost = sum(event["lost"] for event in events_of(cluster, "replugged"))
@@ -294,7 +294,7 @@ def test_a_link_that_is_cut_has_no_carrier_and_comes_back(impaired: bool) -> Non
 def test_a_cable_is_pulled_out_and_plugged_in_again_without_a_look_at_the_nodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a hundred nodes it would cost whoever flaps a cable most of his processor."""
+    """A scan of all nodes would take most of a processor while a cable of a hundred-node cluster flaps."""
 
     def look(_self: NetlinkExecutor, keys: object) -> dict[str, Contents]:
         raise AssertionError(f"a look at {keys}")

@@ -1,4 +1,4 @@
-"""Inline NICs: what comes in between, what is too much, and that nothing is entered while it is at work."""
+"""Inline NICs: concurrent events, overload, and no reentrant entry."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_cable_that_is_out_is_known_at_once() -> None:
 
 @pytest.mark.parametrize(("carrier", "down", "unsent"), [(True, 0, 1), (False, 1, 0)])
 def test_what_the_kernel_does_not_take_is_lost_only_where_a_cable_is_in(carrier: bool, down: int, unsent: int) -> None:
-    """Until the kernel's link watch has noticed that a cable is out, up to a second, it has no buffers for what is sent."""
+    """The kernel returns ENOBUFS for up to a second, until its link watch has noticed that the cable is out."""
 
     def full(_frame: Buffer) -> int:
         raise OSError(errno.ENOBUFS, "no buffers")
@@ -124,7 +124,7 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
 def test_processes_spin_only_where_a_processor_is_to_spare(
     processors: int, shared: SplitDriver | None, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two nodes; where their NICs are shared, each has a process of its own."""
+    """Two nodes; where their NICs are shared, each node has a process of its own."""
 
     async def look(_endpoint: emp.Endpoint, node: ProgramNode) -> int:
         driver = node.loop._waiter

@@ -1,4 +1,4 @@
-"""Whatever kills a process of ours, and whenever: after ``gc`` the machine is as if it had never been started.
+"""After a kill at any change to the machine, ``gc`` restores the machine's former state.
 
 Each test performs an action once to count its changes to the machine, then once for each of them, killed after it.
 """
@@ -74,7 +74,7 @@ def keep_state() -> None:
 
 
 def lose_state() -> None:
-    """As after a reboot of a container that shares the machine's namespaces."""
+    """Remove the state directory, as a reboot of a container does that shares the machine's namespaces."""
     shutil.rmtree(Store().root, ignore_errors=True)
 
 

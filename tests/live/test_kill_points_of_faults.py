@@ -1,5 +1,5 @@
-"""Whatever kills a command that impairs links or shares NICs, and whenever: the cluster can be healed, converged and taken
-down, and after that, or after ``gc``, the machine is as if it had never been started."""
+"""A command that impairs links or shares NICs is killed at any change: the cluster can be healed, converged and taken
+down, and ``down`` or ``gc`` restores the machine's former state."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_up_of_an_impaired_cluster(machine: Machine, record_property: Note) -> N
 
 
 def works() -> None:
-    """What is there converges to what is declared, carries frames, and can be injected into and healed."""
+    """Check that the cluster converges to its description, carries frames, and takes an injection and its heal."""
     outcome = up(PLAIN)
     assert outcome.state.phase == "up"
     fault_injection.heal(Store(), NAME)
@@ -133,7 +133,7 @@ def share_and_stop() -> None:
 
 
 def shares_again() -> None:
-    """Whoever was killed shares no more, and the next one can."""
+    """Check that a NIC can be shared after its sharing was interrupted."""
     nics = SharedNics("emp", 2, 0, processes.identity())
     state = nic_sharing.share(Store(), NAME, nics)
     assert None not in nic_sharing.reports(Store(), state).values()

@@ -1,4 +1,4 @@
-"""Runs in namespaces: workloads on EMP, on kernel TCP and on a stranger's protocol, and all that can go wrong with them."""
+"""Runs in namespaces: workloads on EMP, kernel TCP and a third-party protocol, and their failures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def many_rows(comm: Comm, node: Node) -> None:
 
 
 async def exchange(comm: Comm, node: Node) -> list[object]:
-    """Everybody's name at everybody, and a message that is longer than a socket's buffer takes at once."""
+    """Send each name to every node, and a message longer than a socket's buffer."""
     names = [await comm.sendrecv(node.name, (comm.rank + by) % comm.size, source=(comm.rank - by) % comm.size)
              for by in range(1, comm.size)]  # fmt: skip
     big, mine = bytearray(8 * MEBIBYTE), bytes([comm.rank]) * (8 * MEBIBYTE)

@@ -1,4 +1,4 @@
-"""Runs of an ordinary user: brought up inside a user namespace, on NICs, on sockets, and as commands."""
+"""Runs of an ordinary user in a user namespace: on NICs, on sockets, and as commands."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ LATE = 0.5  # s: how much later than asked a busy machine may do something
 
 
 async def talk(comm: Comm, node: Node, *, seconds: float = 1.0) -> list[float]:
-    """n1 and n2 play ping-pong, a round every 10 ms, for so long; the others wait. When each round began, in seconds since
-    the first one."""
+    """Play ping-pong between n1 and n2, a round every 10 ms; the others wait. Returns when each round began, in seconds
+    since the first."""
     begun: list[float] = []
     first = node.now()
     goes_on = True
@@ -81,7 +81,7 @@ def play(folder: Path, cluster: Any, workload: Any, *faults: Fault, **options: A
 
 
 def ends(folder: Path) -> dict[str, Mapping[str, int]]:
-    """What each fault has done, all of which must have had an effect."""
+    """Return each fault's counters; each fault must have had an effect."""
     found = events_of(folder / "run", "fault ends")
     assert [one["fault"] for one in found if not one["had_effect"]] == []
     return {one["fault"]: one["counted"] for one in found}
@@ -125,7 +125,7 @@ def test_links_and_nodes_meet_what_is_asked_for_in_its_time(tmp_path: Path) -> N
 
 
 def test_links_with_faults_change_hands_before_and_after_the_run_only(tmp_path: Path) -> None:
-    """Who takes a link over loses what is on it just then, which nobody asked for; the run's verdict would tell."""
+    """A change of datapath loses the frames in flight, which no scenario asks for and the verdict would report."""
     faults = (
         Impair(on="n1", from_="300ms", to="400ms", loss="30%"),
         Impair(on="n1", from_="500ms", to="600ms", delay="1ms"),
@@ -157,7 +157,7 @@ def test_nothing_passes_between_the_parts_of_a_partition_until_it_is_lifted(tmp_
 
 
 def test_what_is_lost_at_an_end_that_a_scenario_takes_down_is_what_was_asked_for(tmp_path: Path) -> None:
-    """While the cable is out frames come due that the relay has held for their delay."""
+    """Frames that the relay has delayed come due while the cable is out."""
     lagging = Cluster.star(2, delay="50ms")
     traffic = {"messages": 400, "outstanding": 50, "largest": 1000, "over": "1s"}
     found = play(

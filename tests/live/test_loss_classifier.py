@@ -1,4 +1,4 @@
-"""The loss classifier on real interfaces: the n-th frame of a flow has the model's fate, whoever sends it from wherever."""
+"""The loss classifier on real interfaces gives the n-th frame of a flow the model's fate, whoever sends it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NUMBER_BYTES = 4  # at a frame's end: which one it is
 
 @dataclass(slots=True)
 class Cable:
-    """Two nodes and the wire between them: what comes in from one is classified and leaves to the other."""
+    """Two nodes and the wire between them: frames from one are classified and leave to the other."""
 
     wire: OpenNamespace
     sender: socket.socket
@@ -65,7 +65,7 @@ class Cable:
             return sorted(classifier.flows().values())
 
     def carry(self, frames: Sequence[bytes]) -> list[int]:
-        """Send the frames, numbered from 1 at their ends, one after the other; the numbers of those that arrive."""
+        """Send frames numbered from 1 one by one; return the numbers that arrive."""
         before = self.counters()
         arrived: list[int] = []
         for number, frame in enumerate(frames, 1):
@@ -185,7 +185,7 @@ def test_losses_that_step_with_the_direction_are_the_models(impairment: Impairme
 
 
 def send_from(processors: Sequence[int], cable: Cable, frames: Sequence[Sequence[bytes]]) -> list[int]:
-    """Each list of frames is sent by a process on a processor of its own, all at once; the numbers that arrive."""
+    """Send each list of frames from its own processor, all at once; return the numbers that arrive."""
     before = cable.counters()
     arrived: list[int] = []
     ready, go = os.pipe()
@@ -218,8 +218,8 @@ def send_from(processors: Sequence[int], cable: Cable, frames: Sequence[Sequence
 
 @pytest.mark.requires("two-cpus")
 def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cable) -> None:
-    """Each sends a flow of its own, whose order it keeps, and both send one together: of that one it is not said which
-    frame comes n-th, but every n is drawn once."""
+    """Each processor sends an ordered flow of its own, and both share a third one: its order is open, but every n is
+    drawn once."""
     each = 8_000
     processors = sorted(os.sched_getaffinity(0))[:2]
     impairment = Impairment(loss=0.3)
@@ -247,7 +247,7 @@ def test_two_processors_at_once_never_give_two_frames_the_same_number(cable: Cab
 
 @pytest.mark.requires("two-cpus")
 def test_two_processors_at_once_step_the_two_states_in_order(cable: Cable) -> None:
-    """Whichever frame comes n-th: as many are lost as the model loses."""
+    """The model loses equally many frames, whichever frame is the n-th."""
     each = 8_000
     impairment = Impairment(gemodel=(0.1, 0.3, 0.9, 0.05), loss_pattern="2, 7 every 9")
     frames = [ethernet(bytes(46)) + number.to_bytes(4, "big") for number in range(2 * each)]
@@ -307,7 +307,7 @@ def classifiers(cable: Cable) -> list[int]:
 
 
 def test_another_loss_restarts_the_numbers_in_the_counters_that_go_on(cable: Cable) -> None:
-    """What else changes on the link leaves the classifier alone, and so the numbers."""
+    """Changes to other keys of the impairment leave the classifier and its frame numbers as they are."""
     frames = [ethernet(bytes(46))] * 500
     first, second = Impairment(loss=0.3), Impairment(loss=0.6)
     cable.attach(first)

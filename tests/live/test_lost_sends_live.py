@@ -1,4 +1,4 @@
-"""Sends whose messages never arrive, in namespaces: what is told of them in the simulation is told there."""
+"""Sends without arrival are reported in namespaces as in the simulation."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_scripts_run_on_shared_nics_as_on_inline_ones(tmp_path: Path, name: str)
 
 @pytest.mark.alone
 def test_a_script_measures_model_time_where_time_is_dilated(tmp_path: Path) -> None:
-    """Its ping-pong takes as long as in the simulation, up to what frames were late."""
+    """The script's ping-pong takes as long as in the simulation, up to the measured lateness of frames."""
     star, script = Cluster.star(2, rate="1gbit", delay="200ns"), with_our_import("pingpong.py", tmp_path)
     tables = []
     for mode, dilate in (("sim", None), ("dilated", 200)):

@@ -1,4 +1,4 @@
-"""Myrinet's crossbars between real interfaces: what passes, what waits, what is dropped and counted."""
+"""Myrinet crossbars between real interfaces: forwarding, back-pressure, drops and their counters."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def speak(endpoint: emp.Endpoint, node: ProgramNode) -> None:
 
 
 def test_the_agent_of_a_shared_nic_sends_when_the_network_has_said_that_it_may() -> None:
-    """It has a protocol without routes, whose frames the first switch counts: they come there once the agent hears GO."""
+    """EMP's frames have no source route, so the first switch counts them: each count shows that the agent heard GO."""
     with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
         with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, shared=split_driver()) as run:
             outcome = run.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""What goes wrong on Myrinet between real interfaces: deadlocks, losses, cables, the relay itself, and what is refused."""
+"""Failures on Myrinet between real interfaces: deadlocks, losses, pulled cables, a dead relay, refused requests."""
 
 from __future__ import annotations
 
@@ -38,8 +38,11 @@ PAIR = ("n1 s1:1", "n2 s1:2")
 
 
 def ring() -> Cluster:
-    """Four crossbars in a ring of slow and long cables, a node at each. A frame of 1,500 bytes takes a quarter of a second,
-    of which 30 ms pass before its head is at the next crossbar; and only a third of it finds room on a cable."""
+    """Return four crossbars in a ring of slow and long cables, with a node at each.
+
+    A frame of 1,500 bytes takes a quarter of a second, its head reaches the next crossbar after 30 ms, and a cable
+    holds a third of it.
+    """
     slow = {"rate": "50kbit", "delay": "30ms"}
     return Cluster(
         name="ring",
@@ -53,7 +56,7 @@ def ring() -> Cluster:
 
 
 async def around(endpoint: SourceRouteEndpoint, node: ProgramNode) -> list[int]:
-    """All at the same time, to the second node clockwise: each has one cable, and wants the one that the next one has."""
+    """Send to the second node clockwise, all nodes at once: each frame holds the cable that another one needs."""
     await node.loop.sleep_until((node.loop.now() // SECOND + 1) * SECOND)
     endpoint.send_along(relative_route(1, -1, -2), 1, 1400)
     await node.loop.sleep(2 * SECOND)
@@ -102,7 +105,7 @@ def test_the_frames_of_a_flow_that_a_link_loses_are_those_of_the_simulation() ->
 
 
 def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
-    """It stands still while more comes than its sockets hold, from somebody who hears no STOP."""
+    """A paused relay's socket buffers overflow, as this sender ignores STOP."""
 
     async def wait(_endpoint: SourceRouteEndpoint, node: ProgramNode) -> None:
         await node.loop.sleep(2 * SECOND)

@@ -21,7 +21,7 @@ STAR = '[generate]\nshape = "star"\nnodes = 2\n'
 
 
 def command(*words: str) -> tuple[int, str, str]:
-    """Of ``testbed``: its exit code, what it printed, and what it said beside."""
+    """Run ``testbed`` with these words; return its exit code, standard output and standard error."""
     program = [sys.executable, "-c", "from testbed.cli.main import main; main()", *words]
     done = subprocess.run(program, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})
     return done.returncode, done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""Node processes: they start soon and cost little, their deaths are told at once, and they leave nothing behind."""
+"""Node processes start quickly, cost little, report deaths at once and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_two_programs_talk_in_their_nodes() -> None:
 
 @pytest.mark.parametrize("protocol", ["echo", "emp"])
 def test_a_hundred_begin_soon_and_cost_little(protocol: str, record_property: pytest.RecordProperty) -> None:
-    """Of a parent that is light, not of a test run that has grown: what a process shares, it shares until one writes."""
+    """Node processes are forked from a small parent, not from a grown test run, since forked memory stays shared until
+    written."""
     command = [sys.executable, "-m", "tests.live.hundred_node_processes", protocol]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     answer = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
@@ -70,7 +71,7 @@ def test_a_killed_process_is_told_at_once_by_name() -> None:
 
 
 def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
-    """The end of its line, and what the parent says of it, wait together when somebody looks."""
+    """The closed channel and the parent's message are both pending when they are read."""
     with Cluster.star(3).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
         os.kill(run.pids["n2"], signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE

@@ -1,4 +1,4 @@
-"""An ordinary user's node processes: inside the cluster's user namespace, with what it allows."""
+"""Node processes of an ordinary user: inside the cluster's user namespace, within its permissions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_programs_talk_in_a_held_cluster(home: Path) -> None:
 
 
 def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> None:
-    """With EMP, which sends again what is lost."""
+    """EMP retransmits lost frames."""
 
     async def send(endpoint: emp.Endpoint, node: ProgramNode) -> None:
         await endpoint.send(node.numbers["n2"], 1, bytes(20_000))
@@ -86,7 +86,7 @@ def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: 
 
 
 def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, tmp_path: Path) -> None:
-    """Without root a socket has what net.core.rmem_max allows."""
+    """An unprivileged socket's buffer is limited by net.core.rmem_max."""
     over = tmp_path / "over"
 
     async def flood(endpoint: EchoEndpoint, node: ProgramNode) -> None:

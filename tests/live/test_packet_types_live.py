@@ -31,7 +31,7 @@ ROUTES = [b"", b"\x81", b"\xbf\x81"]
 
 
 def packets(destination: bytes, source: bytes) -> list[bytes]:
-    """Of two channels, of mapping, and of a type that nobody claims, with what is left of routes; each is another."""
+    """Return 40 distinct packets of each type: two AM-II channels, mapper, unclaimed type, remaining route."""
     sent = []
     for number in range(40):
         answer = (am2.REASON_NONE, 1, 2, 3, 4, number % 2, 0, number & 1, number)
@@ -45,7 +45,7 @@ def packets(destination: bytes, source: bytes) -> list[bytes]:
 
 
 def fates(records: Iterable[Record]) -> list[tuple[tuple[int, ...], int, str]]:
-    """Of what was lost: flow key, which of the flow's frames, why."""
+    """Return (flow key, number in its flow, cause) of each forward loss."""
     return [(record.flow.key, record.n, record.cause) for record in records if record.direction == "forward"]
 
 

@@ -1,4 +1,4 @@
-"""In a plain chroot, whose root directory is no mount point, no program can be started in a node: what says so says why."""
+"""A plain chroot, whose root directory is no mount point, cannot start programs in nodes; errors give this reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REMEDY = "'mount --bind DIR DIR' before 'chroot DIR' makes it one"
 
 
 def enter_plain_chroot(base: Path) -> None:
-    """Have the machine's directories in a root directory that is one of a file system's, but not its first."""
+    """Change to a root directory that holds the machine's directories and is not its file system's root."""
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     there = [path for path in Path("/").iterdir() if path.is_dir() or path.is_symlink()]

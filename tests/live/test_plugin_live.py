@@ -1,5 +1,5 @@
-"""The plug-in with live clusters, in a pytest of its own: one body for both modes, artefacts, prompts, what is left of fifty
-tests on two workers, and what one costs."""
+"""The plug-in with live clusters in an inner pytest: one test body in both modes, artefacts, prompts, clean-up after
+fifty tests on two workers, costs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Outcomes:
 
 @pytest.mark.requires("userns")
 def test_an_ordinary_user_has_clusters_too(tmp_path: Path, home: Path) -> None:
-    """In a child of this process, as for all tests without root; what is imported is imported before."""
+    """The tests run in a child of this process, as all rootless tests do, with modules imported beforehand."""
     path = tmp_path / "test_users.py"
     path.write_text(
         """

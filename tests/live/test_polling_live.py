@@ -1,6 +1,6 @@
-"""Programs that poll, in namespaces: they get on as those that wait, on one processor and on two.
+"""Programs that poll make progress in namespaces like those that wait, on one processor and on two.
 
-With TESTBED_LONG=1 every protocol, on inline and on shared NICs, on one processor and on two.
+TESTBED_LONG=1 adds every protocol, inline and shared NICs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def star() -> Iterator[RunningCluster]:
 
 @contextmanager
 def on_processors(count: int) -> Iterator[None]:
-    """This process, and what it starts, has so many."""
+    """Restrict this process and its children to `count` processors."""
     own = os.sched_getaffinity(0)
     assert len(own) >= count
     os.sched_setaffinity(0, sorted(own)[-count:])

@@ -1,7 +1,8 @@
-"""Every process of the tool is killed at a random moment of a run under load: the run survives it with all messages, or what
-is said of it (error, exit code, verdict, events) names the one that was killed, and nobody else; nothing is left behind.
+"""Random kills of the tool's processes during a loaded run: the run survives with all messages or blames the killed
+process alone.
 
-In CI each kind a time or two; in the long mode a hundred kills of fresh seeds.
+Error, exit code, verdict and events are checked, and that nothing is left behind. CI kills each kind once or twice; the
+long mode makes a hundred kills of fresh seeds.
 """
 
 from __future__ import annotations
@@ -66,8 +67,7 @@ def impaired() -> Description:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Of a run: its error, if there was one, with the command's exit code; the grade, and what was invalid or failed, with
-    reasons; how many messages were received."""
+    """Outcome of a run: error and exit code, grade, findings with their reasons, number of received messages."""
 
     error: str
     code: int
@@ -95,7 +95,7 @@ def run(folder: Path, protocol: str, nics: str, seed: int) -> Said:
 
 
 def children_of(pid: int, name: str) -> list[int]:
-    """Its descendants whose name begins so."""
+    """Return the descendants of `pid` whose names begin with `name`."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
@@ -116,7 +116,7 @@ def children_of(pid: int, name: str) -> list[int]:
 
 
 def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> int:
-    """A process of that kind; 0 while there is none."""
+    """Return a process of that kind; 0 while there is none."""
     directory = Store().directory(cluster)
     match kind:
         case "relay":
@@ -134,7 +134,7 @@ def victim(kind: str, controller: int, cluster: str, chance: random.Random) -> i
 
 
 def kinds() -> Iterable[tuple[int, str]]:
-    """Of which seed which kind is killed: each, again and again."""
+    """Pair each seed with the kind of process that it kills, taking the kinds in turn."""
     return [(seed, KINDS[number % len(KINDS)]) for number, seed in enumerate(SEEDS)]
 
 
@@ -169,8 +169,8 @@ def test_whoever_is_killed_under_load_is_survived_or_named(
 def killed(
     kind: str, controller: Background, folder: Path, moment: float, chance: random.Random
 ) -> tuple[int, int, Callable[[], list[Mapping[str, Any]]]]:
-    """Kill one of a kind so long after the first message: who it was, when (wall clock, nanoseconds), and what the cluster
-    tells until it is gone."""
+    """Kill a process of a kind at a moment after the first message; return its pid, wall-clock ns, and the cluster's
+    events until it is gone."""
     eventually(lambda: any(path.stat().st_size for path in folder.glob("history/*.jsonl")), "messages go", TIMEOUT)
     (cluster,) = [name for name in Store().names() if name.startswith("kills")]
     time.sleep(moment)  # the moment is what is tried
@@ -185,7 +185,7 @@ def killed(
 
 
 def judge(kind: str, pid: int, said: Said, where: str) -> None:
-    """The run's end, its code and its verdict are of who was killed."""
+    """Check that the run's end, exit code and verdict fit the killed process."""
     named = FINDINGS.get(kind, "")
     if kind == "node process":
         assert said.code == 1, where
@@ -203,8 +203,7 @@ def judge(kind: str, pid: int, said: Said, where: str) -> None:
 
 
 def assert_told(kind: str, pid: int, when: int, told: list[Mapping[str, Any]], where: str) -> None:
-    """The cluster's events tell of this death and of no other, and that whoever died is back at the first attempt, before
-    the run has ended: how soon is the machine's affair."""
+    """Check that the events report exactly this death, and a restart at the first attempt before the run's end."""
     deaths = {
         (str(one["event"]), int(one["pid"]))
         for one in told

@@ -1,4 +1,4 @@
-"""The relay's process: what it carries and how, and what becomes of a cluster when it, its supervisor or a node dies."""
+"""The relay's process: the links that it carries, and the cluster after its death, its supervisor's or a node's."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def connected(cluster: RunningCluster, one: str, other: str) -> Iterator[tuple[s
 
 
 def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> bytes:
-    """So many bytes, in large pieces."""
+    """Send `count` random bytes in writes of up to 64 KiB; return the received bytes."""
     data = os.urandom(1 << 16) * (count >> 16)
     sender.setblocking(False)
     receiver.setblocking(False)
@@ -99,7 +99,7 @@ def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> byte
 
 @pytest.mark.parametrize("mtu", [1500, 9000])
 def test_tcp_passes_in_frames_of_the_mtu_where_each_has_a_fate_of_its_own(mtu: int) -> None:
-    """No piece of several and no unfinished checksum gets to the relay: the offloads of who sends to it are off."""
+    """No GSO frame and no partial checksum reaches the relay: the sender's offloads are off."""
     made = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
     with made.up() as cluster, cluster.inject("n1", delay="200us", rate="10gbit"):
         with connected(cluster, "n1", "n2") as (sender, receiver):
@@ -169,7 +169,7 @@ def test_a_relay_that_was_held_up_says_by_how_much() -> None:
 
 
 def test_a_link_that_a_killed_command_was_taking_from_the_relay_is_impaired_again_by_the_next_one() -> None:
-    """From the first moment of being taken the relay passes everything on as it comes."""
+    """The relay forwards frames unimpaired from the moment on at which a link is taken from it."""
     with Cluster.star(2).up(datapath="relay") as cluster:
         ping(cluster, "n1", "n2")
         cluster.inject("n1", loss=1.0)
@@ -209,7 +209,7 @@ def test_a_killed_relay_is_started_again_with_the_same_orders() -> None:
 
 
 def test_a_relay_that_dies_again_and_again_is_tried_again_at_leisure() -> None:
-    """Its supervisor does not spin; in the end it is back."""
+    """The supervisor backs off between restarts, and the relay runs in the end."""
     with running(delay="1ms") as cluster:
         for death in range(1, 7):
             eventually(lambda death=death: len(events_of(cluster, "relay restarted")) == death - 1, "it is back")  # type: ignore[misc]

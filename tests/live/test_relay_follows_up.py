@@ -1,4 +1,4 @@
-"""What `up` changes beside a link's own keys: the seed, the texts of the files that it names, and whether it is there."""
+"""Changes by `up` beside a link's own keys: the seed, contents of named files, the link's presence."""
 
 from __future__ import annotations
 

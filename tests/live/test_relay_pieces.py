@@ -1,5 +1,8 @@
-"""TCP in pieces through the relay: where nothing is left to chance it carries them whole, and when something is, each frame
-meets its own fate from the first one on, whether or not who sends has been told already."""
+"""TCP as GSO frames through the relay: they stay whole on links without random fates; otherwise each segment has a fate
+of its own.
+
+This holds from the first frame on, even before the sender's offloads are off.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +72,12 @@ print("the same" if got == data else "not the same")
 
 
 def directions(cluster: RunningCluster) -> list[Mapping[str, Any]]:
-    """What the relay says of every direction that it carries."""
+    """Return the relay's report of each direction that it carries."""
     return [said for link in relay_report(cluster)["links"].values() for said in link.values()]
 
 
 def at_rest(cluster: RunningCluster) -> list[Mapping[str, Any]]:
-    """The same, when nothing is under way any more."""
+    """Return `directions` once no frame is in flight."""
     eventually(lambda: not any(said["held"] for said in directions(cluster)), "every frame has left")
     return directions(cluster)
 
@@ -123,7 +126,7 @@ class Stream:
         receiver.setblocking(False)
 
     def run(self, count: int) -> None:
-        """So many bytes more, all of which arrive as they were."""
+        """Send `count` more bytes and check that they arrive unchanged."""
         end = self._sent + count
         while self._got < end:
             more = self._sent < end
@@ -212,12 +215,12 @@ def test_datagrams_arrive_as_they_were_sent(version: int, segment: int) -> None:
 
 
 def lost(records: Iterable[Record]) -> list[int]:
-    """Which frames of the TCP flow from n1 were lost."""
+    """Return the numbers of the lost frames of n1's TCP flow."""
     return [record.n for record in records if record.flow.key == (socket.IPPROTO_TCP, 5001) and record.cause == "loss"]
 
 
 def test_loss_that_is_injected_between_pieces_meets_frames_as_it_is_promised(tmp_path: Path) -> None:
-    """And what is healed is carried in pieces again."""
+    """After the heal the link carries GSO frames again."""
     log = tmp_path / "fates.jsonl"
     with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("all", delay="1ms"):
         with stream(cluster, "n1", "n2") as transfer:
@@ -269,7 +272,7 @@ def test_faults_that_come_and_go_in_the_middle_of_a_transfer_cost_no_frame_that_
 
 
 def test_pieces_that_come_where_frames_have_fates_are_cut_up_and_nothing_is_lost() -> None:
-    """Somebody has switched the sender's offloads on."""
+    """The sender's offloads are switched on although frames have fates of their own."""
     with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms", loss_pattern="99999999"):
         before = baseline(cluster)
         allow(cluster, "n1", Offloads.ALL)

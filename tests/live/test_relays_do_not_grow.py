@@ -1,4 +1,4 @@
-"""What a relay is told again and again leaves nothing behind in it."""
+"""Repeated changes leave no state behind in a relay."""
 
 from __future__ import annotations
 

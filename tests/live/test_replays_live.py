@@ -1,4 +1,4 @@
-"""A run that failed in one mode fails in the same check in the other one, with the fates that its log gives again."""
+"""A run that failed in one mode fails the same check in the other mode when its log of fates is replayed."""
 
 from __future__ import annotations
 

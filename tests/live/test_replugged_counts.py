@@ -93,13 +93,14 @@ def by_another_discipline(cluster: RunningCluster, target: str) -> None:
 
 
 def by_both(cluster: RunningCluster, target: str) -> None:
-    """From tc, which the ladder takes where no frame waits, to the relay and back."""
+    """Change the datapath from tc, which is chosen where no frame waits, to the relay and back."""
     with cluster.inject(target, loss_pattern="999999"), cluster.inject(target, delay="1ms"):
         pass
 
 
 def under_traffic(shape: str, act: Callable[[RunningCluster, str], object], datapaths: set[str]) -> tuple[int, int]:
-    """Have links change hands twice while datagrams go both ways: how many are missing, and how many are told to be lost."""
+    """Change links' datapaths twice under traffic; return how many datagrams are missing and how many are reported
+    lost."""
     make, target = SHAPES[shape]
     with make().up("replugged", datapath=min(datapaths) if len(datapaths) == 1 else "auto") as cluster:
         cluster["n1"].run(["ping", "-c1", cluster["n2"].address or ""])
@@ -165,7 +166,7 @@ def test_an_ordinary_users_link_changes_hands_between_cables_and_tc_without_losi
 
 @pytest.mark.usefixtures("machine")
 def test_frames_that_wait_in_a_queue_are_early_when_their_link_is_healed_and_none_is_lost() -> None:
-    """A third of a second of them waits before a bucket; the event says how many of them came early."""
+    """Frames of a third of a second wait in a token bucket; the event counts those that left early."""
     with Cluster.back_to_back().up("replugged", datapath="tc") as cluster, node_sockets.nic_sockets(cluster) as nics:
         fault = cluster.inject("all", rate="200kbit", queue="1MiB")
         for number in range(150):

@@ -1,4 +1,4 @@
-"""An ordinary user's clusters: the same calls, in a user namespace of their own."""
+"""Clusters of an ordinary user: the same calls, in a user namespace."""
 
 from __future__ import annotations
 

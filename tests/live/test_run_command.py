@@ -114,7 +114,7 @@ def test_a_command_that_fails_ends_the_others_and_one_that_does_not_end_is_ended
 def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
     tmp_path: Path, mode: str, event: str
 ) -> None:
-    """Interrupted as soon as that file or folder is there; rows: as soon as there is one."""
+    """Interrupt as soon as the file, folder or (rows) first row is there."""
     (tmp_path / "endless.py").write_text(
         "async def endless(comm, node):\n"
         "    node.row(measured=1)\n"

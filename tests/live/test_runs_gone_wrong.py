@@ -1,5 +1,4 @@
-"""Runs in which something goes wrong outside the protocol: what is lost inside the emulator, who gets no further, and whose
-processes are killed or stopped."""
+"""Runs with faults outside the protocol: frames lost inside the emulator, stalled programs, killed or paused processes."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ def test_a_run_that_loses_nothing_is_trusted() -> None:
 
 
 def test_a_run_whose_relay_died_is_invalid() -> None:
-    """What the cluster's own verdict says of the span is in the run's."""
+    """The cluster's verdict on the run's span is part of the run's verdict."""
 
     async def until_killed(_endpoint: EchoEndpoint, node: ProgramNode) -> None:
         while not any(event["event"] == "relay restarted" for event in event_log.read(Store().directory("star-2"))):
@@ -303,7 +302,7 @@ def test_offloads_stay_off_at_a_link_that_was_impaired_during_the_run() -> None:
 
 
 def test_a_run_leaves_offloads_as_every_link_wants_them() -> None:
-    """None for a link that loses, TCP's for one that only delays, all for one that does nothing."""
+    """A lossy link has none, a delayed link TCP's, an unimpaired link all of them."""
     wanted = [Offloads.NONE, Offloads.TCP, Offloads.ALL]
     with Cluster.star(3).up() as cluster:
         cluster.inject("n1", loss="10%", delay="1ms")

@@ -1,4 +1,4 @@
-"""sshd in the nodes: from outside, between nodes, again and again, and nothing of the machine's or the user's is touched."""
+"""sshd in the nodes: connections from outside and between nodes; files of the machine and the user stay untouched."""
 
 from __future__ import annotations
 

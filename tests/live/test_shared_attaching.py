@@ -1,4 +1,4 @@
-"""Scripts that are started in nodes whose NICs are shared: several of them at a time, agents that die, what is left."""
+"""Scripts started in nodes whose NICs are shared: several at once, dying agents, clean-up."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def agent_of(cluster: RunningCluster, node: str) -> int:
 
 
 def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
-    """By function, the processes that have attached to a node's NIC."""
+    """Return the processes attached to a node's NIC, by function."""
     (agent,) = [one.agent for one in status(cluster.state).nodes if one.name == node]
     return agent.hosts if agent is not None else {}
 

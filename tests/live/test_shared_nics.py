@@ -1,5 +1,4 @@
-"""Shared NICs: an agent for each node, host processes that attach, and what becomes of the others when one of them dies or
-does what it likes."""
+"""Shared NICs: an agent for each node, attached host processes, and isolation from dying or misbehaving ones."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ async def everybody(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachmen
 
 
 def ring_trips(number: int) -> Callable[[emp.Endpoint, HostDriver, Attachment], object]:
-    """So many round trips between numbers 0 and 2; with whoever is 2 answering."""
+    """Return a program that makes `number` round trips between endpoints 0 and 2; endpoint 2 answers."""
 
     async def trips(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> int:
         peer, buffer = 2 - endpoint.number, bytearray(4)
@@ -147,7 +146,7 @@ async def die_in_mid_send(endpoint: emp.Endpoint, _driver: HostDriver, nic: Atta
 
 
 async def wait_for_it(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> str:
-    """What number 3 is told."""
+    """Return the error that endpoint 3 receives."""
     try:
         await endpoint.receive(1, 5, nic.heap.allocate(LARGE))
     except emp.EmpError as error:
@@ -203,7 +202,7 @@ def test_whoever_sends_to_a_dead_host_is_told_and_its_successor_begins_anew() ->
 
 
 def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> None:
-    """It only waits for the rest of a message, of which there is none."""
+    """The receiver waits only for the rest of a message whose sender is dead."""
 
     async def send(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> None:
         await endpoint.send(2, 1, content(4 << 20, 0))
@@ -233,7 +232,7 @@ def taken(there: Nodes, name: str) -> int:
 
 @pytest.mark.parametrize("kind", ["descriptors", "words", "everywhere"])
 def test_garbage_at_full_speed_harms_nobody(kind: str) -> None:
-    """A host writes into its region what it likes, and rings."""
+    """A host writes random bytes into its region and rings the doorbell."""
 
     async def scribble(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> int:
         chance, until, written = random.Random(kind), time.monotonic() + 2.0, 0
@@ -296,7 +295,7 @@ GARBAGE = [
 
 
 def test_whoever_says_nonsense_to_an_agent_is_refused_and_leaves_nothing_behind() -> None:
-    """As a stranger, and attached; with descriptors that nobody wants."""
+    """Nonsense arrives on a new connection and on an attached one, with unexpected file descriptors."""
 
     def say(garbage: bytes) -> Program:
         async def nonsense(_endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> None:
@@ -358,7 +357,7 @@ def test_an_agent_whose_hosts_do_nothing_sleeps() -> None:
 
 
 def test_a_message_that_has_come_before_the_agent_died_is_not_lost() -> None:
-    """Its sender has been told that it was received. The host sleeps, and wakes to both."""
+    """The sender has its acknowledgement. The sleeping host sees both the message and the agent's death."""
 
     async def wait(endpoint: emp.Endpoint, _driver: HostDriver, _nic: Attachment) -> bytes:
         buffer = bytearray(5)
@@ -385,7 +384,7 @@ def test_a_message_that_has_come_before_the_agent_died_is_not_lost() -> None:
 
 
 def state(pid: int) -> str:
-    """Of a process: S where it sleeps."""
+    """Return a process's state letter from /proc: S if it sleeps."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

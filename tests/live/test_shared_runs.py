@@ -1,4 +1,4 @@
-"""Runs of host programs whose NICs are shared: as those with inline NICs, and what is asked of their agents."""
+"""Runs with shared NICs: results equal those of inline NICs, and agents report on themselves."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> N
 
 def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) -> None:
     async def once_more(endpoint: emp.Endpoint, node: ProgramNode) -> int:
-        """Number 0 counts, and is killed in the middle of it; 1 asks until it has heard of the end."""
+        """Endpoint 0 counts and is killed half way; endpoint 1 sends until it learns of the death."""
         if endpoint.number == 0:
             buffer = bytearray(1)
             while buffer != b"!":

@@ -1,5 +1,4 @@
-"""Two clusters with shared NICs on one machine, with the same nodes, addresses and functions: what is done to one the other
-does not notice."""
+"""Two clusters with shared NICs and equal nodes, addresses and functions on one machine do not affect each other."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def regions(standing: StandingNics) -> set[tuple[str, str]]:
 
 
 def both(one: dict[tuple[str, int], ReattachingHost], other: dict[tuple[str, int], ReattachingHost]) -> None:
-    """All of both clusters get on."""
+    """Check that the hosts of both clusters make progress."""
     for talkers in (one, other):
         wait_for_progress(talkers)
 

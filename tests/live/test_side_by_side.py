@@ -1,4 +1,4 @@
-"""Many clusters at once, and things of others that have our names: nobody gets into anybody's way."""
+"""Many clusters at once, and foreign objects with our names, do not affect each other."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_two_clusters_of_one_description_do_not_hear_each_other() -> None:
 
 @pytest.fixture
 def foreign(machine: Machine) -> Iterator[str]:  # noqa: ARG001  the machine is looked at before and after
-    """A namespace that somebody else made with ``ip netns``, of a name that cluster "home" needs; its inode is kept."""
+    """Create a namespace of a name that cluster "home" needs, as ``ip netns`` does; keep its inode."""
     subprocess.run(["ip", "netns", "add", "home.n3"], check=True)
     yield "home.n3"
     subprocess.run(["ip", "netns", "del", "home.n3"], check=True)

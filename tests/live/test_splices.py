@@ -1,7 +1,6 @@
-"""Links of a running cluster are spliced and become whole again: what goes through them then, what their neighbours
-notice, and that in the end everything is as it was.
+"""Links of a running cluster are spliced and restored: their traffic, their neighbours, and the final state.
 
-A loop in the test stands in for the relay: it copies frames from one free end to the other, and looks at each of them.
+A loop in the test stands in for the relay: it copies frames from one free end to the other and inspects each of them.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ RATE = Impairment(rate=10**9)
 
 
 def treat(cluster: RunningCluster, link_services: LinkServices, before: LinkServices | None = None) -> list[Operation]:
-    """Have links of a running cluster treated so; what it took. Doing it again takes nothing."""
+    """Change links of a running cluster to these services; return the operations, and check that none is left."""
 
     def change() -> list[Operation]:
         with NetlinkExecutor(NAME, lambda _: "", named=False) as executor:
@@ -121,7 +120,7 @@ def spliceable(request: pytest.FixtureRequest, machine: Machine) -> Iterator[tup
 
 
 class Copier:
-    """Copies frames from one end of a link to the other, as the relay does, and looks at what TCP and UDP put there."""
+    """Copies frames from one end of a link to the other, as the relay does, and records TCP and UDP frames."""
 
     def __init__(self, a: socket.socket, b: socket.socket, carried: RelayedLink) -> None:
         self.ends = (a, b)
@@ -291,7 +290,7 @@ def test_everything_goes_through_a_spliced_link_as_it_would_be_on_a_wire(
 
 
 def test_frames_that_nobody_spliced_for_come_finished_through_the_switch() -> None:
-    """n2's own link is whole and its offloads are on: the patch at the switch has what leaves it finished."""
+    """n2's own link is not spliced and its offloads are on: the patch at the switch segments what leaves by it."""
     with Cluster.star(2).up(name=NAME) as cluster:
         link = link_of(cluster, "n1", "s1")
         treat(cluster, {link: RELAY})
@@ -333,7 +332,7 @@ def test_the_kernel_carries_a_spliced_link(spliceable: tuple[RunningCluster, str
 
 @pytest.mark.requires("bpf")
 def test_a_ring_comes_up_with_all_its_links_spliced(machine: Machine) -> None:  # noqa: ARG001
-    """And a broadcast comes once to everybody."""
+    """A broadcast reaches every node exactly once."""
     with Cluster.ring(3).up(name=NAME) as cluster:
         rated = LinkService("tc", RATE, RATE)
         treat(cluster, {link.name: rated for link in cluster.state.layout.links})
@@ -383,7 +382,7 @@ def wait_for_more(sent: list[int], count: int, deadline: float = 30) -> None:
 
 
 def all_received(end: socket.socket, last: int) -> list[int]:
-    """The numbers of frames that come in, until the last, or until nothing comes any more."""
+    """Return the numbers of received frames, up to `last` or until none arrives any more."""
     found: list[int] = []
     while not found or found[-1] < last:
         if not select.select([end], [], [], 1)[0]:
@@ -436,7 +435,7 @@ def test_no_frame_is_doubled_or_lost_while_links_are_spliced_and_made_whole(data
 
 
 def test_frames_that_a_splice_costs_are_counted() -> None:
-    """Nobody listens here: all that is diverted is lost, and counted where it should be heard."""
+    """No process reads the taps: each diverted frame is lost, and the tap's socket counts it."""
     with Cluster.star(2).up(name=NAME) as cluster, node_sockets.nic_sockets(cluster) as nics:
         link = link_of(cluster, "n1", "s1")
         wire = wire_path(cluster.state)

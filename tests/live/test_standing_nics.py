@@ -1,5 +1,7 @@
-"""Agents that stand are looked after as the relay is: they are killed under traffic, their supervisor is, their owner is,
-the cluster is taken down; `status`, `events` and verdicts tell of it, and nothing is left."""
+"""Standing agents are supervised as the relay is: kills of agents, supervisor and owner under traffic, and `down`.
+
+`status`, `events` and verdicts report each, and nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def told(cluster: RunningCluster, event: str) -> list[str]:
 
 
 def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_knows() -> None:
-    """n1 and n2 talk while the agents of either are killed in turn; n3 and n4, on the same switch, notice nothing."""
+    """n1 and n2 exchange messages while their agents are killed in turn; n3 and n4 on the same switch are not affected."""
     pairs = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1), ("n3", 0): ("n4", 0)}
     with (
         Cluster.star(4).up() as cluster,
@@ -71,7 +73,7 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
 
 
 def shown(cluster: RunningCluster) -> dict[str, object]:
-    """What `status` says of the agents."""
+    """Return the agents' part of `testbed status --json`."""
     (found,) = [
         one for one in json.loads(testbed("status", "--json").stdout)["clusters"] if one["name"] == cluster.name
     ]
@@ -157,7 +159,7 @@ def test_a_killed_owner_takes_the_agents_along() -> None:
 
 
 def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
-    """The fixture looks for what is left."""
+    """The fixture checks that nothing is left."""
 
     def share_and_die() -> None:
         with Cluster.star(2).up() as cluster, share_nics(cluster):

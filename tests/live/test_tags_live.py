@@ -39,13 +39,13 @@ def document(*arguments: str) -> Any:
 
 
 def reaches(source: str, target: str, patience: int = 10) -> bool:
-    """Whether an answer comes, within so many seconds: a neighbour that was not heard is asked for again after one."""
+    """Tell whether an echo is answered within `patience` seconds; an unanswered ARP request is repeated after one."""
     return command("exec", source, "--", "ping", "-c1", f"-W{patience}", target).returncode == 0
 
 
 @pytest.fixture
 def racks(tmp_path: Path, machine: object) -> Iterator[Path]:  # noqa: ARG001  (the machine is looked at before and after)
-    """They are up; their file."""
+    """Bring the racks up; return their file."""
     path = tmp_path / "racks.toml"
     path.write_text(RACKS)
     assert command("up", str(path)).returncode == 0

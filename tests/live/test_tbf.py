@@ -1,4 +1,4 @@
-"""TBF and tables of frame sizes on the machine's own kernel, and what it says of itself."""
+"""TBF and size tables on the machine's own kernel, and their dumps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CRAWL = 80  # bit/s: nothing moves while a test runs
 
 @pytest.fixture
 def route() -> Iterator[RouteSocket]:
-    """In a namespace with a veth pair."""
+    """Yield a netlink socket in a namespace with a veth pair."""
     with namespaces.staying():
         opened = namespaces.make("testbed-test", namespaces.WIRE_SETTINGS)
         opened.route.execute(

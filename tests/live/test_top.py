@@ -1,4 +1,4 @@
-"""`testbed top`, as somebody has it who sits at a terminal beside a cluster that is up."""
+"""`testbed top` in a terminal, beside a running cluster."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ testbed.__test__ = False  # type: ignore[attr-defined]
 
 
 def impairments() -> dict[str, Any]:
-    """What is in force on each link, both directions, as `testbed status` tells it."""
+    """Return each link's impairments, (forward, backward), as `testbed status` reports them."""
     (cluster,) = json.loads(testbed("status", "--json").stdout)["clusters"]
     return {link["name"]: (link["forward"]["impairment"], link["backward"]["impairment"]) for link in cluster["links"]}
 

@@ -1,4 +1,4 @@
-"""The usual shapes, really up: who reaches whom, which way frames take, and what a program in a node finds there."""
+"""Shipped topologies brought up: reachability, paths of frames, and a node's view from inside."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Ma
 
 
 def test_why_a_program_cannot_be_put_into_its_node_is_said() -> None:
-    """Somebody has removed what programs are to be shown as /etc/hosts."""
+    """The file that programs see as /etc/hosts has been removed."""
     with Cluster.star(1).up() as cluster:
         hosts = Store().hosts(cluster.name)
         hosts.unlink()
@@ -327,7 +327,7 @@ def test_static_addresses_are_there_at_once() -> None:
 
 
 def heard_in_a_star_with_a_router(network6: str | None) -> list[bytes]:
-    """What the NICs of n1 to n3 receive in the two seconds after n3, which routes to n4, came up."""
+    """Return the frames that n1 to n3 receive in the two seconds after n3, the router to n4, came up."""
     description = Cluster(
         name="quiet",
         network6=network6,
@@ -366,7 +366,7 @@ SIOCETHTOOL = 0x8946
 
 
 def offloads(namespace: str, device: str) -> dict[str, int]:
-    """Which offloads an interface has on, by the kernel's own answer."""
+    """Return an interface's offload features, as ethtool's ioctl reports them."""
     found = {}
     with node_sockets.open_socket(namespace, device) as channel:
         for name, number in FEATURES.items():

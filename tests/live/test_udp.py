@@ -1,4 +1,4 @@
-"""Kernel UDP as a base line: what is lost is counted or asked for again, and nobody waits for it for ever."""
+"""Kernel UDP as a base line: losses are counted or requested again, and no program waits for ever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STREAMS = ("bandwidth", "rate", "permutation")
 
 
 class Exchange(Workload):
-    """Whole messages of several datagrams, one to oneself, and words beside them."""
+    """Messages of several datagrams to a neighbour, one to the own rank, and control messages between the nodes."""
 
     bears_loss = True
 
@@ -52,7 +52,7 @@ class Exchange(Workload):
 
 
 class InVain(Workload):
-    """It waits for a message that nobody sends."""
+    """Workload that receives a message that is never sent."""
 
     bears_loss = True
 

@@ -1,4 +1,4 @@
-"""The installed command `testbed`, run as a process of its own."""
+"""The installed command `testbed`, run as a separate process."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def relay_pid(cluster: RunningCluster) -> int:
 
 
 def supervisor_of(cluster: RunningCluster) -> processes.Identity:
-    """The process that looks after its services."""
+    """Return the cluster's supervisor process."""
     found = running_supervisor(Store().directory(cluster.name))
     assert found is not None
     return found
@@ -58,7 +58,7 @@ def relayed_links(cluster: RunningCluster) -> dict[str, RelayedLink]:
 
 @dataclass(slots=True)
 class Flow:
-    """One direction between two nodes. sent is known once it has been stopped."""
+    """Numbered frames from one node to another. `sent` is set when the traffic stops."""
 
     source: str
     sink: str
@@ -67,7 +67,7 @@ class Flow:
 
 
 class Traffic:
-    """Numbered frames from a process of their own in each direction, so many a second."""
+    """Numbered frames at `rate` per second in each direction, each from its own process."""
 
     def __init__(self, cluster: RunningCluster, stack: ExitStack, *pairs: tuple[str, str]) -> None:
         self.flows = [Flow(source, sink) for source, sink in pairs]
@@ -109,7 +109,7 @@ class Traffic:
         return send
 
     def look(self) -> list[Flow]:
-        """The flows, with what has arrived until now."""
+        """Return the flows with the frames that have arrived until now."""
         for sink, found in self._sinks.items():
             for data in node_sockets.received(found):
                 flow = self._macs.get(data[6:12])
@@ -118,7 +118,7 @@ class Traffic:
         return self.flows
 
     def wait(self, count: int = 100) -> None:
-        """Until so many frames more have arrived in every direction."""
+        """Wait until `count` more frames have arrived in every direction."""
         wanted = [len(flow.arrived) + count for flow in self.look()]
         eventually(
             lambda: all(len(flow.arrived) >= least for flow, least in zip(self.look(), wanted, strict=True)),
@@ -126,7 +126,7 @@ class Traffic:
         )
 
     def stop(self) -> list[Flow]:
-        """Stop sending; how many were sent is known then. What is under way may still come: `look` again."""
+        """Stop sending and set each flow's `sent`. Frames in flight may still arrive: call `look` again."""
         self._close()
         for sender, flow in zip(self._senders, self.flows, strict=True):
             answer = sender.answer()

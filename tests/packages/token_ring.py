@@ -1,7 +1,7 @@
-"""A token ring: a fabric that nothing but its registration makes known. Each switch is a ring, with a station at each port.
+"""Token ring: a fabric known only by its registration. Each switch is a ring, with a station at each port.
 
-A station keeps the token while it sends one frame; then the token goes on, `HOP` from port to port. Stations learn who is
-where from the frames that pass, as bridges do.
+A station keeps the token while it sends one frame; the token then moves on, `HOP` from port to port. Stations learn
+addresses from passing frames, as bridges do.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Rings:
         self.at(now + lasts * self._slowed, self._go_round, channel, frame)
 
     def _go_round(self, now: int, channel: Channel, frame: bytes) -> None:
-        """A frame has been sent: who it is for gets it, or everybody else while nobody knows where that is."""
+        """Deliver a sent frame to its destination, or to all other stations while its port is unknown."""
         ring, port = self.rings[channel.plug.switch], channel.plug.port
         ring.is_busy = False
         ring.learned[frame[6:12]] = port

@@ -1,4 +1,4 @@
-"""Folders of runs, as `testbed run` leaves them, with whatever rows a test wants."""
+"""Run folders with arbitrary rows, as `testbed run` writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as columns: whatever rows there are, a column has what they have, and a broken line takes nothing else with it."""
+"""Rows as columns: a column has the values that the rows have, and a broken line affects no other line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""testbed compare, as CI has it: what is worse, by the exit code; and every input that it cannot use."""
+"""testbed compare in CI: its exit code reports a regression, and every unusable input gives an error."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_several_runs_in_a_directory_are_samples_and_those_that_went_wrong_are_l
 
 
 def test_rows_of_one_repetition_are_one_sample_however_many_they_are(tmp_path: Path) -> None:
-    """A thousand messages of one run say nothing of what the next run does."""
+    """A thousand messages of one run are one sample: they do not tell how runs vary."""
     one, other = (
         write_run(tmp_path / name, [{"node": "n1", "trip_ns": base + number % 7} for number in range(1000)])
         for name, base in (("a", 1000), ("b", 2000))
@@ -140,7 +140,7 @@ def test_what_does_not_compare_is_exit_code_2_and_a_sentence(tmp_path: Path, the
 
 def test_what_is_no_run_is_damaged_or_newer_is_exit_code_2_too(tmp_path: Path) -> None:
     one = write_run(tmp_path / "a", ping_pong_rows())
-    assert_says(compared(one, tmp_path / "nowhere"), "is no folder of a run")
+    assert_says(compared(one, tmp_path / "nowhere"), "is not the folder of a run")
     for text, sentence in (("{", "damaged"), ('{"format": 99}', "newer version of testbed")):
         other = write_run(tmp_path / f"b{len(text)}", ping_pong_rows())
         (other / "run.json").write_text(text)

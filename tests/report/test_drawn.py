@@ -1,5 +1,5 @@
-"""What is drawn: intervals that leave nothing extreme out, pictures in which no two things are at one place, plots that have
-the colours of the page and a text alternative."""
+"""Drawings of the report: intervals cover all extremes, labels do not overlap, plots use the page's colours and have a
+text alternative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's picture of a report is of what a report of that run says today."""
+"""The README's picture of a report agrees with a report made today."""
 
 from __future__ import annotations
 

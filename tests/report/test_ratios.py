@@ -53,8 +53,8 @@ def test_it_does_not_matter_who_is_first(ours, theirs) -> None:
 
 
 def test_intervals_hold_as_often_as_they_say() -> None:
-    """20 and 20 from a skewed distribution, twice as long: of 1,000 intervals at 95 % so many miss as a binomial
-    distribution with 5 % lets miss, up to once in a million (85)."""
+    """Intervals at 95 % of 20 and 20 samples from a skewed distribution: of 1,000 at most 85 miss, the binomial bound
+    for 5 % at one in a million."""
     chance = random.Random(7)
     missed = 0
     for _ in range(1000):

@@ -1,4 +1,4 @@
-"""testbed report: a page for whatever a folder holds, and a sentence where it holds nothing."""
+"""testbed report: a page for any run folder, and a clear error where there is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(tmp_path: Path, *runs: Path) -> str:
 
 
 class Outline(HTMLParser):
-    """Whether what is opened is closed, in turn, and which identifiers and references there are."""
+    """Checks that tags are balanced, and collects identifiers and references."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
 def test_a_run_that_never_ended_is_told_as_far_as_it_came(tmp_path: Path) -> None:
     text = page(tmp_path, write_run(tmp_path / "run", ping_pong_rows(), result={}))
     assert "unfinished" in text
-    assert "there is no result.json" in text
+    assert "without result.json there is no verdict" in text
     assert "Latency against message size" in text
 
 

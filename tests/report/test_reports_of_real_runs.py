@@ -1,4 +1,4 @@
-"""From a run to its report and to a comparison, with nothing made up: what runs write is what these read."""
+"""Reports and comparisons of real runs, end to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a run's folder: messages of histories, faults of events, links that faults were on, and what is missing."""
+"""Contents of a run's folder: messages from histories, faults from events, links of faults, missing data."""
 
 from __future__ import annotations
 

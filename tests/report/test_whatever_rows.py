@@ -1,4 +1,4 @@
-"""Whatever rows a workload writes there is a report, and nothing that draws it complains."""
+"""Rows of any form give a report without a warning from the plotting library."""
 
 from __future__ import annotations
 

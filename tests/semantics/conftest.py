@@ -16,7 +16,7 @@ from tests.semantics.impairment_checks import Asked, placed_at
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In the virtual machine, which is slow, only what no other machine may have: netem."""
+    """Select only netem's tests in the virtual machine, which is slow."""
     if not os.environ.get("TESTBED_VM"):
         return
     here = Path(__file__).parent
@@ -33,7 +33,7 @@ def _sandbox() -> None:
 
 @pytest.fixture(scope="session")
 def carriers(_sandbox: None) -> Iterator[Carriers]:
-    """At the end the machine is as before."""
+    """Yield the carriers; check at the end that the machine is as before."""
     machine = Machine() if is_root() else None
     found = Carriers()
     yield found

@@ -1,8 +1,8 @@
-"""The datapaths under test, behind one interface: the wire model in memory, and relay, tc and netem between two nodes.
+"""Datapaths under test behind one interface: the wire model in memory, and relay, tc and netem between two nodes.
 
-Frames are sent at the times that a schedule says, as far as the machine allows; when they really came to the link is read
-from the kernel's stamps at the link's free end, before anything is done to them. So what is expected of a frame follows
-from when it came, not from when it should have come.
+Frames are sent at scheduled times as far as the machine allows; their actual arrival at the link is taken from the
+kernel's stamps at the link's free end, before any datapath touches them. Expected results are computed from actual
+arrivals, not from scheduled ones.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Run:
 
     @property
     def frames(self) -> list[bytes]:
-        """What came out, in order."""
+        """Received frames, in order."""
         return [frame for _, frame in self.arrived]
 
 
 class Oracle(LinkDirection):
-    """The model, which remembers what it delivered and which fates it gave out."""
+    """The model, with a record of its deliveries and fates."""
 
     def __init__(self, link: str, way: Way, impairment: Impairment, seed: int, files: Mapping[str, str]) -> None:
         self.log: list[Record] = []
@@ -77,7 +77,7 @@ class Oracle(LinkDirection):
 
 
 HELD: Final = 200
-"""Of frames that are sent while something is changed, the last ones are sent when it has been."""
+"""Number of frames at the end of a burst that are sent after a change made during the burst."""
 
 
 class Line:
@@ -92,22 +92,22 @@ class Line:
 
     @property
     def virtual(self) -> bool:
-        """Its time is, so that nothing is late."""
+        """Whether the carrier's clock is virtual, so that no frame is late."""
         return self.carrier == "model"
 
     def fit(self, feature: str) -> Fit:
-        """How well the carrier does something: by the table; the model is what it is measured by."""
+        """How well the carrier does something, by the table; the model is the reference."""
         return Fit.EXACT if self.carrier == "model" else TABLE[feature][self.carrier].fit
 
     def exact(self, feature: str) -> bool:
         return self.fit(feature) is Fit.EXACT
 
     def carry(self, schedule: Schedule, way: Way = "forward") -> Run:
-        """Send the frames in at one end; what has come out at the other once nothing is under way any more."""
+        """Send the frames in at one end; return what left the other end once no frame is in flight."""
         return self.carry_both({way: schedule})[way]
 
     def carry_both(self, schedules: Mapping[Way, Schedule]) -> dict[Way, Run]:
-        """The same for both directions at once."""
+        """Carry a schedule in each direction at once."""
         raise NotImplementedError
 
     def carry_through_change(self, schedule: Schedule, place: int, after: Impairment) -> tuple[Run, range]:
@@ -116,11 +116,11 @@ class Line:
         raise NotImplementedError
 
     def expected(self, run: Run, way: Way = "forward") -> Oracle:
-        """What the model makes of the frames when they come at the times at which they came."""
+        """Run the model on the frames at the times at which the carrier received them."""
         return Oracle(self.link, way, self.impairments[way], self.seed, self.files).after(run.offered)
 
     def expected_through_change(self, run: Run, place: int, before: Impairment) -> Oracle:
-        """The same with a change before the frame at `place`; what is in force now came after it."""
+        """Run the model with impairment `before` up to the frame at `place` and the present one from there on."""
         oracle = Oracle(self.link, "forward", before, self.seed, self.files)
         first, rest = run.offered[:place], run.offered[place:]
         for now, frame in first:
@@ -160,7 +160,7 @@ class ClusterLine(Line):
         self._cable = cable
 
     def set(self, way: Way, impairment: Impairment) -> None:
-        """Inject it over what is in force, so that it alone is."""
+        """Inject an impairment in place of those in force."""
         before = self.impairments[way]
         keys: dict[str, Any] = {
             key: getattr(impairment, key)
@@ -193,7 +193,7 @@ class ClusterLine(Line):
         return run, range(earliest, latest + 1)
 
     def _settle(self, way: Way, count: int, begun: tuple[int, int], before: _Look) -> Run:
-        """Wait until as many frames have come out as the carrier says."""
+        """Wait until the number of frames that the carrier reports has arrived."""
         cable = self._cable
 
         def through() -> bool:
@@ -238,7 +238,7 @@ class _Look:
     lost: Mapping[Way, int] | None = None
 
     def passed(self, before: _Look, way: Way, count: int) -> int | None:
-        """How many frames have left since, out of so many that came; None while some are under way."""
+        """Return how many of `count` frames have left; None while some are in flight."""
         if self.relay is not None:
             now, then = self.relay[way]["counters"], before.relay[way]["counters"] if before.relay else None
             assert not any(self.relay[way]["emulator"].values()), f"lost inside the emulator: {self.relay[way]}"
@@ -263,7 +263,7 @@ class _Look:
 
 
 class Carrier:
-    """Something that carries frames, for as many lines as wanted, one after the other."""
+    """Factory of impaired lines on one carrier, one line at a time."""
 
     def __init__(self, name: CarrierName) -> None:
         self.name = name
@@ -326,7 +326,7 @@ class ClusterCarrier(Carrier):
 
 
 class Carriers:
-    """One of each, brought up when it is first asked for."""
+    """Carriers by name, each brought up on first use."""
 
     def __init__(self) -> None:
         self._there: dict[CarrierName, Carrier] = {}

@@ -1,5 +1,7 @@
-"""``@on(impairment, ...)``: run a test on every carrier that can do what the impairment asks for, exactly or approximately,
-as the table of datapaths has it; and what such tests have in common."""
+"""``@on(impairment, ...)`` runs a test on every carrier that supports the impairment, exactly or approximately.
+
+Support is taken from the table of datapaths. The module also has such tests' common checks.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ NEEDS: Final[dict[CarrierName, tuple[str, ...]]] = {
 }
 
 COVERED: Final[dict[CarrierName, set[str]]] = defaultdict(set)
-"""Which features are tried on which carrier."""
+"""Features that the tests have tried, by carrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,11 @@ def on(
     also: Iterable[str] = (),
     without: Iterable[CarrierName] = (),
 ) -> pytest.MarkDecorator:
-    """Gives the test a `line` for each carrier that can. timed: it looks at times, which an emulated machine does not keep.
-    also: properties that it tries, which no impairment asks for. without: carriers that another test tries."""
+    """Give the test a `line` for each capable carrier.
+
+    timed: the test checks times, which an emulated machine does not keep. also: tested properties beyond the
+    impairment. without: carriers that another test covers.
+    """
     parameters = []
     for name in ALL:
         if name in without or not can(name, forward, backward):
@@ -75,7 +80,7 @@ def on(
 
 
 def placed_at(impairment: Impairment, name: str, path: str) -> Impairment:
-    """With a file of that name found at that path."""
+    """Return the impairment with the path of a file in place of its name."""
     keys: dict[str, Any] = {key: path for key in ("jitter_file", "rate_trace") if getattr(impairment, key) == name}
     return replace(impairment, **keys) if keys else impairment
 
@@ -124,7 +129,7 @@ def paced(count: int, gap: int = 0, size: int = 64, first: int = 0) -> list[tupl
 
 
 def check_fates(line: Line, run: Run, way: str = "forward") -> None:
-    """The frames that came out, and what was done to them, are those of the model, where the table says so."""
+    """Check that the arrived frames and their fates are those of the model, where the table says so."""
     assert way in ("forward", "backward")
     if line.exact("repeatable fates"):
         assert run.frames == line.expected(run, "forward" if way == "forward" else "backward").frames
@@ -144,7 +149,7 @@ def check_times(line: Line, arrived: Stamped, due: Sequence[int]) -> None:
 
 
 def on_the_wire(offered: Stamped, occupied: Sequence[int], rate: int) -> list[int]:
-    """When each frame has left a wire of so many bit/s, on which it takes so many bytes; nothing is dropped."""
+    """Return when each frame has left the wire, without loss. occupied: bytes of each at `rate` bit/s."""
     ends, busy = [], 0
     for (when, _), size in zip(offered, occupied, strict=True):
         numerator = max(when * rate, busy) + size * 8 * SECOND  # in units of 1 / rate, so that nothing is rounded twice

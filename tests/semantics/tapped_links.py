@@ -73,7 +73,7 @@ class Tap:
 
 
 class Cable:
-    """One link: sockets on the NICs at its ends, and taps on its free ends, where frames come to it."""
+    """Cluster link with sockets on the NICs at its ends and taps on its free ends, where frames enter it."""
 
     def __init__(self, cluster: RunningCluster, link: str, a: str, b: str) -> None:
         """a, b: the free ends. A switch at an end is passed through to the first other node at it."""
@@ -108,8 +108,7 @@ class Cable:
         self._stack.close()
 
     def _wait_for_stamps(self) -> None:
-        """The kernel begins to stamp frames some time after it was first asked to, and until then says when they were
-        read."""
+        """Wait until the kernel stamps frames on arrival; before that its stamps are times of reading."""
         out = self._nics["forward"]
         while True:
             self._nics["backward"].socket.send(numbered(0))
@@ -120,7 +119,7 @@ class Cable:
 
     @contextmanager
     def tapped(self) -> Iterator[None]:
-        """With taps on the free ends that there are now."""
+        """Place taps on the present free ends for the block."""
         wire = wire_path(self._cluster.state)
         with ExitStack() as stack:
             found = by_name(interfaces(self.wire.route))
@@ -133,15 +132,15 @@ class Cable:
         self._taps.clear()
 
     def marks(self, way: str) -> tuple[int, int]:
-        """Where we are now: what `offered` and `arrived` begin from."""
+        """Return the present positions in the records, for `offered` and `arrived`."""
         return len(self._taps[way].read()), len(self._nics[way].read())
 
     def offered(self, way: str, begun: tuple[int, int]) -> Stamped:
-        """What has come to the link since."""
+        """Return the frames that entered the link since `marks`."""
         return self._taps[way].read()[begun[0] :]
 
     def arrived(self, way: str, begun: tuple[int, int]) -> Stamped:
-        """What has come out of it since."""
+        """Return the frames that left the link since `marks`."""
         return self._nics[way].read()[begun[1] :]
 
     def send(self, schedules: Mapping[Way, Schedule]) -> None:

@@ -1,4 +1,4 @@
-"""Frames are corrupted, doubled and sent ahead as often as asked, and rules do what they say to frames that they name."""
+"""Corruption, duplication and reordering happen as often as requested, and rules act on the frames that they match."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The n-th frame of a flow has the same fate on model, relay and tc, whatever came between, however fast, and however many
-other nodes there are; jitter and flipped bits are a part of it where the carrier has them."""
+"""The n-th frame of a flow has the same fate on model, relay and tc, whatever the traffic, its speed and the cluster's
+size.
+
+Jitter and flipped bits belong to the fate where the carrier supports them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ FLOWS: Final = (
 
 
 def shuffled(seed: str, gap: int, count: int = EACH) -> list[tuple[int, bytes]]:
-    """So many frames of each flow in order, the flows mixed as the seed says."""
+    """Schedule `count` frames of each flow in order, with the flows interleaved at random."""
     order = [flow for flow in range(len(FLOWS)) for _ in range(count)]
     random.Random(seed).shuffle(order)
     left: dict[int, int] = defaultdict(int)
@@ -43,7 +46,7 @@ def shuffled(seed: str, gap: int, count: int = EACH) -> list[tuple[int, bytes]]:
 
 
 def fates(line: Line, schedule: Schedule) -> dict[bytes, list[bytes]]:
-    """By the frame as it was sent: what became of it. No two frames are equal."""
+    """Return {sent frame: its copies on arrival}. No two sent frames are equal."""
     run = line.carry(schedule)
     return {frame: [] for _, frame in schedule} | _copies(run.frames)
 
@@ -57,7 +60,7 @@ def _copies(frames: Sequence[bytes]) -> dict[bytes, list[bytes]]:
 
 @pytest.fixture(scope="module", params=[2, 4])
 def nodes(request: pytest.FixtureRequest) -> int:
-    """How many nodes the cluster has; the link is the same."""
+    """Number of nodes of the cluster; the link stays the same."""
     count: int = request.param
     return count
 
@@ -93,7 +96,7 @@ def test_the_nth_frame_of_a_flow_is_lost_everywhere_or_nowhere(carrier: Carrier,
 
 
 def test_what_else_is_decided_by_chance_is_the_same_too() -> None:
-    """In the model: an order of arrival, its times and the number of flows beside change nothing for a flow."""
+    """A flow's fates in the model depend neither on order and times of arrival nor on other flows."""
     impairment = Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2)
     one = by_model(impairment, shuffled("one", MILLISECOND))
     assert one == by_model(impairment, shuffled("another", 0))
@@ -105,7 +108,7 @@ def test_what_else_is_decided_by_chance_is_the_same_too() -> None:
 
 @on(Impairment(loss=0.1, duplicate=0.2, corrupt=0.3, corrupt_bits=2, delay=MILLISECOND, reorder=0.2))
 def test_frames_are_flipped_doubled_and_skip_the_delay_as_in_any_other_order(line: Line) -> None:
-    """Of two nodes back to back: a switch would lead astray what has a bit of its address flipped."""
+    """The nodes are back to back: a switch would misroute a frame with a flipped bit in its address."""
     run = line.carry(shuffled("one", 0))
     assert sorted(run.frames) == sorted(line.expected(run).frames)
     with ModelCarrier(line.link, line.seed).impaired(line.impairments["forward"]) as model:

@@ -16,7 +16,7 @@ COUNT = 4_000
 
 
 def fates(line: Line, count: int = COUNT) -> list[bool]:
-    """Which of so many frames were lost, in the order in which they were sent; what is not lost keeps its order."""
+    """Send `count` frames and return for each whether it was lost; check that the others keep their order."""
     run = line.carry(paced(count))
     check_fates(line, run)
     arrived = marks_of(run.frames)

@@ -1,4 +1,4 @@
-"""What a datapath cannot do is refused with the reason that the table gives, and everything that one can do is tried."""
+"""A datapath refuses what the table says it cannot do, with the table's reason; each supported feature is tried."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_every_frame_comes_after_the_delay_in_order(line: Line) -> None:
 
 
 def even(value: float, spread: int) -> float:
-    """The cumulative distribution of what is even between -spread and spread."""
+    """Cumulative distribution function of the uniform distribution between -spread and spread."""
     return min(max((value + spread) / (2 * spread), 0.0), 1.0)
 
 
@@ -60,8 +60,8 @@ JITTERY = Impairment(delay=DELAY, jitter=100 * MICROSECOND)
 
 @on(replace(JITTERY, distribution="uniform"), timed=True)
 def test_jitter_varies_the_delay_of_frames_that_are_far_enough_apart(line: Line) -> None:
-    """The scheduled delays exactly. A thousand values in virtual time, where they cost nothing; then the real ones are
-    the same function of the frames' numbers."""
+    """Scheduled delays are checked exactly, a thousand in virtual time; real ones must be the same function of frame
+    numbers."""
     spread = line.impairments["forward"].jitter
     count = 4_000 if line.virtual else 400
     run = line.carry(paced(count, 300 * MICROSECOND))
@@ -134,13 +134,13 @@ LARGEST = 1500 + 14 + 4
 
 
 def bucket(line: Line, largest: int = LARGEST) -> int:
-    """Bytes that a shaper may pass at once: what comes in a millisecond at the rate, and one frame. largest: what the
-    largest frame takes."""
+    """Return the bytes that a shaper may pass at once: a millisecond at the rate, and one frame. largest: size of the
+    largest frame."""
     return -(-line.impairments["forward"].rate // 8_000) + largest
 
 
 def check_rate(line: Line, run: Run, occupied: list[int], largest: int = LARGEST) -> None:
-    """What comes out of a wire at which a burst came, each frame taking so many bytes of the rate, a largest one so many."""
+    """Check arrivals of a burst behind a rate. occupied: bytes of each frame at the rate; largest: of an MTU-sized one."""
     rate = line.impairments["forward"].rate
     assert run.frames == [frame for _, frame in run.offered]
     if line.exact("time on the wire"):
@@ -206,14 +206,14 @@ def test_a_small_frame_takes_a_minimum_and_every_frame_an_overhead(line: Line, s
 @on(Impairment(rate=RATE, queue=ROOM, overhead=8, cell_size=48, cell_overhead=5), timed=True)
 @pytest.mark.parametrize("size", [40, 41, 1514])
 def test_frames_fill_up_whole_cells(line: Line, size: int) -> None:
-    """AAL5: a trailer of 8 bytes, then as many cells of 53 bytes as hold 48 each."""
+    """AAL5: a trailer of 8 bytes, then 53-byte cells with 48 bytes of payload each."""
     run = line.carry(paced(100, size=size))
     check_rate(line, run, [53 * -(-(size + 8) // 48)] * 100, 53 * -(-(LARGEST + 8) // 48))
 
 
 @on(Impairment(rate_trace="rate.txt"), files={"rate.txt": "10\n20\n20\n"}, timed=True)
 def test_a_trace_of_opportunities_is_the_rate(line: Line) -> None:
-    """One opportunity after 10 ms, two after 20 ms, and so on; when the trace began is not seen from here."""
+    """The trace gives one opportunity after 10 ms and two after 20 ms; its phase is unknown to the test."""
     run = line.carry(paced(30, size=1504))
     assert run.frames == [frame for _, frame in run.offered]
     first = (0, 10, 10, 20, 30, 30), (0, 0, 10, 20, 20, 30), (0, 10, 20, 20, 30, 40)  # where in the trace we came in
@@ -244,7 +244,7 @@ def test_jitter_delays_frames_but_not_the_wire(line: Line) -> None:
 
 
 def check_burst(line: Line, run: Run, feature: str, frames: int, size: int) -> None:
-    """Of a burst, so many frames fit: the one on the wire and those that wait."""
+    """Check that `frames` frames of a burst pass: the one on the wire and those in the queue."""
     assert marks_of(run.frames) == sorted(marks_of(run.frames))
     if line.exact(feature):
         assert marks_of(run.frames) == list(range(frames))
@@ -276,14 +276,14 @@ def test_a_queue_in_frames_drops_what_does_not_fit(line: Line, size: int) -> Non
 
 @on(Impairment(rate=500_000, queue_frames=7, delay=50 * MILLISECOND))
 def test_frames_under_way_are_not_in_the_queue(line: Line) -> None:
-    """Three bursts, each while the frames of the one before are still under way."""
+    """Three bursts, each offered while frames of the one before are in flight."""
     run = in_a_burst(line, paced(40, size=1514), 20 * MILLISECOND)
     check_burst(line, run, "queue in frames before a delay", 8, 1514)
 
 
 @on(Impairment(rate=100_000_000))
 def test_the_usual_queue_holds_128_kibibytes(line: Line) -> None:
-    """And the frame on the wire; the rate takes away what it does while the burst comes."""
+    """The queue holds 128 KiB beside the frame on the wire; the rate drains it during the burst."""
     run = line.carry(paced(400, size=1514))
     assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
     waiting = 128 * 1024 // 1514

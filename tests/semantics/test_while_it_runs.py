@@ -26,7 +26,7 @@ MICROSECOND = 10**3
 GAP = 250 * MICROSECOND
 COUNT = 1_200
 PLACE = 400
-"""Of so many frames, the first that may meet the change: it takes its time, while frames go on coming."""
+"""First frame that may meet the change, which takes a while as frames go on coming."""
 
 
 def through_change(line: Line, after: Impairment, schedule: Schedule | None = None) -> tuple[Run, range, Impairment]:
@@ -36,7 +36,7 @@ def through_change(line: Line, after: Impairment, schedule: Schedule | None = No
 
 
 def check_changed_once(line: Line, run: Run, places: range, before: Impairment) -> None:
-    """There is one frame before which the model's change gives what has come out."""
+    """Check that the output matches the model with a single change before one of the frames at `places`."""
     found = {place for place in places if line.expected_through_change(run, place, before).frames == run.frames}
     assert found, f"no change between the frames {places.start} and {places.stop} explains what came out"
 
@@ -88,7 +88,7 @@ def test_another_rate_holds_for_what_comes_from_then_on(line: Line) -> None:
 
 @on(Impairment(delay=5 * MILLISECOND), also=["live change", "counters by cause"])
 def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
-    """With a loss beside it."""
+    """The link also loses frames."""
     with_loss = Impairment(delay=5 * MILLISECOND, loss=0.3)
     if line.virtual:
         line.impairments["forward"] = with_loss
@@ -106,7 +106,7 @@ def test_a_change_of_the_delay_alone_shifts_nobodys_fate(line: Line) -> None:
 
 
 def both(line: Line, count: int) -> dict[str, Run]:
-    """The same frames through both directions at once."""
+    """Carry the same schedule in both directions at once."""
     runs = line.carry_both({"forward": paced(count, 20 * MICROSECOND), "backward": paced(count, 20 * MICROSECOND)})
     for way in ("forward", "backward"):
         check_fates(line, runs[way], way)

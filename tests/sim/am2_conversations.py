@@ -1,7 +1,7 @@
-"""Endpoints that ask each other things by active messages of all forms, and note what became of every request.
+"""Endpoints that exchange active messages of all forms and record the outcome of every request.
 
-A task for each endpoint, as a program has threads: it sends requests to endpoints chosen by a seed, handles what arrives,
-and goes on until all endpoints' requests have come to an end.
+Each endpoint has a task, as a program has threads: it sends requests to endpoints chosen by a seed, handles what
+arrives, and runs until the requests of all endpoints have ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Identity = tuple[int, int, int]
 
 @dataclass
 class Transcript:
-    """What happened to requests: how often each was handled, how often each was replied to, and why each came back."""
+    """Record of requests: how often each was handled and replied to, and why each was returned."""
 
     asked: list[Identity] = field(default_factory=list)
     handled: Counter[Identity] = field(default_factory=Counter)
@@ -68,7 +68,7 @@ def content(identity: Identity, size: int) -> bytes:
 
 
 class ConversingEndpoint:
-    """One endpoint, its handlers, and its task."""
+    """Endpoint with its handlers and the task that sends its requests."""
 
     def __init__(
         self, endpoint: Endpoint, notes: Transcript, everybody: list[EndpointName], requests: int, seed: int
@@ -125,7 +125,8 @@ class ConversingEndpoint:
         self.open -= 1
 
     def free(self, place: int) -> int:
-        """Where in a destination's segment no bulk message is under way to: two must not write over each other."""
+        """Return a slot of a destination's segment without a bulk message in flight, -1 if there is none: two would
+        overwrite each other."""
         taken = {one for to, one in self.writing.values() if to == place}
         return next((one for one in range(PLACES) if one not in taken), -1)
 
@@ -161,7 +162,7 @@ class ConversingEndpoint:
 def converse(
     simulation: Simulation, notes: Transcript, endpoints: int, requests: int, seed: int = 1
 ) -> list[ConversingEndpoint]:
-    """So many endpoints on each node, each with so many requests."""
+    """Start `endpoints` endpoints on each node, each of which sends `requests` requests."""
     names = [EndpointName(node.number, number) for node in simulation.nodes.values() for number in range(endpoints)]
     talkers = []
     for node in simulation.nodes.values():

@@ -87,7 +87,7 @@ class Active:
 
 
 def introduce(simulation: Simulation) -> None:
-    """Every node has heard who the others are, and nothing else."""
+    """Let every node learn the incarnations of all others."""
     for one in simulation.nodes.values():
         for other in simulation.nodes.values():
             if one is not other:

@@ -34,7 +34,7 @@ def state_of(residency: Residency, endpoint: Resident) -> str:
 
 @dataclass
 class _Change:
-    """What is happening to an endpoint: it is over when the firmware goes on to something else."""
+    """Event in progress at an endpoint; it ends when the firmware turns to another event."""
 
     residency: Residency
     endpoint: Resident
@@ -43,7 +43,7 @@ class _Change:
 
 
 class _ResidencyWatch:
-    """change: what is happening now. releasing: endpoints that their hosts are to release, when the NIC looks at them."""
+    """change: event in progress. releasing: endpoints whose hosts are to release them when the NIC looks at them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
         self._patch = patch
@@ -66,7 +66,7 @@ class _ResidencyWatch:
         self._change = _Change(residency, endpoint, state or state_of(residency, endpoint), event)
 
     def _settling(self, owner: type, name: str) -> None:
-        """What happens behind this is another thing."""
+        """Make the method the boundary of an event: a change in progress is settled before and behind it."""
         method: Callable[..., object] = getattr(owner, name)
 
         def watched(*arguments: object) -> object:
@@ -108,7 +108,7 @@ class _ResidencyWatch:
 
     @staticmethod
     def _is_taken(residency: Residency, endpoint: Resident, subject: int) -> bool:
-        """Whether the firmware heeds what a host says; else it comes late, or makes no sense."""
+        """Whether the firmware acts on a host's message; it ignores a late or senseless one."""
         if subject == layout.LOAD:
             return state_of(residency, endpoint) == AWAY and residency._has_frames(endpoint.frames)
         return endpoint.is_leaving and not endpoint.is_released
@@ -193,5 +193,5 @@ class _ResidencyWatch:
 
 
 def watch_residency(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every endpoint of this process is watched."""
+    """Watch every endpoint of this process until the patch is undone."""
     _ResidencyWatch(patch, watch)

@@ -23,7 +23,7 @@ def receiving_state(table: Incoming, channel: int) -> str:
 
 
 def watch_channels(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every channel of this process is watched."""
+    """Watch every channel of this process until the patch is undone."""
     _watch_sending(patch, watch)
     _watch_receiving(patch, watch)
 

@@ -49,7 +49,7 @@ MISTAKES: Final = (
     TypeError,
     ValueError,
 )
-"""What the firmware and the host library raise where they do not know themselves any more."""
+"""Errors by which the firmware and the host library show an inconsistent state."""
 
 
 class Run:
@@ -136,7 +136,7 @@ class Run:
         self.rows.update({f"case: {what}": count for what, count in self.world.unclear.items()})
 
     def left(self) -> list[str]:
-        """What is still under way, in sentences."""
+        """Describe what is in progress, a sentence each."""
         out = []
         for name, node in self.simulation.nodes.items():
             host, firmware = cast(ActiveMessages, node.endpoint), cast(Firmware, node.agent.firmware)
@@ -147,7 +147,7 @@ class Run:
 
 
 def run(case: Case) -> Counter[str]:
-    """Run a case; what its NICs have counted. Raises Violation."""
+    """Run a case; return its NICs' counters. Raises Violation."""
     world = Ledger(case)
     nics = plug(Settings(**dict(case.settings)), mapping=MAPPING, witness=world.witness)
     profile = replace(PRICED, doorbell=case.priced) if case.priced else IDEAL

@@ -32,7 +32,7 @@ BACKLOG: Final = 40 * MILLISECOND
 CROSSBARS: Final = "crossbars"
 """A shape of its own: Myrinet, with a mapper on every NIC."""
 ON_MYRINET: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], BLACKOUT)
-"""Its links keep the order of frames, and have no queue."""
+"""Kinds of faults on Myrinet, whose links keep the order of frames and have no queue."""
 
 SHORT: Final = "short"
 MEDIUM: Final = "medium"
@@ -47,12 +47,12 @@ SIZES: Final = {
 }
 """Bytes; of a short message words."""
 WRONG: Final = ("tag", "endpoint", "segment", "handler")
-"""What is wrong with a request that must come back."""
+"""Defects of requests, each of which makes the request return."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """From an endpoint of a node to another. answer, answered: the reply's form and size. wrong: one of WRONG."""
+    """Request between two endpoints. answer, answered: the reply's form and size. wrong: one of WRONG."""
 
     source: int
     origin: int
@@ -67,10 +67,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
-    priced: nanoseconds until a NIC sees its doorbell, where what NICs and hosts do takes time; 0: it takes none. changing:
-    after so many messages an endpoint has another tag; 0: never. slow: nanoseconds that a program may wait before it
-    polls. restarts: when which NIC starts again. links: what is wrong with each until the faults end."""
+    """Random case of AM-II.
+
+    endpoints: of each node; the last one is freed at the time `freed`, if that is above 0. settings: the protocol's.
+    priced: nanoseconds until a NIC sees its doorbell, 0 for NICs and hosts without costs. changing: number of messages
+    after which an endpoint changes its tag; 0: never. slow: nanoseconds that a program may wait before it polls.
+    restarts: time and NIC of each restart. links: impairment of each until the faults end.
+    """
 
     seed: int
     shape: str
@@ -96,12 +99,12 @@ class Case:
 
     @property
     def may_lose_touch(self) -> bool:
-        """Whether a NIC may take another one for unreachable: the faults last longer than it is sent to, the other one has
-        started again, or no way to it is known."""
+        """Whether a NIC may declare another one unreachable: faults outlast its retransmissions, the peer has
+        restarted, or no route is known."""
         return self.patience < 2 * self.until + BACKLOG or bool(self.restarts) or self.shape == CROSSBARS
 
     def layout(self) -> Layout:
-        """With what is wrong, so that NICs know whether their links keep the order of frames."""
+        """Layout with impairments, which tell NICs whether links keep the order of frames."""
         calm = layout_of_shape(self.shape, self.nodes)
         links = [replace(link, forward=one, backward=one) for link, one in zip(calm.links, self.links, strict=True)]
         return replace(calm, links=tuple(links))
@@ -109,7 +112,7 @@ class Case:
 
 @cache
 def layout_of_shape(shape: str, nodes: int) -> Layout:
-    """Without impairments."""
+    """Return the layout of a shape, without impairments."""
     if shape != CROSSBARS:
         return layout_of(shape, nodes)
     ends = [(f"n{number}", f"s{1 + number % 2}:{1 + number // 2}") for number in range(1, nodes + 1)]
@@ -184,7 +187,7 @@ def _settings(chance: Source, endpoints: int) -> dict[str, int]:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Less of everything, the largest steps first."""
+    """Yield reduced cases, the largest reductions first."""
     count = len(case.requests)
     step = count // 2
     while step:

@@ -32,9 +32,11 @@ _COMES_BACK: Final = {
 
 @dataclass(slots=True)
 class RequestFate:
-    """The fate of a request. tag: under which it was sent. handled: by which lives of its destination's node.
-    delivered: into a ring, by the NIC's word, by which lives. excused: that its end is not heard of has a good reason.
-    void: its sender is gone."""
+    """Fate of a request.
+
+    tag: under which it was sent. handled: by which incarnations of its destination. delivered: into a ring, as the NIC
+    reports, by which incarnations. excused: there is a reason for its missing end. void: its sender is gone.
+    """
 
     request: Request
     is_sent: bool = False
@@ -48,15 +50,18 @@ class RequestFate:
 
     @property
     def is_over(self) -> bool:
-        """As far as its sender can hear of it."""
+        """Whether the request has ended as far as its sender can learn."""
         ended = self.replied or self.returned is not None or (self.request.answer == NOTHING and self.handled)
         return bool(ended or self.excused or self.void)
 
 
 class Ledger:
-    """lives: of each node, from 1 on. tags: that endpoints have now. offsets: where in their destination's segment bulk
-    requests go, and in their sender's, bulk replies; rooms: bytes of each endpoint's segment. unclear: what could not be
-    known, by what it was."""
+    """Ledger of all requests of a case.
+
+    lives: number of each node's incarnation, from 1 on. tags: present ones of the endpoints. offsets: places of bulk
+    data in the destination's segment, and for bulk replies in the sender's; rooms: bytes of each endpoint's segment.
+    unclear: outcomes that cannot be known, by kind.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case: Final = case
@@ -80,7 +85,7 @@ class Ledger:
     # What happens.
 
     def sends(self, number: Delivered, serial: int, tag: int) -> None:
-        """It is about to be sent, and a NIC could deliver it at once."""
+        """Record a request before it is sent, as a NIC may deliver it at once."""
         self._numbers[number] = serial
         self.courses[serial].tag = tag
 
@@ -144,7 +149,7 @@ class Ledger:
         self._may_come_back(serial, course, status)
 
     def reply_comes_back(self, serial: int, status: Status) -> None:
-        """A reply does: who has asked may never hear of it."""
+        """Record a returned reply: the requester may never learn of it."""
         course = self.courses[serial]
         here = (course.request.source, course.request.origin)
         if not (self.case.may_lose_touch or here in self.freed):
@@ -171,7 +176,7 @@ class Ledger:
     # What has an end there.
 
     def starts_again(self, node: int) -> None:
-        """A NIC does: what its programs had asked is void, and what they were asked may have no end."""
+        """Record a NIC's restart: requests of its programs are void, and requests to them may never end."""
         self.lives[node] += 1
         for serial, course in enumerate(self.courses):
             if course.is_sent and course.request.source == node:
@@ -188,13 +193,13 @@ class Ledger:
                 course.void = True
 
     def _excuse(self, serial: int, course: RequestFate) -> None:
-        """Its end will perhaps never be heard of."""
+        """Excuse a request whose end its sender may never learn."""
         course.excused = True
         if not course.void:
             self.talkers[course.request.source, course.request.origin].excuse(serial)
 
     def check(self) -> None:
-        """At the end. Raises Violation."""
+        """Check every request after the end of the case. Raises Violation."""
         for serial, course in enumerate(self.courses):
             if not course.is_sent or course.void:
                 continue

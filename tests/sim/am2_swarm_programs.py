@@ -1,4 +1,4 @@
-"""Programs of a swarm's case of AM-II: for each endpoint one that sends its requests, and one that handles what arrives."""
+"""Programs of an AM-II swarm case: for each endpoint, one sends its requests and one handles what arrives."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ def words(serial: int, count: int) -> tuple[int, ...]:
 
 
 class SwarmEndpoint:
-    """One endpoint in one life of its node's NIC. open: requests whose end has not been heard of, and where they led. lost:
-    credits that cannot come back."""
+    """Endpoint of one incarnation of its node's NIC.
+
+    open: requests without a known end, and their translation-table entries. lost: credits that cannot return, by entry.
+    """
 
     def __init__(self, world: Ledger, bundle: Bundle) -> None:
         self.endpoint: Final = bundle.allocate_endpoint()
@@ -158,7 +160,7 @@ class SwarmEndpoint:
         self.open.pop(serial, None)
 
     def excuse(self, serial: int) -> None:
-        """Its end will perhaps never be heard of, and its credit not come back."""
+        """Give up a request whose end may never be known, and the credit that it holds."""
         lead = self.open.pop(serial, None)
         if lead is not None:
             self.lost[lead] += 1
@@ -167,7 +169,7 @@ class SwarmEndpoint:
     # Programs.
 
     async def serve(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
-        """For as long as the life lasts."""
+        """Handle messages for as long as this incarnation lasts."""
         case, chance = self.world.case, self.chance
         while True:
             await self.endpoint.wait()
@@ -235,8 +237,8 @@ class SwarmEndpoint:
         return place, self._mapped[place]
 
     def _place(self, request: Request) -> int:
-        """Of the translation table. Where the tag there is another one by now, and sometimes without a reason, it is mapped
-        anew, though replies may come."""
+        """Return the request's translation-table entry, mapped anew if its tag has changed, and at random even with
+        replies due."""
         node, endpoint = there = request.sink, request.endpoint
         name = EndpointName(node, NO_ENDPOINT if request.wrong == "endpoint" else endpoint)
         tag = WRONG_TAG if request.wrong == "tag" else self.world.tags[there]
@@ -253,7 +255,7 @@ class SwarmEndpoint:
         return place
 
     def left(self) -> list[str]:
-        """What is not as it was at the beginning, in sentences."""
+        """Describe each difference from the initial state, a sentence each."""
         endpoint, out = self.endpoint, []
         if not self.has_sent:
             out.append("has not sent all its requests")
@@ -278,7 +280,7 @@ class SwarmEndpoint:
 
 
 def refused(act: object) -> None:
-    """What a handler may not do. Raises Violation where it can."""
+    """Check that a handler is refused this call. Raises Violation if it is allowed."""
     assert callable(act)
     try:
         act()

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.am2.codec import KIND_ACK, KIND_MESSAGE
+from protocols.am2.codec import KIND_ACK
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
 from protocols.am2.states import TABLES
@@ -20,15 +20,16 @@ from tests.sim.am2_state_watch import watch_channels
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import Watch, Watching, label
 from tests.unit.protocols.am2_shared_nic import SharedNic
+from tests.unit.protocols.am2_single_nic import SentMessage
 
 WATCHING: tuple[Watching, ...] = (watch_channels, watch_residency, watch_peers)
 HOSTS = 2
 ENDPOINTS = 3
-"""Of each host."""
+"""Number of endpoints of each host."""
 
 
 def walked(walks: int = 250) -> Watch:
-    """So many walks of each kind, watched."""
+    """Perform `walks` random walks of each kind under watch."""
     watch, chance = Watch(), Random(1)
     with pytest.MonkeyPatch.context() as patch:
         for watching in WATCHING:
@@ -89,14 +90,14 @@ def walk_receiving(table: Incoming, chance: Random) -> None:
 
 
 class _Hosts:
-    """Two host processes that share a NIC, and may be slow, and the NIC's peer: each step is any of what they can do."""
+    """Two host processes on a shared NIC, possibly slow, and the NIC's peer: each step is a random action of one."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
         self.card = SharedNic(Settings(frames=2, stay=MILLISECOND, channels=8), HOSTS)
         self.created: set[int] = set()
         self._sequences: Counter[int] = Counter()
-        self._unanswered: list[tuple[int, ...]] = []
+        self._unanswered: list[SentMessage] = []
         self._stamp = 0
 
     def step(self) -> None:
@@ -136,8 +137,8 @@ class _Hosts:
         channel = self.chance.randrange(8)
         self._stamp += 1
         said = self.card.arrive(number, channel=channel, sequence=self._sequences[channel] & 1, stamp=self._stamp)
-        self._unanswered += [sending for sending in said if sending[0] == KIND_MESSAGE]
-        self._sequences[channel] += any(answer[0] == KIND_ACK for answer in said)
+        self._unanswered += [packet for packet in said if isinstance(packet, SentMessage)]
+        self._sequences[channel] += any(packet.kind == KIND_ACK for packet in said)
 
     def wait(self, _number: int) -> None:
         self.card.elapse(self.chance.choice((0, 1, 1, 60)) * MILLISECOND)
@@ -150,12 +151,12 @@ class _Hosts:
             window.bind(window.bound.index(number), NOBODY)
 
     def answer(self) -> None:
-        self._unanswered += [sending for sending in self.card.taken() if sending[0] == KIND_MESSAGE]
+        self._unanswered += [packet for packet in self.card.taken() if isinstance(packet, SentMessage)]
         if self._unanswered:
             self.card.answer(self._unanswered.pop(self.chance.randrange(len(self._unanswered))))
 
     def take_out(self) -> None:
-        """What hosts do about endpoints that have left their frames."""
+        """Unload endpoints whose release the NIC has announced, as hosts do."""
         for number, subject in self.card.told:
             if subject == layout.UNLOADED and self.is_bound(number):
                 self.card.take_out(number)

@@ -106,7 +106,7 @@ class EchoPlug:
 
 
 class FloodFirmware:
-    """Sends a frame to a peer whenever its host rings with the peer's number; what comes is counted."""
+    """Firmware that sends a frame to peer n when its host rings n, and counts received frames."""
 
     __slots__ = ("_frames", "_nic", "received")
 

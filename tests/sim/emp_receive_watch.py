@@ -45,8 +45,8 @@ class _Frame:
 
 
 class _ReceiveWatch:
-    """frames: those under way, the innermost last: hosts may act, and frames to the NIC itself come, while one is handled.
-    None: something else is handled, and done about the frame when that is over. claims: the claimed messages seen."""
+    """frames: those being handled, innermost last, since hosts may act and frames to the NIC itself arrive meanwhile;
+    None: an event that is no frame. claims: the claimed messages seen."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
         self._patch = patch
@@ -68,7 +68,7 @@ class _ReceiveWatch:
         return _Frame(receiver, peer, message, state_of(receiver, peer, message), peer.expected, counts)
 
     def _settle(self) -> None:
-        """The frame under way has had its effect, and what follows is something else's."""
+        """Attribute all effects so far to the present frame; later ones belong to the next event."""
         if not self._frames or (frame := self._frames[-1]) is None:
             return
         self._frames[-1] = None
@@ -110,7 +110,7 @@ class _ReceiveWatch:
         return watched
 
     def _watch_answers(self) -> None:
-        """What is done behind a frame: a descriptor goes to the host, which may act; a probe is answered."""
+        """Exclude from a frame's effects: descriptors returned to the host, which may act, and answers to probes."""
         self._patch.setattr(Card, "give_back", self._aside(Card.give_back))
         self._patch.setattr(Receiver, "_answer", self._aside(Receiver._answer))
         tell = Receiver._tell
@@ -172,5 +172,5 @@ class _ReceiveWatch:
 
 
 def watch_receptions(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every message received in this process is watched."""
+    """Watch every message received in this process until the patch is undone."""
     _ReceiveWatch(patch, watch)

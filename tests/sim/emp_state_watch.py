@@ -23,8 +23,8 @@ def state_of(peer: Peer, sending: Sending) -> str:
 
 
 class _SendWatch:
-    """cause: what the firmware is handling: "timeout", "peer introduced", "peer restarted" or nothing of these. parking: the
-    message just parked, whose first collection is sent again next. kept: messages queued to a peer that has restarted, until
+    """cause: what the firmware is handling: "timeout", "peer introduced", "peer restarted" or none of these. parking:
+    the message just parked, whose first collection is sent again next. kept: messages queued to a restarted peer, until
     the sender goes on."""
 
     def __init__(self, patch: pytest.MonkeyPatch, watch: Watch) -> None:
@@ -134,5 +134,5 @@ class _SendWatch:
 
 
 def watch_messages(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every message sent in this process is watched."""
+    """Watch every message sent in this process until the patch is undone."""
     _SendWatch(patch, watch)

@@ -46,8 +46,8 @@ SILENCE: Final = SECOND
 
 
 class Stage(Protocol):
-    """One exchange between the two nodes, by the one protocol. plug: for the simulation. bound: nanoseconds after the last
-    fault in which it is over."""
+    """Exchange between two nodes by one protocol. plug: for the simulation. bound: ns after the last fault by which it
+    ends."""
 
     plug: Plug
     bound: int
@@ -56,10 +56,10 @@ class Stage(Protocol):
         """Start the programs."""
 
     def go_on(self, simulation: Simulation) -> None:
-        """Let time pass until they have ended. Raises Violation, if that is longer than PATIENCE or something is wrong."""
+        """Let time pass until the programs have ended. Raises Violation after PATIENCE, or if a check fails."""
 
     def check(self, simulation: Simulation) -> None:
-        """Once nothing is under way any more. Raises Violation where something is wrong, or left over."""
+        """Check the exchange when no frame is in flight. Raises Violation if something is wrong or left over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Gate:
             way.lead_to(partial(self.transmit, direction))
 
     def lead(self, direction: DirectionName, receive: Receive) -> None:
-        """What comes in this direction goes there."""
+        """Set the receiver of frames in this direction."""
         self._receive[direction] = receive
 
     def transmit(self, direction: DirectionName, now: int, frame: bytes) -> None:
@@ -131,7 +131,7 @@ class Gate:
             receive(now, before)
 
     def release(self, now: int) -> bool:
-        """Deliver what was held and found nothing to come behind; False if there is nothing."""
+        """Deliver held frames behind which nothing came; return False if there are none."""
         held, self._held = self._held, {}
         for direction, frame in held.items():
             self._receive[direction](now, frame)
@@ -139,7 +139,7 @@ class Gate:
 
     @property
     def healed(self) -> int:
-        """When the last fault was; 0 if there was none."""
+        """Time of the last fault; 0 if there was none."""
         return max((one.when for one in self.transmissions if one.fate != _PASSED), default=0)
 
 
@@ -152,7 +152,7 @@ class Ran:
 
 
 def run(subject: Subject, exchange: str, fates: str) -> Ran:
-    """One schedule. Raises Violation; whatever else is raised has the command that does it again as its note."""
+    """Run one schedule. Raises Violation; any other error carries the command that repeats it as a note."""
     gate = Gate(fates)
     try:
         return Ran(gate.transmissions, go_through(subject, exchange, gate))
@@ -216,7 +216,7 @@ class Tally:
 
 
 def search(subject: Subject, exchange: str, first: str, depth: int = DEPTH, max_failures: int = 10) -> Tally:
-    """All schedules whose first transmission meets this fate, or those until so many have failed."""
+    """Run all schedules with this fate of the first transmission, up to `max_failures` failures."""
     ran = stand_for = recovery = 0
     failed: list[str] = []
     fates = first + _PASSED * (depth - 1)

@@ -25,14 +25,14 @@ PATIENCE: Final = 20 * SECOND
 GUARD: Final = 64
 """Bytes around each buffer of a receive that nothing may touch."""
 UNTOUCHED: Final = 0xEE
-"""What is in a receive's buffer before."""
+"""Byte that fills a receive's buffer beforehand."""
 REUSED: Final = 0xDD
-"""What a sender writes over a message as soon as it may."""
+"""Byte that a sender writes over a message as soon as it may reuse the buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """From a node (0 or 1) to the other one, so many frames long."""
+    """Message from a node (0 or 1) to the other one, `frames` frames long."""
 
     source: int
     frames: int
@@ -64,9 +64,12 @@ EXCHANGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """A protocol with MPI's device. name: its entry point's. payload: bytes of a message in a full frame, so that messages
-    have as many frames as they are meant to. bound: as a stage's. resources: what a host has of all that a transfer takes
-    and gives back. plug: with settings so small that a few frames come to their limits."""
+    """Protocol with MPI's device.
+
+    name: of its entry point. payload: bytes of a message in a full frame. bound: as a stage's. resources: what a host
+    has of each resource that transfers take and give back. plug: with settings so small that a few frames reach their
+    limits.
+    """
 
     name: str
     payload: int
@@ -75,7 +78,7 @@ class Matched:
     plug: Plug
 
     def size(self, frames: int) -> int:
-        """Bytes of a message of so many frames, the last one about half full."""
+        """Return the bytes of a message of `frames` frames, the last one about half full."""
         return self.payload * frames - self.payload // 2
 
 
@@ -133,15 +136,15 @@ def _protocol(name: str) -> Protocol:
 
 @cache
 def content(number: int, size: int) -> bytes:
-    """Of the number-th message of an exchange: no frame's part is like another's."""
+    """Return the content of an exchange's message: no two frames carry equal parts."""
     return Random(number).randbytes(size)
 
 
 class Party:
-    """A node's program, and what it has seen."""
+    """Program of a node, with a record of its transfers."""
 
     def __init__(self, number: int, device: Device, exchange: Exchange, size: Callable[[int], int]) -> None:
-        """size: bytes of a message of so many frames."""
+        """size: bytes of a message, by its number of frames."""
         self._device = device
         self._ahead = exchange.ahead
         self._other = 1 - number
@@ -164,7 +167,7 @@ class Party:
             raise Violation(f"a transfer failed: {error}") from error
 
     def check_memory(self) -> None:
-        """Nothing has come behind the end. Raises Violation."""
+        """Check that no byte was written after the exchange had ended. Raises Violation."""
         for memory, data in self._buffers:
             _look(memory, data)
 
@@ -187,12 +190,12 @@ class Party:
 
 
 def _reuse(memory: bytearray, _: object) -> None:
-    """The host is told that its message is sent: its memory serves something else at once."""
+    """Overwrite the buffer of a message that was reported sent, as a program may."""
     memory[:] = bytes([REUSED]) * len(memory)
 
 
 def _look(memory: bytearray, data: bytes, _: object = None) -> None:
-    """The host is told that a message has come: it is there, and nothing else."""
+    """Check a received message on its completion: its content, and that nothing else was written."""
     if memory[GUARD:-GUARD] != data:
         raise Violation(f"a message of {len(data)} bytes has other ones than were sent")
     if memory.count(UNTOUCHED, 0, GUARD) + memory.count(UNTOUCHED, len(memory) - GUARD) != 2 * GUARD:

@@ -53,9 +53,12 @@ Start = Callable[[Simulation, int], "Task[int]"]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A protocol. columns: the table's, and which of the firmware's counters, of both nodes, are added up in each. start:
-    has all messages of a size sent from one node to the other; its task gives the time at which the last one is answered.
-    plug: its NICs. how: what one message is, for the table's head."""
+    """Subject of the matrix.
+
+    columns: firmware counters, added up over both nodes, that form each column. start: sends all messages of a size
+    from one node to the other; its task returns when the last one is answered. plug: of its NICs. how: definition of a
+    message, for the table's head.
+    """
 
     columns: Mapping[str, tuple[str, ...]]
     start: Start
@@ -71,7 +74,7 @@ _HEAD: Final = """\
 
 
 def by_device(simulation: Simulation, size: int) -> Task[int]:
-    """Through MPI's device."""
+    """Send through MPI's device."""
     sender, receiver = simulation.nodes.values()
     task = simulation.spawn(sender.name, send_all, mpi.device(cast(emp.Endpoint, sender.endpoint)), size)
     simulation.spawn(receiver.name, receive_all, mpi.device(cast(emp.Endpoint, receiver.endpoint)), size)
@@ -79,7 +82,7 @@ def by_device(simulation: Simulation, size: int) -> Task[int]:
 
 
 async def send_all(endpoint: object, node: SimNode, device: Device, size: int) -> int:  # noqa: ARG001
-    """When the last one is acknowledged."""
+    """Send all messages; return when the last one is acknowledged."""
     data = memoryview(bytes(size))
     for _ in range(MESSAGES[size]):
         await device.send(1, 0, 0, data)
@@ -104,7 +107,7 @@ def by_requests(simulation: Simulation, size: int) -> Task[int]:
 
 
 async def ask_all(am: ActiveMessages, node: SimNode, size: int) -> int:
-    """When the last one is replied to."""
+    """Send all requests; return when the last one is replied to."""
     replies: list[int] = []
     endpoint = am.allocate_bundle().allocate_endpoint()
     endpoint.set_handler(ANSWER, lambda _, number: replies.append(number))
@@ -160,7 +163,7 @@ SUBJECTS: Final = {
 
 
 def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, int]:
-    """By column: the time, and what was counted. plug: another one than the protocol's."""
+    """Return a row of the table by column. plug: replaces the protocol's own."""
     subject = SUBJECTS[name]
     cluster = Description.back_to_back(delay="5us", rate="1gbit", seed=1, **LOSSES[loss])
     with Simulation(cluster, plug or subject.plug) as simulation:
@@ -174,7 +177,7 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
 
 
 def table(name: str) -> str:
-    """As it is checked in."""
+    """Return a protocol's table as text, as it is checked in."""
     rows: list[Mapping[str, object]] = [
         {"loss": loss, "bytes": size, "messages": count, **row(name, loss, size)}
         for loss in LOSSES
@@ -187,7 +190,7 @@ def table(name: str) -> str:
 
 
 def path(name: str) -> Path:
-    """Of a protocol's table."""
+    """Return the path of a protocol's table."""
     return FOLDER / f"loss_{name}.txt"
 
 

@@ -11,7 +11,7 @@ OURS = "from testbed.mpi import MPI\n"
 
 
 def with_our_import(name: str, folder: Path) -> str:
-    """A script of `mpi_scripts`, and what stands beside it, in that folder."""
+    """Copy a script of `mpi_scripts` and its module into the folder, with our import."""
     for file in SCRIPTS.glob("*.py"):
         shutil.copy(file, folder)
     text = (folder / name).read_text()

@@ -61,7 +61,7 @@ def _route(tree: Mapping[str, Mapping[str, End]], beyond: Mapping[End, End], sou
 
 
 class MyrinetSender:
-    """Sends a frame to a peer whenever its host rings with the peer's number; the frames are numbered."""
+    """Firmware that sends a numbered frame to peer n when its host rings n."""
 
     deadline: int | None = None
 

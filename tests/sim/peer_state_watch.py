@@ -15,7 +15,7 @@ def state_of(peer: Peer) -> str:
 
 
 def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    """Until the patch is undone, every table of peers in this process is watched."""
+    """Watch every peer table of this process until the patch is undone."""
     peer, hear, look = Peers.peer, Peers.hear, Peers.look
 
     def watched_peer(peers: Peers[Peer, Any], number: int) -> Peer:

@@ -14,7 +14,7 @@ SQUARES = [number * number for number in range(COUNT)]
 
 
 class PollingWorkload(Native[ActiveMessages]):
-    """Each node asks the next one for squares, one after the other. awaits: whether it awaits its polls."""
+    """Each node requests squares from the next one, one by one. awaits: whether it awaits its polls."""
 
     protocol = "am2"
 

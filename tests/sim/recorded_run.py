@@ -1,4 +1,4 @@
-"""Record a run of many programs under loss, in a process of its own. Arguments: what, folder, seed."""
+"""Record a run of many programs under loss, in a separate process. Arguments: what, folder, seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def ask_around(endpoint: EchoEndpoint, node: SimNode, seed: int, nodes: in
 
 
 async def send_around(endpoint: emp.Endpoint, node: SimNode, seed: int, nodes: int) -> None:
-    """To each of the others, and from each, a message of some frames, in an order of one's own."""
+    """Exchange a message of some frames with every other node, in a random order."""
     chance = source(seed, node.name)
     others = [number for number in range(nodes) if number != node.number]
     buffers = [bytearray(9_000) for _ in others]

@@ -57,7 +57,7 @@ BUSY = ("computes", "a lock", "catches all and computes")  # no virtual time pas
 
 
 def stalled_scripts(folder: Path, name: str) -> tuple[str, str]:
-    """One of these scripts, and the sentence, a regular expression."""
+    """Write the named script; return its path and a regular expression for the expected sentence."""
     body, rank, sentence = SCRIPTS[name]
     path = folder / "stalls.py"
     begin = "comm = MPI.COMM_WORLD; rank = comm.rank"
@@ -118,7 +118,7 @@ FAULTS = {
 
 
 async def send_a_letter(comm: Comm, node: Node, *, tag: int) -> None:  # noqa: ARG001
-    """And go on whatever comes of it."""
+    """Send and receive forever, ignoring every error."""
     while True:
         try:
             if comm.rank == 0:

@@ -14,7 +14,7 @@ Watching = Callable[[pytest.MonkeyPatch, "Watch"], None]
 
 
 class Watch:
-    """The rows taken so far, and what the tables do not have: state, event and the state that followed."""
+    """Rows taken so far, and transitions without a row: (state, event, next state)."""
 
     def __init__(self) -> None:
         self.row_counts: Counter[Row] = Counter()
@@ -38,8 +38,10 @@ def label(table: StateTable, row: Row) -> str:
 def with_rows(
     run: Callable[[], Counter[str]], tables: Sequence[StateTable], watching: Sequence[Watching]
 ) -> Counter[str]:
-    """What a case of the swarm counts, and the rows that it takes, by `label`. Raises Violation, also for a transition that
-    no table has."""
+    """Run a case under watch; return its counts and the state-table rows that it took, by `label`.
+
+    Raises Violation, also for a transition that no table has.
+    """
     watch = Watch()
     with pytest.MonkeyPatch.context() as patch:
         for watch_machine in watching:

@@ -1,6 +1,6 @@
-"""Programs for storms of crashes, restarts and resets: what they send in one life they send again in the next.
+"""Programs for storms of crashes, restarts and resets: each incarnation repeats the messages of the one before.
 
-Each life goes on for a time of its own and ends, whatever has become of its peers. They verify nothing: checkers do.
+An incarnation runs for a fixed time and ends, whatever its peers do. The programs verify nothing: checkers do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def expected(error: MPIError) -> None:
 
 
 async def listen(comm: Comm, source: int, tag: int) -> None:
-    """Have some receives under way for ever."""
+    """Keep some receives posted for ever."""
     buffers = [bytearray(LARGEST) for _ in range(OUTSTANDING)]
     under_way = [await begun(partial(comm.Irecv, buffer, source, tag)) for buffer in buffers]
     while True:
@@ -55,7 +55,7 @@ async def listen(comm: Comm, source: int, tag: int) -> None:
 
 
 async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: int = 2, tags: int = 2) -> int:
-    """Random receivers and tags, few contents, and the same ones in the same order in each life."""
+    """Send to random receivers with random tags and few contents, equal in each incarnation."""
     chance = random.Random(f"{node.seed} {comm.rank}")
     for tag in range(tags):
         node.spawn(listen(comm, -1, tag), f"receives of tag {tag}")
@@ -76,7 +76,7 @@ async def repeats(comm: Comm, node: Node, *, milliseconds: int = 100, contents: 
 
 
 async def constant(comm: Comm, node: Node, *, milliseconds: int = 100, size: int = 64) -> int:
-    """The same bytes to the next rank, one message behind the other, and a receive from the one before."""
+    """Send equal messages to the next rank one by one, and receive from the rank before."""
     following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     node.spawn(listen(comm, before, 0), "receives")
     sent = 0
@@ -93,7 +93,7 @@ async def constant(comm: Comm, node: Node, *, milliseconds: int = 100, size: int
 
 
 async def raises(comm: Comm, node: Node, *, milliseconds: int = 100) -> int:
-    """As `repeats`, and one program ends the run with an error in the middle of it."""
+    """Run `repeats` with one rank that raises an error half way."""
     if comm.rank == node.seed % comm.size:
         node.spawn(repeats(comm, node, milliseconds=milliseconds), "its traffic")
         await node.sleep(milliseconds * MILLISECOND // 2)

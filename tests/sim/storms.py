@@ -40,7 +40,7 @@ PROGRAMS = ("churn", "repeats", "constant", "raises")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """milliseconds: for which each life of a program goes on."""
+    """milliseconds: duration of a program's incarnation."""
 
     seed: int
     protocol: str

@@ -83,9 +83,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """settings: the protocol's, as keys and values. eager: all sends are posted at once, and the receives a few at a time;
-    otherwise the other way round. wild: of each node, whether its receives name sources and tags ("no"), tags ("source")
-    or nothing ("all"). links: what is wrong with each until the faults end."""
+    """Random case of EMP.
+
+    settings: the protocol's. eager: all sends are posted at once and the receives a few at a time; otherwise the other
+    way round. wild: of each node, whether its receives name sources and tags ("no"), tags ("source") or nothing
+    ("all"). links: impairment of each until the faults end.
+    """
 
     seed: int
     shape: str
@@ -143,13 +146,13 @@ def draw(seed: int, subject: Subject = EMP) -> Case:
 
 
 def payload(number: int, size: int) -> bytes:
-    """Of the number-th message, all different as far as their size allows."""
+    """Return the content of a message; contents differ as far as their size allows."""
     return PATTERN[number * 31 % 4096 :][:size]
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """A receive that was posted: its buffer, what it got, and what was in the buffer then."""
+    """Posted receive: its buffer, its result, and the buffer's content at that time."""
 
     buffer: bytearray
     received: emp.Received
@@ -205,7 +208,7 @@ async def taken(completion: Completion[emp.Received], buffer: bytearray) -> Took
 
 
 async def fine(completion: Completion[emp.Received]) -> emp.Received:
-    """What it gives: nothing of a case may fail."""
+    """Wait for a completion that must not fail. Raises Violation if it does."""
     try:
         return await completion
     except emp.EmpError as error:
@@ -214,8 +217,7 @@ async def fine(completion: Completion[emp.Received]) -> emp.Received:
 
 @unwrapped()
 def run(case: Case, subject: Subject = EMP, patience: int = PATIENCE) -> Counter[str]:
-    """Run a case; what its NICs have counted. Raises Violation, after so much virtual time
-    on a healed network at the latest."""
+    """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
     layout = layout_of(case.shape, case.nodes)
     names = [link.name for link in layout.links]
     with Simulation(layout, subject.plug(dict(case.settings)), seed=case.seed) as simulation:
@@ -279,7 +281,7 @@ def check_node(case: Case, node: int, took: Sequence[Took]) -> None:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Less of everything, the largest steps first."""
+    """Yield reduced cases, the largest reductions first."""
     count = len(case.messages)
     step = count // 2
     while step:

@@ -25,7 +25,7 @@ class Violation(AssertionError):  # noqa: N818  # it is no error of ours
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raise what was raised within a NIC as it is: cases look at messages where firmware and libraries tell of them."""
+    """Raise errors from within a NIC unwrapped, since cases look at the messages of firmware and libraries."""
     try:
         yield
     except FirmwareError as error:
@@ -67,7 +67,7 @@ CALM = Impairment(delay=5 * MICROSECOND)
 
 @cache
 def layout_of(shape: str, nodes: int) -> Layout:
-    """Without impairments: a case sets its own."""
+    """Return the layout of a shape without impairments: a case sets its own."""
     made = {
         "back-to-back": Description.back_to_back,
         "star": lambda: Description.star(nodes),
@@ -79,7 +79,7 @@ def layout_of(shape: str, nodes: int) -> Layout:
 
 
 def draw_shape(chance: Source) -> tuple[str, int]:
-    """One, and its number of nodes."""
+    """Draw a topology and its number of nodes."""
     shape = chance.choice(list(SHAPES))
     low, high = SHAPES[shape]
     return shape, low + chance.below(high - low + 1)
@@ -88,7 +88,7 @@ def draw_shape(chance: Source) -> tuple[str, int]:
 def draw_faults(
     chance: Source, layout: Layout, kinds: Collection[str] = (*FAULTS, BLACKOUT)
 ) -> tuple[tuple[Impairment, ...], tuple[Cut, ...], int]:
-    """What is wrong with each link, when each is out, and until when: at least two of these kinds of fault."""
+    """Draw each link's impairment, the cuts and the end of all faults, from at least two kinds of fault."""
     drawn = chance.sample(list(kinds), 2 + chance.below(3))
     until = chance.choice((2, 10, 50)) * MILLISECOND
     impairments = []
@@ -107,7 +107,7 @@ def draw_faults(
 
 
 def cut_and_mend(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
-    """Let time pass until all cuts are over. names: the links'."""
+    """Let time pass until all cuts are over. names: links, by number."""
     for when, _, name, act in sorted(
         [(cut.begin, 0, names[cut.link], simulation.cut) for cut in cuts]
         + [(cut.end, 1, names[cut.link], simulation.mend) for cut in cuts],

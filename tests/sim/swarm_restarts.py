@@ -26,13 +26,13 @@ from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Violation, la
 from tests.sim.trials import print_line
 
 CALM_TAG = 1 << 20
-"""Of the messages that go once all is calm; of the second attempt one more."""
+"""Tag of the messages that are sent when all faults are over; a second attempt has the next tag."""
 
 LATER = 700_000
 """Added to incarnations, where they are times instead of counted, and no NIC presumes who its peers are."""
 
 Calm = set[tuple[int, int]]
-"""Whose messages a node has heard since all is calm, and at which attempt."""
+"""Pairs of (source, attempt) of the messages that a node has received since all faults are over."""
 
 
 async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
@@ -49,7 +49,7 @@ async def send_some(endpoint: Matching, node: SimNode, case: Case) -> None:
 
 
 async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list[int], calm: Calm) -> None:
-    """For as long as this incarnation lasts. took: the messages that have come to this NIC, to earlier ones, too."""
+    """Receive for as long as this incarnation lasts. took: messages received by all incarnations of this NIC."""
     chance = source(case.seed, f"receives of {node.name}")
     while True:
         buffer = bytearray(LARGEST)
@@ -85,7 +85,8 @@ async def receive(endpoint: Matching, node: SimNode, chance: Source, buffer: byt
 
 
 async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
-    """One message to everybody else. Who has not heard yet that a peer has started again gets the first one returned."""
+    """Send a message to every other node; the first to a peer whose restart is not yet known is returned and sent
+    again."""
     others = [number for number in range(nodes) if number != node.number]
     sends = [endpoint.post_send(other, CALM_TAG, bytes([node.number] * 8)) for other in others]
     for other, send in zip(others, sends, strict=True):
@@ -96,7 +97,8 @@ async def talk(endpoint: Matching, node: SimNode, nodes: int) -> None:
 
 
 async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) -> None:
-    """One message to and from everybody else, by NICs that know nothing of what was, all receives posted at once."""
+    """Exchange a message with every other node between NICs without memory of earlier runs, all receives posted at
+    once."""
     others = [number for number in range(nodes) if number != node.number]
     buffers = [bytearray(8) for _ in others]
     receives = [endpoint.post_receive(other, CALM_TAG, one) for other, one in zip(others, buffers, strict=True)]
@@ -110,9 +112,11 @@ async def begin_anew(endpoint: Matching, node: SimNode, nodes: int, calm: Calm) 
 
 
 def confuse(simulation: Simulation, chance: Source, earlier: int) -> None:
-    """A NIC gets acknowledgements of what it has not sent, and data from a former incarnation or from none, from somebody
-    who keeps to the format; its host rings for descriptors that it has not written. earlier: what was added to the adapters'
-    incarnations."""
+    """Send a NIC acknowledgements of messages that it has not sent, and data from former or unknown incarnations, all
+    well-formed; ring its host's doorbell for unwritten descriptors.
+
+    earlier: number added to the adapters' incarnations.
+    """
     one = chance.choice(list(simulation.nodes.values()))
     peer = chance.choice([node for node in simulation.nodes.values() if node is not one])
     to, by = one.adapter.address, peer.adapter.address
@@ -130,7 +134,7 @@ def confuse(simulation: Simulation, chance: Source, earlier: int) -> None:
 
 
 def run(seed: int) -> Counter[str]:
-    """A case; what its NICs have counted. Raises Violation."""
+    """Run a case; return its NICs' counters. Raises Violation."""
     case = draw(seed)
     chance = source(seed, "restarts")
     timeout = dict(case.settings)["timeout"]

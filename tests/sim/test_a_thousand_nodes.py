@@ -1,4 +1,4 @@
-"""1,024 nodes of a fat tree that loses a frame in a hundred on every link, each of which sends 100 messages of 1 kB."""
+"""1,024 nodes of a fat tree with 1 % loss on every link, each of which sends 100 messages of 1 kB."""
 
 from __future__ import annotations
 

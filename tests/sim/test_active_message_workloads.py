@@ -1,5 +1,5 @@
-"""Workloads on AM-II's endpoints, on small Myrinet networks under the hardware's profile: each shows what the paper tells of
-its like on the Berkeley NOW."""
+"""Workloads on AM-II's endpoints, on small Myrinet networks with a hardware profile: each shows its counterpart's
+result in the paper on the Berkeley NOW."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AM-II's NICs whose frames Scapy makes and reads do the same, to the byte, as those that have the codec."""
+"""AM-II's NICs with frames made and read by Scapy behave, to the byte, as those with the generated codec."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, cluster: st
 
 
 def test_a_frame_that_is_not_what_its_fields_say_is_made_otherwise() -> None:
-    """So a mistake of the firmware's would be seen on the wire."""
+    """A wrong field written by the firmware would show on the wire."""
     modules = {module.__name__ for module in (frames, mapping, myrinet_layer)}
     hint = sealed(mapper.pack_frame(*MACS, mapper.KIND_HINT, 2, 2, 7, 9, 0, 0, 0, 0), b"\x81")
     ack = sealed(codec.pack_answer(*MACS, codec.KIND_ACK, codec.REASON_NONE, 1, 2, 3, 4, 5, 6, 7, 8), b"")

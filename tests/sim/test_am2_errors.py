@@ -25,8 +25,10 @@ HOME, AWAY = EndpointName(0, 0), EndpointName(1, 0)
 
 
 class Pair:
-    """An endpoint on each of two nodes; the first one asks, and notes what comes of it. deafens: from the next delivery on
-    it hears nothing any more, not even the acknowledgement."""
+    """An endpoint on each of two nodes; the first sends requests and records their outcomes.
+
+    deafens: from the next delivery on it receives nothing, not even the acknowledgement.
+    """
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.delivered: list[Delivered] = []
@@ -79,7 +81,7 @@ class Pair:
         self.elapse()
 
     def meet(self) -> None:
-        """Each has heard of the other one: a request has been replied to."""
+        """Let each node learn of the other by a request with its reply."""
         self.by_hand()
         assert self.asker.try_request(0, 1, 0)
         for endpoint in (self.asked, self.asker):

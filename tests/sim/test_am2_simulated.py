@@ -1,4 +1,4 @@
-"""AM-II's whole firmware and host library in the simulation: every request is handled once, or comes back."""
+"""AM-II's complete firmware and host library in the simulation: every request is handled once or returned."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_on_myrinet_the_mappers_find_the_routes_that_messages_wait_for() -> None
 
 def test_a_host_that_is_interrupted_pays_for_it_and_one_that_polls_does_not() -> None:
     def taken(interrupt: int) -> tuple[int, int]:
-        """When the first answer comes, for which endpoints are paged in, and how long a later one takes."""
+        """Return when the first reply comes, which waits for endpoints to be paged in, and how long a later one takes."""
         profile = Profile(receive=1_000, notice=100, interrupt=interrupt)
         with Simulation(Description.back_to_back(delay="1us", rate="1gbit"), plug(), profile=profile) as simulation:
             asker, asked = (

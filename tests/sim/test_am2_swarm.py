@@ -22,12 +22,12 @@ LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 2_000 if LONG else 150
 SEARCHED = 10_000
-"""Where the mutants' seeds begin, behind the cases': these are not made for them."""
+"""First seed of the search for mutants, apart from the cases' seeds."""
 MIN = 100
 """How often each row of the firmware's state tables is taken, at least, by the cases and by random walks: some rows take a
 network or a host process that no case has."""
 MIN_COUNTED = CASES // 10
-"""The same of counters that no row raises."""
+"""Minimum of counters that no row raises."""
 NEVER = {"dropped"}
 """Counters of NICs without acknowledgements, which no case has."""
 
@@ -70,7 +70,7 @@ def test_cases_of_am2_are_as_hard_as_they_are_meant_to_be() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_swarm_of_am2_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """With fresh seeds in a long run; in CI with others than the cases'."""
+    """Seeds are fresh in a long run; in CI they differ from those of the cases."""
     first = SEARCHED + FIRST
     if LONG:
         record_property("note", f"swarm of AM-II: {searched(mutant, am2_swarm.SWARM.trial, first, 1_000)}")

@@ -1,4 +1,5 @@
-"""What GAM did without: AM-II without acknowledgements, without protection, without virtual networks; and its shares."""
+"""AM-II with the features that GAM lacks switched off: acknowledgements, protection, virtual networks; and each one's
+cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs whose histories are checked: what passes, what mistakes of a protocol fail, and what a failed check leaves."""
+"""Runs with checked histories: sound ones pass, mistakes of a protocol fail, and a failed check leaves its evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def out_of_turn(comm: Comm, node: Node) -> None:  # noqa: ARG001
 
 
 def failed_checks(folder: Path, seed: int, workload: Any, **settings: object) -> set[str]:
-    """Of a run with a tenth of all frames lost, however it ends."""
+    """Return the failed checks of a run that loses a tenth of all frames, whether or not the run fails."""
     try:
         testbed.run(
             Cluster.star(4, loss="10%"), workload, mode="sim", seed=seed, output=folder, settings=settings, timeout=20,
@@ -74,7 +74,7 @@ def test_a_mistake_in_the_protocol_fails_a_check(
 
 
 def broken_device(patch: pytest.MonkeyPatch, what: Callable[[dict[str, Any], int], list[dict[str, Any]]]) -> None:
-    """Let every history tell something else: what(event, its number) are the events instead."""
+    """Falsify every history: what(event, its number) are the recorded events instead."""
     from testbed.workloads.history import HistoryDevice
 
     begin = HistoryDevice.__init__

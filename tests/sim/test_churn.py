@@ -1,4 +1,4 @@
-"""The workload for nodes that come and go, and the others beside restarts: refused before anything begins."""
+"""The workload for nodes that come and go, and refusals of other workloads beside restarts."""
 
 from __future__ import annotations
 

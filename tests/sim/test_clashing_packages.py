@@ -1,4 +1,4 @@
-"""Two packages with one EtherType: an error that names both wherever it counts; what it does not touch goes on."""
+"""Two packages with one EtherType: every affected command names both; others work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def nothing(comm: object, node: object) -> None: ...
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """What installs copies of the package in tests/sim/outside, under other names."""
+    """Return a function that installs copies of tests/sim/outside/postcard under other names."""
 
     def installed(
         package: str, ethertype: int, version: str = "1.0", *, name: str = "", fields: bool = True, begins: bytes = b""
@@ -60,7 +60,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def forget() -> None:
-    """What is gathered once in a process."""
+    """Clear the caches of registered packages."""
     known_fields.cache_clear()
     packages.protocol_clashes.cache_clear()
     frame_modules.cache_clear()

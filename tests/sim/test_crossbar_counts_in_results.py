@@ -1,4 +1,4 @@
-"""What Myrinet's switches have counted is told of a run: mappers' probes go where no cable is."""
+"""A run's results have Myrinet's switch counters: mappers' probes end at ports without a cable."""
 
 from __future__ import annotations
 

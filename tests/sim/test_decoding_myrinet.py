@@ -1,4 +1,4 @@
-"""Packets of AM-II and of mappers on simulated Myrinet: rules meet them by name, flows are told apart, captures decoded."""
+"""Packets of AM-II and of mappers on simulated Myrinet: rules by name, flows, captures."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_mappers_are_met_by_rules_of_their_own() -> None:
 
 
 def test_fates_are_by_kind_and_channel_and_for_mapping_by_kind_and_hang_on_no_other_packets() -> None:
-    """What is lost of AM-II's packets is the same whether mappers send between them or not."""
+    """The losses of AM-II's packets do not depend on whether mappers send between them."""
     log = Town(layout(loss="50%")).run()
     keys = Counter(record.flow.key[0] for record in log)
     assert keys[4]

@@ -1,4 +1,4 @@
-"""The command that decodes: captures of simulated runs, whole, while they grow, and what is none."""
+"""The command decode: captures of simulated runs, complete and growing, and files that are no captures."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from protocols.emp.codec import TYPE_ACK, type_of
 from protocols.emp.descriptors import ANY_SOURCE
 from protocols.emp.host import ANY_TAG, Endpoint, plug
 from testbed.cli.documents import schema_of
@@ -27,6 +28,8 @@ from testbed.spec.model import Description
 from tests.sim.scapy_captures import read_capture
 
 SIZE, COUNT = 4_000, 12
+MESSAGE_ID = slice(26, 30)
+"""Place of the message's number in a frame."""
 
 
 async def send(endpoint: Endpoint, node: SimNode) -> None:  # noqa: ARG001
@@ -87,7 +90,11 @@ def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
 
 
 def test_a_filter_chooses_frames_as_a_rule_would(recorded: Path) -> None:
-    acknowledgements = [one for one in read_capture(recorded) if one[2][15] == 3 and one[0] == "n2:eth0"]
+    acknowledgements = [
+        frame
+        for interface, _, frame, _ in read_capture(recorded)
+        if interface == "n2:eth0" and type_of(frame) == TYPE_ACK
+    ]
     condition = 'emp.type == 3 and link == "n2:eth0--s1:2" and direction == forward'
     done = decode(recorded, "--filter", condition)
     assert len(done.stdout.splitlines()) == len(acknowledgements)
@@ -144,17 +151,20 @@ def test_each_message_fares_as_the_capture_says(recorded: Path) -> None:
 
 
 def test_one_message_is_told_frame_by_frame(recorded: Path) -> None:
-    lossy = next(one for one in documents(decode(recorded, "--messages", "--json").stdout) if one["lost"])
+    messages = documents(decode(recorded, "--messages", "--json").stdout)
+    lossy = next(message for message in messages if message["lost"])
     (document,) = documents(decode(recorded, "--message", lossy["message"], "--json").stdout)
     assert {key: value for key, value in document.items() if key != "frames"} == lossy
     number = int(lossy["message"].rpartition("/")[2])
-    there = [one for one in read_capture(recorded) if int.from_bytes(one[2][26:30], "big") == number]
-    assert [(one["interface"], one["time"], one["met"]) for one in document["frames"]] == [
-        (end, time, met) for end, time, _, met in there
+    recorded_frames = [
+        (interface, time, met)
+        for interface, time, frame, met in read_capture(recorded)
+        if int.from_bytes(frame[MESSAGE_ID], "big") == number
     ]
+    assert [(frame["interface"], frame["time"], frame["met"]) for frame in document["frames"]] == recorded_frames
     head, *lines = decode(recorded, "--message", f"n1/{number}").stdout.splitlines()
     assert f" {lossy['message']} " in head
-    assert len(lines) == len(there)
+    assert len(lines) == len(recorded_frames)
     assert sum("  lost" in line for line in lines) == lossy["lost"]
 
 
@@ -200,7 +210,7 @@ def test_a_file_that_grows_is_followed_until_an_interrupt_and_half_a_frame_is_wa
 
 
 def frames_in(path: Path) -> int:
-    """Whole ones. By the lengths of blocks alone."""
+    """Count the complete frames of a pcapng file by its block lengths alone."""
     data, at, count = path.read_bytes(), 0, 0
     while at + 12 <= len(data) and at + (size := int.from_bytes(data[at + 4 : at + 8], "little")) <= len(data):
         count += data[at] == 6

@@ -18,7 +18,7 @@ from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant, searched
 
 SEEN_BY_TWO = {"credit kept", "not answered again", "not quiescent", "fragment twice", "any tag", "empty reply"}
-"""Of AM-II's mistakes, those that a few messages between two nodes show; the others need older copies."""
+"""Mistakes of AM-II that a few messages between two nodes show; the others need older copies."""
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -43,7 +43,7 @@ def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str
 
 
 def test_every_protocol_that_simulates_is_searched() -> None:
-    """Those with frames of their own: the kernel's have none."""
+    """Protocols with frames of their own are searched; the kernel's have none."""
     there = {name: load(PROTOCOLS, name) for name in offered(PROTOCOLS)}
     assert {name for name, one in there.items() if isinstance(one, Protocol) and one.ethertype} == set(SUBJECTS)
 
@@ -77,7 +77,7 @@ def test_what_is_held_and_finds_nothing_to_come_behind_is_delivered_at_the_end()
 
 
 def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
-    """A run of three transmissions: 4^3 of them, whatever fates are foreseen for later ones."""
+    """A run of three transmissions gives 4^3 schedules, whatever fates are planned for later ones."""
     fates, seen = "pppppp", set()
     while fates:
         seen.add(fates[:3])

@@ -1,5 +1,5 @@
-"""A fabric of somebody else's in the simulation, a token ring of a hundred lines (`tests/packages`): its registration is all
-that makes it known."""
+"""A third-party fabric in the simulation, a token ring of a hundred lines (`tests/packages`), known by its registration
+alone."""
 
 from __future__ import annotations
 

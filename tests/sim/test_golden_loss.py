@@ -1,4 +1,4 @@
-"""The golden loss matrix is what comes out today."""
+"""The golden loss matrix agrees with the present firmware."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TOP = "s5:3--s1:1"  # from the middle of the tree to its top
 
 @dataclass
 class Tree:
-    """Sixteen hosts in a fat tree, and what becomes of what they send."""
+    """Sixteen hosts in a fat tree, and a record of their frames."""
 
     delay: str = ""
     loss: str = "0%"

@@ -1,5 +1,8 @@
-"""Messages whose senders were told that they are sent, and that nobody receives: receivers start again or are gone, senders
-crash, runs are broken off. Programs, histories, checkers and the run's lines say so, and no protocol is accused."""
+"""Messages that were reported sent and are never received, as receivers restart or end, senders crash, or runs are
+aborted.
+
+Programs, histories, checkers and the run's lines report them, and no protocol is blamed.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MI
 
 
 async def forgets(comm: Comm, node: Node) -> None:
-    """Rank 0 makes no further call after a message of which it is not told yet that it is lost."""
+    """Rank 0 makes no further call after a message whose loss has not been reported yet."""
     if comm.rank == 0:
         for _ in range(2):
             await comm.Isend(b"hello", 1, 7)
@@ -66,7 +69,7 @@ async def forgets(comm: Comm, node: Node) -> None:
 
 
 async def stream(comm: Comm, node: Node, *, size: int = 40, gap: int = 0, span: int = 20 * MILLISECOND) -> None:
-    """As many messages as go in that time; who is started again does nothing."""
+    """Send as many messages as fit in `span`; a restarted node sends none."""
     if comm.rank == 1:
         while True:
             await comm.Recv(bytearray(size), 0)
@@ -93,7 +96,7 @@ def play(
 
 
 def told(tmp_path: Path, node: str, number: int) -> list[str]:
-    """What the history says of a transfer, in its order."""
+    """Return a transfer's entries in the history, in order."""
     return [one["what"] for one in read(tmp_path / "run" / "history" / f"{node}.jsonl") if one["n"] == number]
 
 
@@ -104,7 +107,7 @@ def report(tmp_path: Path) -> Report:
 
 
 def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
-    """It is under way, or waits for whoever is started, when the receiver has forgotten all."""
+    """Message nine is in flight or waits for the restarted peer when the receiver loses its state."""
     reset, settings = Reset(on="n2", at="5ms"), {}
     if mode == "live":  # where a process takes longer to start again
         reset, settings = Reset(on="n2", at="105ms"), {"gap": 20 * MILLISECOND}

@@ -23,7 +23,7 @@ SHAPES: dict[str, list[Cable]] = {
 
 
 def named(place: Place) -> tuple[str, int]:
-    """As the wire model has it: ports from 1 on, 0 for NICs."""
+    """Return a port in the wire model's terms: ports count from 1, a NIC's is 0."""
     node, port = place
     return (f"n{node}", 0) if isinstance(node, int) else (node, port + 1)
 

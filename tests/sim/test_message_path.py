@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def sections(text: str) -> dict[str, str]:
-    """What stands below each heading, by heading."""
+    """Return the text of each section by its heading."""
     found = (part.partition("\n\n") for part in text.split("\n## ")[1:])
     return {heading: body.strip() for heading, _, body in found}
 
@@ -37,7 +37,7 @@ def test_a_message_passes_at_most_twelve_files_where_nothing_has_a_price() -> No
 
 
 def test_prices_add_the_loop_and_the_resources_that_take_time() -> None:
-    """And EMP's timers: its sender sets one when it has decided to send, before the frame leaves."""
+    """Pricing adds the loop, the resources, and EMP's timers, which its sender sets before the frame leaves."""
     priced = files(priced=True)
     assert len(priced) == 2
     assert {heading: passed for heading, passed in priced.items() if len(passed) > 14} == {}

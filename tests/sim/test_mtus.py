@@ -1,4 +1,4 @@
-"""NICs of different MTUs on one network: what is too long for one is lost there, as a real interface loses it, and said."""
+"""NICs of different MTUs on one network: a NIC drops a frame above its MTU, as a real interface does, and reports it."""
 
 from __future__ import annotations
 

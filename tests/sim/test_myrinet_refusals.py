@@ -1,4 +1,4 @@
-"""What a link of Myrinet's cannot have is refused where it is asked for: in a description, and in a scenario."""
+"""Impairments that a Myrinet link cannot have are refused in a description and in a scenario."""
 
 from __future__ import annotations
 

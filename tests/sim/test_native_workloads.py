@@ -18,7 +18,7 @@ TAG = 9
 
 
 class Increments(Native[ActiveMessages]):
-    """Node 1 adds one to what the others send."""
+    """Node 1 adds one to each received number."""
 
     protocol = "am2"
 

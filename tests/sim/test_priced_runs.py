@@ -1,4 +1,4 @@
-"""Runs under a profile: what they tell, what a program on a host that costs sees of the time, and slow NICs in scenarios."""
+"""Runs under a profile: their reports, a program's view of time on a priced host, and slow NICs in scenarios."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_namespaces_do_not_price(tmp_path: Path) -> None:
 
 
 def test_a_slow_nic_makes_messages_slow_and_says_by_how_much(tmp_path: Path) -> None:
-    """From 10 ms to 20 ms n2's processor takes five times as long."""
+    """n2's processor takes five times as long from 10 ms to 20 ms."""
     scenario = Scenario(name="slow", faults=[Slow(on="n2", factor=5.0, from_="10ms", to="20ms")])
 
     async def ping(comm: Comm, node: Node) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What a long simulation shows in a terminal, and that it shows nothing elsewhere."""
+"""A long simulation shows its progress in a terminal, and only there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMAND = [
 
 
 def in_a_terminal(folder: Path) -> str:
-    """What standard error shows."""
+    """Run the command in a terminal and return its standard error."""
     shown, terminal = pty.openpty()
     try:
         process = subprocess.Popen(

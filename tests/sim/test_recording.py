@@ -1,4 +1,4 @@
-"""What a simulation writes down, and that it writes the same whenever it runs again."""
+"""Recordings of a simulation, and that a repeated simulation writes equal ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks and replays as a user calls them: what is printed, exit codes, and the command that runs a failure again."""
+"""Checks and replays from the command line: output, exit codes, and the command that repeats a failure."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_failure_that_is_mended_does_not_fail_again() -> None:
         failing()
     result = call("replay run --mode sim")
     assert result.exit_code == 0
-    assert "it has not failed again" in result.output
+    assert "the failure was not reproduced" in result.output
 
 
 def test_a_history_is_checked_again_from_its_folder() -> None:

@@ -30,7 +30,7 @@ def forgetful() -> Iterator[None]:
 
 
 def ran(folder: Path, seed: int = 1, repeat: int = 1, scenario: Scenario | None = None) -> Path:
-    """With a loss of a tenth, or a scenario."""
+    """Run random traffic with a loss of a tenth, or with a scenario."""
     cluster = Cluster.star(3, loss="10%") if scenario is None else Cluster.star(3)
     try:
         testbed.run(

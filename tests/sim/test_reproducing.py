@@ -74,7 +74,7 @@ def test_a_profile_with_one_constant_doubled_fails(keys: tuple[str, ...]) -> Non
 
 
 def test_a_host_that_moves_the_bytes_itself_breaks_the_shape_of_figure_6() -> None:
-    """A descriptor that is found late, one after the other, is work that waits until the program has done its own."""
+    """Descriptors found late, one by one, are work that waits until the program has done its own."""
     found = reproduce("emp", profile=replace(EMP_2001, name="busy host", notice=30_000))
     broken = [one.shape.name for one in found.shapes if not one.holds]
     assert any(name.startswith("Figure 6") for name in broken)

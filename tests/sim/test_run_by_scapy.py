@@ -1,4 +1,4 @@
-"""A run whose frames Scapy itself makes and reads is the same run, to the byte."""
+"""A run with frames made and read by Scapy equals the run with the codec, to the byte."""
 
 from __future__ import annotations
 

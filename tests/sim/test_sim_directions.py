@@ -1,4 +1,4 @@
-"""A direction in the simulation does what the wire model says, whichever way its frames take."""
+"""A simulated direction agrees with the wire model on every path through it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = [bytes.fromhex(f"02000000000{to}02000000000{by}88b501{kind:02x}") for to
 def impairment(
     delay: int, rate: int, queue: tuple[int, int], loss: float, overhead: int, duplicate: float, reorder: float
 ) -> Impairment:
-    """queue: bytes, frames. A queue and an overhead need a rate, and who skips a delay needs one."""
+    """queue: bytes or frames. A queue and an overhead need a rate, and reordering needs a delay."""
     octets, frames = queue if rate else (0, 0)
     return Impairment(
         delay=delay,
@@ -74,7 +74,7 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
     way.lead_to(lambda now, frame: came.append((now, frame)))
 
     def pass_time(until: int) -> None:
-        """What is due at that very moment has come."""
+        """Run the loop and the model until `until`, inclusive."""
         while model.deadline is not None and model.deadline <= until:
             expected.extend(model.poll(model.deadline))
         loop.at(until, lambda _: loop.stop())
@@ -100,7 +100,7 @@ def test_frames_come_when_the_model_says_and_are_counted_at_every_moment(
 
 
 def way_of(impairment: Impairment) -> tuple[Loop, SimDirection, list[int]]:
-    """One direction, and when frames have come."""
+    """Return a direction with its loop, and a list that arrival times are added to."""
     loop, fields = Loop(VirtualClock()), known_fields()
     link = Link(End("a", "0"), End("b", "0"), forward=impairment)
     way = SimDirection(link, "forward", loop, FateOptions(3, fields=fields, classifier=Classifier(fields)))

@@ -1,4 +1,4 @@
-"""EMP's whole firmware and host library in the simulation."""
+"""EMP's complete firmware and host library in the simulation."""
 
 from __future__ import annotations
 

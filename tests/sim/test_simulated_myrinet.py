@@ -44,7 +44,7 @@ def ring_all(simulation: Simulation, pairs: list[tuple[int, int]]) -> None:
 
 
 def no_frame_was_dropped(simulation: Simulation) -> None:
-    """As it must be where no impairment is."""
+    """Check that no link or switch dropped a frame, as no link is impaired."""
     ways = simulation.network.link_directions.values()
     assert sum(way.counters.dropped + way.lost + way.held for way in ways) == 0
     assert not any(sum(counted.values()) for counted in simulation.network.switches.values())
@@ -91,9 +91,9 @@ def test_a_slow_cable_in_the_middle_holds_the_output_behind_it_too_and_nothing_e
         simulation.run_until(SECOND)
         no_frame_was_dropped(simulation)
     slow = 800_000  # ns for 1,000 bytes at 10 Mb/s
-    ends = {source: max(when for when, one, _ in plug.couriers[2].came if one == source) for source in (0, 3)}
+    ends = {node: max(when for when, source, _ in plug.couriers[2].came if source == node) for node in (0, 3)}
     assert 10 * slow < ends[0] < 11 * slow
-    assert 8 * slow < ends[3] < 10 * slow  # one of each in turn
+    assert 8 * slow < ends[3] < 10 * slow  # frames of both sources in turn
     assert max(when for when, _, _ in plug.couriers[3].came) < slow
 
 

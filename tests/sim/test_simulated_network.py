@@ -1,4 +1,4 @@
-"""Frames through simulated links and switches: when they come, where they go, and what becomes of them on the way."""
+"""Frames through simulated links and switches: their times, paths and drops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.sim.echo_and_flood import ETHERTYPE, EchoEndpoint, EchoPlug, flood
 
 
 async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int = 1, size: int = 100) -> int:
-    """Ask one after the other; when the last reply has come."""
+    """Send requests one by one; return when the last reply has come."""
     for _ in range(count):
         await endpoint.ask(peer, bytes(size))
     return node.now()
@@ -34,7 +34,7 @@ async def send(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, eve
 
 
 def frame(destination: bytes, source: bytes) -> bytes:
-    """One that no tiny firmware answers."""
+    """Return a frame of an EtherType that no firmware here answers."""
     return destination + source + b"\x88\xb7" + bytes(46)
 
 

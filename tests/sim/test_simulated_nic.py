@@ -1,4 +1,4 @@
-"""What a simulated NIC's actions cost, in which order they show, and what becomes of a NIC that starts again."""
+"""Costs of a simulated NIC's actions, their order, and the NIC's restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRICED = Profile(
 
 
 async def ask(endpoint: EchoEndpoint, node: SimNode, peer: int, count: int, size: int) -> list[int]:
-    """When each reply had come."""
+    """Send requests one by one; return when each reply came."""
     times = []
     for _ in range(count):
         await endpoint.ask(peer, bytes(size))
@@ -67,8 +67,8 @@ EVENTS = Profile(
 
 
 def test_a_processor_that_takes_events_goes_on_when_a_transfer_is_over() -> None:
-    """One round trip through idle NICs. 1000 bytes have the bus for 8 us and two transactions; the processor is free
-    meanwhile, and takes notice when they are there."""
+    """A round trip through idle NICs: 1000 bytes occupy the bus for 8 us and two transactions, while the processor is
+    free; it handles their arrival when the transfer ends."""
     with Simulation(LINE, EchoPlug(), profile=EVENTS) as simulation:
         task = simulation.spawn("n1", ask, 1, 1, 1000)
         simulation.run()
@@ -83,7 +83,7 @@ def test_a_processor_that_takes_events_goes_on_when_a_transfer_is_over() -> None
 
 
 def test_the_time_that_each_part_is_busy_is_the_sum_of_its_costs() -> None:
-    """Also where it is used by many at once."""
+    """The sum also holds where many transfers compete for a part."""
     with Simulation(LINE, EchoPlug(), profile=EVENTS) as simulation:
         simulation.spawn("n1", ask_at_once, 1, 40, 1000)
         simulation.spawn("n2", ask_at_once, 0, 40, 1000)
@@ -174,7 +174,7 @@ def test_a_deadline_is_kept_to_the_nanosecond() -> None:
 
 @pytest.mark.parametrize("profile", [IDEAL, PRICED], ids=["ideal", "priced"])
 def test_what_the_profile_prices_does_not_change_what_is_decided(profile: Profile) -> None:
-    """In a dialogue without timers both come to the same frames in the same order."""
+    """A dialogue without timers has equal frames in equal order with and without prices."""
     plug = EchoPlug()
     with Simulation(LINE, plug, profile=profile) as simulation:
         simulation.spawn("n1", ask_at_once, 1, 50, 64)

@@ -1,4 +1,4 @@
-"""Programs that do nothing but `Test` in the simulation: time goes on, and who tests for ever is named."""
+"""Programs that only call `Test` in the simulation: time advances, and endless polling is reported."""
 
 from __future__ import annotations
 

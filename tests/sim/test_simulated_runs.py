@@ -1,4 +1,4 @@
-"""Runs in the simulation that go wrong, and what their folders say of it."""
+"""Runs in the simulation that fail, and the reports in their folders."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_history_has_what_was_sent_received_and_still_under_way(tmp_path: Path
 
 
 class Cut:
-    """Something beside the programs: for a while nothing passes, and one frame in ten never does."""
+    """Fault beside the programs: a cut for some milliseconds, and every tenth frame dropped."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -1,4 +1,4 @@
-"""Every kind of fault in the simulation: at its very time, with what it did counted, and nothing of it left afterwards."""
+"""Every kind of fault in the simulation: at its exact time, with its effect counted, and without a trace afterwards."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ STAR = Cluster.star(4, delay="100us")
 
 
 async def talk(comm: Comm, node: Node, *, rounds: int = 100) -> list[int]:
-    """n1 and n2 play ping-pong, a round every 10 ms at most; the others wait for a second. When each round began."""
+    """Play ping-pong between n1 and n2, a round every 10 ms at most; the others wait for a second. Returns when each
+    round began."""
     begun = []
     if comm.rank > 1:
         await node.sleep(SECOND)
@@ -80,7 +81,7 @@ async def compute(_comm: Comm, node: Node) -> int:
 
 
 class Played:
-    """A run with a scenario. ends: what was told of each fault's end, by its place."""
+    """Run with a scenario. ends: the report of each fault's end, by its place."""
 
     def __init__(self, folder: Path, workload: Any, *faults: Fault, **options: Any) -> None:
         scenario = options.pop("scenario", None) or Scenario(name="storm", faults=faults)
@@ -233,7 +234,7 @@ def test_a_restart_and_a_reset_start_again_at_once(tmp_path: Path, fault: Fault)
 
 
 def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrives(tmp_path: Path) -> None:
-    """Of the old incarnation nothing has been heard: it may have had the message."""
+    """No word came from the old incarnation, which may have received the message."""
 
     async def serve(comm: Comm, node: Node) -> list[object]:
         if comm.rank:

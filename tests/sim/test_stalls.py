@@ -1,4 +1,4 @@
-"""Runs in the simulation that do not end, or whose firmware goes wrong: who is named, at which line, and since when."""
+"""Runs in the simulation that do not end, or whose firmware fails: the report names program, line and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program can tell how often it has been started, and comes to no barrier that the others have passed."""
+"""A program knows how often it was started, and does not wait at a barrier that the others have passed."""
 
 from __future__ import annotations
 

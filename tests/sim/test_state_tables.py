@@ -1,4 +1,4 @@
-"""The state tables of EMP and AM-II against the firmware: each transition is a row, and what is none is seen.
+"""State tables of EMP and AM-II against the firmware: each transition has a row, and a missing row is detected.
 
 That the swarm takes every row is asserted where it runs (`test_swarm`, `test_am2_swarm`).
 """
@@ -42,7 +42,7 @@ def test_random_walks_take_every_row_of_am2s_tables() -> None:
 
 
 def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resend that forgets that the channel is not refused any more."""
+    """A resend that does not reset the channel's refusal."""
 
     def keeps_refused(_table: Outgoing[int], now: int, row: Sending[int], patience: int) -> None:
         row.due = now + patience
@@ -59,7 +59,7 @@ def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest
 
 
 def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A receiver that does nothing about what has come before."""
+    """A receiver that ignores the frames that came before the receive."""
     monkeypatch.setattr(Receiver, "_again", lambda *_: None)
     watch = Watch()
     watch_receptions(monkeypatch, watch)
@@ -83,7 +83,7 @@ def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pyte
 
 
 def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a peer says of itself is forgotten."""
+    """The firmware is made to forget each incarnation that a peer announces."""
     monkeypatch.setattr(Peers, "hear", lambda *_: True)
     watch = Watch()
     watch_peers(monkeypatch, watch)

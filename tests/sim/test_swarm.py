@@ -53,7 +53,7 @@ def test_every_case_delivers_everything_once_and_in_order(record_property: Calla
 
 
 def with_restarts(seeds: range) -> tuple[Counter[str], list[str]]:
-    """How often each row was taken, and what was wrong."""
+    """Return how often each row was taken, and the failures."""
     rows: Counter[str] = Counter()
     failures = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -91,13 +91,13 @@ def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """With fresh seeds in a long run, like the cases themselves; in CI with others than theirs."""
+    """Seeds are fresh in a long run; in CI they differ from those of the cases."""
     search = searched(mutant, lambda seed: swarm.run(swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 1_000)
     record_property("note", f"swarm: {search}")
 
 
 def test_a_failing_case_is_shrunk() -> None:
-    """To a few messages that still show the mistake."""
+    """A few messages are left that still show the mistake."""
     mutant = MUTANTS[0]
     seed = find(mutant, swarm.SWARM.trial, 0, 100).seed
     with pytest.MonkeyPatch.context() as patch:

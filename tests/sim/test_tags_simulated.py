@@ -1,4 +1,4 @@
-"""Scenarios by tags in the simulation: what has the tag meets the fault, and what is drawn is the same for the same seed."""
+"""Scenarios by tags in the simulation: the fault meets what has the tag, and random choices depend on the seed alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RACKS = Cluster.star(5, delay="100us", tags={"rack1": ["n1", "n2", "n3"], "serve
 
 
 async def chat(comm: Comm, node: Node) -> None:
-    """Everybody says something to the next rank, a hundred times a second, for a second; nobody waits for it."""
+    """Send to the next rank a hundred times a second, for a second, without waiting for completion."""
     receives = [await comm.Irecv(bytearray(1)) for _ in range(50)]
     for _ in range(50):
         await comm.Isend(b"!", (comm.rank + 1) % comm.size)

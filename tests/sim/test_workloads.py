@@ -1,4 +1,4 @@
-"""Every workload in the simulation: it verifies what it moves, its rows are as expected, and the same seed repeats them."""
+"""Every workload in the simulation: it verifies its data, its rows are as expected, and an equal seed repeats them."""
 
 from __future__ import annotations
 

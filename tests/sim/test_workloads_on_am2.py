@@ -11,7 +11,7 @@ from tests.sim.small_workloads import SMALL
 
 
 def pair() -> Description:
-    """One cable."""
+    """Return a description of two nodes on one cable."""
     nodes = [Node(name="n1"), Node(name="n2")]
     return Description(name="pair", nodes=nodes, links=[Link(ends=("n1", "n2"), delay="5us", loss="2%")], seed=3)
 

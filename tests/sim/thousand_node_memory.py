@@ -1,7 +1,7 @@
-"""The largest simulation of the benchmark, in a process of its own: its memory is nobody else's.
+"""The largest simulation of the benchmark, in a separate process whose memory can be measured.
 
-Prints one JSON object: frames, seconds of processor time, and the most memory that the process had, in bytes. It ends with
-an error where a message does not come once and as it was sent.
+Prints one JSON object: frames, seconds of processor time, and peak memory of the process in bytes. It fails if a
+message does not arrive exactly once and unchanged.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Swarm(Generic[Case]):
-    """command: runs a case again, with its seed behind it. draw: the case of a seed. run: raises Violation, or says what
-    was counted. smaller: cases with less of everything, the largest steps first."""
+    """command: repeats a case, given its seed. draw: makes the case of a seed. run: returns counters, raises Violation.
+    smaller: yields reduced cases, the largest reductions first."""
 
     command: str
     draw: Callable[[int], Case]
@@ -81,7 +81,7 @@ class Swarm(Generic[Case]):
         return smallest
 
     def main(self, arguments: Sequence[str]) -> int:
-        """One seed: run it, and shrink it if it fails; two: all from the first up to the second."""
+        """Run one seed and shrink it if it fails, or with two arguments run the seeds of that range."""
         if len(arguments) == 2:
             tally = self.many(range(int(arguments[0]), int(arguments[1])))
             for row, count in sorted(tally.rows.items()):

@@ -1,4 +1,4 @@
-"""Fabrics and protocols are known by what they can do: outside their rooms no code asks for one by its name."""
+"""Fabrics and protocols are known by their capabilities: outside their rooms no code compares their names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROOT = Path(testbed.__file__).parent
 OF_FABRICS = ("fabric", "spec")
 """The rooms that may name fabrics."""
 OF_PROTOCOLS = ("runtime/sockets", "workloads/active_messages", "registry.py")
-"""Those that may name protocols: the kernel's own ones, the workloads of one interface, and the default."""
+"""Rooms that may name protocols: the kernel's own ones, the workloads of one interface, and the default."""
 GENERAL = {"ethernet"}
 """Fabrics whose names are also those of a header that every frame has: only comparisons with them are looked for."""
 
 
 def files(rooms: tuple[str, ...]) -> Iterator[Path]:
-    """Without those rooms."""
+    """Yield the product's modules outside those rooms."""
     for path in sorted(ROOT.rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         if not any(place == room or place.startswith(f"{room}/") for room in rooms):
@@ -31,7 +31,7 @@ def files(rooms: tuple[str, ...]) -> Iterator[Path]:
 
 
 def words_of(text: str) -> set[str]:
-    """Of an identifier or a sentence, in lower case."""
+    """Return the words of an identifier or a sentence, in lower case."""
     return set(re.findall(r"[a-z]+\d*", re.sub(r"(?<=[a-z\d])(?=[A-Z])", "_", text).lower()))
 
 

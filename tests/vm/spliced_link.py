@@ -36,7 +36,7 @@ _BUFFER = 1 << 27
 
 @contextmanager
 def packet_generator() -> Iterator[None]:
-    """While the module is there, every new namespace has two threads of the kernel more."""
+    """Load pktgen, with which every new namespace has two more kernel threads."""
     subprocess.run(["modprobe", "pktgen"], check=True)
     try:
         yield

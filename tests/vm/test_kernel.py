@@ -67,7 +67,7 @@ def test_a_star_of_an_ordinary_user_does_the_same(tmp_path: Path) -> None:
 
 
 def test_two_nodes_that_meet_without_a_switch_reach_each_other() -> None:
-    """Their link is two cables joined by redirection."""
+    """The link consists of two cables joined by redirection."""
     with Cluster.back_to_back().up() as cluster:
         ping(cluster, "n1", "n2")
 

@@ -1,4 +1,4 @@
-"""CPU shares and memory limits: what the kernel's groups hold, what it does to programs, and that the groups go away."""
+"""CPU shares and memory limits: cgroups hold them, their effect on programs, and their removal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_program_finds_its_limits_where_programs_look_for_them() -> None:
 
 
 def test_a_process_that_becomes_a_program_in_a_node_enters_its_group() -> None:
-    """As the commands exec and shell do."""
+    """The process enters the group as those of the commands exec and shell do."""
     with running(memory=MEMORY) as cluster:
         place = node_programs.node_context(Store(), cluster.state, "n1")
         reader, writer = os.pipe()
@@ -116,8 +116,9 @@ def test_a_limited_node_has_no_swap_to_escape_to() -> None:
 def test_the_hogs_of_a_node_get_its_cpu_share_together() -> None:
     """Two loops that would take two CPUs get a quarter of one.
 
-    The bounds are wide: the kernel gives each CPU 5 ms at a time, so that a group overdraws its quota of 25 ms by up to one
-    slice per CPU in a period; and on a busy machine, above all an emulated one, the clock runs on while a loop stands still.
+    The bounds are wide: the kernel gives each CPU 5 ms at a time, so that a group overdraws its quota of 25 ms by up to
+    one slice per CPU in a period; and on a busy machine, above all an emulated one, the clock advances while a loop is
+    not scheduled.
     """
     seconds = 4.0
     with running(cpu_share=0.25) as cluster:
@@ -194,7 +195,8 @@ def test_a_group_that_somebody_changed_or_removed_is_put_right() -> None:
 
 
 def test_down_ends_what_left_its_node_for_good_and_removes_the_group() -> None:
-    """It is in the machine's network, sees the machine's /etc/hosts, is no node's child, and made a group of its own."""
+    """The program is in the machine's network, sees the machine's /etc/hosts, is no node's child and has made its own
+    group."""
     inner = cgroups.group(NAME, "n1") / "inner"
     escape = f"mkdir {inner} && echo $$ >{inner}/cgroup.procs && exec nsenter --target=1 --mount --net sleep 1000"
     with running(memory=MEMORY) as cluster:

@@ -1,5 +1,8 @@
-"""netem on a real kernel: it reports what it was told, is changed in place, and does to frames what the table of datapaths
-says of it. Nothing here looks at jitter or rates: an emulated machine's clock is too coarse."""
+"""netem on a real kernel: its dump agrees with the request, it is changed in place, and it treats frames as the table
+of datapaths says.
+
+Neither jitter nor rates are tested here: an emulated machine's clock is too coarse.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def options(impairment: Impairment) -> Options:
 
 
 def as_reported(asked: Options) -> Options:
-    """What this kernel reports of it: one that takes no seed knows of none."""
+    """Return the options as this kernel reports them: without a seed if it knows none."""
     return asked.reportable if abilities().netem_seed else replace(asked.reportable, seed=None)
 
 
@@ -83,7 +86,7 @@ NAMED = {
 
 
 def drawn(source: random.Random) -> Impairment:
-    """Any impairment that netem can be told."""
+    """Draw an impairment that netem supports."""
 
     def sometimes(value: int) -> int:
         return value if source.random() < 0.5 else 0
@@ -114,7 +117,7 @@ def drawn(source: random.Random) -> Impairment:
 
 
 def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(splice: SplicedLink) -> None:
-    """All on one interface, changed in place, so that what a change forgot to say would be seen."""
+    """One interface is changed in place each time, so that an option omitted by a change would show."""
     source = random.Random(20)
     wanted = {name: options(given) for name, given in NAMED.items()}
     wanted |= {f"drawn {place}": options(drawn(source)) for place in range(60)}
@@ -216,7 +219,7 @@ def test_bursts_of_losses_are_as_frequent_and_as_long_as_asked(splice: SplicedLi
 
 
 def test_losses_in_the_good_and_the_bad_state_are_as_many_as_asked(splice: SplicedLink) -> None:
-    """With chances that do not depend on the state before, every frame is in the bad state half of the time."""
+    """State changes of probability 0.5 put half of the frames into the bad state."""
     splice.set(options(Impairment(gemodel=(0.5, 0.5, 0.6, 0.2))))
     splice.send(6000)
     check_share(6000 - len(splice.arrived()), 6000, 0.4, "frames lost")
@@ -274,7 +277,7 @@ def test_reordered_frames_skip_the_delay_as_often_as_asked(splice: SplicedLink) 
 
 
 def test_a_queue_in_frames_without_a_delay_drops_what_the_model_drops(splice: SplicedLink) -> None:
-    """At a rate at which nothing moves meanwhile."""
+    """The rate is so low that the queue does not drain during the burst."""
     impairment = Impairment(rate=8, queue_frames=10)
     splice.set(options(impairment))
     splice.offer(50)
@@ -307,7 +310,7 @@ def shortest_round_trip(cluster: RunningCluster) -> float:
 def test_no_frame_of_a_link_is_early_and_one_of_a_few_hardly_late(
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Both directions have their own delay, and the delays add up to what a round trip sees."""
+    """Both directions have their own delay, and a round trip takes the sum."""
     with Cluster.back_to_back().up() as cluster:
         plain = shortest_round_trip(cluster)
         layout = cluster.state.layout

@@ -35,7 +35,7 @@ class Asking:
         endpoint.map(0, EndpointName(peer, 0), _TAG)
 
     async def begin(self, node: ProgramNode) -> None:
-        """Until the other node has its endpoint."""
+        """Send requests until the other node has its endpoint."""
         while not self.answers:
             before = self.returned
             await self.endpoint.request(0, _ASK, *_WORDS)
@@ -84,7 +84,7 @@ async def am_ping(am: ActiveMessages, node: ProgramNode, *, count: int) -> Quant
 
 
 async def am_rate(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
-    """Requests of four words, each answered, as many under way as there are credits; requests/s."""
+    """Measure requests of four words, each answered, with all credits in use; requests/s."""
     asking = Asking(am, node.numbers[PONG])
     await asking.begin(node)
     begun = time.monotonic_ns()
@@ -98,7 +98,7 @@ async def am_rate(am: ActiveMessages, node: ProgramNode, *, count: int) -> float
 
 
 async def am_source(am: ActiveMessages, node: ProgramNode, *, count: int) -> float:
-    """Bulk messages of 1 MiB, as many under way as there are credits; bit/s, until the last is answered."""
+    """Measure bulk messages of 1 MiB with all credits in use; bit/s, until the last is answered."""
     asking, data = Asking(am, node.numbers[PONG]), bytes(LARGE)
     await asking.begin(node)
     begun = time.monotonic_ns()
@@ -112,7 +112,7 @@ async def am_source(am: ActiveMessages, node: ProgramNode, *, count: int) -> flo
 
 
 async def am_pong(am: ActiveMessages, node: ProgramNode) -> None:  # noqa: ARG001
-    """Answers until it is told to end."""
+    """Reply until told to end."""
     endpoint: Endpoint = am.allocate_bundle().allocate_endpoint()
     ended: list[None] = []
 

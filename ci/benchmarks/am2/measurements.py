@@ -1,4 +1,4 @@
-"""Runs of AM-II, EMP and TCP in turn, and their rows."""
+"""Measurements of AM-II, EMP and TCP in turn, and their rows."""
 
 import json
 import os
@@ -52,8 +52,8 @@ class Nodes:
 
 
 def trips(nodes: Nodes, traffic: Traffic, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Requests of four words and their replies, messages of 4 bytes of EMP there and back, and 8 bytes of TCP: spinning, by
-    turns, between the same two interfaces."""
+    """Measure in turn requests of four words with replies, 4-byte messages of EMP, and 8 bytes of TCP, all spinning,
+    between the same interfaces."""
     ends = nodes.places["n1"], nodes.places["n2"]
     resent: dict[str, int] = {AM2: 0, EMP: 0}
 
@@ -74,22 +74,22 @@ def trips(nodes: Nodes, traffic: Traffic, repeat: int, count: int, progress: Pro
 
 
 def crossbar(nodes: Nodes, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """The same requests through one of Myrinet's crossbars, which the relay is; everybody sleeps, as there are more
-    processes than processors."""
+    """Measure the requests through a Myrinet crossbar in the relay, asleep between frames: there are more processes
+    than processors."""
     contenders = {AM2: lambda: dict[str, float](nodes.run(CROSSBAR, "am trip", count, False)["result"])}
     settings = {"cluster": "two nodes at a crossbar in the relay", "count": count, "waiting": "sleeping"}
     yield from _by_turns(CROSSBAR, contenders, repeat, progress, settings)
 
 
 def rate(nodes: Nodes, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Requests of four words, four under way."""
+    """Measure requests of four words, four in flight."""
     samples, resent = _one_way(nodes, "am rate", RATE, repeat, count, progress)
     settings = {"cluster": "two nodes, one pair of interfaces", "count": count, "resent": resent}
     yield Row(RATE, AM2, ASKED, 2, "/s", samples, settings)
 
 
 def bulk(nodes: Nodes, traffic: Traffic, repeat: int, count: int, seconds: float, progress: Progress) -> Iterator[Row]:
-    """Bulk messages, and beside them what TCP moves between the same interfaces."""
+    """Measure bulk messages, and TCP between the same interfaces."""
     samples, resent = _one_way(nodes, "am bulk", BULK, repeat, count, progress)
     settings = {"cluster": "two nodes, one pair of interfaces", "messages": count, "resent": resent}
     yield Row(BULK, AM2, STREAM, 2, "bit/s", samples, settings)

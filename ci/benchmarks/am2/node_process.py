@@ -1,7 +1,6 @@
-"""The product in a warm process of its own: two nodes on one pair of interfaces, two more at a crossbar of Myrinet's, and
-runs in them, as told.
+"""Warm process of the product: runs on two nodes on one pair of interfaces, and on two at a Myrinet crossbar.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for who asks.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for the client.
 """
 
 import json
@@ -51,8 +50,10 @@ class Nodes:
         }
 
     def run(self, place: str, kind: str, count: int, spin: bool, cpus: list[int]) -> dict[str, Any]:
-        """One run of `programs`: what the first node has returned, and what made it invalid. spin: never sleep; each node
-        on a processor of its own."""
+        """Run `programs` once; return the first node's result and what made the run invalid.
+
+        spin: never sleep, each node on its own processor.
+        """
         protocol = EMP if kind.startswith("emp") else AM2
         pinned = dict(zip((PING, PONG), cpus, strict=True)) if spin else None
         with agents(

@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Bench:
-    """One run: the contenders that this machine has, measured in turn."""
+    """Run of the cluster benchmark: the contenders that this machine has, measured in turn."""
 
     def __init__(self, options: argparse.Namespace, session: Session) -> None:
         self.session = session
@@ -69,7 +69,7 @@ class Bench:
         self._conclude()
 
     def _stars(self, contenders: list[Contender], observer: Observer) -> None:
-        """Whoever fails once is left out from then on; the others go on."""
+        """Measure stars of each size; a contender that fails once is left out of the rest."""
         for hosts in self.sizes:
             while contenders:
                 try:

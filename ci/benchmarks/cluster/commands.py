@@ -32,7 +32,7 @@ class ByCommand:
 
 
 def measure(repeat: int, observer: Observer, progress: Callable[[str], None]) -> list[Row]:
-    """Every command `repeat` times, by turns, after one round that is not counted."""
+    """Measure every command `repeat` times, in turn, after one uncounted round."""
     samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)
     name = f"bench-command-{os.getpid()}"
     testbed = command()

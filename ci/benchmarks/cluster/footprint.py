@@ -20,7 +20,7 @@ STATE, PROCESSES, IN_NODES = "state per node", "processes left running", "proces
 
 
 def memory() -> dict[str, int]:
-    """Bytes by measure; both grow with what is used."""
+    """Return bytes by measure; both grow with use."""
     found = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
@@ -88,6 +88,6 @@ def measure(floor: Contender | None, repeat: int, observer: Observer, progress: 
 
 
 def _grown(contender: str, before: dict[str, int]) -> list[tuple[str, str, str, float]]:
-    """By how much memory has grown per node."""
+    """Return rows of the memory growth per node."""
     after = memory()
     return [(contender, name, "B", (after[name] - before[name]) / HOSTS) for name in after]

@@ -30,7 +30,7 @@ class Ratio:
 
 
 def ratios(rows: Iterable[Row]) -> list[Ratio]:
-    """Every star row of another contender over the floor's row of the same round."""
+    """Return the ratio of every contender's star row to the floor's row of the same round."""
     stars = {(row.contender, row.measure, row.hosts): row for row in rows if row.subject == "star"}
     found = []
     for (contender, measure, hosts), row in stars.items():

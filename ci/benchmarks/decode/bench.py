@@ -52,7 +52,8 @@ def head() -> bytes:
 
 
 def frame(number: int, when: int) -> bytes:
-    """A message of three frames, each acknowledged; every tenth frame says that it was lost."""
+    """Return the frame of this number: messages of three frames, each acknowledged; every tenth frame is recorded as
+    lost."""
     message, part = divmod(number // 2, 3)
     if number % 2:
         raw = emp.pack_frame(_A, _B, emp.TYPE_ACK, 0, 3, 1, 2, message, part, 0)
@@ -65,7 +66,7 @@ def frame(number: int, when: int) -> bytes:
 
 
 def rate(directory: Path, frames: int, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Whole captures, from the command's start to its exit."""
+    """Measure the decoding of complete captures, from the command's start to its exit."""
     paths = {}
     for count in (frames, frames // BY_SCAPY):
         paths[count] = directory / f"{count}.pcapng"
@@ -124,7 +125,7 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
 
 
 def _grow(write: Callable[[bytes], object], written: list[float], came: list[float], count: int) -> None:
-    """So many frames more, at the rate; until all of them have come."""
+    """Write `count` more frames at the rate, and return when all of them have been decoded."""
     first, begun = len(written), time.monotonic()
     while (done := len(written) - first) < count:
         due = min(count, int((time.monotonic() - begun) * RATE) + 1)

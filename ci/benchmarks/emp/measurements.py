@@ -1,4 +1,4 @@
-"""Runs of EMP, packet sockets and TCP in turn, and their rows."""
+"""Measurements of EMP, packet sockets and TCP in turn, and their rows."""
 
 import json
 import os
@@ -57,10 +57,11 @@ class Nodes:
 
 
 def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Round trips of 4 bytes of EMP, a frame as long between packet sockets, and 8 bytes of TCP, by turns.
+    """Measure in turn round trips of 4 bytes of EMP, of an equal frame between packet sockets, and of 8 bytes of TCP.
 
-    Blocking, EMP looks for a frame before it sleeps (`Patience`), and the others sleep at once; all of them are measured the
-    other way, too."""
+    When blocking, EMP polls before it sleeps (`Patience`), and the others sleep at once; each is measured the other
+    way, too.
+    """
     spin, look = waiting == SPINNING, Patience.LOOK
     found: dict[tuple[str, str], list[float]] = {}
     ends = nodes.places["n1"], nodes.places["n2"]
@@ -108,7 +109,7 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
 
 
 def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
-    """One way, spinning, by turns."""
+    """Measure one-way streams of EMP and raw sockets in turn, both spinning."""
     found: dict[str, list[float]] = {EMP: [], RAW: []}
     resent, lost, frames = 0, 0.0, messages * _FRAMES_OF_A_MESSAGE
     for turn in range(repeat + 1):

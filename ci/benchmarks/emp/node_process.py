@@ -1,6 +1,6 @@
-"""The product in a warm process of its own: two nodes on one pair of interfaces, and runs in them, as told.
+"""Warm process of the product: runs on two nodes on one pair of interfaces.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for who asks.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for the client.
 """
 
 import json
@@ -42,8 +42,10 @@ class Nodes:
         }
 
     def run(self, kind: str, count: int, spin: bool, look: int, cpus: list[int]) -> dict[str, Any]:
-        """One run of `programs`: what both have returned, and what made it invalid. spin: never sleep. look: else, for how
-        many ns to look before sleeping."""
+        """Run `programs` once; return both results and what made the run invalid.
+
+        spin: never sleep. look: else, for how many ns to poll before sleeping.
+        """
         devices = {name: nic.name for name, nic in self._nics.items()}
         macs = {name: bytes.fromhex(nic.mac.replace(":", "")) for name, nic in self._nics.items()}
         chosen = programs(kind, Pair(devices, macs, spin, look), count)
@@ -74,7 +76,7 @@ async def idle(endpoint: Endpoint, node: ProgramNode) -> None:
 
 
 def _sizes(run: Run) -> dict[str, list[int]]:
-    """Bytes of each process: private, and with its share of what is shared."""
+    """Return bytes of each process: private, and including its share of shared memory."""
     come_to_rest(run.pids.values())
     found: dict[str, list[int]] = {"private": [], "proportional": []}
     for pid in run.pids.values():

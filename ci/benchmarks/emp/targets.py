@@ -61,7 +61,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 
 
 def upper_end(found: Sequence[float]) -> float | None:
-    """Of the interval of the median, by the bootstrap; None where nothing was found."""
+    """Return the upper end of the bootstrap interval of the median, None without samples."""
     if not found:
         return None
     chance = random.Random(1)

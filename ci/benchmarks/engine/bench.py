@@ -1,4 +1,4 @@
-"""``ci/bench engine``: events per second of CPU time, beside SimPy in the same process, by turns."""
+"""``ci/bench engine``: events per second of CPU time, in turn with SimPy in the same process."""
 
 import argparse
 import gc
@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(subject: str, events: int, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Turns of ours and of SimPy's, one after the other, after one of each that does not count."""
+    """Measure turns of ours and of SimPy's alternately, after one of each that does not count."""
     measured = SUBJECTS[subject]
     ours, theirs = PAIRS[measured]
     rates: dict[str, list[float]] = {ENGINE: [], SIMPY: []}

@@ -1,11 +1,12 @@
-"""Frames of EMP's whole firmware per second, in the simulation: on one switch and in a fat tree, without and with loss.
+"""EMP's complete firmware in the simulation, in frames per second: on one switch and in a fat tree, with and without
+loss.
 
-A frame is counted once, where a NIC sends it; what it costs has in it the host library, both firmwares, and every link
-and switch on its way. Peers drawn by chance are the costly case: most frames are the first ones between their two nodes.
+A frame is counted once, where a NIC sends it; its cost includes the host library, both firmwares, and every link and
+switch on its way. Random peers are the costly case: most frames are the first ones between their two nodes.
 
-How fast a machine is changes from minute to minute. So before and after each simulation SimPy is measured, and beside what
-was found stands what it would be where SimPy has its REFERENCE: by that, machines can be compared. What a user of this one
-waits for is what was found.
+A machine's speed varies from minute to minute. So SimPy is measured before and after each simulation, and the rows also
+have the result scaled to a machine on which SimPy reaches REFERENCE: these figures are comparable between machines. The
+unscaled figure is what a user of this machine gets.
 """
 
 import gc
@@ -37,8 +38,11 @@ SECOND = 1_000_000_000
 
 
 class Setting(NamedTuple):
-    """One cluster and its traffic: every node sends so many messages of a size in bytes, to nodes drawn by chance or all to
-    the next one. wires: the links' rate and delay; or none, then only the loss is theirs."""
+    """Cluster and its traffic: every node sends `messages` messages of `size` bytes to random nodes, or all to the next
+    one.
+
+    wires: rate and delay of the links; empty: a loss is their only impairment.
+    """
 
     shape: str
     parameter: int
@@ -74,7 +78,7 @@ LARGEST = tuple([Setting("fat tree", 16, "1%", 100, 1_000, wires=wires) for wire
 
 
 Message = tuple[int, int]
-"""Whose it is, and which of his: its tag."""
+"""Source of a message and its tag, which numbers it."""
 
 
 def _content(size: int) -> bytes:
@@ -92,7 +96,7 @@ async def _send(endpoint: Endpoint, node: SimNode, peers: list[int], content: by
 
 
 async def _receive(endpoint: Endpoint, node: SimNode, count: int, content: bytes) -> list[Message]:  # noqa: ARG001
-    """What has come; a message that is not as it was sent is not in it."""
+    """Receive `count` messages; return those that arrived unchanged."""
     came: list[Message] = []
     posted: deque[tuple[Completion[Received], bytearray]] = deque()
 

@@ -1,4 +1,4 @@
-"""What the engine must reach beside SimPy, what the simulator must, and what the rows say about it."""
+"""Targets of the engine against SimPy and of the simulator, computed from the rows."""
 
 import statistics
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ COMPILE = ("cc", "-O2", "-Wall", "-Wextra")
 
 
 def compiled(source: Path, directory: Path) -> Path:
-    """The program of a source file, built in `directory`. ContenderError says what would help."""
+    """Return the program of a source file, built in `directory`. ContenderError says what is missing."""
     if shutil.which(COMPILE[0]) is None:
         raise ContenderError(f"{source.stem} needs a C compiler: apt-get install gcc libc6-dev")
     program = directory / source.stem

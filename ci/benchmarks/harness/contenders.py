@@ -18,7 +18,7 @@ class ContenderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """When some work began and ended, in ns of CLOCK_MONOTONIC; `parts` are seconds beside it, by name."""
+    """Begin and end of some work, in ns of CLOCK_MONOTONIC. parts: seconds of its parts, by name."""
 
     start: int
     end: int
@@ -38,12 +38,12 @@ class Contender(Protocol):
     def up(self, cluster: str, hosts: int) -> Timed: ...
 
     def namespaces(self) -> list[str]:
-        """The paths of the namespaces that stand."""
+        """Return the paths of the existing namespaces."""
 
     def down(self) -> Timed: ...
 
     def close(self) -> None:
-        """Take down what stands and end."""
+        """Take the cluster down and end."""
 
 
 def named_namespaces(cluster: str) -> list[str]:
@@ -53,7 +53,7 @@ def named_namespaces(cluster: str) -> list[str]:
 
 
 class LineProcess:
-    """A process that is given commands by lines on its standard input and answers each by one line of JSON.
+    """Process that takes commands as lines on standard input and answers each by one line of JSON.
 
     It is in a session of its own, so that Ctrl-C reaches the benchmark alone, which then ends its input.
     """

@@ -1,5 +1,5 @@
-"""Host programs of two nodes: on EMP, and on bare packet sockets with the same options and frame
-sizes, which is as fast as this language gets."""
+"""Host programs of two nodes: on EMP, and on bare packet sockets with equal options and frame sizes, the upper bound
+for this language."""
 
 import select
 import socket
@@ -112,7 +112,7 @@ async def emp_sink(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> N
 
 
 async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> float:
-    """Messages that count, as many at once as may be; messages/s, from the first post to the last acknowledgement."""
+    """Send numbered messages, as many at once as possible; messages/s, from the first post to the last acknowledgement."""
     peer = node.numbers[PONG]
     await endpoint.receive(peer, 2, bytearray(MESSAGE))  # it is ready
     begun = time.monotonic_ns()
@@ -238,7 +238,7 @@ async def raw_source(_: object, node: ProgramNode, *, frames: int, pair: Pair) -
 
 
 async def raw_sink(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> dict[str, float]:
-    """bits: per second, of what a message of EMP has in these frames; lost: frames."""
+    """Return bits: payload of EMP messages in these frames, per second; lost: number of frames."""
     wire, header = _opened(node, pair, PING)
     _answer(wire, header)
     receive, now, got, begun, last = wire.recv, time.monotonic_ns, 0, 0, 0

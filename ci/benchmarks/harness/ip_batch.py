@@ -91,7 +91,7 @@ class IpBatch:
         return Timed(start, end, {})
 
     def _restore_directory(self) -> None:
-        """ip netns leaves /run/netns and a mount on it: taken away if it was not there and nobody uses it."""
+        """Remove /run/netns and its mount, which ip netns leaves, if they were not there before and are unused."""
         if self._found_directory:
             return
         subprocess.run(["umount", str(NAMES)], capture_output=True, check=False)

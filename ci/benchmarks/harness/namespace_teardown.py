@@ -67,7 +67,7 @@ def new_namespace() -> Iterator[int]:
 
 
 class Observer:
-    """Tells when the namespaces that it watches are gone. For one tear-down after the other."""
+    """Reports when the watched namespaces are gone. Observes one tear-down at a time."""
 
     def __init__(self) -> None:
         with new_namespace() as namespace:

@@ -31,7 +31,7 @@ class Product:
         return self._process.timed("down")
 
     def compare_run(self, count: int) -> tuple[list[float], list[float]]:
-        """Seconds of ``node.run(["true"])`` and of ``ip netns exec NODE true``, by turns, `count` of each."""
+        """Measure seconds of ``node.run(["true"])`` and of ``ip netns exec NODE true``, in turn, `count` of each."""
         answer = self._process.ask(f"run {count}")
         return answer["testbed"], answer["ip"]
 

@@ -1,4 +1,4 @@
-"""Rows of results: what was measured, on what, with every raw sample, as JSON Lines."""
+"""Rows of results as JSON Lines: quantity, settings, and every raw sample."""
 
 import dataclasses
 import datetime
@@ -18,7 +18,7 @@ DISTRIBUTIONS = ("netns-testbed", "pyroute2", "click", "rich", "simpy")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One measured quantity of one contender. `hosts` is the number of nodes, 0 where there is none.
+    """Measured quantity of one contender. `hosts` is the number of nodes, 0 where there is none.
 
     `samples` are in `unit`, in the order in which they were taken; `settings` says how.
     """
@@ -53,7 +53,7 @@ def _output(*command: str) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the versions: what a row needs besides its settings to be measured again."""
+    """Return the machine and the versions: what repeats a row beside its settings."""
     return {
         **run_environment(DISTRIBUTIONS),
         "iproute2": _output("ip", "-V"),

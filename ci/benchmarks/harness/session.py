@@ -1,4 +1,4 @@
-"""One run of a benchmark: its rows, its failures, and the file that both go to."""
+"""Run of a benchmark: its rows, its failures, and the file that both go to."""
 
 import argparse
 import contextlib
@@ -38,7 +38,7 @@ def subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
 
 
 class Session:
-    """Rows of one run; each is stored at once, so that an interrupted run leaves what it had."""
+    """Rows of one run, each stored at once, so that an interrupted run keeps them."""
 
     def __init__(self, benchmark: str, output: Path, console: Console) -> None:
         self.console = console
@@ -82,7 +82,7 @@ class Session:
             self.add_result({"subject": "target", **dataclasses.asdict(target), **reached})
 
     def report(self, title: str, targets: Callable[[Sequence[Row]], Sequence[Target]], hosts: str = "nodes") -> None:
-        """The rows and what they say of targets, stored and shown. hosts: what the rows' hosts are called."""
+        """Store and show the rows and their targets. hosts: column title of the rows' hosts."""
         found = targets(self.rows)
         self.conclude(found)
         self.console.print(tables.row_table(title, self.rows, hosts))
@@ -93,7 +93,8 @@ class Session:
 
 
 def main(benchmark: str, output: str, run: Callable[[Session], None], root: bool = True) -> int:
-    """Run; exit code 0 when all could be measured, whatever the figures, 1 when something could not. root: only as root."""
+    """Run the benchmark; exit code 0 when all could be measured, whatever the figures, else 1. root: refuse to run as
+    another user."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)

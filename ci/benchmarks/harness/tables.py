@@ -30,7 +30,7 @@ def spread(row: Row) -> str:
 
 
 def row_table(title: str, rows: Sequence[Row], hosts: str = "hosts") -> Table:
-    """hosts: what the rows' hosts are called."""
+    """Return a table of the rows. hosts: column title of the rows' hosts."""
     table = Table(title=f"{title}: median (least - greatest)")
     for heading in ("by", "what", hosts, "found"):
         table.add_column(heading, justify="right" if heading in (hosts, "found") else "left")

@@ -1,11 +1,11 @@
-"""A target: what the product must reach, with what the rows say about it."""
+"""Target: a figure that the product must reach, with its measured value."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One target with what was found; None where it was not measured."""
+    """Target with its measured value, None where it was not measured."""
 
     name: str
     limit: float

@@ -33,21 +33,24 @@ class Traffic:
         self._program = str(compiled(SOURCE, directory))
 
     def run(self, role: str, *arguments: object) -> dict[str, Any]:
-        """A role from its start to its end; what it says."""
+        """Run a role of traffic.c from its start to its end; return its output."""
         with self._started(role, *arguments) as process:
             return _said(role, process)
 
     def send(
         self, places: list[tuple[Place, Place]], rate: float, count: int, *, batch: int = 1, insist: bool = False
     ) -> dict[str, Any]:
-        """Frames from the first of each pair to the second, in turn; see the head of traffic.c. insist: in real time, which
-        holds a rate on a machine that has other work too, and drives that work to the other processors."""
+        """Send frames from the first of each pair to the second, in turn; see the head of traffic.c.
+
+        insist: with real-time priority, which keeps the rate on a busy machine and moves other work to other
+        processors.
+        """
         pairs = [text for source, sink in places for text in (source.namespace, sink.mac)]
         return self.run("send", SENDER, int(insist), rate, batch, FRAME, count, *pairs)
 
     @contextlib.contextmanager
     def caught(self, place: Place) -> Iterator[dict[str, Any]]:
-        """Count what arrives at a node during the block; the dictionary is filled in when it ends."""
+        """Count the frames that arrive at a node during the block; the dictionary is filled in at its end."""
         found: dict[str, Any] = {}
         with self._started("catch", RECEIVER, place.namespace) as process:
             _ready("catch", process)
@@ -57,7 +60,7 @@ class Traffic:
     def tcp(
         self, source: Place, sink: Place, seconds: float, *, sender: int = SENDER, receiver: int = RECEIVER
     ) -> dict[str, Any]:
-        """bits: per second, as the sink saw them. sent, received: what source and sink said."""
+        """Return bits: per second, as the sink counted them. sent, received: reports of source and sink."""
         with self._started("sink", receiver, sink.namespace) as process:
             port = _ready("sink", process)
             sent = self.run("source", sender, source.namespace, sink.address, port, seconds)
@@ -65,7 +68,10 @@ class Traffic:
         return {"bits": received["bytes"] * 8 / received["seconds"], "sent": sent, "received": received}
 
     def round_trips(self, source: Place, sink: Place, count: int, *, spin: bool, look: int = 0) -> dict[str, Any]:
-        """Of 8 bytes of TCP, in ns: quantiles. spin: never sleep. look: else, for how many ns to look before sleeping."""
+        """Measure TCP round trips of 8 bytes: quantiles, in ns.
+
+        spin: never sleep. look: else, for how many ns to poll before sleeping.
+        """
         looking = -1 if spin else look
         with self._started("pong", RECEIVER, sink.namespace, looking) as process:
             port = _ready("pong", process)

@@ -1,4 +1,4 @@
-"""``ci/bench links``: what the relay carries and how late, TCP through links, injecting, the kernel's datapaths."""
+"""``ci/bench links``: the relay's throughput and lateness, TCP through links, injection, the kernel's datapaths."""
 
 import argparse
 from collections.abc import Callable, Iterable

@@ -1,7 +1,7 @@
-"""A warm process of the product, which brings clusters up, injects and reads the relay's report on request.
+"""Warm process of the product, which brings clusters up, injects and reads the relay's report on request.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for who asks. Clusters end with this
-process at the latest.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for the client. Clusters end with
+this process at the latest.
 """
 
 import json
@@ -17,7 +17,7 @@ from testbed.cluster.services import relay_client
 
 
 class Clusters:
-    """Those that are up, by name."""
+    """Running clusters by name."""
 
     def __init__(self) -> None:
         self._running: dict[str, RunningCluster] = {}

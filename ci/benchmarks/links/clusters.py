@@ -94,7 +94,7 @@ class Relay:
         raise ContenderError(f"the relay had not come to rest after {PATIENCE:g} s")
 
     def pin(self, cpu: int = RELAY) -> None:
-        """Have it run, however many processes it is, on one processor."""
+        """Pin all processes of the relay to one processor."""
         for pid in self._pids:
             os.sched_setaffinity(pid, {cpu})
 
@@ -104,7 +104,7 @@ class Relay:
 
     @property
     def lost(self) -> int:
-        """Frames lost in the emulator, for no reason that anybody asked for: in sockets, or in a queue that is full."""
+        """Return the frames lost in the emulator for no requested reason: in sockets, or in a full queue."""
         return sum(
             sum(direction["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
             for direction in self._directions

@@ -12,7 +12,7 @@ TESTBED = "testbed"
 
 
 def measure(clusters: Clusters, sizes: Sequence[int], repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """On stars of these sizes."""
+    """Measure injections on stars of these sizes."""
     for nodes in sizes:
         found: dict[str, list[float]] = {}
         with clusters.up("star", nodes) as cluster:

@@ -1,5 +1,7 @@
-"""Cost of the kernel's own datapaths: everything a frame meets runs on its sender's processor, so the sender's time per
-frame, as fast as it goes, tells them apart."""
+"""Cost of the kernel's own datapaths: the sender's processor time per frame, at full speed.
+
+All processing of a frame runs on its sender's processor, so this time tells the datapaths apart.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +21,7 @@ MIN_LOSS = 1e-9  # decided for every frame, and as good as never lost
 def measure(
     clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """By turns: a pair from NIC to NIC, the usual link between two nodes, and one with a loss classifier."""
+    """Measure in turn a pair of NICs, the default link between two nodes, and a link with a loss classifier."""
     costs: dict[str, list[float]] = {}
     count = int(RATE * seconds)
     with ExitStack() as stack:

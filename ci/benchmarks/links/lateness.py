@@ -19,7 +19,7 @@ TESTBED, MACHINE = "testbed", "timerfd and epoll"
 def measure(
     clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Runs of frames, and of timers on the relay's processor, by turns."""
+    """Measure the lateness of frames, and of timers on the relay's processor, in turn."""
     late: dict[tuple[str, str], list[float]] = {}
     lost = 0
     runs = max(repeat, RUNS)

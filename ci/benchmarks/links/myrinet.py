@@ -25,7 +25,7 @@ ROUND_TRIP, FLOOD, COST = "round trip", "frames of {} bytes", "relay's processor
 
 
 class Firmware:
-    """Sends what its host asks for, counts what comes, and sends it back if it is to."""
+    """Firmware that sends what its host asks for, counts received frames and returns them if asked to."""
 
     deadline: int | None = None
 
@@ -118,7 +118,7 @@ def flooding(size: int) -> dict[str, Callable[..., object]]:
 
 
 def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Each turn on the same cluster, one measure after the other."""
+    """Measure each quantity in turn on one cluster."""
     description = Cluster(
         name="crossbar",
         nodes=[Node(name="n1"), Node(name="n2")],

@@ -41,7 +41,8 @@ class Trial:
 def trial(
     traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], rate: float, batch: int, seconds: float
 ) -> Trial:
-    """One trial at `rate` frames/s sent, each of which meets as many links as there are between its ends."""
+    """Send at `rate` frames/s for `seconds`; return what the relay counted. Each frame crosses every link between its
+    ends."""
     before = cluster.relay()
     used = before.wait()
     sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch, insist=True)
@@ -100,8 +101,8 @@ def highest(attempt: Callable[[float], Trial]) -> Trial | None:
 
 
 def _clean(trial: Trial, rate: float) -> bool:
-    """Nothing vanished, at the rate that was meant (a sender that was held up has offered less), and that could have gone
-    on: the relay needed no more time than the sender."""
+    """Tell whether a trial was sustained: no frame lost, sent at the rate meant (a delayed sender offers less), and no
+    more processor time of the relay than time passed."""
     complete = not trial.lost and trial.offered >= trial.sent
     return complete and trial.cpu <= trial.seconds and trial.rate > 0.95 * rate
 
@@ -109,8 +110,8 @@ def _clean(trial: Trial, rate: float) -> bool:
 def many_links(
     clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Stars of few and of many nodes, every link impaired, the same frames/s over all of them; each frame meets two links.
-    By turns."""
+    """Measure stars of few and of many nodes in turn, every link impaired, at an equal total of frames/s; each frame
+    crosses two links."""
     costs: dict[tuple[int, int], list[float]] = {}
     keys = {"delay": "1ms", "rate": "1gbit"}
     progress(f"stars of {FEW} and {MANY}")

@@ -1,4 +1,4 @@
-"""TCP through a link: delayed and not, and an unimpaired link against the same objects made by ``ip``."""
+"""TCP through a link: with and without delay, and an unimpaired link against equal objects made by ``ip``."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ ROUND_TRIP = "round trip of 8 bytes of TCP, p50"
 def delayed(
     clusters: Clusters, traffic: Traffic, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """A TCP stream through a link with a delay both ways and, by turns, through one without; with who used how much of a
-    processor."""
+    """Measure TCP through a link with a delay both ways and through one without, in turn, with each process's share of
+    a processor."""
     found: dict[tuple[str, str, str], list[float]] = {}
 
     def note(cluster: str, measured: str, unit: str, value: float) -> None:
@@ -63,8 +63,10 @@ def delayed(
 def against_ip(
     clusters: Clusters, traffic: Traffic, directory: Path, repeat: int, seconds: float, progress: Callable[[str], None]
 ) -> Iterator[Row]:
-    """A star of two, unimpaired, and one of the same objects by ``ip -batch``; all offloads on in both. By turns, the one by
-    ``ip`` twice: how far it is from itself is what this machine can tell."""
+    """Measure an unimpaired star of two and equal objects made by ``ip -batch``, all offloads on, in turn.
+
+    The one by ``ip`` is measured twice: its distance from itself is the machine's resolution.
+    """
     streams: dict[str, list[float]] = {}
     trips: dict[str, list[float]] = {}
     with clusters.up("star", 2) as ours, _by_ip(directory, f"{ours.name}-ip") as theirs:

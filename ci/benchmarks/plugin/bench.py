@@ -1,4 +1,4 @@
-"""``ci/bench plugin``: what a test pays for its cluster, and what pytest pays for the plug-in where no test has one."""
+"""``ci/bench plugin``: a cluster's cost per test, and the plug-in's cost for pytest without clusters."""
 
 import argparse
 import json
@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def of_tests(directory: Path, tests: int) -> Iterator[Row]:
-    """One run of pytest with tests of all kinds by turns; the first turn has the imports."""
+    """Measure one pytest run with tests of all kinds in turn; the first turn has the imports."""
     functions = [
         f"{'@' + decorator if decorator else ''}\ndef test_{place}({'cluster' if decorator else ''}): pass\n"
         for place, decorator in enumerate(KINDS.values())
@@ -68,7 +68,7 @@ def of_tests(directory: Path, tests: int) -> Iterator[Row]:
 
 
 def idle(directory: Path, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """pytest's whole life where it has one plain test to collect, in processor time: a few milliseconds are looked for."""
+    """Measure the processor time of pytest with one plain test, to a few milliseconds."""
     (directory / "test_plain.py").write_text("def test_nothing(): pass\n")
     samples: dict[str, list[float]] = {PLUGIN: [], PLAIN: []}
     for turn in range(repeat + 1):

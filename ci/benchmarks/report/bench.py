@@ -54,7 +54,7 @@ def _targets(rows: Sequence[Row]) -> list[Target]:
 
 
 def _reports(subject: str, folder: Path, nodes: int, repeat: int, settings: dict[str, int]) -> Iterable[Row]:
-    """The whole command, from its start to its end."""
+    """Measure the complete command, from its start to its end."""
     page = folder.parent / f"{subject}.html"
     seconds, memory = [], []
     for _ in range(repeat):

@@ -1,4 +1,4 @@
-"""From the command to the first message, and what the controller costs while programs run."""
+"""Time from the command to the first message, and the controller's cost while programs run."""
 
 import json
 import os
@@ -21,8 +21,8 @@ _PATIENCE = 60.0  # s
 
 
 def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """``testbed run star-4 pingpong``, from its start, imports included, to the first message that somebody has received:
-    one of a barrier, as the histories have it. One round does not count."""
+    """Measure ``testbed run star-4 pingpong`` from its start, imports included, to the first receive in the histories
+    (a barrier's). One round does not count."""
     samples: list[float] = []
     for turn in range(repeat + 1):
         progress(f"first message: {turn} of {repeat}")
@@ -39,7 +39,7 @@ def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row
 
 
 def _first_received(folder: Path) -> int:
-    """On the machine's monotonic clock, nanoseconds."""
+    """Return the time of the first receive, in ns of the machine's monotonic clock."""
     found = [json.loads(line) for path in folder.glob("history/*.jsonl") for line in path.read_text().splitlines()]
     return min(int(one["clock_ns"]) for one in found if one["what"] == "received")
 
@@ -52,7 +52,7 @@ def _command(directory: str, *arguments: str) -> None:
 
 
 def controllers(nodes: int, seconds: float, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """While random traffic goes on for so many seconds on so many nodes, without anything beside it."""
+    """Measure the controller during random traffic on `nodes` nodes."""
     samples = []
     for turn in range(repeat):
         progress(f"controller: {turn} of {repeat}")
@@ -62,7 +62,7 @@ def controllers(nodes: int, seconds: float, repeat: int, progress: Callable[[str
 
 
 def _watched(directory: str, nodes: int, seconds: float) -> Watch:
-    """A run of the command, looked at again and again."""
+    """Sample a run of the command repeatedly."""
     mark = f"controller-{os.getpid()}-{time.monotonic_ns()}"
     settings = ["--set", f"messages={round(20 * seconds)}", "--set", f"over={seconds}s"]
     limits = ["--no-check", "--timeout", str(10 * seconds + 60), "--output", f"{directory}/run"]
@@ -79,6 +79,6 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
 
 
 def controller_share(watch: Watch) -> float:
-    """Of a processor, while nodes were at work."""
+    """Return the controller's share of a processor while nodes ran."""
     used = process_watch.processor(watch.kinds()[CONTROLLER])
     return (used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0])

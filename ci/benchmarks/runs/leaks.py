@@ -1,8 +1,8 @@
-"""Whether something grows for as long as it is watched, which is a leak, or only until it is warm.
+"""Leaks: growth that lasts as long as the watch, as opposed to warm-up.
 
-Of the second half of what was seen, the slope by Theil and Sen: the median of the slopes of all pairs, which a few
-steps and outliers do not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient
-based on Kendall's tau", 1968), at the level of one in a million. What is surely there is its lower end.
+The slope of the second half by Theil and Sen: the median of the slopes of all pairs, which a few steps and outliers do
+not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient based on Kendall's
+tau", 1968), at the level of one in a million. Certain growth is its lower end.
 """
 
 import itertools
@@ -23,8 +23,7 @@ Sample = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """In the second half of a watch: what was gained in it, by the slope, and the ends of its interval. seconds: its
-    length."""
+    """Growth in the second half of a watch: by the slope, and the ends of its interval. seconds: length of that half."""
 
     gained: float
     least: float
@@ -34,7 +33,7 @@ class Growth:
 
 
 def growth(samples: Sequence[Sample]) -> Growth:
-    """ValueError for too few samples: nothing could be said of them."""
+    """Return the growth; ValueError for too few samples."""
     found = late(samples)
     if len(found) < MIN:
         raise ValueError(f"{len(found)} samples are too few to tell a leak; {MIN} are needed in the second half")
@@ -55,8 +54,10 @@ def late(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def more_at_least(samples: Sequence[Sample]) -> float:
-    """By how much the least of the last third is above the least of the third before it: of what is counted, such as
-    descriptors, which are there for a moment or for ever."""
+    """Return the minimum of the last third minus that of the third before.
+
+    Meant for counts such as descriptors, which are open for a moment or for ever.
+    """
     begun, ended = samples[0][0], samples[-1][0]
     first, second = begun + (ended - begun) / 3, begun + 2 * (ended - begun) / 3
     earlier = [value for when, value in samples if first <= when < second]

@@ -1,7 +1,7 @@
-"""Watching the processes of a run from outside: their memory, descriptors and processor time, by what they are.
+"""Watch of a run's processes from outside: memory, descriptors and processor time, by kind.
 
-Those are meant that have been started, at any remove, by one that was given a mark in its environment. Looking costs the
-watched something: to sum up a process's memory the kernel walks it.
+Included are all descendants of a process with a mark in its environment. Sampling costs the watched processes time: the
+kernel walks a process's memory to sum it up.
 """
 
 import contextlib
@@ -25,8 +25,7 @@ _MOSTLY = 0.8  # of the looks; what a moment's work is given to comes and goes
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At one process. kind: what it is. memory: bytes of its own. cpu: seconds that it has used. network: the inode of its
-    network namespace."""
+    """Sample of one process. memory: bytes of its own. cpu: seconds used. network: inode of its network namespace."""
 
     pid: int
     kind: str
@@ -82,8 +81,11 @@ class Watch:
                            os.stat(f"/proc/{pid}/ns/net").st_ino)  # fmt: skip
 
     def kinds(self) -> dict[str, Rounds]:
-        """While nodes were at work, the looks at the processes of each kind that was there for nearly all of that time, when
-        there were as many of them as mostly."""
+        """Return samples by kind of process, of the time during which nodes ran.
+
+        Only kinds count that were there for nearly all of it, and only samples with the most frequent number of
+        processes.
+        """
         at_work = [place for place, (_, looks) in enumerate(self.rounds) if any(one.kind == NODES for one in looks)]
         rounds = self.rounds[at_work[0] : at_work[-1] + 1] if at_work else []
         found = {}
@@ -114,8 +116,10 @@ def _kind(name: str) -> str:
 
 
 def own(pid: int) -> int:
-    """Bytes of memory that is no file's, here or swapped out. Whether it is shared with a parent does not matter: what a
-    process touches becomes its own sooner or later, and has not grown for that."""
+    """Return bytes of memory that is no file's, resident or swapped out.
+
+    Pages shared with the parent count: a process that writes to one copies it, which is no growth.
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:")))
 

@@ -1,4 +1,4 @@
-"""The storm, watched: what was lost, what has leaked while it went on, and what is left of it."""
+"""The storm under watch: losses, leaks, and left-over objects."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ _PATIENCE = 10  # times what the traffic is spread over, on a machine that does 
 
 @dataclass(frozen=True, slots=True)
 class Storm:
-    """nodes: with so many messages in all, spread over so many seconds. every: seconds between two looks."""
+    """nodes: that send `messages` in all, spread over `seconds`. every: seconds between two samples."""
 
     nodes: int
     messages: int
@@ -40,7 +40,7 @@ class Storm:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """result: see `process`. watch: what was seen meanwhile. left: what is left, a sentence for each."""
+    """result: see `process`. watch: samples. left: left-over objects, a sentence each."""
 
     result: dict[str, Any]
     watch: Watch
@@ -77,7 +77,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Clusters, namespaces and files on the machine. Others may be at work on it: only what is new counts, and ours."""
+    """Clusters, namespaces and files on the machine. Since others may use it, only new objects of ours count."""
 
     mounts: frozenset[str]
     files: frozenset[str]
@@ -95,7 +95,7 @@ def machine() -> Machine:
 
 
 def _left(watch: Watch, before: Machine) -> list[str]:
-    """After a while for what ends by itself."""
+    """Return what is left once processes had time to end by themselves."""
     until = time.monotonic() + _SETTLES
     while (found := remains(watch, before)) and time.monotonic() < until:
         time.sleep(0.05)  # between two looks
@@ -103,7 +103,7 @@ def _left(watch: Watch, before: Machine) -> list[str]:
 
 
 def remains(watch: Watch, before: Machine) -> list[str]:
-    """What there is now of the watched and was not there before, a sentence for each."""
+    """List what is left of the watched objects and was not there before, a sentence each."""
     after = machine()
     ours = watch.networks - {os.stat("/proc/self/ns/net").st_ino}
     named = {path.stat().st_ino for path in NAMES.iterdir()} if NAMES.exists() else set()
@@ -117,7 +117,7 @@ def remains(watch: Watch, before: Machine) -> list[str]:
 
 
 def _sockets_of_others() -> set[str]:
-    """The inodes of sockets that living processes have; of ours there are none, or they are told."""
+    """Return the inodes of sockets of living processes; our own have ended, or are reported."""
     found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -137,7 +137,7 @@ def _inhabited() -> set[int]:
 
 
 def gained(watch: Watch) -> dict[str, tuple[Growth, float]]:
-    """By kind of process: the memory that all of it has gained in the second half, and descriptors."""
+    """Return by kind of process the growth of its memory in the second half, and of its descriptors."""
     return {
         kind: (growth(process_watch.memory(rounds)), more_at_least(process_watch.descriptors(rounds)))
         for kind, rounds in watch.kinds().items()
@@ -166,5 +166,5 @@ def rows(storm: Storm, found: Watched) -> Iterator[Row]:
 
 
 def messages_meanwhile(found: Watched, seconds: float) -> float:
-    """About how many messages came in so many seconds."""
+    """Return about how many messages came in `seconds`."""
     return float(found.result["received"]) * min(1.0, seconds / found.result["took"])

@@ -1,6 +1,6 @@
-"""Run the storm, in a process of its own: random traffic with verification over losses and flaps.
+"""Run the storm in a separate process: random traffic with verification over losses and flaps.
 
-What is to be done comes as an argument, in JSON; what it has come to is a line of JSON.
+The argument is JSON; the result is a line of JSON.
 """
 
 import json
@@ -13,7 +13,7 @@ from testbed.errors import TestbedError
 from testbed.spec.fault_models import Flap
 
 _FLAPS = (("n2", 80, 80), ("n3", 120, 120))
-"""Whose cable is pulled out; when first, and how often then: milliseconds for each second of the storm."""
+"""Cables that are pulled out: node, then first time and period in ms per second of the storm."""
 
 
 def storm(asked: dict[str, Any]) -> dict[str, Any]:

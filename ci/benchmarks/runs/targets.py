@@ -1,5 +1,8 @@
-"""Targets of runs, computed from the rows. What a kind of process may gain in the second half of a storm: what
-a warm one fills of free lists, and at a node what the workload itself keeps of each message it has sent, its time."""
+"""Targets of runs, computed from the rows.
+
+A kind of process may grow in the second half of a storm by the free lists that a warm one fills, and a node process
+also by the send times that the workload keeps of each message.
+"""
 
 from collections.abc import Sequence
 
@@ -36,7 +39,7 @@ def _of_storm(row: Row, contender: str) -> Target:
 
 
 def limit_of(row: Row) -> float | None:
-    """None where nothing is asked for."""
+    """Return a row's limit, None if it has none."""
     if row.measure == MESSAGES:
         return ENOUGH
     if row.measure in (WRONG, LEFT) or row.measure.endswith(DESCRIPTORS):
@@ -47,7 +50,7 @@ def limit_of(row: Row) -> float | None:
 
 
 def leaks(rows: Sequence[Row]) -> list[str]:
-    """What has grown or is left, in words; of the rows of storms."""
+    """List grown or left-over resources in rows of storms, a sentence each."""
     return [
         f"{row.measure}: {row.median:,.0f} {row.unit} {row.settings.get('what', '')}".rstrip()
         for row in rows

@@ -82,7 +82,7 @@ SPLIT_DRIVER = SplitDriver(0, _ENTRIES, SharedNic, _host)
 
 @contextlib.contextmanager
 def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
-    """On the loopback interface of this process's network namespace."""
+    """Run an agent on the loopback interface of this process's network namespace."""
     offer = Offer(SPLIT_DRIVER, _ETHERTYPE, "lo", (Adapter(0, (bytes(6),)),), spin=spin)
     process = agent(offer, cpu=cpu)
     try:
@@ -92,7 +92,7 @@ def _one_agent(spin: int, cpu: int) -> Iterator[Process]:
 
 
 def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
-    """Of one doorbell answered by one completion, ns. cpus: the host's, and the agent's."""
+    """Measure one doorbell answered by one completion, in ns. cpus: (host's, agent's)."""
     budget = SPIN if spin else 0
 
     def host(_tell: Callable[[object], None]) -> Quantiles:

@@ -1,5 +1,4 @@
-"""Many host processes on the NIC of one node: what each of them costs, how fairly they share, and what is lost when they are
-killed all the time."""
+"""Many host processes on the NIC of one node: cost of each, fairness, and losses while they are killed repeatedly."""
 
 import contextlib
 import os
@@ -35,8 +34,11 @@ _SPLIT_DRIVER = split_driver()
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one attached host process that does nothing. attach: seconds. agent: bytes of the agent's. own: bytes that it has
-    for itself, beyond one that has not attached. idle: processor time of all in a second, agent included, by one."""
+    """Cost of one attached, idle host process.
+
+    attach: seconds. agent: bytes in the agent. own: bytes of its own, beyond those of an unattached process. idle:
+    processor seconds of all in one second, agent included, per process.
+    """
 
     attach: float
     agent: float
@@ -72,7 +74,7 @@ class Pair:
         self._stack.close()
 
     def host(self, place: int, program: Callable[[Endpoint, HostDriver], Any], function: int | None = None) -> Process:
-        """A host process of a node; it has attached, and told how long that took, when this returns."""
+        """Start a host process of a node; it has attached, and reported the time taken, when this returns."""
         device = self._devices[place]
 
         def run(tell: Callable[[object], None]) -> object:
@@ -106,7 +108,7 @@ async def _wait(endpoint: Endpoint, _driver: HostDriver) -> None:
 
 
 def cost(hosts: int) -> Cost:
-    """Of each of so many."""
+    """Measure the mean cost of one of `hosts` attached processes."""
     with Pair((hosts, 1)) as pair:
         process = pair.agents[0]
         before = _private(process.pid)
@@ -137,7 +139,7 @@ def _cpu(pid: int) -> float:
 
 
 def fair(hosts: int, seconds: float) -> list[int]:
-    """How many messages of each of so many host processes have arrived, where all send at once, as much as they can."""
+    """Return how many messages of each of `hosts` processes arrive when all send at once."""
     sink = hosts  # its number
 
     async def flood(endpoint: Endpoint, _driver: HostDriver) -> None:
@@ -174,15 +176,18 @@ def fair(hosts: int, seconds: float) -> list[int]:
 
 
 def jain(counts: list[int]) -> float:
-    """Jain's index of fairness: 1 where all have the same, 1/n where one has all."""
+    """Return Jain's index of fairness: 1 if all shares are equal, 1/n if one process has all."""
     squares = len(counts) * sum(count * count for count in counts)
     return sum(counts) ** 2 / squares if squares else 0.0
 
 
 def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, float]:
-    """So many messages that count between pairs of host processes, one of each on either node, over loss, both ways, while
-    one of the last pair is killed and begins anew all the time. messages: in all, of the pairs that are not killed. every:
-    seconds between kills. How many messages, how many were not the next one, how many kills, and seconds."""
+    """Exchange numbered messages between pairs of host processes over loss, while one process of the last pair is
+    killed and restarted.
+
+    messages: in all, of the pairs that are not killed. every: seconds between kills. Returns the numbers of messages,
+    of messages out of sequence and of kills, and seconds.
+    """
     share = messages // (2 * (hosts - 1))
 
     def counting(peer_of: Callable[[int], int]) -> Callable[[Endpoint, HostDriver], Any]:
@@ -197,7 +202,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
         return both_ways
 
     async def victim(endpoint: Endpoint, driver: HostDriver) -> None:
-        """Sends and receives large messages for ever, from and to its peer, whatever becomes of that."""
+        """Exchange large messages with the peer for ever, ignoring all errors."""
         peer = (endpoint.number + hosts) % (2 * hosts)
         chance, buffer = random.Random(endpoint.number), bytearray(1 << 16)
         while True:

@@ -1,4 +1,4 @@
-"""Runs of shared NICs, inline NICs and TCP in turn, and their rows."""
+"""Measurements of shared NICs, inline NICs and TCP in turn, and their rows."""
 
 from collections.abc import Callable, Iterator
 
@@ -50,7 +50,7 @@ def alones(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 
 
 def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Round trips of 4 bytes of EMP on shared and inline NICs, and 8 bytes of TCP, by turns."""
+    """Measure in turn round trips of 4 bytes of EMP on shared and inline NICs, and of 8 bytes of TCP."""
     spin = waiting == SPINNING
     found: dict[tuple[str, str], list[float]] = {}
     description = Cluster.back_to_back()
@@ -95,7 +95,7 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
 
 
 def costs(hosts: int, progress: Progress) -> Iterator[Row]:
-    """Of each host process that has attached and does nothing."""
+    """Measure the cost of each attached, idle host process."""
     progress(f"{hosts} host processes that do nothing")
     found = many_hosts.cost(hosts)
     for measure, value, unit in (
@@ -105,7 +105,7 @@ def costs(hosts: int, progress: Progress) -> Iterator[Row]:
 
 
 def fairness(hosts: int, seconds: float, progress: Progress) -> Iterator[Row]:
-    """Of host processes that send as much as they can, on one NIC."""
+    """Measure how evenly host processes share one NIC when all send as fast as they can."""
     progress(f"{hosts} host processes send for {seconds:g} s")
     counts = many_hosts.fair(hosts, seconds)
     settings = {"seconds": seconds, "counts": counts}

@@ -1,4 +1,4 @@
-"""Agents and host processes of shared NICs, forked from the benchmark into namespaces; what they return comes back."""
+"""Agents and host processes of shared NICs, forked from the benchmark, which gets their results."""
 
 import contextlib
 import multiprocessing.connection
@@ -20,7 +20,8 @@ class Process:
     """A forked child, which dies with the benchmark. cpu: the processor that it is bound to, or -1."""
 
     def __init__(self, namespace: str, cpu: int, function: Callable[[Callable[[object], None]], object]) -> None:
-        """function(tell): what it tells, and last returns, comes by `hear`. namespace: its path; "": where we are."""
+        """function(tell): runs in the child; `hear` returns what it passes to `tell`, and at last its result.
+        namespace: path; "": the present one."""
         self._ours, theirs = multiprocessing.connection.Pipe()
         self.pid = os.fork()
         if not self.pid:
@@ -43,7 +44,7 @@ class Process:
         self._ended = False
 
     def hear(self) -> Any:
-        """What it says next."""
+        """Return the process's next message. ContenderError if it has ended or is silent for too long."""
         try:
             if self._ours.poll(PATIENCE):
                 return self._ours.recv()
@@ -52,7 +53,7 @@ class Process:
         raise ContenderError(f"a process has said nothing for {PATIENCE:g} s")
 
     def kill(self) -> None:
-        """And wait for its end."""
+        """Kill the process and wait for its end."""
         if not self._ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -62,7 +63,7 @@ class Process:
 
 
 def agent(offer: Offer, namespace: str = "", cpu: int = -1) -> Process:
-    """It listens when this returns."""
+    """Start an agent; it listens when this returns."""
 
     def run(tell: Callable[[object], None]) -> None:
         shared = SharedAgent(offer)

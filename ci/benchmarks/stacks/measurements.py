@@ -48,7 +48,7 @@ Progress = Callable[[str], None]
 
 @contextmanager
 def two_nodes() -> Iterator[RunningCluster]:
-    """On one pair of interfaces, each on a processor of its own, with an sshd."""
+    """Two nodes on one pair of interfaces, each on its own processor, with an sshd."""
     described = Cluster.back_to_back()
     links = tuple(link.model_copy(update={"datapath": "direct"}) for link in described.links)
     processors = zip(described.nodes, (SENDER, RECEIVER), strict=True)
@@ -61,7 +61,7 @@ def two_nodes() -> Iterator[RunningCluster]:
 def round_trips(
     cluster: RunningCluster, directory: Path, sizes: Sequence[int], count: int, repeat: int, progress: Progress
 ) -> Iterator[Row]:
-    """Every stack that this machine has, by turns."""
+    """Measure every stack that this machine has, in turn."""
     arguments = [str(count), *map(str, sizes)]
     stacks: dict[str, Callable[[], Lines]] = {
         C: partial(_open_mpi, cluster, [_compiled(directory)], arguments),
@@ -87,7 +87,7 @@ def round_trips(
 
 
 def keep(cluster: RunningCluster, rows: Sequence[Row], place: Path) -> None:
-    """Every stack's figures as a run of `pingpong`, for what is made of runs: ``testbed runs PLACE``."""
+    """Store each stack's figures as a run of `pingpong`, for ``testbed runs PLACE``."""
     layout = cluster.state.layout
     for number, stack in enumerate((*SPINNING, *SLEEPING)):
         measured = [row.settings["turns"] for row in rows if (row.contender, row.measure) == (stack, HALF)]

@@ -1,5 +1,4 @@
-"""``ci/bench top``: what it costs to watch a hundred nodes: the processor time of `testbed top` in a terminal of its own,
-at one look a second, once it has begun."""
+"""``ci/bench top``: processor time of `testbed top` for a hundred nodes, at one sample a second, after its start."""
 
 import argparse
 import fcntl
@@ -37,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]:
-    """Of each panel and size in turn."""
+    """Measure `testbed top` with each panel and terminal size in turn."""
     for panel, key in PANELS.items():
         for width, height in SIZES:
             mine, its = pty.openpty()
@@ -64,7 +63,7 @@ def watched(kind: str, cluster: RunningCluster, seconds: float) -> Iterator[Row]
 
 
 def _drain(terminal: int) -> None:
-    """Whoever writes to a terminal waits for its reader."""
+    """Read the terminal until it closes, so that its writer does not block."""
     try:
         while os.read(terminal, 65536):
             pass
@@ -78,7 +77,7 @@ def _used(pid: int) -> float:
 
 
 def measure(kind: str, seconds: float) -> Iterator[Row]:
-    """In the busy one every link is impaired, a program is in every node, and ten of them send."""
+    """Measure idle or busy: then every link is impaired, every node runs a program, and ten of them send."""
     busy = kind != KINDS[0]
     with ExitStack() as stack:
         description = Cluster.star(NODES, delay="1ms", loss="1%") if busy else Cluster.star(NODES)

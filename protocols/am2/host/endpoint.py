@@ -71,7 +71,7 @@ class Endpoint:
         self.outbox: Final = Outbox(number, library.bell, library.memory, library.max_medium, message)
         self.inbox: Final = Inbox(self, settings.handlers, library.max_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
-        """Its page while it is not resident."""
+        """Page of the endpoint while it is not resident."""
         self.used = 0
         """Time of its last use, in the library's count."""
         self._correspondents: dict[tuple[int, int, int], Correspondent] = {}  # by name and tag

@@ -55,7 +55,7 @@ class SegmentDriver:
         self._loaded: list[Endpoint] = []  # in order of loading
         self._releases: list[Endpoint] = []  # endpoints to release when the handler that is running has ended
         self.unsettled = False
-        """Something waits for the end of the handler that is running (`handled`)."""
+        """Whether an operation waits for the end of the running handler (`handled`)."""
         self._is_serving = False
         self._served = 0
         self.faults = 0

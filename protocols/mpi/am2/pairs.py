@@ -59,7 +59,7 @@ GRANT: Final = 5
 PIECE: Final = 6
 """Number, slot, offset of the data."""
 CLEAR: Final = 7
-"""Nothing of a former session is in flight any more."""
+"""No fields: no message of a former session is in flight any more."""
 MESSAGES: Final = frozenset((SHORT, EAGER, OFFER, PIECE))
 """Requests that carry messages."""
 # Handlers of replies, which all begin with the request's head.

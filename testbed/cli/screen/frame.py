@@ -56,7 +56,7 @@ class Frame:
 
 
 def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> Frame:
-    """Draw the whole screen."""
+    """Draw the complete screen."""
     if isinstance(snapshot, Absent):
         body = [[("", PLAIN)], *([(f" {line}", BOLD)] for line in _wrapped(snapshot.why, width - 2))]
         lines = [_spread([(" testbed top", TITLE)], [], width), *body]
@@ -176,7 +176,7 @@ def _detail(rows: Sequence[Row], view: View, width: int, height: int) -> list[Li
 
 
 def _events(snapshot: Snapshot, width: int, max_events: int) -> list[Line]:
-    """Lines for the last events, at most so many."""
+    """Lines for the last events, at most `max_events`."""
     if not snapshot.events:
         return []
     lines: list[Line] = [[("─" * width, DIM)]]

@@ -1,6 +1,6 @@
 """Commands started by keys: each is `testbed` itself, called as a user would, while the screen goes on.
 
-So they accept the same options, print the same sentences and roll back the same things. They run one after the other.
+So they accept the same options, print equal messages and roll back equally. They run one after the other.
 """
 
 from __future__ import annotations

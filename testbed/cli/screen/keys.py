@@ -29,8 +29,8 @@ class Keys:
 
     def feed(self, data: bytes) -> list[str]:
         """Return the complete keys. No data: nothing follows what has begun."""
-        whole = self._rest + data
-        text, begun = _decoded(whole)
+        received = self._rest + data
+        text, begun = _decoded(received)
         self._rest = begun if data else b""
         keys: list[str] = []
         while text:

@@ -1,4 +1,4 @@
-"""Loop of the full-screen view: a look at each interval, a redraw after each look and each key, until the user
+"""Loop of the full-screen view: a snapshot at each interval, a redraw after each snapshot and each key, until the user
 quits."""
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def file_source(node: str, target: str) -> str:
 
 
 MACHINES_ROOT: Final = Path("/run/netns-testbed")
-"""Where the state of root's clusters is; readable by everybody."""
+"""Folder with the state of root's clusters; readable by everybody."""
 
 
 def default_root() -> Path:
@@ -304,7 +304,7 @@ class Store:
         return name
 
     def _lasting(self, names: list[str]) -> list[str]:
-        """Those of these clusters that are lasting or whose state is unreadable or missing."""
+        """Return those of these clusters that are lasting or whose state is unreadable or missing."""
         found = []
         for name in names:
             state = None

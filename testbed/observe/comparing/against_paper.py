@@ -43,7 +43,7 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     rows = [row for row in paper.rows if _is_of(row, paper, run)]
     samples = [(row, values) for row in rows if (values := _ours(row, run_samples.runs))]
     if not samples:
-        measured = ", ".join(sorted({one.workload for one in paper.runs.values()}))
+        measured = ", ".join(sorted({own.workload for own in paper.runs.values()}))
         raise NotComparableError(
             f"{source}: the paper has no value that this run of {run.asked.get('workload')} measured; it has values of "
             f"{measured}, at its own sizes (testbed reproduce {protocol})"
@@ -57,10 +57,8 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
         *run_samples.notes,
         f"{paper.authors}: {paper.title}, {paper.published}; measured there on its own hardware",
     ]
-    if any(one.judgement is Judgement.UNDECIDED for one in results):
-        notes.append(
-            f"undecided: {min_samples_to_constant(risk)} repetitions that are all worse could be told from chance"
-        )
+    if any(result.judgement is Judgement.UNDECIDED for result in results):
+        notes.append(f"undecided: {min_samples_to_constant(risk)} repetitions that are all worse would be significant")
     profile = run_samples.parameter("profile")
     differences = [f"profile ({paper.profile}, {profile})"] if profile != paper.profile else []
     clusters = dict.fromkeys(paper.runs[row.run].cluster or paper.cluster for row, _ in samples)

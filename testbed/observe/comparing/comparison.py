@@ -99,8 +99,8 @@ def compare(ours: Path, theirs: Path, threshold: float = THRESHOLD, measures: Se
     if any(result.judgement is Judgement.UNDECIDED for result in compared):
         needed = min_samples(risk)
         notes.append(
-            f"undecided: too few repetitions to tell a difference from chance; of {needed} on each side that are all "
-            f"worse it can be told (run --repeat {needed}, or compare fewer measures)"
+            f"undecided: too few repetitions for a significant difference; {needed} on each side, all worse, would "
+            f"suffice (run --repeat {needed}, or compare fewer measures)"
         )
     return Comparison(tuple(sort_by_judgement(compared)), threshold, tuple(differences), tuple(notes))
 
@@ -110,7 +110,7 @@ def select_measures(keys: Sequence[tuple[Point, str]], measures: Sequence[str]) 
     known = dict.fromkeys(measure for _, measure in keys)
     for wanted in measures:
         if not any(wanted in (measure, heading(measure)) for measure in known):
-            raise NotComparableError(f"there is no measure {wanted!r} in both; there are {', '.join(known)}")
+            raise NotComparableError(f"no measure {wanted!r} in both; valid: {', '.join(known)}")
     return [key for key in keys if not measures or {key[1], heading(key[1])} & set(measures)]
 
 

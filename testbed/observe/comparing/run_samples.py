@@ -80,9 +80,7 @@ def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
     alone = (folder / RUN).exists()
     found, notes = ([recorded(folder)], []) if alone else runs(folder)
     if not found:
-        raise NotComparableError(
-            "; ".join(notes) or f"{folder} is no folder of a run, and has none in it: there is no {RUN}"
-        )
+        raise NotComparableError("; ".join(notes) or f"{folder} is not the folder of a run and contains none: no {RUN}")
     sound = []
     for run in found:
         grade = str((run.result.get("verdict") or {}).get("grade", ""))
@@ -102,7 +100,7 @@ def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
 def _run_figures(run: Recorded) -> Iterator[tuple[int, Point, str, float]]:
     """Yield seed, point, measure and value of each repetition of a run."""
     if not (run.folder / ROWS).exists():
-        raise NotComparableError(f"{run.folder} has no {ROWS}: what it measured is lost")
+        raise NotComparableError(f"{run.folder} has no {ROWS}: its measurements are lost")
     first = int(run.asked.get("seed") or 0)
     values_by_measure: dict[tuple[int, Point, str], list[float]] = {}
     for row in run.rows():
@@ -122,7 +120,7 @@ def repeat_of(row: Mapping[str, Any]) -> int:
 
 
 def point_of(row: Mapping[str, Any]) -> Point:
-    """The conditions under which a row was measured, including its node: no two nodes are equal."""
+    """The conditions under which a row was measured, including its node, since nodes differ."""
     return tuple(
         (key, str(value) if key == "node" else value)
         for key, value in row.items()
@@ -131,7 +129,7 @@ def point_of(row: Mapping[str, Any]) -> Point:
 
 
 def is_measure(key: str, value: object) -> bool:
-    """Whether it is a figure of which more or less is better."""
+    """Whether a value is a figure with a better direction."""
     return (
         key not in LABELS
         and isinstance(value, int | float)

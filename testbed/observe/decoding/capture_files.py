@@ -16,7 +16,7 @@ from testbed.errors import NotFoundError, TestbedError, reason_of
 from testbed.observe.decoding.capture_reader import BrokenCaptureError, CaptureReader, Frame
 
 STANDARD_INPUT: Final = "-"
-_PIECE: Final = 1 << 18
+_CHUNK: Final = 1 << 18
 _PAUSE: Final = 0.05
 """Seconds between two looks at a growing file: twenty a second need next to no processor time."""
 _AT_ONCE: Final = 512  # frames of several captures per batch
@@ -88,22 +88,22 @@ class Source:
         reader = CaptureReader("standard input" if standard else str(path), label, self.nics)
         descriptor = os.dup(0) if standard else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            yield from self._pieces(reader, descriptor)
+            yield from self._chunks(reader, descriptor)
         finally:
             self.skipped += reader.skipped
             os.close(descriptor)
 
-    def _pieces(self, reader: CaptureReader, descriptor: int) -> Iterator[list[Frame]]:
+    def _chunks(self, reader: CaptureReader, descriptor: int) -> Iterator[list[Frame]]:
         grows = self.follow and stat.S_ISREG(os.fstat(descriptor).st_mode)  # reading a pipe blocks
         read = 0
         while True:
             try:
-                piece = os.read(descriptor, _PIECE)
+                chunk = os.read(descriptor, _CHUNK)
             except OSError as error:
                 raise TestbedError(f"{reader.name} cannot be read: {reason_of(error)}") from error
-            if piece:
-                read += len(piece)
-                yield reader.feed(piece)
+            if chunk:
+                read += len(chunk)
+                yield reader.feed(chunk)
             elif not grows:
                 reader.end()
                 return

@@ -1,7 +1,7 @@
 """Incremental reader of captures: pcapng (IETF draft-ietf-opsawg-pcapng) and the older pcap.
 
-A `CaptureReader` is fed pieces of a file, of any size, and returns the complete frames; the rest waits for the next
-piece. So a file can be read while it grows. Blocks that do not describe frames are skipped.
+A `CaptureReader` is fed chunks of a file, of any size, and returns the complete frames; the rest waits for the next
+chunk. So a file can be read while it grows. Blocks that do not describe frames are skipped.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ class CaptureReader:
         self._tails: dict[bytes, tuple[str, str]] = {}
         self._error: BrokenCaptureError | None = None
 
-    def feed(self, piece: bytes) -> list[Frame]:
+    def feed(self, chunk: bytes) -> list[Frame]:
         """Return the frames that are complete now. Raises BrokenCaptureError, once all frames before the damage have
         been returned."""
         if self._error is not None:
             raise self._error
-        self._rest += piece
+        self._rest += chunk
         frames: list[Frame] = []
         try:
             at = self._read(frames)
@@ -156,7 +156,7 @@ class CaptureReader:
         """Begin a section. at: offset of its byte order mark."""
         order = _ORDERS.get(self._rest[at : at + 4])
         if order is None:
-            self._broken(at, f"its byte order is said to be {_shown(self._rest[at : at + 4])}")
+            self._broken(at, f"invalid byte order {_shown(self._rest[at : at + 4])}")
         self._order = order
         self._packet = struct.Struct(f"{order}IIIII")
         self._interfaces = []
@@ -174,12 +174,12 @@ class CaptureReader:
                 head = struct.Struct(f"{self._order}II").unpack_from
                 kind, length = head(rest, at)
             if length & 3 or not 12 <= length <= _LONGEST:
-                self._broken(at, f"a block is said to have {length:,} bytes")
+                self._broken(at, f"invalid block length: {length:,} bytes")
             end = at + length
             if end > size:
                 break
             if rest[end - 4 : end] != rest[at + 4 : at + 8]:
-                self._broken(at, "a block says two lengths")
+                self._broken(at, "the two length fields of a block differ")
             if kind == _PACKET:
                 self._frame(frames, at, end - 4)
             elif kind == _INTERFACE:
@@ -277,7 +277,7 @@ class CaptureReader:
         while len(rest) - at >= 16:
             seconds, fraction, captured, length = unpack(rest, at)
             if captured > _LONGEST:
-                self._broken(at, f"a frame is said to have {captured:,} bytes")
+                self._broken(at, f"invalid frame length: {captured:,} bytes")
             end = at + 16 + captured
             if end > len(rest):
                 break

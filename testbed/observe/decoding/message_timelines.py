@@ -40,7 +40,7 @@ class Message:
 
     id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: no frame tells. begun,
     ended: times of its first and its last frame, nanoseconds. sent: frames of each role, counted where they leave;
-    again: how many of these are retransmissions. lost: frames of any role. sightings: its frames, if kept. pieces: kind
+    again: how many of these are retransmissions. lost: frames of any role. sightings: its frames, if kept. parts: kind
     and part of each frame sent.
     """
 
@@ -56,7 +56,7 @@ class Message:
     again: int = 0
     lost: int = 0
     sightings: list[Sighting] = field(default_factory=list)
-    pieces: set[tuple[int, int]] = field(default_factory=set)
+    parts: set[tuple[int, int]] = field(default_factory=set)
 
 
 class Messages:
@@ -108,10 +108,10 @@ class Messages:
         if self._is_counted(frame):
             message.sent[kind.role] += 1
             if frame_kind.part is not None:
-                piece = value, frame_kind.part(raw)
-                again = piece in message.pieces
+                part = value, frame_kind.part(raw)
+                again = part in message.parts
                 message.again += again
-                message.pieces.add(piece)
+                message.parts.add(part)
         lost = frame.comment.startswith(_LOST) or any(f"; {word}" in frame.comment for word in _LOST)
         message.lost += lost
         if id(message) in self._kept:

@@ -323,9 +323,9 @@ def _text_function(protocol: Protocol) -> Iterator[str]:
     yield "local function words(values)"
     for value, kind in protocol.kinds.items():
         parts = []
-        for pieces, optional in spans(kind.words):
-            text = " .. ".join(_piece(*piece) for piece in pieces)
-            fields = ", ".join(_literal(name) for _, name, _ in pieces if name)
+        for items, optional in spans(kind.words):
+            text = " .. ".join(_template_part(*part) for part in items)
+            fields = ", ".join(_literal(name) for _, name, _ in items if name)
             parts.append(f"(any(values, {fields}) and ({text}) or '')" if optional else text)
         yield f"  if values[{_literal(protocol.kind)}] == {value} then"
         yield f"    return {' .. '.join(parts)}"
@@ -334,7 +334,7 @@ def _text_function(protocol: Protocol) -> Iterator[str]:
     yield "end"
 
 
-def _piece(text: str, name: str, how: str) -> str:
+def _template_part(text: str, name: str, how: str) -> str:
     if not name:
         return _literal(text)
     shown = "0x%x" if how == "#x" else f"%{how or 'd'}"
@@ -351,15 +351,15 @@ def _literal(text: str) -> str:
 
 
 def generate_dissector() -> tuple[str, list[str]]:
-    """Generate the dissector; return its text and a sentence for each protocol left out. Raises TestbedError where none
-    is in it."""
+    """Generate the dissector; return its text and a sentence for each omitted protocol. Raises TestbedError where all
+    are omitted."""
     protocols: list[Protocol] = []
     lacking: list[str] = []
     for name, module in frame_modules().items():
         try:
             protocols.append(protocol(name, module))
         except TypeError as error:
-            lacking.append(f"{name} is not in it: {error}")
+            lacking.append(f"{name} is omitted: {error}")
     if not protocols:
-        raise TestbedError("\n".join(["there is no protocol to make a dissector of", *lacking]))
+        raise TestbedError("\n".join(["no protocol has a dissector", *lacking]))
     return dissector(protocols), lacking

@@ -295,7 +295,7 @@ class _LayerReader:
     def _length(self, name: str, length: Callable[[Packet], object] | None) -> Length:
         """Express a length function as a multiple of a field's value plus a constant."""
         if length is None:
-            raise self._unsupported(self._fields[name], "its length is not said")
+            raise self._unsupported(self._fields[name], "its length is unknown")
         probe = _Probe(self._fields, {})
         more = self._call(name, length, probe)
         of = sorted(probe.asked)

@@ -190,12 +190,12 @@ class FrameFormatter:
 
     def _flags(self, name: str) -> list[tuple[int, str]]:
         """Bits of a field's value that have a name."""
-        whole = self._fields[f"{self.name}.{name}"]
+        containing = self._fields[f"{self.name}.{name}"]
         flags = []
         for own in self._own:
             prefix, _, flag = own.rpartition(".")
-            if prefix == whole.name:
-                flags.append((self._fields[own].mask >> whole.shift, flag.upper()))
+            if prefix == containing.name:
+                flags.append((self._fields[own].mask >> containing.shift, flag.upper()))
         return flags
 
 
@@ -205,13 +205,13 @@ class _KindWriter:
     __slots__ = ("_format", "_reads", "_shown", "_unpack")
 
     def __init__(self, formatter: FrameFormatter, sort: int, words: str) -> None:
-        names = {name: None for pieces, _ in spans(words) for _, name, _ in pieces if name}
+        names = {name: None for parts, _ in spans(words) for _, name, _ in parts if name}
         numbers = self._locate(formatter, sort, list(names))
         self._shown: list[tuple[int, Show | None]] = []
         texts = []
-        for pieces, optional in spans(words):
+        for parts, optional in spans(words):
             first, text = len(self._shown), ""
-            for before, name, how in pieces:
+            for before, name, how in parts:
                 text += before.replace("%", "%%")
                 if name:
                     called = formatter.names_of(name)

@@ -1,6 +1,6 @@
 """State of a running cluster at one moment: plain data for a screen, a document or a picture.
 
-Rates are per second since the previous look; of the first look they are 0.
+Rates cover the time since the previous snapshot; in the first snapshot they are 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction of a link: frames and bytes since it was made, drops by cause, and impairments in force.
+    """One direction of a link: frames and bytes since its creation, drops by cause, and impairments in force.
 
     Causes: those of `fates.fate_counters`, "kernel", and "queue" where a queueing discipline of the kernel dropped.
     met: other fates, as counted there. rate in frames/s, bits in bit/s, drop_rate in frames/s. declared and injected:
@@ -63,7 +63,7 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class Nic:
     """A node's interface. out and back: the directions of its link, from here and to here. agent: counters of the
-    firmware that is shared on it, by name; empty where there is none."""
+    firmware shared on it, by name; empty without one."""
 
     name: str
     mac: str
@@ -98,8 +98,8 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A cluster at one moment. time: nanoseconds of the epoch. age: seconds since the cluster came up. span: seconds
-    that the rates cover. summary: "4 nodes, 1 switch, 4 links". warning: a sentence on what is wrong with the cluster
-    as a whole. carriers: the cluster's own processes, such as its relay's. events: the last ones, the oldest first."""
+    that the rates cover. summary: "4 nodes, 1 switch, 4 links". warning: a sentence on what is wrong with the
+    cluster. carriers: the cluster's own processes, such as its relay's. events: the last ones, the oldest first."""
 
     cluster: str
     origin: str
@@ -118,6 +118,6 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """No cluster to look at. why: a sentence."""
+    """No cluster to show. why: a sentence."""
 
     why: str

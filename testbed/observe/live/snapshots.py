@@ -1,6 +1,6 @@
-"""Repeated snapshots of a cluster: each look gives a snapshot, or a sentence on why there is none.
+"""Repeated snapshots of a cluster: each look gives a snapshot, or the reason why there is none.
 
-The cluster may be taken down and brought up between looks; without a name the one that is up is meant, as everywhere.
+The cluster may be taken down and brought up between looks; without a name, the only running cluster is used.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class SnapshotSampler:
             return Absent(gone if self._name is not None else f"{gone}; {why}")
 
     def _cluster(self) -> str:
-        """Name of the cluster to look at. The one watched is kept while it is up, whatever else comes up."""
+        """Name of the cluster to look at. The watched cluster is kept while it is up, even if others come up."""
         if self._name is None and self._watched is not None and self._watched.exists():
             return self._watched.cluster
         return self._store.existing(self._name)

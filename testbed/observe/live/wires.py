@@ -1,8 +1,8 @@
 """Frames carried and dropped by the links of a cluster, by link and direction.
 
 Frames and bytes are the kernel's counts on the wire side, where all links but direct ones end. The mapping of interface
-counters to directions is computed once, and again after a change of interfaces; each look is then one dump of counters.
-The relay, the loss classifiers and the queueing disciplines are asked for their own counts of drops.
+counters to directions is computed once, and again after a change of interfaces; each reading is then one dump of counters.
+The relay, the loss classifiers and the queueing disciplines report their own counts of drops.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from testbed.runtime.calls import NotListeningError, call
 from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Link
 
-_LINKS_PER_CALL: Final = 50  # links asked for in one call, one turn of its loop
+_LINKS_PER_CALL: Final = 50  # links per call, which is one turn of the relay's loop
 _PATIENCE: Final = 0.5  # s to wait for the relay's reply
-_MAX_CLASSIFIERS: Final = 400  # one descriptor each, of the 1,024 that a process usually has
+_MAX_CLASSIFIERS: Final = 400  # one descriptor each, of the 1,024 that a process has by default
 
 DirectionKey = tuple[str, DirectionName]
 
@@ -44,7 +44,7 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A link as it is wired now. state: "up", "down" or "GONE"."""
+    """Present wiring of a link. state: "up", "down" or "GONE"."""
 
     state: str
     counters: Mapping[DirectionName, Counter] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Wires:
         self._places = RelayPaths(directory)
         self._holder = holder
         self._paths = dict(state.namespaces)
-        self._ears: dict[str, CounterSockets] = {}
+        self._sockets: dict[str, CounterSockets] = {}
         self._state = state
         self._wires: dict[str, Wire] = {}
         self._shares: dict[int, list[str]] = {}  # links by the relay process that forwards them
@@ -77,15 +77,15 @@ class Wires:
         self._stages: dict[DirectionKey, int] = {}  # interface with the kernel discipline of a direction
         self._classifiers: dict[DirectionKey, bpf.Map] = {}  # their counters
         try:
-            self._hear(namespace_names.WIRE)
+            self._open_sockets(namespace_names.WIRE)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        for monitor in self._ears.values():
-            monitor.close()
-        self._ears.clear()
+        for sockets in self._sockets.values():
+            sockets.close()
+        self._sockets.clear()
         self._forget_classifiers()
 
     def has_namespaces_of(self, state: State) -> bool:
@@ -94,14 +94,14 @@ class Wires:
 
     def look(self, state: State) -> tuple[dict[str, Wire], dict[DirectionKey, DirectionTraffic]]:
         """Return how the links are wired, and their totals. Raises OSError where the namespaces are gone."""
-        heard = [monitor.monitor.drain() for monitor in self._ears.values()]
-        if any(heard) or state is not self._state or not self._wires:
+        changes = [sockets.monitor.drain() for sockets in self._sockets.values()]
+        if any(changes) or state is not self._state or not self._wires:
             self._state = state
             self._locate_counters(state)
-        counts = {key: counted(monitor.route) for key, monitor in self._ears.items()}
+        counts = {key: counted(sockets.route) for key, sockets in self._sockets.items()}
         carriers = set(state.datapaths.values())
         relayed = self._relayed(state) if "relay" in carriers else {}
-        queues = queue_drops(self._ears[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
+        queues = queue_drops(self._sockets[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
         totals = {}
         for link, wire in self._wires.items():
             for direction, counter in wire.counters.items():
@@ -119,13 +119,13 @@ class Wires:
                 totals[place] = _carried(interface, counter.receives, causes, met)
         return dict(self._wires), totals
 
-    def _hear(self, key: str) -> CounterSockets | None:
-        if key not in self._ears and key in self._paths:
-            self._ears[key] = open_sockets(self._paths[key], self._holder)
-        return self._ears.get(key)
+    def _open_sockets(self, key: str) -> CounterSockets | None:
+        if key not in self._sockets and key in self._paths:
+            self._sockets[key] = open_sockets(self._paths[key], self._holder)
+        return self._sockets.get(key)
 
     def _locate_counters(self, state: State) -> None:
-        """Compute where each link's counters are read."""
+        """Find the interfaces whose counters count each link's frames."""
         self._forget_classifiers()
         self._wires.clear()
         self._free.clear()
@@ -134,9 +134,9 @@ class Wires:
         for link in state.layout.links:
             for end in (link.a, link.b) if link.datapath == "direct" else ():
                 with suppress(OSError):  # the node has gone
-                    self._hear(end.owner)
+                    self._open_sockets(end.owner)
         interfaces = {
-            key: rtnl_dump.by_name(rtnl_dump.interfaces(monitor.route)) for key, monitor in self._ears.items()
+            key: rtnl_dump.by_name(rtnl_dump.interfaces(sockets.route)) for key, sockets in self._sockets.items()
         }
         wire = interfaces[namespace_names.WIRE]
         modelled = state.layout.modelled().keys()
@@ -160,7 +160,7 @@ class Wires:
         """Open the counters of loss classifiers; without root there are none."""
         if self._holder or not userns.is_root():
             return
-        wire = self._ears[namespace_names.WIRE].route
+        wire = self._sockets[namespace_names.WIRE].route
         for place, index in self._free.items():
             if state.datapaths.get(place[0]) == "tc":
                 if len(self._classifiers) == _MAX_CLASSIFIERS:

@@ -115,7 +115,7 @@ def read_kinds(path: Path) -> list[Kind]:
 
 def _by_keys(rows: list[Row]) -> dict[tuple[str, ...], list[Row]]:
     """Group rows by their keys."""
-    if len(set(map(tuple, rows))) == 1:  # the usual case, three times as fast
+    if len(set(map(tuple, rows))) == 1:  # the common case, three times as fast
         return {tuple(rows[0]): rows}
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:

@@ -160,7 +160,7 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
     descriptions = [f"{line.label or curve.axes[1]}: {_ends(curve, line)}" for line in lines]
     paper_words = f" The paper's values: {paper.words}" if paper is not None else ""
     alternative = f"{curve.title}. {'; '.join(descriptions)}.{paper_words}"
-    caption = f"{curve.axes[1].capitalize()}, of all rows with the same {curve.axes[0]} the median."
+    caption = f"{curve.axes[1].capitalize()}: median of all rows with equal {curve.axes[0]}."
     if any(line.band for line in lines):
         caption += " The band reaches from the shortest to the 99th percentile."
     if paper is not None:

@@ -91,9 +91,11 @@ def _summarize(run: Recorded, label: str) -> RunSummary:
 
 def _missing(run: Recorded) -> Iterator[str]:
     if not run.result:
-        yield "The run never ended, or was killed: there is no result.json, hence no verdict. What was written is here."
+        yield (
+            "The run never ended, or was killed: without result.json there is no verdict. The report shows what was written."
+        )
     if not (run.folder / ROWS).exists():
-        yield f"{ROWS} is missing: what the run measured is lost."
+        yield f"{ROWS} is missing: the run's measurements are lost."
     if not (run.folder / EVENTS).exists():
         yield f"{EVENTS} is missing: when faults were in force is not known."
 

@@ -126,10 +126,10 @@ def _facts(run: RunSummary) -> str:
 def figures(run: RunSummary, place: int) -> Iterator[str]:
     """Tables of the run's rows, one for each kind."""
     if not run.kinds:
-        yield '<p class="note">There are no rows: nothing was measured, or nothing was told.</p>'
+        yield '<p class="note">There are no rows: nothing was measured or recorded.</p>'
     for number, kind in enumerate(run.kinds):
         rows = table(_rows(kind, run.label), f"rows-{place}-{number}")
-        yield rows if kind.count <= _FEW_ROWS else details(f"{kind.count:,} rows, of the same keys", rows)
+        yield rows if kind.count <= _FEW_ROWS else details(f"{kind.count:,} rows with equal keys", rows)
 
 
 def _rows(kind: Kind, label: str) -> Table:

@@ -1,7 +1,7 @@
 """Picture of a cluster: nodes in rows under their switch, switches in layers above, and links between them with their
 declared and injected impairments.
 
-A switch's layer is its distance to the nearest node, so that racks, fat trees and stars look as usual. Nodes without a
+A switch's layer is its distance to the nearest node, so that racks, fat trees and stars look as expected. Nodes without a
 switch form a circle.
 """
 

@@ -1,4 +1,4 @@
-"""Sinks for captured frames: a pcapng file, text lines for people, or JSON facts for programs."""
+"""Sinks for captured frames: a pcapng file, text lines for people, or JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Lines:
     """Text output, one line for each frame."""
 
     def __init__(self, print_line: Callable[[str], object]) -> None:
-        """say: called with each line, without a line end."""
+        """print_line: called with each line, without a line end."""
         self._print = print_line
         self._width = 0
 
@@ -109,10 +109,10 @@ class Lines:
 
 
 class Facts:
-    """JSON output: everything known of a frame except its content, which the file has."""
+    """JSON output: all data about a frame except its content, which the file has."""
 
     def __init__(self, print_line: Callable[[Mapping[str, object]], object]) -> None:
-        """say: called with each frame's facts."""
+        """print_line: called with each frame's data."""
         self._print = print_line
 
     def announce(self, points: Sequence[Point]) -> None:

@@ -126,4 +126,4 @@ class Asking:
 
 
 def _ignore() -> None:
-    """Nobody minds."""
+    """Do nothing: no network holds frames back."""

@@ -107,6 +107,6 @@ def texts_of(carried: RelayedLink, files: Mapping[str, str]) -> dict[str, dict[s
     """The texts of the files that each direction's impairment names, since they can change while the names stay."""
     impairments = {"forward": carried.forward.impairment, "backward": carried.backward.impairment}
     return {
-        direction: {path: files[path] for path in (one.jitter_file, one.rate_trace) if path in files}
-        for direction, one in impairments.items()
+        direction: {path: files[path] for path in (impairment.jitter_file, impairment.rate_trace) if path in files}
+        for direction, impairment in impairments.items()
     }

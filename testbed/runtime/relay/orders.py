@@ -220,7 +220,7 @@ class RelayPaths:
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
         if not isinstance(said, dict):
-            raise _unreadable(path, ValueError("it is no object"))
+            raise _unreadable(path, ValueError("not a JSON object"))
         return said
 
 

@@ -51,7 +51,7 @@ class Process:
         self._relay = Relay(self._loop, known_fields(), self._tallies)
         self._watchers = Watchers(self._loop, places.directory)
         self._begun = time.time_ns()
-        self._told: dict[object, Behind] = {}
+        self._behind: dict[object, Behind] = {}
         self._log: LogFile | None = None
 
     def prepare(self) -> None:
@@ -145,11 +145,11 @@ class Process:
 
     def _watch(self, now: int) -> None:
         """Record frames that were late or lost here since the last call."""
-        told: dict[object, Behind] = {}  # only of current carriages: new ones count from 0
+        current: dict[object, Behind] = {}  # only of present forwarders: new ones count from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
                 forwarder = link.directions[direction]
-                behind = told[forwarder] = self._told.get(forwarder) or Behind(now)
+                behind = current[forwarder] = self._behind.get(forwarder) or Behind(now)
                 found = behind.look(now, forwarder.lateness.late, socket.look().lost)
                 if found is not None:
                     late, lost, span = found
@@ -164,7 +164,7 @@ class Process:
                         lost=lost,
                         span=span,
                     )
-        self._told = told
+        self._behind = current
         self._loop.at(now + _WATCH, self._watch)
 
 

@@ -6,7 +6,7 @@ persistent lateness is recorded as an event.
 
 GSO frames are passed on unsegmented on directions without random decisions or a rate that treat all frames alike: the
 receiver accepts them, as on a veth, and TCP comes in frames of 64 KiB. On other directions they are segmented here, and
-each segment meets its own fate. A device's offloads (`kernel.offloads`) only decide which of the two is usual.
+each segment meets its own fate. A device's offloads (`kernel.offloads`) only decide which of the two is common.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class Forwarder:
                 offer(when, frame)
             elif not stay:
                 self.finished += 1
-                for one in frame.segment():
-                    offer(when, one)
+                for segment in frame.segment():
+                    offer(when, segment)
             else:
                 self._unfinished += 1
                 if frame.segments == 1:
@@ -359,11 +359,11 @@ class Relay:
 
 def _continues(before: RelayedLink, after: RelayedLink) -> bool:
     """Whether the link keeps its sockets and counts. A replay always starts with the first frame."""
-    one, other = (
+    old, new = (
         (link.a, link.b, link.taps, link.fabric, link.plugs, link.forward.replay, link.backward.replay)
         for link in (before, after)
     )
-    return one == other
+    return old == new
 
 
 def _check(link: RelayedLink, orders: Orders, fields: Fields) -> None:

@@ -5,7 +5,7 @@ with the kernel's receive timestamp, or with the network's time if that is later
 
 A few frames of a NIC that its link does not accept yet wait here. Beyond that, a NIC that has asked for flow control is
 told STOP, and its socket is not read until they have left; frames under way wait in the socket's buffer, which holds
-the whole window that the NIC may use (`testbed.fabric.stop_go`). So nothing is lost, however late either process is.
+the complete window that the NIC may use (`testbed.fabric.stop_go`). So nothing is lost, however late either process is.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Uplink:
         for when, frame in frames:
             if isinstance(frame, GsoFrame):
                 self._way.finished += 1
-                found += [(when, one) for one in frame.segment()]
+                found += [(when, segment) for segment in frame.segment()]
             else:
                 found.append((when, frame))
         return found

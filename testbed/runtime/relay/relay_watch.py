@@ -108,11 +108,11 @@ class Watch:
                 return found
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                said = json.loads(line)
-                if isinstance(said, int):
-                    self.untold += said
+                report = json.loads(line)
+                if isinstance(report, int):
+                    self.untold += report
                 else:
-                    link, direction, stamp, check, causes, words = said
+                    link, direction, stamp, check, causes, words = report
                     found.append(FrameFates(link, direction, stamp, check, tuple(causes), words))
 
     def close(self) -> None:
@@ -131,11 +131,11 @@ class Watchers:
         self._untold: dict[str, int] = {}
         self._watched: list[Forwarder] = []
         self._met: list[Record] = []  # of the frame that is being offered
-        self._told: set[str] = set()  # links whose frames are reported
+        self._reported: set[str] = set()  # links whose frames are reported
 
     def note(self, record: Record) -> None:
         """Note a fate; serves as a direction's log."""
-        if self._pipes and record.link in self._told:
+        if self._pipes and record.link in self._reported:
             self._met.append(record)
 
     def attend(self, links: Mapping[str, AnyLink]) -> None:
@@ -146,11 +146,11 @@ class Watchers:
         if not self._pipes:
             return
         self._watched = []
-        self._told.clear()
+        self._reported.clear()
         for name, link in links.items():
             if not isinstance(link, LinkForwarder):  # frames enter long after their timestamp
                 continue
-            self._told.add(name)
+            self._reported.add(name)
             for direction in DIRECTIONS:
                 forwarder = link.directions[direction]
                 if forwarder.offer == forwarder.model.offer:
@@ -200,14 +200,14 @@ class Watchers:
                 if outcome is Outcome.QUEUE:
                     causes.append(QUEUE_FULL)
                     words.append(f"dropped: {QUEUE_FULL}")
-                said = "; ".join(words)[:_LONGEST]
-                tell([link, direction, when + source.behind, crc32(frame), causes, said])
+                phrases = "; ".join(words)[:_LONGEST]
+                tell([link, direction, when + source.behind, crc32(frame), causes, phrases])
             return outcome
 
         return watched
 
-    def _tell(self, said: list[object]) -> None:
-        line = json.dumps(said).encode() + b"\n"
+    def _tell(self, report: list[object]) -> None:
+        line = json.dumps(report).encode() + b"\n"
         for name, pipe in self._pipes.items():
             untold = self._untold[name]
             try:

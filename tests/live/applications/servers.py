@@ -19,7 +19,7 @@ DEADLINE = 30.0  # seconds that a server gets to begin or to end
 def server(
     node: RunningNode, command: Sequence[str], port: int, stop: int = signal.SIGTERM, **place: Any
 ) -> Iterator[None]:
-    """It listens when the block begins, and has ended, by the signal `stop`, when it is over. place: as for `popen`."""
+    """Run a server in a node: it listens inside the block, and the signal `stop` ends it behind. place: as for `popen`."""
     with tempfile.TemporaryFile("w+") as said:
         process = node.popen(command, stdin=subprocess.DEVNULL, stdout=said.fileno(), stderr=said.fileno(), **place)
         try:

@@ -1,4 +1,4 @@
-"""What needs no other user than one's own runs without root as it does with it: the same stories, an ordinary user's."""
+"""Applications in an ordinary user's cluster: the same programs, without root."""
 
 from __future__ import annotations
 

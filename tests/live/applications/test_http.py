@@ -1,4 +1,4 @@
-"""A web server and a client on two nodes: what the network does is in the time of each request."""
+"""A web server and its client in two nodes: a request takes as long as the network's impairment makes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""iperf3 between two nodes: a bottleneck, a delay and losses are what it measures."""
+"""iperf3 between two nodes measures the link's bottleneck, delay and loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MBIT = 1_000_000
 
 
 def stream(client: RunningNode, *how: str) -> dict[str, Any]:
-    """What came of a second."""
+    """Run iperf3 for one second and return the "end" part of its report."""
     report = json.loads(client.run(["iperf3", "-J", "-t", "1", "-c", "n2", *how], timeout=60).stdout)
     end: dict[str, Any] = report["end"]
     return end

@@ -1,6 +1,7 @@
-"""PostgreSQL with data of its own in a node, and its benchmark in another: a transaction costs a round trip per statement.
+"""PostgreSQL in one node and its benchmark in another: a transaction costs one round trip per statement.
 
-It refuses to run as root, so its programs become the user that its package has made. Without root a node has one user only.
+The server refuses to run as root, so it runs as the user that its package has created. Without root a node has one user
+only.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def postgresql(node: RunningNode) -> Iterator[None]:
 
 
 def milliseconds(client: RunningNode, script: Path) -> float:
-    """Of a transaction, on average."""
+    """Return the average latency of a transaction, in ms."""
     command = ["pgbench", "-n", "-h", "n2", "-U", "postgres", "-t", "20", "-f", str(script), "postgres"]
     said = client.run(command, timeout=60).stdout
     found = re.search(r"latency average = ([\d.]+) ms", said)

@@ -16,7 +16,7 @@ PORT = 6379
 
 
 def benchmark(client: RunningNode, *more: str) -> dict[str, float]:
-    """What one client sees that sets keys: "rps", and "avg_latency_ms" and others."""
+    """Return one client's figures for SET: "rps", "avg_latency_ms" and others."""
     command = ["redis-benchmark", "-h", "n2", "-c", "1", "-t", "set", "--csv", *more]
     (row,) = csv.DictReader(client.run(command, timeout=60).stdout.splitlines())
     return {name: float(value) for name, value in row.items() if name != "test"}

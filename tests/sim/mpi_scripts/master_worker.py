@@ -1,4 +1,4 @@
-"""A master that hands out tasks to whoever asks, and workers that look for the next one: all by probing, nobody waits."""
+"""A master that hands out tasks to any worker that asks, and workers that look for the next one, all by probing."""
 
 # ruff: noqa: T201
 

@@ -1,4 +1,4 @@
-"""What scripts do beside ping-pong: objects of their own classes, requests, probes, communicators, a module beside them."""
+"""MPI script beyond ping-pong: objects of its own classes, requests, probes, communicators, a module beside it."""
 
 # ruff: noqa: T201
 

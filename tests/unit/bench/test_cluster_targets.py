@@ -1,4 +1,4 @@
-"""What the rows of a benchmark are made to say: ratios to the floor, targets reached or not."""
+"""Ratios to the floor and targets, computed from the rows of the cluster benchmark."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What the rows about EMP are made to say."""
+"""Targets computed from the rows of the EMP benchmark."""
 
 from collections.abc import Sequence
 

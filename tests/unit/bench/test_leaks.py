@@ -1,4 +1,4 @@
-"""What grows for as long as it is watched is found; what has become warm, or only varies, is not."""
+"""Steady growth is reported as a leak; warm-up and variation are not."""
 
 import random
 

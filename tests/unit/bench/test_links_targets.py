@@ -1,4 +1,4 @@
-"""What the rows about links are made to say."""
+"""Targets computed from the rows of the links benchmark."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Snapshots of clusters that never were, for what is made of them."""
+"""Synthetic snapshots of clusters."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def two_nodes() -> Snapshot:
 
 
 def star(nodes: int) -> Snapshot:
-    """So many nodes, of which each later one has more traffic than those before."""
+    """Return a snapshot of a star, in which each node has more traffic than the node before."""
     links = tuple(
         Link(
             f"n{i}:eth0--s1:{i}",

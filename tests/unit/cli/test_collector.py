@@ -1,4 +1,4 @@
-"""Commands that are called in a process that goes on leave Python's garbage collector as they have found it."""
+"""Commands called within a longer-lived process leave Python's garbage collector as they found it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_who_had_it_off_or_something_frozen_still_has() -> None:
 
 
 def test_in_a_process_of_its_own_a_command_leaves_it_off() -> None:
-    """What it has made would only be looked through once more before it is gone."""
+    """A last collection would delay the exit of a command with its own process."""
     program = (
         "import gc, sys; from testbed.cli.main import main\n"
         "try: main()\n"

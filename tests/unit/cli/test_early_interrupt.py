@@ -1,4 +1,4 @@
-"""Ctrl-C while the command still imports what it is made of."""
+"""Ctrl-C while the command is still importing its modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 @pytest.mark.parametrize("module", ["click", "testbed.errors"])
 def test_whoever_interrupts_at_once_reads_a_sentence_and_no_traceback(tmp_path: Path, module: str) -> None:
-    """It interrupts itself when it comes to import this module: a moment that no timer would meet each time."""
+    """The process interrupts itself when it imports this module, a moment that no timer would hit reliably."""
     script = tmp_path / "interrupted.py"
     script.write_text(
         "import importlib.abc, signal, sys\n"

@@ -1,4 +1,4 @@
-"""Commands start quickly because they import only what they need."""
+"""Commands start quickly, as each imports only what it needs."""
 
 from __future__ import annotations
 

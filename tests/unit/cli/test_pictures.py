@@ -1,4 +1,4 @@
-"""The README's picture of `testbed top` shows what the program shows: it is drawn of a snapshot that lies beside it."""
+"""The README's picture of `testbed top` agrees with the program: both show the snapshot beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `testbed top` shows of a snapshot, in terminals of all sizes."""
+"""Frames of `testbed top` for given snapshots, in terminals of all sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shown(snapshot: Snapshot | Absent, view: View | None = None, width: int = 80
 
 
 def coded(snapshot: Snapshot, view: View, **settings: bool) -> str:
-    """What a terminal is sent."""
+    """Return the bytes sent to the terminal, as text."""
     screen = console(80, 24, **settings)
     screen.print(frame(snapshot, view, 80, 24), end="")
     screen.file.flush()

@@ -1,4 +1,4 @@
-"""From what a terminal sends to keys, and from keys to what is seen and done."""
+"""Terminal input to keys, and keys to views and actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.cli.snapshots import star, two_nodes
 
 
 def after(view: View, keys: list[str], snapshot: Snapshot | Absent | None = None) -> tuple[View, list[Action]]:
-    """What is seen after these keys, and what they have asked for."""
+    """Press these keys in turn; return the view and the requested actions."""
     actions = []
     for key in keys:
         view, action = press(view, key, snapshot or two_nodes())

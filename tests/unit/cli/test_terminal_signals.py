@@ -13,7 +13,7 @@ from testbed.cli.screen.terminal import take_over
 
 
 class Abandoned:
-    """Sends a signal to its own process when it is freed, where exceptions are ignored."""
+    """Object that signals its own process when it is freed, where exceptions are ignored."""
 
     def __init__(self, number: signal.Signals) -> None:
         self._number = number

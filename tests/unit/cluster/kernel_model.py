@@ -66,7 +66,7 @@ UNUSED = Counters(0, 0, 0, 0, 0, 0)
 
 
 class Kernel:
-    """The kernel's state after a plan; refuses what the real one refuses."""
+    """Model of the kernel's state under a plan; it refuses what the kernel refuses."""
 
     def __init__(self) -> None:
         self.interfaces: dict[str, dict[int, Interface]] = {}
@@ -182,7 +182,7 @@ class Kernel:
         return None
 
     def _leads(self, free: Interface, port: Interface) -> bool:
-        """Whether what comes in on a patch's free end goes through a stage and leaves by the port."""
+        """Whether frames that enter a patch's free end pass a stage and leave by the port."""
         wire = self.interfaces[namespace_names.WIRE]
         entered = wire.get(self.staged.get(free.index, 0))
         return entered is not None and self.staged.get(entered.peer) == port.index
@@ -236,7 +236,7 @@ class Kernel:
         self.diversions.pop(index, None)
 
     def _seen_diversions(self) -> dict[int, Diversion]:
-        """An interface that is gone is told as -1."""
+        """Return the diversions as dumped: -1 stands for a removed interface."""
         there = {*self.interfaces[namespace_names.WIRE], 0}
         return {at: Diversion(*(to if to in there else -1 for to in way)) for at, way in self.diversions.items()}
 
@@ -387,13 +387,13 @@ def qdisc(index: int, kind: str, handle: int, options: bytes, sized: bool) -> Qd
 
 
 def netem_reports(options: netem.Options) -> bytes:
-    """The options as a kernel tells them: without the tables."""
+    """Return netem's options as a kernel reports them: without the tables."""
     request = memoryview(netem.request(1, options.reportable))
     return next(bytes(value) for kind, value in attributes(request[_BEFORE_ATTRIBUTES:]) if kind == _TCA_OPTIONS)
 
 
 def tbf_reports(options: shapers.Options) -> bytes:
-    """The options as a kernel tells them: the burst as a time, in 64 ns."""
+    """Return TBF's options as a kernel reports them: the burst as a time, in 64 ns."""
     buffer = (options.burst * 1_000_000_000 // options.rate) >> 6
     rate = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, options.rate)
     parms = rate + bytes(12) + struct.pack("=III", options.limit, buffer, 0)

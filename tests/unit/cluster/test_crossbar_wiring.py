@@ -1,4 +1,4 @@
-"""Clusters with Myrinet's switches: what is the kernel's of them, and what the relay is told."""
+"""Clusters with Myrinet switches: the kernel's part and the relay's configuration."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def layout() -> Layout:
 
 @pytest.fixture(autouse=True)
 def _relay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that has it."""
+    """Run on a machine with a relay."""
     monkeypatch.setattr(capabilities, "abilities", lambda: Abilities(relay=True))
 
 

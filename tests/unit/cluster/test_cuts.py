@@ -1,4 +1,4 @@
-"""Cables that are pulled out and plugged in again without a look at the whole cluster: what a plan would have done."""
+"""Cables pulled out and plugged in without a scan of the cluster have the effect of a plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in force, as `inject` and `status` show it: as it would be typed, not as it is kept."""
+"""`inject` and `status` show impairments as a user would type them."""
 
 from __future__ import annotations
 

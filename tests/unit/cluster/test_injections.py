@@ -1,5 +1,5 @@
-"""What injections come to when they are laid over what is declared, which links and directions users mean, and how a state
-keeps them."""
+"""Injections laid over declared impairments, the links and directions that users name, and injections in the state
+file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What things are called in the kernel: short enough, each its own, and readable where there is room."""
+"""Names of kernel objects: short enough, unique, and readable where there is room."""
 
 from __future__ import annotations
 

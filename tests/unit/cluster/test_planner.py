@@ -1,6 +1,6 @@
-"""The plan, as the pure function that it is: exactly which operations lead from what exists to what is wanted.
+"""The plan as a pure function: exactly the operations that lead from the existing state to the desired one.
 
-What exists is made by carrying out plans in a model of the kernel, which knows as much as a plan has to.
+Existing states are made by executing plans in a model of the kernel.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def linked(*ends: str, nodes: int = 3, switches: int = 2, datapath: str = "auto"
 
 
 def changed(before: Description, after: Description) -> list[str]:
-    """What a change takes; it leads where it should, so that nothing is left to do then."""
+    """Return the operations of a change, and check that none is left when they are done."""
     kernel = built(before)
     operations = kernel.converge(resolve(after))
     assert kernel.converge(resolve(after)) == []
@@ -218,7 +218,7 @@ def test_a_link_becomes_direct_and_back() -> None:
 
 
 def test_the_first_indexes_are_left_to_the_kernel() -> None:
-    """Where tunnel modules are loaded, every new namespace has interfaces of the kernel's own."""
+    """A new namespace has interfaces of the kernel's own where tunnel modules are loaded."""
     for operation in plan(resolve(Description.star(3)), ExistingState()):
         if isinstance(operation, MakeCable):
             assert operation.peer_index >= FIRST_NODE_INDEX > 20
@@ -431,7 +431,7 @@ def test_a_half_made_join_is_parted_first() -> None:
 
 
 def test_when_an_ipv4_address_goes_the_others_of_its_nic_are_added_again() -> None:
-    """The kernel takes those that came later in the same network (secondaries) away with it."""
+    """The kernel removes the secondary addresses of the same network along with it."""
 
     def star(*addresses: str) -> Description:
         nodes = [Node(name="n1", nics=[Nic(name="eth0", addresses=addresses)]), Node(name="n2")]

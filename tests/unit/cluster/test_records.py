@@ -1,4 +1,4 @@
-"""What is written about a cluster reads back as it was: the mark on its objects, and its state."""
+"""A cluster's records read back as written: the mark on its objects, and its state."""
 
 from __future__ import annotations
 

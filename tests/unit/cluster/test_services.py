@@ -71,7 +71,7 @@ class Tending:
         return [str(one["event"]) for one in event_log.read(self._directory)]
 
     def until(self, event: str, count: int = 1) -> None:
-        """The loop runs until that has been told so often."""
+        """Run the loop until `event` has been reported `count` times."""
 
         async def wait() -> None:
             end = self.loop.now() + PATIENCE

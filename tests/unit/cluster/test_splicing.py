@@ -1,6 +1,6 @@
-"""Splicing links while they run, and undoing it: which operations, in which order, and what they leave alone.
+"""Splicing of links at run time, and its reversal: operations, their order, and what they leave untouched.
 
-The model of the kernel checks after every operation that no frame can circulate or take two ways.
+After every operation the model of the kernel checks that no frame can circulate or take two ways.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
 
 
 def test_offloads_go_down_before_the_new_way_is_opened_and_come_up_when_all_is_done() -> None:
-    """A direction that may carry pieces is sent them; the other one is not."""
+    """A direction that may carry GSO frames receives them; the other one does not."""
     layout = resolve(Description.star(2))
     kernel = built(layout)
     name = link(layout, "n1", "s1")

@@ -1,4 +1,4 @@
-"""Histories made by hand, for the tests of checkers: what the programs of a run with nothing wrong have told."""
+"""Hand-made histories of sound runs, for tests of checkers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MILLISECOND, SECOND = 1_000_000, 1_000_000_000
 
 @dataclass(frozen=True)
 class Message:
-    """content: stands for its bytes. any_source, any_tag: how its receive was begun."""
+    """content: stands for its bytes. any_source, any_tag: wildcards of its receive."""
 
     source: int
     sink: int
@@ -28,7 +28,7 @@ class Message:
 
 
 class HistoryBuilder:
-    """The events of each node, n1, n2, ..., and a clock that goes on with each."""
+    """Events of each node n1, n2, ..., with a clock that advances at each event."""
 
     def __init__(self, nodes: int) -> None:
         self.events: dict[str, list[Event]] = {f"n{number + 1}": [] for number in range(nodes)}
@@ -81,7 +81,7 @@ def exchange_all(nodes: int, messages: Sequence[Message]) -> HistoryBuilder:
 
 
 def positions_of(events: Mapping[str, Sequence[Event]], what: str) -> Iterator[tuple[str, int]]:
-    """Where events of a kind stand."""
+    """Yield (node, position) of each event of a kind."""
     for node, some in events.items():
         for at, event in enumerate(some):
             if event["what"] == what:

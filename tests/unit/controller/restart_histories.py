@@ -25,21 +25,21 @@ class RestartHistory(HistoryBuilder):
         self.disturbances: list[Disturbance] = []
 
     def restart(self, rank: int) -> None:
-        """Its program is gone, and begins anew 2 ms later."""
+        """End a rank's program and start it again 2 ms later."""
         gone = self.clock
         self.clock += 2 * MILLISECOND
         self._counts[rank] = 0
         self.disturbances.append(Disturbance(CRASH, gone, self.clock, frozenset({f"n{rank + 1}"})))
 
     def deliver(self, source: int, sink: int, content: str, tag: int = 0) -> None:
-        """A message whose sender is told so."""
+        """Deliver a message and report its completion to the sender."""
         receive = self.begin_receive(sink, source, tag)
         send = self.begin_send(source, sink, tag, content)
         self.received(sink, receive, source, tag, content)
         self.sent(source, send)
 
     def acknowledged(self, source: int, sink: int, content: str, tag: int = 0) -> None:
-        """A message that its sender is told has been sent, and that does not come."""
+        """Report a message as sent that is never delivered."""
         self.sent(source, self.begin_send(source, sink, tag, content))
 
     def judged(self, ending: Ending = Ending.DONE, after: int = 0, settled: bool = True) -> Report:

@@ -1,4 +1,4 @@
-"""What a program has cancelled is no transfer to a checker."""
+"""A cancelled request is no transfer to a checker."""
 
 from __future__ import annotations
 

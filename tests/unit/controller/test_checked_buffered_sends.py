@@ -1,4 +1,4 @@
-"""Sends that were over for their programs before anybody knew whether they would arrive: what checkers make of them."""
+"""Checkers on sends that completed before their delivery was known."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def test_a_program_that_is_started_again_numbers_from_one_again() -> None:
 
 
 def started_again() -> tuple[HistoryBuilder, Circumstances]:
-    """n2's program has a receive under way when it is started again; what n1 sends then is received by nobody."""
+    """Return a history in which n2 restarts with a posted receive, and n1's next message is never received."""
     told = HistoryBuilder(2)
     told.begin_receive(1)
     crash = Disturbance(CRASH, told.clock, told.clock + MILLISECOND, frozenset({"n2"}))

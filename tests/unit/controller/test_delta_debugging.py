@@ -1,4 +1,4 @@
-"""Delta debugging finds the causes that an effect needs, and counts what it costs."""
+"""Delta debugging finds the causes that an effect needs, and counts its trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What probes must find, computed from the impairment alone."""
+"""Expected probe results are computed from the impairment alone."""
 
 from __future__ import annotations
 

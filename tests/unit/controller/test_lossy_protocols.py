@@ -1,4 +1,4 @@
-"""What a protocol that loses messages is no protocol for is refused before anything is brought up."""
+"""A lossy protocol is refused to a workload that needs reliable delivery, before anything is brought up."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from testbed.workloads.form import Comm, Node, Workload
 
 
 async def own(comm: Comm, node: Node) -> None:
-    """A function does not say that it bears losses."""
+    """Program without a declaration that it bears losses."""
 
 
 class Hardy(Workload):
-    """It says so."""
+    """Workload that declares that it bears loss."""
 
     bears_loss = True
 
     async def rank(self, comm: Comm, node: Node) -> None:
-        """Nothing."""
+        """Return at once."""
 
 
 @pytest.mark.parametrize("workload", ["sort", "random", "logp", "comb", own])

@@ -1,4 +1,4 @@
-"""Numbers that a run cannot have are refused with what is allowed, in every mode, before anything begins."""
+"""Numbers out of range for a run are refused with the allowed range, in every mode, before it begins."""
 
 from __future__ import annotations
 

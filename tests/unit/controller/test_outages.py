@@ -1,4 +1,4 @@
-"""What a cluster's events say of spans in which a process of the tool was not there."""
+"""Outages of the tool's processes, read from a cluster's events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What probes found against what was expected: each situation, and the grade it must have."""
+"""Probe results against expectations: each situation and its grade."""
 
 from __future__ import annotations
 

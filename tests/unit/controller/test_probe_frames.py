@@ -1,4 +1,4 @@
-"""Probe frames: what is written can be read, and a flipped bit is seen without costing the frame."""
+"""Probe frames survive a round trip through their codec, and a flipped bit is detected without loss of the frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
 
 
 def accepts(program: bytes, frame: bytes) -> bool:
-    """What the kernel's filter machine does with the few instructions that ours has."""
+    """Run a socket filter: an interpreter of the few BPF instructions that ours has."""
     place, value = 0, 0
     while True:
         code, if_true, if_false, operand = (

@@ -1,4 +1,4 @@
-"""Profiles by what a user writes: names and files."""
+"""Profiles by name and by file."""
 
 from __future__ import annotations
 

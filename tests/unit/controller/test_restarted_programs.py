@@ -1,5 +1,4 @@
-"""What checkers say where programs are started again, and where an error ends the run: nobody is accused who can be
-explained, and what is lost is told."""
+"""Checkers with restarted programs and runs that an error ends: explicable losses are reported, but not as violations."""
 
 from __future__ import annotations
 
@@ -67,7 +66,8 @@ def test_no_assignment_is_better_than_the_one_that_is_found(sent: list[tuple[str
 
 
 def test_many_messages_of_one_content_and_many_lives_take_no_long_time() -> None:
-    """Linear but for what was under way when a program ended: here a tenth of 20,000 messages, in 200 lives."""
+    """Time is linear except in messages in flight at a program's end: here a tenth of 20,000 messages, in 200
+    incarnations."""
     sends = [a_send(at, "00") for at in range(20_000)]
     costs = [UNFINISHED if at % 100 >= 90 else FINISHED for at in range(20_000)]
     receives = [a_receive(at, "00") for at in range(18_000)]

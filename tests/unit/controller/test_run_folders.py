@@ -1,4 +1,4 @@
-"""Folders of runs: what was written can be read, whatever happened to the run, and a newer version's are refused."""
+"""Run folders can be read whatever happened to the run; those of a newer format are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios on one cluster: what is meant there, when it comes, and what is refused before anything starts."""
+"""Scenarios resolved on a cluster: targets, times, and refusals before anything starts."""
 
 from __future__ import annotations
 

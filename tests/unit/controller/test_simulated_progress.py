@@ -1,4 +1,4 @@
-"""A simulation that takes long tells how far it is, and is the same simulation all the same."""
+"""A long simulation reports progress, which does not change its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two accounts and the events between them say of a span."""
+"""Findings about a span, from the two accounts at its ends and the events between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Intervals and distances: what a sound sample stays within, and what an unsound one does not."""
+"""Intervals and distances: bounds that sound samples keep and unsound ones exceed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_share_lies_within_its_own_interval_and_a_doubled_one_does_not() -> No
 
 
 def test_the_interval_has_the_level_it_claims() -> None:
-    """Wilson's: the share at its end lies exactly so many standard deviations from what was seen."""
+    """Wilson's interval: the share at its end lies the stated number of standard deviations from the observed one."""
     low, high = share_interval(300, 4_000)
     for end in (low, high):
         assert abs(end - 0.075) / (end * (1 - end) / 4_000) ** 0.5 == pytest.approx(statistics.LEVEL_Z)
@@ -49,7 +49,7 @@ def test_bursts_widen_the_interval() -> None:
 
 
 def test_losses_in_bursts_vary_as_much_more_as_is_said() -> None:
-    """The variance of sums over long stretches, over that of independent losses of the same share."""
+    """Variance of sums over long stretches, relative to independent losses of equal share."""
     parameters = (0.05, 0.2, 1.0, 0.0)
     stretch, stretches = 1_000, 600
     model = GilbertElliott(parameters, 7)

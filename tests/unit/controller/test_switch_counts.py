@@ -1,4 +1,4 @@
-"""What Myrinet's switches have counted in a run."""
+"""Myrinet's switch counters in the findings of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of thresholds and what becomes of grades."""
+"""The table of thresholds, and the grades that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks: the same loop and tasks on a virtual clock, on one that waits, and on one that is slowed."""
+"""Clocks: one loop and its tasks on a virtual clock, on one that waits, and on a slowed one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Late:
 
 
 def program(waiter: Waiter) -> list[tuple[str, int]]:
-    """What a small program says, with times since it began."""
+    """Return what a small client and server record, with times since their start."""
     loop, said = Loop(waiter), list[tuple[str, int]]()
     begun = loop.now()
     requests: Queue[str] = Queue("requests")
@@ -124,7 +124,7 @@ def test_what_comes_from_outside_takes_its_place_among_what_is_due() -> None:
 
 
 class Done:
-    """What a program polls with: it is done already."""
+    """Awaitable that is done already, which a program polls with."""
 
     done = True
 

@@ -1,4 +1,4 @@
-"""The same program gives the same history, byte for byte, in every process and with every hash seed."""
+"""A program's history is equal, byte for byte, in every process and with every hash seed."""
 
 from __future__ import annotations
 

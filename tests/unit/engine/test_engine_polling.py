@@ -29,7 +29,7 @@ def loop() -> Loop:
 
 
 async def poll(loop: Loop, event: Event) -> tuple[int, int]:
-    """When it was there, and how often it had to be looked for."""
+    """Poll for an event; return the time and the number of polls."""
     looks = 0
     while not event.done:
         looks += 1
@@ -79,7 +79,7 @@ def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, wante
 
 
 def test_a_poller_sees_what_was_sent_behind_its_back_within_one_poll(loop: Loop) -> None:
-    """Another one that polls, until a time, does at once what nothing in the heap had announced."""
+    """Another task polls until a time and then acts, which no heap entry announces."""
     event = Event("there")
     when = 0
 

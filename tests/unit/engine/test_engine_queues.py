@@ -1,4 +1,4 @@
-"""Queues: first in first out on both ends, and no item lost or doubled whoever gives up when."""
+"""Queues: first in first out at both ends; cancellation neither loses nor duplicates an item."""
 
 from __future__ import annotations
 

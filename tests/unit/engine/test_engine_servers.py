@@ -1,4 +1,4 @@
-"""Busy resources: when jobs end, and what is said of their use, against a simulation that is too simple to be wrong."""
+"""Busy resources: ends of jobs and utilisation, against a simulation that is too simple to be wrong."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_jobs_are_served_as_by_a_server_that_is_looked_at_every_nanosecond(jobs:
 
 
 def begun_and_ended(arrivals: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """When each job begins and ends."""
+    """Return when each job begins and ends."""
     free, served = 0, []
     for came, cost in arrivals:
         begin = max(came, free)

@@ -1,4 +1,4 @@
-"""Sources of chance: the same for a seed and a name for ever (test vectors), apart from each other, and fair."""
+"""Random sources: stable for a seed and a name (test vectors), independent of each other, and uniform."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_a_bound_that_no_number_can_be_below_is_refused(bound: int) -> None:
 
 
 def test_a_draw_that_would_come_once_too_often_is_redrawn() -> None:
-    """Of 2^64 words, all but one go evenly into 2^64 - 1 numbers. The odd one is 0, where the product's low half is 0."""
+    """All but one of the 2^64 words divide evenly among 2^64 - 1 numbers. The odd one is 0, where the product's low
+    half is 0."""
     before_zero = Source(-GOLDEN & MASK)  # mix64(0) is 0
     stream = Source(-GOLDEN & MASK)
     assert stream.word() == 0
@@ -132,7 +133,7 @@ def test_nothing_can_be_drawn_from_nothing() -> None:
 
 
 def test_vectors() -> None:
-    """They are a promise: a run of years ago can be repeated."""
+    """Test vectors keep the generator's output stable, so that old runs can be repeated."""
     stream = source(42, "n1")
     assert [stream.word() for _ in range(3)] == WORDS
     assert stream.random() == RANDOM

@@ -1,4 +1,4 @@
-"""What the rows about the engine are made to say, and that the models that are compared are the same model."""
+"""Targets computed from the rows of the engine benchmark, and the equality of the compared models."""
 
 from collections.abc import Callable
 

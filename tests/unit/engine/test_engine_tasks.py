@@ -1,4 +1,4 @@
-"""Tasks: how they begin, wait, end, fail and are interrupted, and what is said when all of them wait for ever."""
+"""Tasks: start, wait, end, failure, interruption, and the report of a deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: what is ready comes before what is due, timers in the order of their times, and a clock that is given to it."""
+"""The loop: ready callbacks run before due timers, timers in the order of their times, on any clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from testbed.engine.loop import Loop, VirtualClock
 
 
 class Jumping:
-    """A waiter on a virtual clock: descriptors become ready at times that are said, and waiting takes it there."""
+    """Waiter on a virtual clock: descriptors become ready at given times, and waiting advances the clock."""
 
     def __init__(self, *ready: tuple[int, int]) -> None:
         self.time = 0
@@ -141,7 +141,7 @@ def test_nothing_is_waited_for_longer_than_until_the_earliest_timer() -> None:
 def test_whatever_is_set_and_set_again_comes_in_the_order_of_times_and_of_setting(
     settings: list[tuple[str, int | None]],
 ) -> None:
-    """On the virtual clock, where the loop has a path of its own, and on one that waits, turn by turn."""
+    """Both clocks are tried: the virtual one, which has its own path in the loop, and one that waits."""
     expected: dict[object, tuple[int, int, str]] = {}
     for n, (what, when) in enumerate(settings):
         entry = what if what.startswith("timer") else n

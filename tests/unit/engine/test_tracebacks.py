@@ -1,4 +1,4 @@
-"""Who is to blame for what a program has raised."""
+"""Attribution of an error that a program has raised."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testbed.spec.loader import parse
 
 
 def raised(program: str, path: str) -> BaseException:
-    """By a program in a file of this name, whichever line of ours has called it."""
+    """Return the error that a program in a file of this name raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  each has another
         exec(compile(program, path, "exec"), {"parse": parse, "units": units})
     # The first frame is this test's, which stands for what runs programs.

@@ -1,4 +1,4 @@
-"""Networks of Myrinet switches for tests: cables by name, NICs that keep offering what they have, and what came where."""
+"""Networks of Myrinet switches for tests: cables by name, NICs that keep offering their frames, a record of arrivals."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class MyrinetNetwork:
                     channel.receive = lambda now, frame, nic=end[0]: self.came[nic].append((now, frame))
 
     def send(self, now: int, nic: str, *frames: bytes) -> None:
-        """They go as soon as the link takes them, in this order."""
+        """Send frames in this order, each as soon as the link accepts it."""
         was_empty = not self._queues[nic]
         self._queues[nic].extend(frames)
         if was_empty:
             self._pump(now, nic)
 
     def run(self, until: int | None = None) -> int:
-        """Let everything happen; when the last thing did."""
+        """Run until `until` or until nothing is left to do; return the time of the last event."""
         now = 0
         while (when := self.network.deadline) is not None and (until is None or when <= until):
             assert when >= now, "time goes back"
@@ -89,12 +89,12 @@ class MyrinetNetwork:
 
 
 def frame(steps: Sequence[int], size: int = 0, mark: int = 0) -> bytes:
-    """With this route; size: bytes of what it carries, the first four of which are the mark."""
+    """Return a frame with this route. size: bytes of payload, which begins with the four bytes of the mark."""
     return closed(HEAD, bytes(map(route_byte, steps)) + TYPE + mark.to_bytes(4, "big") + bytes(max(size - 4, 0)))
 
 
 def mark_of(arrived: bytes) -> int:
-    """Of one whose route is used up."""
+    """Return the mark of a frame whose route is used up."""
     return int.from_bytes(arrived[16:20], "big")
 
 

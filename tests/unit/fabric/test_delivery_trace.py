@@ -24,7 +24,7 @@ def traced(text: str = TRACE, **more: object) -> LinkDirection:
 
 
 def dues(wire: LinkDirection, schedule: list[tuple[int, int]]) -> list[float]:
-    """In milliseconds, of frames offered at (milliseconds, size)."""
+    """Return delivery times in ms of frames offered at (ms, size)."""
     frames = [(at * MILLISECOND, numbered(place, size)) for place, (at, size) in enumerate(schedule)]
     return [due / MILLISECOND for due, _ in run_schedule(wire, frames)]
 

@@ -1,4 +1,4 @@
-"""The wire itself: rate, queue, delay, order, back-pressure, and what a change does to frames under way."""
+"""The wire model: rate, queue, delay, order, back-pressure, and changes with frames in flight."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_the_short_way_for_rate_and_delay_says_the_same_as_the_long_one(
     )
 )
 def test_a_queue_has_room_for_what_fits_beside_the_frames_that_wait(steps: list[tuple[int, int]]) -> None:
-    """Whatever the rate was before: a frame waits until its first bit is sent."""
+    """The bound holds across changes of the rate: a frame occupies the queue until its first bit is sent."""
     limit, rate, free, now = 4_000, 10**10, Fraction(0), 0
     wire = direction(Impairment(rate=rate, queue=limit))
     waiting: list[tuple[Fraction, int]] = []

@@ -1,4 +1,4 @@
-"""Frames through Myrinet switches: when they come, what they hold while they wait, and that nothing is lost."""
+"""Frames through Myrinet switches: times, channels held while blocked, and no silent loss."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_frame_that_is_cut_short_anywhere_is_dropped(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "holds"), [(1000, True), (20, False)])
 def test_a_blocked_frame_holds_its_links_until_its_end_fits_into_the_inputs_ahead(size: int, holds: bool) -> None:
-    """It waits at s2 for the output to n21; what n11 sends next goes another way, from s1."""
+    """The frame waits at s2 for the output to n21; n11's next frame leaves s1 another way."""
     net = MyrinetNetwork(line(2))
     first = frame([-1], 8000)
     net.send(0, "n22", first)
@@ -191,13 +191,13 @@ def test_traffic_that_meets_nobody_is_not_held_up() -> None:
 
 
 def ring(switches: int = 4) -> list[tuple[End, End]]:
-    """From port 2 of each to port 1 of the next; a NIC at port 3 of each."""
+    """Cables of a ring: port 2 of each switch to port 1 of the next, a NIC at port 3 of each."""
     around = [((f"s{one}", 2), (f"s{one % switches + 1}", 1)) for one in range(1, switches + 1)]
     return around + [((f"n{one}", 0), (f"s{one}", 3)) for one in range(1, switches + 1)]
 
 
 def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_network_goes_on() -> None:
-    """When three are truncated, the fourth finds its way free."""
+    """Three frames are truncated, and the fourth then finds its way free."""
     net = MyrinetNetwork(ring())
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", frame([-1, 1, 2], 4000, mark=nic), frame([-1, 2], 1000, mark=10 + nic))
@@ -218,7 +218,7 @@ def test_frames_that_turn_in_a_ring_are_truncated_after_the_timeout_and_the_netw
 
 
 def test_short_frames_that_fill_the_inputs_of_a_ring_are_swallowed() -> None:
-    """They hold no channel, so that truncating them would free nothing."""
+    """Frames this short hold no channel, so truncating them would free none."""
     net = MyrinetNetwork(ring(), settings=Settings(hop=100, slack=20))
     for nic in (1, 2, 3, 4):
         net.send(0, f"n{nic}", *[frame([-1, 1, 1, 1, 1, 1, 1, 2], 4, mark=nic)] * 200)
@@ -300,7 +300,7 @@ def test_a_link_without_a_queue_that_keeps_order_refuses_what_needs_another(key:
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]]:
-    """Cables; where each NIC is; and, switch by switch, by which port the others are reached."""
+    """Draw a tree of switches: cables, each NIC's place, and each switch's ports towards the others."""
     count = draw(st.integers(1, 5))
     used: Counter[str] = Counter()
     cables: list[tuple[End, End]] = []
@@ -388,7 +388,7 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
     ),
 )
 def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switches: int, sending: Sending) -> None:
-    """Routes that turn through the whole ring deadlock now and then."""
+    """Routes around the complete ring deadlock now and then."""
     net = MyrinetNetwork(ring(switches))
     for number, (when, nic, turns, size) in enumerate(sorted(sending), 1):
         net.run(until=when)
@@ -446,7 +446,7 @@ def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.D
 def _byte_by_byte(
     size: int, starts: list[int], times: list[float], delays: list[int], windows: list[int], hop: int
 ) -> list[float]:
-    """When the last byte passes each channel: the least solution, found by going on until nothing changes."""
+    """Return when the last byte passes each channel: the least fixed point, by iteration."""
     count = len(starts)
     passed = [[starts[place] + times[place] * number for number in range(1, size + 1)] for place in range(count)]
     changed = True

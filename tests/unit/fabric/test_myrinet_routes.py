@@ -13,7 +13,7 @@ routes = st.lists(st.integers(-32, 31).map(route_byte), min_size=1, max_size=7).
 
 
 def crc_by_bits(data: bytes) -> int:
-    """As the polynomial says it."""
+    """Compute the CRC bit by bit from its polynomial."""
     crc = 0
     for byte in data:
         crc ^= byte
@@ -23,7 +23,7 @@ def crc_by_bits(data: bytes) -> int:
 
 
 def test_the_crc_has_the_check_value_of_its_catalogue() -> None:
-    """CRC-8/SMBUS: the same polynomial and first value."""
+    """CRC-8/SMBUS: equal polynomial and initial value."""
     assert crc8(b"123456789") == 0xF4
 
 

@@ -1,4 +1,4 @@
-"""Pieces of several frames: where they may stay whole, and that they count as the frames that they are."""
+"""GSO frames of several segments: where they may stay whole, and that they count as their segments."""
 
 from __future__ import annotations
 

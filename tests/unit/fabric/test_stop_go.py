@@ -1,4 +1,4 @@
-"""STOP and GO: what a NIC's outlet sends when, and that nothing that is lost under way holds it up for ever."""
+"""STOP and GO: what a NIC's outlet sends and when, and that a lost word does not stop it for ever."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ HEAD = bytes.fromhex("020000000001 88b6")
 
 
 class Line:
-    """What an outlet has sent: frames and words, in order. is_out: the cable is pulled out, and the kernel says so. leaks:
-    it is, and the kernel does not know yet."""
+    """Record of the frames and control words that an outlet sends.
+
+    is_out: the cable is out and the kernel knows it. leaks: the cable is out and the kernel does not know it yet.
+    """
 
     def __init__(self) -> None:
         self.sent: deque[Frame | Word] = deque()
@@ -42,7 +44,7 @@ class Line:
         assert self.outlet.hear(frame_of(Word(kind, count, window), HEAD))
 
     def frames(self) -> list[Frame]:
-        """Those that were sent since this was asked last."""
+        """Return the frames sent since the last call."""
         found = [one for one in self.sent if not isinstance(one, Word)]
         self.sent.clear()
         return found
@@ -137,7 +139,7 @@ def test_only_whole_words_to_their_own_address_are_words() -> None:
 
 @given(st.lists(st.sampled_from(["send", "network", "stop", "leak"]), max_size=300), st.integers(1, 9))
 def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order(steps: list[str], window: int) -> None:
-    """The network answers what it was asked in order, stops and goes on as it likes, and a cable leaks now and then."""
+    """The network answers in order, stops and resumes at random, and a cable leaks at times."""
     line = Line()
     sent, stopped, answered = 0, False, 0
     came: list[Frame] = []

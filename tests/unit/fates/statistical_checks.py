@@ -1,8 +1,8 @@
-"""Statistical checks at a level of one in a million, which say what they could see and refuse to look at too little.
+"""Statistical checks at a level of one in a million, with a stated power; samples that are too small are refused.
 
-A check compares a sample with what was asked for. It fails beyond 4.89 standard deviations (a sound sample does so once
-in a million), and a deviation that it would miss in more than one case of a hundred must be below 20 % of what was asked:
-otherwise the sample is too small to mean anything, which fails as well.
+A check compares a sample with the expected value. It fails beyond 4.89 standard deviations (a sound sample does so once
+in a million). A deviation that it would miss in more than one case of a hundred must be below 20 % of the expected
+value: otherwise the sample is too small to mean anything, and the check fails as well.
 """
 
 from __future__ import annotations

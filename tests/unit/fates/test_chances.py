@@ -68,7 +68,7 @@ def smallest_share(share: float, samples: int) -> float:
 
 
 def run_lengths(fates: list[bool]) -> tuple[list[int], list[int]]:
-    """Of losses and of what lies between them, without the first and last, which are cut off."""
+    """Return the lengths of runs of losses and of the gaps between them, without the truncated first and last run."""
     runs: list[tuple[bool, int]] = []
     for fate in fates:
         if runs and runs[-1][0] is fate:

@@ -1,4 +1,4 @@
-"""What a description says about a direction reaches the model, and its contradictions do not."""
+"""A direction's declared keys reach the model; contradictory keys are refused."""
 
 from __future__ import annotations
 

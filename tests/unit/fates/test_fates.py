@@ -236,7 +236,7 @@ def test_a_record_survives_writing_and_reading() -> None:
 
 
 def test_a_flow_key_is_read_the_same_by_the_short_way_and_by_the_long_one() -> None:
-    """Bytes of the flow key tell flows apart; others, and a mask's other bits, do not; what is cut short counts as 0."""
+    """Bytes of the flow key tell flows apart; others, and bits outside a mask, do not; a truncated field counts as 0."""
     fields = standard_fields()
     fields.register("tiny", 0x88B5, {"kind": (1, 1), "way": (2, 2, 0x0FF0)}, ("kind", "way"))
     readers = fields.flow_readers()
@@ -270,7 +270,7 @@ def test_the_short_way_for_losses_says_the_same_as_the_long_one(frames: list[byt
 
 
 def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
-    """With tags and without, with options and without: what is found by a shortcut says where this frame's headers are."""
+    """VLAN tags and IP options shift the headers, so each frame's offsets are found anew."""
     fields = standard_fields()
     fields.register("far", 0x88B5, {"kind": (30, 1)}, ("kind",))
     readers = fields.flow_readers()
@@ -291,7 +291,7 @@ def test_a_flow_counts_as_one_whatever_stands_in_front_of_its_headers() -> None:
 
 
 def test_a_flow_is_one_whichever_of_its_frames_is_met_first() -> None:
-    """Behind a tag, bare, and with other bits beside its key: in any order the same flow, and no other."""
+    """Frames with a tag, without, and with other bits beside the key give one flow, in any order."""
     fields = standard_fields()
     fields.register("near", 0x88B5, {"kind": (1, 1, 0x0F)}, ("kind",))
     readers = fields.flow_readers()

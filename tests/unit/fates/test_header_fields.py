@@ -1,4 +1,4 @@
-"""Fields are found where they stand, and a protocol adds its own as plain data."""
+"""Header fields are found at their offsets, and a protocol registers its own as plain data."""
 
 from __future__ import annotations
 

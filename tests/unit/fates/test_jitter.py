@@ -18,7 +18,7 @@ DELAY, SPREAD = 10 * MILLISECOND, MILLISECOND
 
 
 def deviations(distribution: str, count: int = 6_000, text: str = "") -> list[int]:
-    """What each frame had beyond the delay, in nanoseconds."""
+    """Return each frame's delay beyond the base delay, in nanoseconds."""
     file = "j.dist" if text else ""
     impairment = Impairment(delay=DELAY, jitter=SPREAD, distribution=distribution, jitter_file=file)
     schedule = [(place * SECOND, numbered(place)) for place in range(count)]

@@ -1,4 +1,4 @@
-"""The log of a run's fates gives them again, to the same frames of the same flows."""
+"""A log of fates replays them on the same frames of the same flows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FRAMES = [udp(destination=53, data=b"a" * 40), udp(destination=99), tcp(), numbe
 
 
 def together(log: list[Record]) -> dict[tuple[int, Flow, int], Fate]:
-    """Each frame's fate as a whole, whoever decided its parts."""
+    """Return each frame's complete fate, merged from all records about it."""
     fates: dict[tuple[int, Flow, int], Fate] = defaultdict(lambda: PASS)
     for record in log:
         fates[record.epoch, record.flow, record.n] |= record.fate

@@ -1,4 +1,4 @@
-"""Rules in force: which decides, how frames are counted, how a rule is lifted, and what is said of idle ones."""
+"""Rules in force: precedence, counting of frames, lifting, and the report of idle rules."""
 
 from __future__ import annotations
 

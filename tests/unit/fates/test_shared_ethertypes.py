@@ -1,4 +1,4 @@
-"""Protocols that share an EtherType, told apart by what their headers begin with."""
+"""Protocols that share an EtherType, told apart by the first bytes of their headers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = {"kind": {1: "DATA", 2: "ACK"}}
 
 
 def shared(routed: bool = True, common: tuple[str, ...] = ()) -> Fields:
-    """Two protocols of which each has its own packets, and one for all."""
+    """Return the fields of two protocols, each with packets of its own and one common packet."""
     fields = standard_fields()
     places = {"kind": (2, 1), "channel": (3, 1)}
     flow = ["kind", "channel"]
@@ -105,7 +105,7 @@ def test_a_value_that_has_no_such_name_is_an_error_with_the_names_that_there_are
         ({"begins": b"\0\4"}, "it: mine has the number 0x88b7, too: both begin with 0x0004"),
         ({}, "it: all has the number 0x88b7, too: neither has BEGINS"),
         ({"begins": b"\4"}, "it: mine has the number 0x88b7, too: they begin with 1 and 2 bytes, and not with as many"),
-        ({"begins": b"\0\7", "routed": False}, "one stands behind a source route, and one does not"),
+        ({"begins": b"\0\7", "routed": False}, "one follows a source route, the other does not"),
     ],
 )
 def test_protocols_that_could_not_be_told_apart_are_refused(more: dict[str, object], why: str) -> None:

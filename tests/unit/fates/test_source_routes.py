@@ -1,4 +1,4 @@
-"""Fields and flows of frames that carry a source route, of which every switch on the way takes a byte."""
+"""Fields and flows of frames with a source route, which loses a byte at every switch."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def arp(operation: int = 1) -> bytes:
 
 
 def numbered(number: int, size: int = 64, **addresses: int) -> bytes:
-    """A frame that can be told from others of its flow."""
+    """Return a frame that is distinguishable from others of its flow."""
     return ethernet(number.to_bytes(4, "big").ljust(size - 14, b"\0"), **addresses)
 
 

@@ -1,4 +1,4 @@
-"""Maps hold what was put in and are found by number; a program that the verifier refuses says why."""
+"""BPF maps keep their values and are found by id; a program that the verifier refuses gives its reason."""
 
 from __future__ import annotations
 

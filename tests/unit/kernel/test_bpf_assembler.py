@@ -1,4 +1,4 @@
-"""Assembled instructions are those of the specification, and the kernel's machine does with them what is said here."""
+"""Assembled instructions are those of the specification, and the kernel executes them as specified."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Machine:
         self._result = result
 
     def compute(self, build: Callable[[Program], object]) -> int:
-        """The word that stands in R2 at the end."""
+        """Run the program and return R2."""
         program = Program()
         build(program)
         program.map_value(R1, "result")

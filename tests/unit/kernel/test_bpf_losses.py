@@ -57,7 +57,7 @@ READERS = FIELDS.flow_readers()
 
 
 def random_frame(chance: random.Random) -> bytes:
-    """Of every kind, often of the same few flows; sometimes cut short or with any byte changed."""
+    """Return a frame of any kind, often of the same few flows, at times truncated or with a byte changed."""
     few = [1, 2, 3, 5, 80, 256, 5001]
     payload = bytes(chance.choice([0, 0, 1, 3, 255]) for _ in range(chance.randrange(40)))
     pair = ports(chance.choice(few), chance.choice(few)) + payload

@@ -1,4 +1,4 @@
-"""The ladder: which datapath a link gets, what is said of those that it does not get, and what is refused."""
+"""The ladder: the datapath that a link gets, the reasons against others, and refusals."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_is_not_asked_for_is_not_judged() -> None:
 
 
 def test_every_key_of_an_impairment_is_looked_at() -> None:
-    """One that is added must get a feature, or direct would carry it."""
+    """A key added to impairments must have a feature, else the datapath `direct` would accept it."""
     harmless = {"distribution", "jitter_file", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "overhead"}
     harmless |= {"cell_size", "cell_overhead"}
     asked: dict[str, object] = {

@@ -58,7 +58,7 @@ def frame(number: int) -> bytes:
 
 
 def numbers(found: PacketSocket) -> list[int]:
-    """A frame is there when the call that has sent it returns: veth hands it over at once."""
+    """Return the numbers of received frames; veth delivers before the send returns."""
     return [int.from_bytes(one[14:18], "big") for _, one in found.receive(0)]
 
 
@@ -88,7 +88,7 @@ def test_what_is_to_leave_is_taken_but_for_frames_with_the_mark() -> None:
 
 
 def test_frames_with_the_mark_that_come_in_on_the_tap_come_in_on_the_port() -> None:
-    """And are not taken there again."""
+    """Frames with the mark are not diverted a second time."""
 
     def test(route: RouteSocket) -> None:
         port, tap, back, marked = opened("port"), opened("tap", MARK), opened("back"), opened("back", MARK)

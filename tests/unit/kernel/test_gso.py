@@ -1,4 +1,4 @@
-"""Finishing what a sender's kernel left to do: every frame is byte for byte the one that Scapy builds."""
+"""Segmentation and checksums that a sender's kernel left to do: every frame equals Scapy's, byte for byte."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def left(whole: Packet, layer: type[Packet], kind: int = 0, size: int = 0, tag: 
 
 
 def built(packet: Packet) -> Packet:
-    """With its lengths and checksums."""
+    """Return the packet with lengths and checksums filled in."""
     return Ether(bytes(packet))
 
 
@@ -54,7 +54,7 @@ def test_a_checksum_that_was_left_to_hardware(version: int, data: bytes, layer: 
 
 
 def test_a_checksum_that_comes_to_nothing_is_all_ones() -> None:
-    """0 would say that there is none."""
+    """0 would mean that there is no checksum."""
     base = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / b"\0\0")
     sum_but_data = 0xFFFF - base[UDP].chksum
     whole = built(ETHERNET / ADDRESSES[4] / UDP(sport=1, dport=2) / (0xFFFF - sum_but_data).to_bytes(2, "big"))

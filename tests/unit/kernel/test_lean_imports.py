@@ -1,4 +1,4 @@
-"""Only what is needed of pyroute2 is imported, and whoever wants all of it gets it."""
+"""Only the needed parts of pyroute2 are imported, and a later import of all of it works."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def after(*lines: str) -> object:
-    """What a new interpreter prints, as JSON, after these lines."""
+    """Run these lines in a new interpreter; return what it prints, parsed as JSON."""
     program = "\n".join(["import json, sys", *lines])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     return json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Locks that processes hold for their lives: one holder, who is known; what the last one left says whether it died."""
+"""Locks held for a process's life: one known holder; the last note tells whether the holder died."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def holding(path: Path, *, note: str = "") -> processes.Identity:
-    """Another process that holds the lock until it is killed."""
+    """Start another process that holds the lock until it is killed."""
 
     def take() -> None:
         locks.Lock(path).note(note)

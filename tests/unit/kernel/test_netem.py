@@ -1,4 +1,4 @@
-"""What netem is told: its own numbers, encoded as the kernel's header has them, and read back as they were."""
+"""Netem options are encoded as the kernel's header defines them, and read back unchanged."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_models_of_loss_are_nested_with_their_parameters_in_the_kernels_order() 
 
 
 def test_what_other_requests_have_encoded_before_changes_nothing() -> None:
-    """pyroute2 keeps what it knows of a kind of message in its class, and hands it down."""
+    """pyroute2 keeps encoding state in its message classes, which subclasses inherit."""
     given = Options(latency=640, seed=10, sizes=qdiscs.size_table(lambda size: size, MTU))
     netlink_messages.remove_qdisc(7)
     shapers.requests(7, shapers.Options(1000, 3000, 7, in_frames=True))
@@ -135,7 +135,7 @@ def test_probabilities_at_the_edges(probability: float, found: int) -> None:
 
 
 def test_gilbert_elliotts_third_number_is_turned_round() -> None:
-    """The kernel wants the probability that the bad state passes a frame, a description says that it loses it."""
+    """The kernel wants the probability that the bad state passes a frame, a description gives that of a loss."""
     assert options(Impairment(gemodel=(0.25, 0.75, 1.0, 0.0))).gemodel == (2**30, 3 * 2**30 - 1, 0, 0)
     assert options(Impairment(gemodel=(0.0, 1.0, 0.25, 0.5))).gemodel == (0, 2**32 - 1, 3 * 2**30 - 1, 2**31)
 

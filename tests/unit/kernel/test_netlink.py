@@ -18,7 +18,7 @@ MAC = "06:00:00:00:00:01"
 
 @pytest.fixture
 def route() -> Iterator[RouteSocket]:
-    """A socket in a network namespace that nobody else has and that ends with the test."""
+    """Yield a socket in a network namespace that only the test has and that ends with it."""
     with namespaces.staying():
         syscalls.unshare(syscalls.CLONE_NEWNET)
         socket = RouteSocket()

@@ -70,7 +70,7 @@ def test_patched_bytes_are_those_that_are_encoded(name: str) -> None:
 
 
 def test_a_value_that_equals_a_place_holder_is_no_trouble() -> None:
-    """The place holders are ordinary values, and the second message of a shape is patched all the same."""
+    """The placeholders are ordinary values, and the second message of a shape is patched correctly all the same."""
     for index in (0x3D5B_9700, 0x3D5B_9701, 5):
         values: dict[str, object] = {"index": index, "out": 0x3D5B_9700}
         assert netlink_messages.redirect_incoming(index, 0x3D5B_9700) == encoded_directly(

@@ -28,7 +28,7 @@ Ends = tuple[PacketSocket, PacketSocket]
 
 
 def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
-    """Run a test in a namespace of its own, with sockets on the two ends of a pair."""
+    """Run a test in a namespace of its own, with sockets on the two ends of a veth pair."""
 
     def inside() -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
@@ -51,7 +51,7 @@ def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500)
 
 
 def taken(found: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
-    """So many frames; the kernel may hand them over a little after they were sent."""
+    """Receive `count` frames, waiting for the kernel to deliver them."""
     got: list[tuple[int, bytes]] = []
     while len(got) < count:
         assert select.select([found], [], [], 30)[0], f"{count - len(got)} frames do not come"
@@ -150,7 +150,7 @@ NETWORKS = {4: IP(src="10.0.0.1", dst="10.0.0.2", id=7), 6: IPv6(src="fd00::1", 
 
 
 def piece(version: int, size: int, segment: int = 1400, flags: str = "PA", tag: bytes = b"") -> GsoFrame:
-    """TCP with so many bytes, in frames of so many; where it is one frame, without its checksum."""
+    """Return a GSO frame of `size` bytes of TCP in segments of `segment`; a single segment has no checksum."""
     head: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / NETWORKS[version]
     options = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2))]
     data = (bytes(range(256)) * 256)[:size]
@@ -307,7 +307,7 @@ def test_what_cannot_be_sent_is_counted_by_its_reason() -> None:
 
 
 def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_inside_the_emulator() -> None:
-    """They are refused as if there were no buffers until the kernel's link watch has noticed, which mostly is at once."""
+    """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once."""
 
     def story(a: PacketSocket, b: PacketSocket) -> None:
         route = open_path("/proc/thread-self/ns/net").route

@@ -1,4 +1,4 @@
-"""Our decoding of the kernel's tables says the same as pyroute2's decoding of the same bytes."""
+"""Our decoding of the kernel's tables agrees with pyroute2's decoding of the same bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.requires("root")
 
 
 class Recorded(RouteSocket):
-    """A socket that keeps what the kernel answered to the last dump."""
+    """Socket that keeps the kernel's answers to the last dump."""
 
     entries: list[memoryview]
 
@@ -66,7 +66,7 @@ def route() -> Iterator[Recorded]:
 
 
 def decoded(layer: Any, entries: list[memoryview]) -> list[Any]:
-    """The same entries, decoded by pyroute2; it wants the netlink header before them."""
+    """Decode the entries with pyroute2, which needs a netlink header before each."""
     found = []
     for entry in entries:
         header = (len(entry) + 16).to_bytes(4, "little") + bytes(12)

@@ -1,4 +1,4 @@
-"""What TBF is told for a rate, and what it reports."""
+"""TBF's parameters for a rate, and its report."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_bucket_beyond_32_bits_is_refused() -> None:
 
 
 def report(rate: int, burst: int, limit: int) -> Options:
-    """As the kernel reports it: the burst as a time in steps of 64 ns."""
+    """Return the options as the kernel reports them: the burst as a time in steps of 64 ns."""
     buffer = burst * 10**9 // rate >> 6 & 2**32 - 1
     ratespec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 2**32 - 1))
     parms = ratespec + bytes(12) + struct.pack("=III", limit, buffer, 0)

@@ -1,4 +1,4 @@
-"""What the kernel says of its backlog, in the words of several kernels."""
+"""/proc/net/softnet_stat in the formats of several kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for descriptors and for a time: never early, and neither keeps the other waiting."""
+"""Waiting for descriptors and for a time: never early, and neither delays the other."""
 
 from __future__ import annotations
 

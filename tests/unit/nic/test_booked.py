@@ -1,4 +1,4 @@
-"""Resources that are booked ahead: who comes first is served first where there is room, and nothing is served at once."""
+"""Resources booked ahead: jobs are served in order of arrival where there is room, and never two at once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_utilisation_counts_what_has_been_served_until_now() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40), st.integers(0, 10)), max_size=60))
 def test_no_time_is_given_away_twice_and_none_is_left_that_would_have_done(jobs: list[tuple[int, int, int]]) -> None:
-    """Against a table of all nanoseconds. Time goes on between the jobs; nobody comes before it."""
+    """A table of all nanoseconds is the reference. Time advances between jobs, and no job comes before the present."""
     clock = VirtualClock()
     booked = Booked("bus", clock)
     taken = [False] * 10_000

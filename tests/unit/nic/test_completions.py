@@ -1,4 +1,4 @@
-"""Firmware and host library call each other, whatever runs the firmware, and neither is entered from within itself."""
+"""Firmware and host library call each other under any executor, and neither is re-entered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRICES = Profile("round figures", ring=200, show=70, notice=30, doorbell=20)
 
 
 class Wire:
-    """Nothing comes from it, and nothing is sent on it."""
+    """Port that receives no frame and must not send any."""
 
     def __init__(self) -> None:
         self._end, self._other = socket.socketpair()
@@ -37,7 +37,7 @@ class Wire:
         return self._end.fileno()
 
     def stamp(self) -> None:
-        """Nothing comes."""
+        """Do nothing: no frame arrives."""
 
     def send(self, _frame: bytes) -> None:
         raise AssertionError("nothing is sent")
@@ -48,8 +48,11 @@ class Wire:
 
 
 class Card:
-    """Firmware and its host. gives: what the firmware gives back when a descriptor is rung for; rings: what the host rings
-    for when it sees one. done: all that happened, in its order."""
+    """Firmware and its host.
+
+    gives: descriptors that the firmware returns when one is rung. rings: descriptors that the host rings when it sees
+    one. done: all events, in order.
+    """
 
     deadline = None
 

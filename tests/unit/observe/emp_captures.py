@@ -1,4 +1,4 @@
-"""Captures of EMP's frames, made of bytes: who sends what, when, where it is seen and what it meets."""
+"""Synthetic captures of EMP's frames: sender, frame, time, interface and fate."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ack(message: int, number: int, *, source: str = B, destination: str = A, sen
 
 
 def capture(frames: Iterable[tuple[int, int, bytes, pcapng.Bound, str]], *, nics: bool = True) -> bytes:
-    """frames: interface, time in ns, frame, bound, comment. nics: the interfaces say which NICs and which link they are."""
+    """frames: (interface, time in ns, frame, bound, comment). nics: the interfaces name their NICs and links."""
     ends = [("n1:eth0", A), ("n2:eth0", B)]
     blocks = [pcapng.section_header("a test")]
     blocks += [pcapng.interface(name, LINK if nics else "", mac if nics else "") for name, mac in ends]

@@ -1,5 +1,8 @@
-"""Layers of an invented protocol, with field kinds that ours lack: both byte orders, signs, floats, addresses, fields
-that may be missing, lengths that are said by others, numbers of three and eight bytes."""
+"""Layers of an invented protocol with field kinds that ours lack.
+
+Both byte orders, signs, floats, addresses, optional fields, lengths given by other fields, numbers of three and eight
+bytes.
+"""
 
 from __future__ import annotations
 

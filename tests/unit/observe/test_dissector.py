@@ -59,18 +59,18 @@ def layers_of(module: ModuleType) -> list[type[Packet]]:
 
 
 def announced(layer: type[Packet]) -> dict[tuple[tuple[str, int], ...], type[Packet]]:
-    """By the values that say so, what follows of the same protocol's."""
+    """Return the next layers of the same protocol by the field values that announce them."""
     guess = layer.payload_guess
     return {tuple(bound.items()): above for bound, above in guess if above.__module__ == layer.__module__}
 
 
 def is_carried(module: ModuleType) -> bool:
-    """Its frames are Myrinet's packets."""
+    """Tell whether a module's frames are carried in Myrinet's packets."""
     return layers_of(module)[0] in [layer for _, layer in myrinet.Myrinet.payload_guess]
 
 
 def with_carrier(name: str) -> dict[str, ModuleType]:
-    """What a dissector of it needs."""
+    """Return the modules that a dissector of `name` needs."""
     return {name: MODULES[name], "myrinet": myrinet}
 
 
@@ -105,7 +105,7 @@ def drawn(chance: random.Random, field: object) -> object:
 
 
 def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
-    """As Scapy builds them: whichever layers the values of fields announce, and a payload; some filled up."""
+    """Yield random frames built by Scapy: the layers that field values announce, a payload, at times padding."""
     chance = random.Random(seed)
     for number in range(FRAMES):
         layer: type[Packet] | None = layers_of(module)[0]
@@ -130,7 +130,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
 
 
 def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
-    """Every field that is there, numbers to base 10."""
+    """Return every present field, with numbers to base 10."""
     found: dict[str, str] = {}
     packet: Packet = Ether(frame).payload
     if is_carried(module):
@@ -160,7 +160,7 @@ def by_scapy(module: ModuleType, frame: bytes) -> dict[str, str]:
 
 
 def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *more: str) -> list[list[str]]:
-    """The columns of each frame: what is asked for."""
+    """Return the requested columns of each frame."""
     script, capture = folder / "it.lua", folder / "it.pcapng"
     script.write_text(dissector([protocol(name, module) for name, module in modules.items()]))
     with PcapNgWriter(str(capture)) as writer:
@@ -187,7 +187,7 @@ def by_tshark(folder: Path, modules: dict[str, ModuleType], sent: list[bytes], *
 
 
 def plain(text: str) -> str:
-    """As we write it: tshark writes some numbers to base 16, and flags in words."""
+    """Return tshark's value in our notation: tshark prints some numbers to base 16 and flags as words."""
     return str(int(text, 16)) if text.startswith("0x") else {"True": "1", "False": "0"}.get(text, text)
 
 
@@ -221,7 +221,7 @@ def test_a_frame_that_is_cut_off_within_a_header_is_told_so_and_is_no_error_of_t
 
 
 class Other(Packet):
-    """Of another protocol with EMP's EtherType: its frames begin with another number."""
+    """Frame of another protocol with EMP's EtherType, told apart by its first byte."""
 
     fields_desc = [ByteEnumField("version", 9, {9: "OTHER"}), ShortField("value", 0)]  # noqa: RUF012
 
@@ -327,7 +327,7 @@ def test_a_protocol_of_which_no_dissector_can_be_made_keeps_nobody_from_the_othe
     monkeypatch.setattr(lua, "frame_modules", lambda: modules)
     text, lacking = lua.generate_dissector()
     assert 'protocol("emp", ' in text
-    assert lacking == ["other is not in it: other: 0 of its layers are bound to an EtherType, not one"]
+    assert lacking == ["other is omitted: other: 0 of its layers are bound to an EtherType, not one"]
     del modules["emp"]
-    with pytest.raises(TestbedError, match="there is no protocol to make a dissector of"):
+    with pytest.raises(TestbedError, match="no protocol has a dissector"):
         lua.generate_dissector()

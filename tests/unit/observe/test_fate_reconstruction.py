@@ -1,6 +1,6 @@
-"""What a loss classifier drops, computed from what its maps say, against the model itself.
+"""Losses of a loss classifier, reconstructed from its maps, equal those of the model.
 
-The classifier is played by the model: it counts each frame a moment after it was heard, and may be read at any time.
+The model plays the classifier: it counts each frame a moment after it was captured, and may be read at any time.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ class Kernel:
 def capture(
     teller: FateReconstruction, kernel: Kernel, chance: random.Random, gap: int, now: int, count: int = 400
 ) -> tuple[list[tuple[bytes, str]], int]:
-    """Frames and what became of them, and the time after the last of them. Between two frames the classifier is read at
-    times, as often as a capture does, and sometimes after it was heard but before the classifier has met it."""
+    """Return frames with their fates, and the time after the last of them.
+
+    Between two frames the classifier's maps are read at times, as a capture does, and sometimes between the capture of
+    a frame and its classification.
+    """
     found = []
     due = now
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Layers of fixed fields are shown as Scapy's packets show them, of every frame that is left to nobody else."""
+"""Layers of fixed fields are shown as Scapy's packets show them, for every frame that no protocol claims."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.unit.protocols import synthetic_frames
 
 
 def teller(**more: object) -> tuple[FrameFormatter, ModuleType]:
-    """Of the made-up frames, with more in their module."""
+    """Return a formatter of the synthetic frames, with more attributes in their module."""
     frames = ModuleType(synthetic_frames.__name__)
     vars(frames).update({**vars(synthetic_frames), **more})
     codec = ModuleType("synthetic_codec")

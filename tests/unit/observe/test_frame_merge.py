@@ -1,4 +1,4 @@
-"""Frames in order, and what is told of them beside the right one."""
+"""Frames merged in order, each with its own remarks."""
 
 from __future__ import annotations
 

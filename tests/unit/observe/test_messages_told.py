@@ -1,4 +1,4 @@
-"""What became of messages, grouped by what their protocol says of its frames."""
+"""Summaries of messages, grouped by what their protocol says of its frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Papers' values as files say them: what is wrong is said, all at once."""
+"""Papers' values from files: all mistakes in a file are reported at once."""
 
 from __future__ import annotations
 

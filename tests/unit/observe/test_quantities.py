@@ -1,4 +1,4 @@
-"""What the keys of rows mean: units, points and measures, and what of a measure is better."""
+"""Keys of rows: units, points and measures, and which direction of a measure is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames in words where a source route stands in front of their header, and where several protocols share an EtherType."""
+"""Summaries of frames with a source route before their header, and of protocols that share an EtherType."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_frame_is_told_of_in_the_same_words_whatever_is_left_of_its_route(rout
 
 
 def words(frame: bytes, more: Mapping[str, object] | None = None) -> str:
-    """Of a frame of Myrinet's, by whoever claims it, or nobody."""
+    """Format a Myrinet frame by the protocol that claims its packet type, if any."""
     codecs = {"am2": am2, "mapper": mapper, "myrinet": myrinet, **(more or {})}
     fields = standard_fields()
     for name, codec in codecs.items():

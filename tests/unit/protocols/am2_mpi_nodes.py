@@ -16,7 +16,7 @@ from tests.unit.protocols.mpi_devices import Am2Ranks
 
 
 class Nodes:
-    """So many. ranks, wires: beneath."""
+    """MPI nodes on AM-II's NICs. ranks: their communicators; wires: the network below."""
 
     def __init__(self, count: int = 2, settings: Settings | None = None) -> None:
         self.ranks = Am2Ranks(count, settings)
@@ -41,7 +41,7 @@ class Nodes:
         self.devices[number] = am2.device(self.wires.agents[number].host)  # type: ignore[arg-type]
 
     def go(self, span: int, lost: Callable[[bytes], bool]) -> None:
-        """So many nanoseconds go by; of the frames that are sent meanwhile those are lost."""
+        """Let `span` nanoseconds pass; frames for which `lost` is true are dropped."""
         end = self.wires.now + span
         while True:
             while frames := [frame for nic in range(len(self.devices)) for frame in self.wires.take(nic)]:
@@ -55,11 +55,11 @@ class Nodes:
         self.wires.now = end
 
     def deafen(self, span: int) -> None:
-        """Nothing arrives anywhere for so many nanoseconds."""
+        """Let `span` nanoseconds pass in which no frame arrives."""
         self.go(span, lambda _: True)
 
     def talk(self, one: int, other: int) -> None:
-        """Each can send to the other."""
+        """Let each node learn that it can send to the other."""
         for source, destination in ((one, other), (other, one)):
             receipt, buffer = self.receive(destination, source, 5, tag=99)
             sent = self.send(source, destination, b"hello", tag=99)

@@ -1,4 +1,4 @@
-"""AM-II with one mistake, for whatever looks for mistakes: the swarm, and random schedules of turns."""
+"""AM-II with one mistake each, for searches that must find it: the swarm, and random schedules of turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One shared NIC of AM-II alone: a test is its host processes, which write into their frames by hand, and its only peer."""
+"""Shared NIC of AM-II alone: a test plays its host processes, which write their endpoint frames by hand, and its only
+peer."""
 
 from __future__ import annotations
 
@@ -33,13 +34,15 @@ class Heap:
         return memoryview(self.bytes)[address : address + length]
 
     def fence(self) -> None:
-        """There is one processor."""
+        """Do nothing: the test has one processor."""
 
 
 @dataclass
 class Window:
-    """A host's: its frames with the table of who is in which, and its heap. pages: by endpoint, where they are while the
-    endpoints are in no frame."""
+    """Region of a host: endpoint frames, the table of their endpoints, and the heap.
+
+    pages: endpoints that are in no frame, by number.
+    """
 
     frames: int
     descriptors: bytearray
@@ -60,13 +63,14 @@ class Window:
         self.descriptors[at : at + 4] = word.to_bytes(4, sys.byteorder)
 
     def page(self, endpoint: int) -> memoryview:
-        """Its frame."""
+        """Return an endpoint's frame."""
         frame = self.bound.index(endpoint)
         return memoryview(self.descriptors)[frame * layout.SIZE : (frame + 1) * layout.SIZE]
 
 
 class SharedNic(SingleNic):
-    """Node 0's, with `hosts` processes. told: of all of them; shown: the same, with the place of whom it was shown to."""
+    """NIC of node 0 with `hosts` processes. told: completions of all of them; shown: the same, each with its host's
+    place."""
 
     def __init__(self, settings: Settings | None = None, hosts: int = 2) -> None:
         super().__init__(settings)
@@ -96,7 +100,7 @@ class SharedNic(SingleNic):
         return self.windows[place]
 
     def detach(self, place: int) -> Window:
-        """What was its."""
+        """Detach a host process; return the window that it had."""
         window = self.windows.pop(place)
         self.nic.detach(self.now, place, 2)
         return window
@@ -114,14 +118,14 @@ class SharedNic(SingleNic):
             self.load(endpoint)
 
     def load(self, endpoint: int) -> None:
-        """Its host has a frame for it, and says so."""
+        """Bind a frame to the endpoint and ring LOAD, as its host does."""
         window = self.windows[self.place(endpoint)]
         window.bind(window.bound.index(NOBODY), endpoint)
         window.page(endpoint)[:] = window.pages[endpoint]
         self.ring(endpoint, layout.LOAD)
 
     def take_out(self, endpoint: int) -> None:
-        """Its host takes it out of its frame, when the NIC has let go of it."""
+        """Copy the endpoint out of its frame, as its host does when the NIC has released it."""
         window = self.windows[self.place(endpoint)]
         window.pages[endpoint] = bytearray(window.page(endpoint))
         window.bind(window.bound.index(endpoint), NOBODY)
@@ -130,7 +134,7 @@ class SharedNic(SingleNic):
         return self.windows[self.place(endpoint)].page(endpoint)
 
     def said(self, endpoint: int) -> list[int]:
-        """What its host was told of it."""
+        """Return the completions posted to an endpoint's host."""
         return [subject for number, subject in self.told if number == endpoint]
 
 

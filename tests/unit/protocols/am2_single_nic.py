@@ -1,8 +1,9 @@
-"""One AM-II firmware alone: a test is its host, which writes into pages by hand, and its only peer, which has frames."""
+"""AM-II firmware alone: a test plays its host, which writes pages by hand, and its only peer, which has frames."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from protocols.am2 import codec
 from protocols.am2 import page as layout
@@ -16,9 +17,43 @@ ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")
 TAG = 9
 
 
+_CHANNEL = ("channel", "generation", "sequence", "stamp")
+_MESSAGE = (
+    "kind", "dst", "src", "reason", "source", "destination", "sender", "receiver", *_CHANNEL, "form", "flags", "handler",
+    "arguments", "origin", "endpoint", "tag", "message", "offset", "total", "payload",
+)  # fmt: skip
+"""Fields of `codec.unpack_message`, behind the kind."""
+_ANSWER = ("dst", "src", "kind", "reason", "source", "destination", "sender", "receiver", *_CHANNEL, "payload")
+"""Fields of `codec.unpack_answer`."""
+
+
+class SentMessage(NamedTuple):
+    """Packet of a message. origin: the sending endpoint. message: its number. offset: of the packet's data."""
+
+    kind: int
+    channel: int
+    generation: int
+    sequence: int
+    stamp: int
+    origin: int
+    message: int
+    offset: int
+
+
+class SentAnswer(NamedTuple):
+    """Acknowledgement or refusal of a packet."""
+
+    kind: int
+    reason: int
+    channel: int
+    generation: int
+    sequence: int
+    stamp: int
+
+
 class SingleNic:
-    """Node 0's. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject. peer: the
-    incarnation of node 1 that it has heard of; 0: none."""
+    """NIC of node 0. sent: frames. told: completions and interrupts, (endpoint, subject). peer: node 1's incarnation
+    known to it; 0: none."""
 
     def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
         own = settings or Settings()
@@ -70,7 +105,7 @@ class SingleNic:
         self.ring(endpoint, layout.LOAD)
 
     def page(self, endpoint: int) -> memoryview:
-        """Its frame."""
+        """Return an endpoint's frame."""
         return self.memory.frames[self.memory.bound.index(endpoint)]
 
     def write(self, endpoint: int, slot: int = 0, *arguments: int, form: int = 0, data: int = 0) -> None:
@@ -91,32 +126,31 @@ class SingleNic:
 
     # Its peer.
 
-    def taken(self) -> list[tuple[int, ...]]:
-        """What has been sent, which is nobody's now but the test's: of messages (MESSAGE, channel, generation, sequence,
-        stamp, origin, message, offset), of answers (kind, reason, channel, generation, sequence, stamp)."""
-        out: list[tuple[int, ...]] = []
+    def taken(self) -> list[SentMessage | SentAnswer]:
+        """Return and clear the sent packets."""
+        packets: list[SentMessage | SentAnswer] = []
         for frame in self.sent:
             if codec.kind_of(frame) == codec.KIND_MESSAGE:
-                fields = codec.unpack_message(frame[:-1])
-                out.append((codec.KIND_MESSAGE, *fields[7:11], fields[15], fields[18], fields[19]))
+                values = dict(zip(_MESSAGE, (codec.KIND_MESSAGE, *codec.unpack_message(frame[:-1])), strict=True))
+                packets.append(SentMessage(*[values[name] for name in SentMessage._fields]))
             else:
-                kind, reason = codec.unpack_answer(frame[:-1])[2:4]
-                out.append((kind, reason, *codec.unpack_answer(frame[:-1])[8:12]))
+                values = dict(zip(_ANSWER, codec.unpack_answer(frame[:-1]), strict=True))
+                packets.append(SentAnswer(*[values[name] for name in SentAnswer._fields]))
         self.sent.clear()
-        return out
+        return packets
 
     def introduce(self, incarnation: int) -> None:
-        """It says that it is that incarnation."""
+        """Receive a packet in which the peer announces its incarnation."""
         begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
         self.firmware.receive(self.now, answered(begin, 0, 0, 0, 1, b""))
 
-    def answer(self, sending: Sequence[int], reason: int = 0, *, stamp: int | None = None) -> None:
-        """A message's packet, as `taken` has it, is answered so."""
-        _, channel, generation, sequence, last, *_ = sending
+    def answer(self, packet: SentMessage, reason: int = 0, *, stamp: int | None = None) -> None:
+        """Receive the peer's answer to a message's packet. stamp: other than the packet's."""
         kind = codec.KIND_NACK if reason else codec.KIND_ACK
         begin = prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
-        sent = last if stamp is None else stamp
-        self.firmware.receive(self.now, answered(begin, channel, generation, sequence, sent, b""))
+        sent = packet.stamp if stamp is None else stamp
+        answer = answered(begin, packet.channel, packet.generation, packet.sequence, sent, b"")
+        self.firmware.receive(self.now, answer)
 
     def arrive(
         self,
@@ -134,8 +168,8 @@ class SingleNic:
         receiver: int = 1,
         message: int = 1,
         reply: bool = False,
-    ) -> list[tuple[int, ...]]:
-        """A message's packet comes from endpoint 3 of node 1; what it is answered."""
+    ) -> list[SentMessage | SentAnswer]:
+        """Receive a message's packet from endpoint 3 of node 1; return the answer."""
         begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_MESSAGE, 0, 1, 0, sender, receiver)
         whole = codec.pack_message(
             ADDRESSES[0], ADDRESSES[1], 0, 1, 0, sender, receiver, channel, 0, sequence, stamp, form, int(reply), 1,
@@ -148,7 +182,7 @@ class SingleNic:
         return self.taken()
 
     def elapse(self, span: int) -> None:
-        """So many nanoseconds go by."""
+        """Let `span` nanoseconds pass."""
         end = self.now + span
         while (deadline := self.firmware.deadline) is not None and deadline <= end:
             self.now = max(self.now, deadline)

@@ -20,8 +20,10 @@ A_TIME = 700_000
 def joined_nics(
     count: int = 2, mtu: int = 1500, settings: Settings | None = None, incarnation: int = FIRST
 ) -> tuple[Wires, list[Endpoint]]:
-    """So many NICs, and their hosts. Settings are those of all, and may be changed while they run. incarnation: with which
-    all begin."""
+    """Return `count` NICs on a wire, and their hosts.
+
+    settings: shared by all, may be changed while they run. incarnation: the first of each.
+    """
     wires = Wires(plug(settings), count, mtu, incarnation)
     return wires, hosts(wires)
 
@@ -44,7 +46,7 @@ TAKEN = ("data_stored", "acknowledgements_received")
 
 
 def total_frames_accounted(wires: Wires, number: int) -> int:
-    """Frames of which it is known what became of them."""
+    """Return the number of frames in counters of known fates."""
     return sum(total_counters(wires, number, name) for name in DROPPED + TAKEN)
 
 
@@ -70,7 +72,7 @@ def content(size: int, start: int = 0) -> bytes:
 def acknowledgement(
     wires: Wires, of: int, by: int, message: int, frame: int, status: int = 0, sender: int | None = None
 ) -> bytes:
-    """Made by hand: what `by` would say to `of`."""
+    """Return a hand-made acknowledgement from `by` to `of`."""
     return codec.pack_frame(
         wires.addresses[of], wires.addresses[by], codec.TYPE_ACK, 0, 3,
         wires.incarnations[of] if sender is None else sender, wires.incarnations[by], message, frame, status,
@@ -94,7 +96,7 @@ def header(
 def data(
     wires: Wires, to: int, by: int, message: int, frame: int, payload: bytes, *, last: bool = False, unit: int = 3
 ) -> bytes:
-    """Another frame of a message, made by hand."""
+    """Return a hand-made data frame of a message."""
     return codec.pack_frame(
         wires.addresses[to], wires.addresses[by], codec.TYPE_DATA, codec.FLAGS_LAST if last else 0, unit,
         wires.incarnations[by], wires.incarnations[to], message, frame, 0, payload,

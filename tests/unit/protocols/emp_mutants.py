@@ -1,4 +1,4 @@
-"""EMP with one mistake, for whatever looks for mistakes: random schedules between lists, the swarm, and exhaustive ones."""
+"""EMP with one mistake each, for searches that must find it: random schedules, the swarm, exhaustive schedules."""
 
 from __future__ import annotations
 

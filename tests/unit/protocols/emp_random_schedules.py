@@ -35,7 +35,7 @@ def schedule(seed: int) -> Schedule:
 
 
 def run(seed: int) -> Schedule:
-    """The case of a seed, to its end. AssertionError says what is wrong; that a transfer fails is wrong, too."""
+    """Run the case of a seed to its end. AssertionError says what is wrong; a failed transfer is wrong, too."""
     case = schedule(seed)
     try:
         case.run()

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """So many ranks; a device each, and a communicator each in `world`."""
+    """Ranks on EMP's NICs: `devices` and communicators `world`, in the order of ranks."""
 
     def __init__(self, count: int = 2, settings: Settings | None = None, mtu: int = 1500) -> None:
         self.wires = Wires(plug(settings), count, mtu)
@@ -23,17 +23,17 @@ class Ranks:
         self.world = self.communicators(0)
 
     def communicators(self, context: int) -> list[Comm]:
-        """One communicator, as each rank has it."""
+        """Return each rank's view of one communicator."""
         return [Comm(device, context) for device in self.devices]
 
     def run(self, *programs: Callable[[Comm], Program[T]], deliver: Callable[[], object] | None = None) -> list[T]:
-        """Run a program on each rank; what they return."""
+        """Run a program on each rank; return their results."""
         return run(
             self.wires, *(program(comm) for program, comm in zip(programs, self.world, strict=True)), deliver=deliver
         )
 
     def at_rest(self) -> bool:
-        """Whether no descriptor is in use any more, and nobody waits for anything."""
+        """Whether no descriptor is in use and no rank waits."""
         return not any(
             agent.host.waiting() or agent.firmware.waiting() or device.waiting()
             for agent, device in zip(self.wires.agents, self.devices, strict=True)

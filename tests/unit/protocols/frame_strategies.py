@@ -1,4 +1,4 @@
-"""Frames of any protocol with random values, drawn from its Scapy layers and not from what the generator makes of them."""
+"""Random frames of any protocol, drawn from its Scapy layers and not from the generated codec."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGES = sorted(
 
 @dataclass(frozen=True)
 class Drawn:
-    """A frame: the arguments that its codec takes, and the same as Scapy's packet, of these layers."""
+    """Frame with the arguments of its codec, and as Scapy's packet of these layers."""
 
     arguments: tuple[int | bytes, ...]
     payload: bytes
@@ -36,7 +36,7 @@ class Drawn:
 
     @property
     def raw(self) -> bytes:
-        """Without what changes on the way."""
+        """Bytes of the frame without the trailing fields that change on the way."""
         whole = bytes(self.packet)
         return whole[: len(whole) - trailing(self.layers)]
 
@@ -51,7 +51,7 @@ def on_a_link(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
 
 
 def own_layers(module: ModuleType, stack: str) -> list[type[Packet]]:
-    """Those that the protocol has made."""
+    """Return the stack's layers that the protocol defines."""
     return [layer for layer in module.STACKS[stack] if layer.__module__ == module.__name__]
 
 
@@ -60,7 +60,7 @@ def binding(below: type[Packet], above: type[Packet]) -> dict[str, int]:
 
 
 def bound(layer: type[Packet], field: object) -> set[int]:
-    """The values of a field that say that another layer follows."""
+    """Return the values of a field that announce a further layer."""
     return {values[field.name] for values, _ in layer.payload_guess if field.name in values}
 
 

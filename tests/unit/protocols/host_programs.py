@@ -12,21 +12,21 @@ from tests.unit.protocols.list_wires import Wires
 T = TypeVar("T")
 
 Program = Coroutine[object, None, T]
-"""What ``async def`` makes. It awaits completions, or what calls back as they do, and nothing else."""
+"""Coroutine of ``async def`` that awaits only completions, or objects that call back as they do."""
 
 
 class StuckError(AssertionError):
-    """Nobody can go on any more, or not within the rounds that were granted; says what everybody waits for."""
+    """No program can go on, or not within the granted rounds; the message says what each waits for."""
 
 
 def run(
     wires: Wires, *programs: Program[T], deliver: Callable[[], object] | None = None, rounds: int = 20_000
 ) -> list[T]:
-    """Carry programs on until all have returned; what they have returned.
+    """Run programs until all have returned; return their results.
 
-    In every round each program that is ready goes on until it waits; then deliver() hands over what the NICs have sent
-    (all of it, unless a test says how). When nobody is ready but to poll, and nothing has been sent, the next deadline
-    comes. A program's exception ends the run.
+    In every round each ready program runs until it waits; then deliver() delivers the NICs' frames (all of them, unless
+    a test says how). When no program is ready except to poll, and no frame was sent, the clock advances to the next
+    deadline. A program's exception ends the run.
     """
     deliver = deliver or wires.exchange
     results: dict[int, T] = {}

@@ -1,4 +1,4 @@
-"""NICs that are joined by nothing but lists: what they send waits until a test hands it over, drops it or changes it."""
+"""NICs joined by lists: a test delivers, drops or changes each sent frame."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ListNic:
 
 
 class Wires:
-    """So many NICs, and one clock that only a test moves. incarnation: with which they begin."""
+    """NICs on lists for wires, with one clock that only a test advances. incarnation: the first of each NIC."""
 
     def __init__(self, plug: Plug, count: int = 2, mtu: int = 1500, incarnation: int = FIRST) -> None:
         self.now = 0
@@ -60,7 +60,7 @@ class Wires:
         return nic.agent
 
     def restart(self, number: int) -> None:
-        """The NIC forgets everything, and what it had sent is lost."""
+        """Restart the NIC with empty memory; its undelivered frames are lost."""
         self.incarnations[number] += 1
         self.nics[number].sent.clear()
         self.agents[number] = self._build(number)
@@ -76,7 +76,7 @@ class Wires:
             self.agents[self.addresses.index(frame[:6])].firmware.receive(self.now, frame)
 
     def exchange(self) -> int:
-        """Everything sent arrives, until nobody sends any more; how many frames that were."""
+        """Deliver frames until no NIC sends any more; return their number."""
         count = 0
         while any(nic.sent for nic in self.nics):
             for number in range(len(self.nics)):
@@ -86,7 +86,7 @@ class Wires:
         return count
 
     def elapse(self, span: int) -> None:
-        """So many nanoseconds go by; everything sent meanwhile arrives at once."""
+        """Let `span` nanoseconds pass; each frame sent meanwhile arrives at once."""
         end = self.now + span
         self.exchange()
         while (deadline := self.deadline) is not None and deadline <= end:
@@ -109,7 +109,7 @@ class Wires:
         ]
 
     def tick(self) -> bool:
-        """On to the next deadline, and what is due there; False if nobody has one."""
+        """Advance to the next deadline and run its timers; return False if there is none."""
         first = self.deadline
         if first is None:
             return False

@@ -41,9 +41,8 @@ class Myrinet:
         leaders: Iterable[int] | None = None,
         hosts: Iterable[int] = (),
     ) -> None:
-        """crossings: frames that came, though they took a cable twice in one direction. loss and damage: probabilities for
-        each hop. leaders: who may lead; None: all. hosts: more of them, whose cables
-        are not plugged in yet."""
+        """crossings: frames that arrived although they took a cable twice in one direction. loss and damage:
+        probabilities for each hop. leaders: who may lead; None: all. hosts: more of them, not yet plugged in."""
         self.cables = list(cables)
         self.ports, self.loss, self.damage = ports, loss, damage
         self.now = self.delivered = self.dropped = self.crossings = 0
@@ -196,8 +195,8 @@ class Myrinet:
         return groups
 
     def settle(self, limit: int = 10 * SECOND, step: int = 10 * MILLISECOND) -> int | None:
-        """Until every group has a leader, the right map and its routes: after how many nanoseconds; None: not within the
-        limit."""
+        """Run until every group has a leader, the right map and its routes; return the time taken, in ns, None above
+        the limit."""
         began = self.now
         while self.now - began < limit:
             self.run(step)
@@ -206,7 +205,7 @@ class Myrinet:
         return None
 
     def leads_to(self, number: int, route: Iterable[int]) -> tuple[str | int | None, list[Place]]:
-        """Where a frame from that host ends, and the channels that it takes: the places that it leaves."""
+        """Return where a frame from that host ends, and its channels: the ports that it leaves by."""
         channels: list[Place] = [(number, 0)]
         place = self._peers.get((number, 0))
         for delta in route:
@@ -217,11 +216,10 @@ class Myrinet:
         return (None if place is None else place[0]), channels
 
     def differences(self, topology: Topology) -> list[str]:
-        """What the map has that the network has not, or the other way. A switch's ports may be counted from anywhere.
+        """List the differences between the map and the network, up to where a switch's ports are counted from.
 
-        The map says by which route each of its switches is reached: there each port must lead where the map says. As that
-        holds for every port, of which the network has no more, and for no two switches there is one, nothing else could be
-        an isomorphism.
+        The map names a route to each of its switches; each port there must lead where the map says. Since the network
+        has no further ports and no two switches of the map share a place, agreement at every port is an isomorphism.
         """
         wrong: list[str] = []
         places: list[Place] = []
@@ -251,7 +249,7 @@ class Myrinet:
         return wrong
 
     def routed(self, numbers: Iterable[int]) -> bool:
-        """Each of these hosts has a table of the same version, and routes to exactly all others, with their addresses."""
+        """Whether these hosts have tables of one version, with addresses of and routes to exactly all others."""
         group = set(numbers)
         if any(number not in self.tables for number in group):
             return False
@@ -268,7 +266,7 @@ class Myrinet:
         return True
 
     def mapped(self, numbers: Iterable[int]) -> bool:
-        """One of these hosts leads, it has the right map, and all have its routes."""
+        """Tell whether one of these hosts leads with the right map, and all hold its routes."""
         group = sorted(numbers)
         leading = [number for number in group if self.mappers[number].leads]
         if len(leading) != 1 or any(self.mappers[number].leader != leading[0] for number in group):

@@ -1,4 +1,4 @@
-"""MPI's ranks on every kind of device: EMP's NICs match, AM-II's do not, and there is one whose messages are frames."""
+"""MPI's ranks on every kind of device: EMP, whose NICs match; AM-II, whose do not; and one whose messages are frames."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RanksOf = Callable[..., Ranks]
 
 
 class Am2Ranks(Ranks):
-    """On AM-II's NICs."""
+    """Ranks on AM-II's NICs."""
 
     def __init__(self, count: int = 2, settings: Settings | None = None, mtu: int = 1500) -> None:
         self.wires = Wires(plug(settings), count, mtu)

@@ -1,6 +1,6 @@
-"""Mutants: a protocol with one mistake, put in while a test runs, which whatever looks for mistakes must find.
+"""Mutants: a protocol with one mistake, patched in during a test, which a search must find.
 
-A search that finds no mistake when there is one proves nothing when there is none.
+A search that finds nothing proves something only if it finds a mistake that is there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Found:
-    """cases: how many it took. seed: of the one that found it. complaint: what it said."""
+    """cases: how many were tried. seed: of the failing one. complaint: its error."""
 
     cases: int
     seed: int
@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Searched:
-    """One mutant, found as often as it was looked for."""
+    """Results of the repeated searches for one mutant."""
 
     mutant: Mutant
     finds: tuple[Found, ...]
@@ -57,10 +57,10 @@ class Searched:
 
 
 def find(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Found:
-    """Try one seed after another until one finds the mistake. AssertionError if as many as `most` find nothing, or if what
-    finds it has something to say without it, too.
+    """Try seeds until one shows the mistake.
 
-    trial: raises AssertionError where the protocol does wrong.
+    AssertionError if `most` seeds show nothing, or if the case fails without the mistake too. trial: raises
+    AssertionError where the protocol is wrong.
     """
     finding = _found(mutant, trial, first_seed, most)
     trial(finding.seed)
@@ -79,7 +79,7 @@ def _found(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most
 
 
 def searched(mutant: Mutant, trial: Callable[[int], object], first_seed: int, most: int) -> Searched:
-    """Look for it again and again, as in `found`, with `most` other seeds each time."""
+    """Repeat the search SEARCHES times, each with `most` other seeds."""
     return Searched(
         mutant, tuple([find(mutant, trial, first_seed + search * most, most) for search in range(SEARCHES)])
     )

@@ -84,8 +84,10 @@ by_library: Callable[..., Ranks] = LibraryRanks
 
 
 class DescriptorsOnly:
-    """So many receives, which never end unless they are taken back, and messages that are `held` for probes: source,
-    context, tag, length."""
+    """Endpoint whose receives end only when they are cancelled.
+
+    held: messages that probes find, (source, context, tag, length) each.
+    """
 
     rank, size, contexts, max_tag, max_message_size = 0, 2, 4, 100, 1000
 

@@ -63,11 +63,11 @@ class Faults:
     repetition: float = 0
     damage: float = 0
     delay: float = 0
-    """That it comes some rounds later than those sent after it."""
+    """Probability that a frame comes some rounds later than those sent after it."""
 
     @staticmethod
     def drawn(random: Random) -> Faults:
-        """Each kind is there or not, rare or frequent."""
+        """Draw each kind of fault: absent, rare or frequent."""
         return Faults(*[random.choice([0, 0.02, 0.2, 0.4]) for _ in range(4)])
 
 
@@ -81,7 +81,7 @@ class Message:
 
 @dataclass(eq=False)
 class Receive:
-    """room: bytes of its buffer. any_source, any_tag: what it asks for besides its message."""
+    """room: bytes of its buffer. any_source, any_tag: wildcards."""
 
     of: Message
     room: int
@@ -97,7 +97,7 @@ def _reuse(memory: bytearray, _: object) -> None:
 
 
 class Schedule:
-    """One case. After `run`, `digest` stands for every frame that was ever sent, and when."""
+    """Random case. After `run`, `digest` is a hash of every frame sent, with its time."""
 
     def __init__(self, seed: int, plug: Plug, library: Library, sizes: Sequence[int], count: int, mtu: int) -> None:
         random = self.random = Random(seed)
@@ -126,7 +126,8 @@ class Schedule:
         self._order = 0
 
     def run(self, faulty: int = 200, healed: int = 5000) -> None:
-        """So many rounds with faults, then as many as may be needed to end. AssertionError says what is wrong."""
+        """Run `faulty` rounds with faults, then up to `healed` rounds without. Raises AssertionError with what is
+        wrong."""
         for _ in range(faulty):
             self._go_on()
             if not self._unfinished():
@@ -140,8 +141,11 @@ class Schedule:
         self._check()
 
     def _receives(self) -> list[Receive]:
-        """One for each message, in any order; some too short. Nodes receive by source and tag, or take whatever comes:
-        mixed, one could take what another waits for."""
+        """Draw a receive for each message, in any order, some too short.
+
+        A node either names source and tag in all its receives or uses wildcards in all: mixed, a wildcard could take
+        the message of another receive.
+        """
         random = self.random
         wild = [random.choice([(False, False), (False, False), (True, True)]) for _ in self.hosts]
         longest = max((len(message.content) for message in self.messages), default=0)
@@ -153,7 +157,7 @@ class Schedule:
         return receives
 
     def _go_on(self) -> bool:
-        """One round; False if nothing can happen any more."""
+        """Perform one round; return False if no further event is possible."""
         random, wires = self.random, self.wires
         self._round += 1
         posted = self._post()
@@ -221,7 +225,7 @@ class Schedule:
         )
 
     def _check(self) -> None:
-        """Each message once, whole, in order; nothing overrun; nothing left over."""
+        """Check that each message arrived once, complete and in order, without overrun, and that nothing is left."""
         for message, send in self._sends:
             assert send.done, ("a send is never done", self.wires.waiting())
             assert send.result().length == len(message.content)

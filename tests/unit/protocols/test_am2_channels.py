@@ -1,4 +1,4 @@
-"""AM-II's send and receive tables: every packet taken once, whatever a network that keeps order does to frames."""
+"""AM-II's send and receive tables: every packet is accepted once, whatever an order-keeping network does to frames."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ class Pair:
                 self.returned.append(packet)
 
     def settle(self) -> None:
-        """On a perfect network, until all is answered."""
+        """Deliver everything without loss until each packet is answered."""
         for _ in range(10_000):
             if not (self.waiting or self.there or self.back or self.sender.unanswered):
                 return
@@ -309,7 +309,7 @@ class Pair:
 
 
 def disturbed(settings: Settings, steps: list[tuple[str, int]], reorders: bool) -> Pair:
-    """What is left when all has come to rest: `steps` name what happens, and where."""
+    """Perform `steps` (event, where) on a pair and let it come to rest."""
     pair = Pair(settings)
     packets = 0
     for step, choice in steps:
@@ -338,7 +338,7 @@ def disturbed(settings: Settings, steps: list[tuple[str, int]], reorders: bool) 
 
 
 def wrong(pair: Pair) -> str:
-    """What there is to say against a pair that has come to rest, or nothing."""
+    """Return what is wrong with a pair at rest; empty if nothing is."""
     if len(set(pair.taken)) != len(pair.taken):
         return "taken twice"
     if set(pair.taken) & set(pair.undone):

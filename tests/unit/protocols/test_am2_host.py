@@ -1,4 +1,4 @@
-"""AM-II's host library alone, with the test for a NIC: what is refused before it comes there, and the segment driver."""
+"""AM-II's host library with the test as its NIC: refused arguments, and the segment driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALONE = HostSlot(0, 1, 1)
 
 
 class Host:
-    """A library, and what it has told the NIC: endpoint and subject."""
+    """Library with a record of its doorbells: (endpoint, subject)."""
 
     def __init__(self, settings: Settings | None = None, place: HostSlot = ALONE) -> None:
         own = settings or Settings(medium=1024, packet=1024)
@@ -48,7 +48,7 @@ class Host:
         return endpoint
 
     def say(self, endpoint: Endpoint, subject: int) -> None:
-        """What the NIC would."""
+        """Post a completion, as the NIC does."""
         self.am.completed(endpoint.name.endpoint << layout.SUBJECTS | subject)
 
     def state(self, endpoint: Endpoint) -> Residence:
@@ -376,7 +376,7 @@ GONE = (AWAY.node << layout.NAMES | AWAY.endpoint) << layout.SUBJECTS | layout.G
 
 
 def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName = AWAY, handler: int = 2) -> None:
-    """From there to what it was asked under that number."""
+    """Write a remote endpoint's reply to request `message` into the inbox."""
     page, slot = cast(memoryview, endpoint.inbox.page), endpoint.inbox._next_reply
     layout.WRITE[1](
         page, layout.PLACES[slot], layout.READY, 0, source.node, 0, 0, 1, 0, 1, handler, 1, source.endpoint,
@@ -387,7 +387,7 @@ def reply(host: Host, endpoint: Endpoint, message: int, *, source: EndpointName 
 
 
 def asks(host: Host, count: int) -> tuple[Endpoint, list[int]]:
-    """An endpoint that has asked so often; what is replied to it."""
+    """Return an endpoint that has sent `count` requests, and its replies."""
     endpoint, heard = host.endpoint(), []
     endpoint.set_handler(2, lambda _, message: heard.append(message))
     for _ in range(count):

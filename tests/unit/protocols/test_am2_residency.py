@@ -16,7 +16,7 @@ from protocols.am2.codec import (
     REASON_OVERRUN,
 )
 from protocols.am2.settings import MILLISECOND, Settings
-from tests.unit.protocols.am2_single_nic import TAG, SingleNic
+from tests.unit.protocols.am2_single_nic import TAG, SentMessage, SingleNic
 
 AT_ONCE = Settings(stay=0)
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
@@ -66,7 +66,7 @@ def test_what_was_written_before_an_endpoint_came_into_a_frame_is_sent_then() ->
     card.write(4, 2, 5)
     card.write(4, 17, 6)
     card.ring(4, layout.LOAD)
-    assert [sent[6] for sent in card.taken()] == [102, 117]
+    assert [sent.message for sent in card.taken()] == [102, 117]
 
 
 def test_data_that_the_nic_cannot_reach_is_asked_for_and_sent_when_it_can() -> None:
@@ -173,7 +173,7 @@ def test_an_endpoint_keeps_its_frame_for_a_while_and_takes_messages_until_then()
     assert card.arrive(4, 2, channel=1)[0][:2] == (KIND_NACK, REASON_NOT_RESIDENT)
 
 
-def leaving(card: SingleNic) -> tuple[int, ...]:
+def leaving(card: SingleNic) -> SentMessage:
     """An endpoint with one packet that is not answered is to leave; the packet."""
     card.create(4)
     card.request(4, 0, 41)
@@ -199,8 +199,8 @@ def test_the_nack_for_the_latest_sending_lets_an_endpoint_leave_and_one_for_an_e
     first = leaving(card)
     card.elapse(6 * MILLISECOND)  # it is sent again
     (again,) = card.taken()
-    assert again[4] != first[4]
-    card.answer(again, REASON_NOT_RESIDENT, stamp=first[4])
+    assert again.stamp != first.stamp
+    card.answer(again, REASON_NOT_RESIDENT, stamp=first.stamp)
     assert (4, UNLOADED) not in card.told
     card.answer(again, REASON_NOT_RESIDENT)
     assert card.told[-1] == (4, UNLOADED)
@@ -208,8 +208,8 @@ def test_the_nack_for_the_latest_sending_lets_an_endpoint_leave_and_one_for_an_e
     card.memory.bound[0] = -1
     card.load(4)
     (sent,) = card.taken()
-    assert sent[6] == again[6]
-    assert sent[0] == KIND_MESSAGE
+    assert sent.message == again.message
+    assert sent.kind == KIND_MESSAGE
     card.answer(sent)
     assert card.owner(4, 0) == layout.FREE
 
@@ -242,9 +242,9 @@ def test_a_bulk_message_that_is_half_way_goes_on_where_it_was() -> None:
     card.load(4)
     offsets = []
     while sent := card.taken():
-        for one in sent:
-            offsets.append(one[7])
-            card.answer(one)
+        for packet in sent:
+            offsets.append(packet.offset)
+            card.answer(packet)
     assert sorted(offsets) == [0, 1024, 1536]
     assert card.owner(4, 0) == layout.ANSWERED
 
@@ -263,7 +263,7 @@ def test_what_waits_for_a_channel_waits_in_the_page_of_an_endpoint_that_has_left
     assert card.taken() == []
     card.memory.bound[0] = -1
     card.load(4)
-    assert [one[5:7] for one in card.taken()] == [(4, 100)]
+    assert [(sent.origin, sent.message) for sent in card.taken()] == [(4, 100)]
 
 
 def test_an_endpoint_that_is_freed_is_not_there_for_what_comes_and_its_answers_are_nobodys() -> None:
@@ -280,7 +280,7 @@ def test_an_endpoint_that_is_freed_is_not_there_for_what_comes_and_its_answers_a
 
 STATES = ("absent", "on the host", "resident", "asked to leave", "leaving", "released")
 SAID = (layout.MAPPED, layout.ABSENT)
-"""Of a region."""
+"""Completions about a region."""
 TOLD: dict[tuple[str, int], list[int]] = {
     ("on the host", layout.LOAD): [LOADED],
     ("resident", layout.UNLOAD): [RELEASE],

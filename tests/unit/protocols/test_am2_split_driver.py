@@ -1,4 +1,4 @@
-"""One AM-II NIC and several host processes: whose endpoints are in its frames, and that none gets at what is another's."""
+"""AM-II NIC with several host processes: allocation of its endpoint frames, and isolation between the processes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from protocols.am2.codec import (
 from protocols.am2.nic_memory import NOBODY
 from protocols.am2.settings import MILLISECOND, Settings
 from tests.unit.protocols.am2_shared_nic import HEAP, SharedNic
-from tests.unit.protocols.am2_single_nic import TAG
+from tests.unit.protocols.am2_single_nic import TAG, SentMessage
 
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
 PATIENCE = 50 * MILLISECOND
 """For a host to release an endpoint whose frame is another's."""
 ADDRESS = 0x4000
-"""Where a host has data."""
+"""Address of a host's data."""
 
 
 def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:
@@ -34,7 +34,7 @@ def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 3
 
 
 def lets_go(card: SharedNic, endpoint: int) -> None:
-    """Its host has seen RELEASE, and, in the end, UNLOADED."""
+    """The endpoint's host releases the frame and copies the endpoint out when the NIC is done."""
     card.ring(endpoint, layout.RELEASED)
     assert card.said(endpoint)[-1] == UNLOADED
     card.take_out(endpoint)
@@ -86,7 +86,7 @@ def test_a_host_that_has_most_gets_no_frame_of_another() -> None:
 
 
 def test_a_host_that_lets_go_slowly_gets_no_frame_of_another_instead() -> None:
-    """What it vacates is its own until it has done so: else it would have all of the others' in the end."""
+    """A frame counts as its host's until vacated; else a slow host would get the others' frames too."""
     card = sharing(7)
     mine = [card.number(0, one) for one in range(7)]
     theirs = [card.number(place, one) for place in (1, 2) for one in range(2)]
@@ -113,7 +113,7 @@ def test_who_has_fewer_frames_gets_the_next_one() -> None:
     card.create(third)
     card.told.clear()
     card.ring(mine[0], layout.RELEASED)
-    assert [one for one in card.told if one[1] == LOADED] == [(third, LOADED)]
+    assert [endpoint for endpoint, subject in card.told if subject == LOADED] == [third]
 
 
 def test_several_that_wait_have_no_more_of_the_others_leave_than_they_need() -> None:
@@ -152,7 +152,7 @@ def test_an_endpoint_keeps_its_frame_for_a_while_though_another_host_wants_it() 
 
 
 def test_a_host_cannot_have_more_endpoints_wait_than_it_has_frames() -> None:
-    """Else one could have all its endpoints in the way of the others."""
+    """Otherwise one host could make all its endpoints wait ahead of the others'."""
     card = sharing(2, hosts=2)
     card.create(card.number(0))
     card.create(card.number(0, 1))
@@ -180,7 +180,7 @@ def test_an_endpoint_without_a_frame_of_its_hosts_is_passed_over_when_its_turn_c
 
 
 def test_what_has_waited_for_a_frame_reaches_an_endpoint_of_its_own_node_at_once() -> None:
-    """Also when it is an answer from the network that has made room."""
+    """The message is delivered too if an answer from the network has made the room."""
     card = sharing()
     first, second, third = (card.number(place) for place in range(3))
     card.create(first)
@@ -252,7 +252,7 @@ def test_what_a_host_has_written_late_is_sent_once_when_its_endpoint_is_in_a_fra
     card.load(first)
     assert card.told[-1] == (second, RELEASE)
     lets_go(card, second)
-    assert [sent[5:7] for sent in card.taken()] == [(first, 100), (first, 101)]
+    assert [(sent.origin, sent.message) for sent in card.taken()] == [(first, 100), (first, 101)]
     card.ring(first, 0)  # a doorbell for what is under way already
     assert card.taken() == []
     assert card.counted("invalid") == 0
@@ -350,7 +350,7 @@ def test_a_host_that_is_gone_while_its_endpoint_is_asked_to_leave_is_not_forced(
 
 
 def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
-    """Nothing that is under way keeps any of it, and nothing is written there."""
+    """No operation in progress keeps a reference to the memory or writes to it."""
     card = sharing(channels=2)
     first = card.number(0)
     card.create(first)
@@ -370,12 +370,12 @@ def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
     window.descriptors.clear()  # BufferError where anybody has a view of it
     window.heap.bytes.clear()
     card.elapse(PATIENCE)
-    for one in card.taken()[-2:]:
-        card.answer(one, REASON_OVERRUN)
+    for packet in card.taken()[-2:]:
+        card.answer(packet, REASON_OVERRUN)
 
 
 def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
-    """Its peer has no room: the channel would be nobody else's any more."""
+    """The peer has no room, so its retransmissions would occupy the channel for ever."""
     card = sharing(channels=1)
     first, second = card.number(0), card.number(1)
     card.create(first)
@@ -385,7 +385,7 @@ def test_what_a_host_that_is_gone_had_sent_is_not_sent_for_ever() -> None:
     (sent,) = card.taken()
     card.detach(0)
     card.answer(sent, REASON_OVERRUN)
-    assert [one[5] for one in card.taken()] == [second]
+    assert [sent.origin for sent in card.taken()] == [second]
 
 
 def test_a_host_that_comes_to_a_place_begins_with_nothing_of_the_last_ones() -> None:
@@ -420,7 +420,7 @@ def write(
 
 
 def state_of(card: SharedNic, endpoint: int) -> tuple[object, ...]:
-    """All that a NIC can be asked about an endpoint, but what is counted as invalid."""
+    """Return the state that a NIC reports about an endpoint, except the counter of invalid messages."""
     counts = {name: count for name, count in card.firmware.counted().items() if name != "invalid"}
     return (
         counts,
@@ -568,7 +568,7 @@ def test_all_hosts_are_told_that_a_peer_has_started_again_and_nothing_else_of_ea
     assert card.shown == [(place, endpoint, layout.ARRIVED_REQUESTS) for place, endpoint in enumerate(endpoints)]
     card.shown.clear()
     card.arrive(endpoints[0], sender=2)
-    told = [one for one in card.shown if one[2] == layout.RESTARTED]
+    told = [(place, endpoint, subject) for place, endpoint, subject in card.shown if subject == layout.RESTARTED]
     assert told == [(place, 1, layout.RESTARTED) for place in range(card.settings.hosts)]
 
 
@@ -586,16 +586,16 @@ def test_messages_that_are_refused_for_ever_keep_no_channel_from_another_host() 
     taken, tried = 0, 0
     for _ in range(200):  # an endpoint has 256 attempts before it is another one's turn
         for sent in card.taken():
-            taken += sent[5] == second
-            tried += sent[5] == first
-            card.answer(sent, 0 if sent[5] == second else REASON_OVERRUN)
+            taken += sent.origin == second
+            tried += sent.origin == first
+            card.answer(sent, 0 if sent.origin == second else REASON_OVERRUN)
         card.elapse(MILLISECOND)
     assert taken == 1
     assert 100 < tried < 500  # all four now and then, and not as fast as they are refused
 
 
 def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
-    """What waits for its turn, and what waits for memory, waits once."""
+    """An endpoint that waits for its turn or for memory is queued once."""
     card = sharing(channels=1)
     first = card.number(0)
     card.create(first)
@@ -613,7 +613,7 @@ def test_a_doorbell_that_is_rung_again_and_again_takes_no_memory() -> None:
 
 @pytest.mark.parametrize(("length", "total"), [(0, 5), (4, 5), (4, 0)])
 def test_a_bulk_message_that_contradicts_itself_comes_back_at_once(length: int, total: int) -> None:
-    """Nobody would ever answer it, and it would have a channel until it is given up."""
+    """A peer would never answer it, and it would occupy a channel until given up."""
     card = sharing()
     first = card.number(0)
     card.create(first)
@@ -641,8 +641,8 @@ def test_parts_of_two_messages_of_one_number_are_answered() -> None:
 
 
 class Kernels:
-    """Host processes' kernels as they are, only that each does what it is told when chance will have it, and some rather do
-    something else. resident: as it was shown."""
+    """Kernels of host processes, each of which acts on completions at random times; some disobey. resident: as
+    completed."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -652,7 +652,7 @@ class Kernels:
         self.resident: set[int] = set()
         self.wanted: set[int] = set()  # the host has said LOAD, and was not told LOADED yet
         self.unheard: list[tuple[int, int, int]] = []  # shown, and not seen by the host yet
-        self.packets: list[tuple[int, ...]] = []  # nobody has answered yet
+        self.packets: list[SentMessage] = []  # nobody has answered yet
         self.channel = 0
 
     def look(self) -> None:
@@ -671,14 +671,12 @@ class Kernels:
         self.seen = len(card.shown)
 
     def hear(self, place: int) -> None:
-        """That host sees the oldest of what it was shown."""
-        for one in self.unheard:
-            if one[0] == place:
-                break
-        else:
+        """Let a host handle the oldest of its completions."""
+        oldest = next((completion for completion in self.unheard if completion[0] == place), None)
+        if oldest is None:
             return
-        self.unheard.remove(one)
-        _, number, subject = one
+        self.unheard.remove(oldest)
+        _, number, subject = oldest
         window = self.card.windows[place]
         if subject == RELEASE and number in window.pages:
             self.card.ring(number, layout.RELEASED)
@@ -700,7 +698,7 @@ class Kernels:
         what = chance.randrange(12)
         if what < 3:
             self.hear(place)
-        elif what == 3 and not exists and not is_bound and not any(one[1] == number for one in self.unheard):
+        elif what == 3 and not exists and not is_bound and number not in [about for _, about, _ in self.unheard]:
             card.create(number, load=False)  # numbers are given out in turn: nothing is under way about it
         elif what in (4, 5) and exists and not is_bound and NOBODY in window.bound:
             self.wanted.add(number)
@@ -716,20 +714,20 @@ class Kernels:
             self.channel += 1
             card.arrive(number, 1, channel=self.channel % 32, sequence=self.channel // 32 % 2, stamp=self.channel)
         elif what == 10 and not chance.randrange(20):
-            self.unheard = [one for one in self.unheard if one[0] != place]
+            self.unheard = [completion for completion in self.unheard if completion[0] != place]
             for gone in [one for one in (*self.resident, *self.wanted) if card.place(one) == place]:
                 self.resident.discard(gone)
                 self.wanted.discard(gone)
             card.detach(place)
         else:
             card.elapse(chance.randrange(4 * MILLISECOND))
-        self.packets += [one for one in card.taken() if len(one) == 8]
+        self.packets += [packet for packet in card.taken() if isinstance(packet, SentMessage)]
         if self.packets and chance.randrange(2):
             answered = self.packets.pop(chance.randrange(len(self.packets)))
             card.answer(answered, chance.choice([0, 0, REASON_OVERRUN]))
 
     def settle(self) -> None:
-        """All do what they are told: nobody waits for ever."""
+        """Let all hosts act on their completions: no endpoint waits for ever."""
         for _ in range(2_000):
             if not (self.wanted or self.unheard):
                 return

@@ -20,6 +20,12 @@ from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 FEW = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)
 
 
+def receiver_of(frame: bytes) -> int:
+    """Return the incarnation of the peer that a message's packet is for."""
+    _, _, _, _, _, _, receiver, *_ = codec.unpack_message(frame[:-1])
+    return receiver
+
+
 def ready(own: Settings | None = None, incarnation: int = 1, peer: int = 1) -> SingleNic:
     card = SingleNic(own, incarnation, peer)
     card.create(4)
@@ -34,9 +40,9 @@ def test_messages_are_on_channels_of_their_own_until_these_are_all_taken() -> No
     for slot in range(5):
         card.request(4, slot, slot)
     first = card.taken()
-    assert [(one[1], one[6]) for one in first] == [(0, 100), (1, 101), (2, 102)]
+    assert [(packet.channel, packet.message) for packet in first] == [(0, 100), (1, 101), (2, 102)]
     card.answer(first[1])
-    assert [(one[1], one[3], one[6]) for one in card.taken()] == [(1, 1, 103)]
+    assert [(packet.channel, packet.sequence, packet.message) for packet in card.taken()] == [(1, 1, 103)]
     assert [card.owner(4, slot) for slot in range(5)] == [2, 0, 2, 2, 2]
 
 
@@ -89,7 +95,7 @@ def test_what_was_refused_is_sent_again_after_a_while_as_the_same_packet_of_anot
     card.elapse(2 * MILLISECOND)
     (again,) = card.taken()
     assert again[1:4] == sent[1:4]
-    assert again[4] != sent[4]
+    assert again.stamp != sent.stamp
 
 
 @pytest.mark.parametrize("reply", [False, True])
@@ -147,14 +153,14 @@ def test_a_nic_that_loiters_stays_with_an_endpoint_for_its_attempts_and_then_sen
     card.request(5, 0, 1)
     card.elapse(1_000)
     card.request(4, 1, 1)
-    assert [one[5] for one in card.taken()] == [4, 4]
+    assert [packet.origin for packet in card.taken()] == [4, 4]
     assert card.firmware.deadline == 4_000
     card.elapse(3_000)
-    assert [one[5] for one in card.taken()] == [5]
+    assert [packet.origin for packet in card.taken()] == [5]
     card.request(4, 2, 1)
     assert card.taken() == []
     card.elapse(4_000)
-    assert [one[5] for one in card.taken()] == [4]
+    assert [packet.origin for packet in card.taken()] == [4]
 
 
 # Receiving.
@@ -219,13 +225,13 @@ def test_what_was_sent_before_a_peer_has_said_who_it_is_is_sent_again_to_that_in
     card = ready(FEW, peer=0)
     card.request(4, 0, 1)
     card.elapse(2 * MILLISECOND)
-    assert {codec.unpack_message(frame[:-1])[6] for frame in card.sent} == {0}
+    assert {receiver_of(frame) for frame in card.sent} == {0}
     first, *_, last = card.taken()
     card.introduce(incarnation)
-    assert codec.unpack_message(card.sent[0][:-1])[6] == incarnation
+    assert receiver_of(card.sent[0]) == incarnation
     (again,) = card.taken()
     assert again[:4] == first[:4]
-    assert again[4] > last[4]
+    assert again.stamp > last.stamp
     assert card.told == []
     card.elapse(7 * MILLISECOND)
     assert len(card.taken()) == 3  # all the retries that there are, after the times of a first sending
@@ -241,7 +247,7 @@ def test_a_peer_that_has_started_again_has_all_messages_to_it_come_back_and_late
     assert card.told == [(4, layout.ARRIVED_REPLIES), (1, layout.RESTARTED)]
     assert card.counted("restarts") == 1
     card.request(4, 1, 1)
-    assert codec.unpack_message(card.sent.pop()[:-1])[6] == 8
+    assert receiver_of(card.sent.pop()) == 8
     card.introduce(7)
     assert card.counted("restarts") == 1
     assert card.arrive(4, 1, sender=7) == []

@@ -1,4 +1,4 @@
-"""The endpoint scheduler: whoever floods a NIC leaves the others their share."""
+"""The endpoint scheduler: an endpoint that floods the NIC leaves the others their share."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""AM-II: that an endpoint is gone, where those who have asked it something do not hear that: when they are told again."""
+"""AM-II announces that an endpoint is gone to peers with pending requests, and repeats lost announcements."""
 
 from __future__ import annotations
 
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, REASON_RESTARTED
+from protocols.am2.codec import KIND_ACK, REASON_RESTARTED
 from protocols.am2.firmware import Firmware
 from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
-from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
+from tests.unit.protocols.am2_single_nic import ADDRESSES, SentMessage, SingleNic
 
 QUICK = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3, detour=10 * MILLISECOND)
 GIVEN_UP = 20 * MILLISECOND
@@ -21,14 +21,14 @@ OTHER = 7
 THERE = {1: Path(b"", ADDRESSES[1])}
 
 
-def words(card: SingleNic) -> list[tuple[int, ...]]:
-    """What has been sent to the peer, but for answers."""
-    return [one for one in card.taken() if one[0] == KIND_MESSAGE]
+def words(card: SingleNic) -> list[SentMessage]:
+    """Return the messages sent to the peer, without answers."""
+    return [packet for packet in card.taken() if isinstance(packet, SentMessage)]
 
 
 def endpoints(card: SingleNic) -> list[int]:
-    """Of which it has been said that they are gone."""
-    return [one[5] for one in words(card)]
+    """Return the endpoints whose end was announced."""
+    return [word.origin for word in words(card)]
 
 
 def freed(card: SingleNic | None = None) -> SingleNic:
@@ -44,7 +44,7 @@ def freed(card: SingleNic | None = None) -> SingleNic:
 
 
 def unheard() -> SingleNic:
-    """The same, and nobody answers: the words are given up."""
+    """Return a NIC whose announcements were never answered and have been given up."""
     card = freed()
     card.elapse(GIVEN_UP)
     assert endpoints(card) == [*FREED] * 4
@@ -52,7 +52,7 @@ def unheard() -> SingleNic:
     return card
 
 
-def tried(card: SingleNic) -> tuple[int, ...]:
+def tried(card: SingleNic) -> SentMessage:
     """The one word that is sent when it is time."""
     deadline = card.firmware.deadline
     assert deadline is not None
@@ -70,13 +70,13 @@ def is_over(card: SingleNic) -> bool:
 def test_a_frame_of_who_has_not_heard_it_is_a_reason_to_tell_it_all_again(frame: str) -> None:
     card = unheard()
     if frame == "message":
-        told = [one for one in card.arrive(OTHER, 1, channel=5) if one[0] == KIND_MESSAGE]
+        told = [packet for packet in card.arrive(OTHER, 1, channel=5) if isinstance(packet, SentMessage)]
     else:
         card.request(OTHER, 0, 1)
         (sent,) = words(card)
         card.answer(sent)
         told = words(card)
-    assert [one[5] for one in told] == [*FREED]
+    assert [word.origin for word in told] == [*FREED]
     for word in told:
         card.answer(word)
     card.arrive(OTHER, 2, channel=6)
@@ -114,7 +114,7 @@ def test_who_answers_the_one_frame_is_told_the_rest() -> None:
     word = tried(card)
     card.answer(word)
     rest = words(card)
-    assert [word[5], *(one[5] for one in rest)] == [*FREED]
+    assert [word.origin, *(later.origin for later in rest)] == [*FREED]
     for one in rest:
         card.answer(one)
     assert is_over(card)

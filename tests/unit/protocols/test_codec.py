@@ -1,4 +1,4 @@
-"""Every protocol's codec says of every frame what its Scapy layers say, in both directions, and takes nothing else."""
+"""Every codec agrees with the Scapy layers on every frame, in both directions, and refuses all others."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def unpack(codec: ModuleType, stack: str, frame: bytes | bytearray | memoryview)
 
 
 def said(codec: ModuleType, stack: str, frame: bytes | bytearray) -> object:
-    """Why it takes nothing, or what it gives, of what is behind a known beginning."""
+    """Unpack a frame: the error's reason, or the values behind the known prefix."""
     try:
         values = unpack(codec, stack, frame)
     except MalformedError as error:

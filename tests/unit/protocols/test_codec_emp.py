@@ -1,4 +1,4 @@
-"""EMP's frames, byte by byte as its description has them, and what is no EMP frame."""
+"""EMP's frames byte by byte against their description, and frames that are not EMP's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What codegen refuses: names that stand for no field; and what it needs, which is nothing but what the package installs."""
+"""Refusals of codegen: names of fields that do not exist; and its dependencies, which are those of the package alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STACKS = {"parcel": (Ether, Parcel)}
 
 
 def generated(place: Path, roles: str, package: str = "parcels") -> subprocess.CompletedProcess[str]:
-    """As somebody else calls it, without anything that only developers of this project have."""
+    """Run codegen as a user of the package does, without any development dependency."""
     (place / "parcels").mkdir(exist_ok=True)
     (place / "parcels" / "frames.py").write_text(LAYERS + roles)
     blocked = place / "blocked"

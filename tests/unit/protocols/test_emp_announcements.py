@@ -51,7 +51,7 @@ class OfOne:
 
 
 def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
-    """Other firmware in the place of NIC 1's: vacant, or, of the same incarnation, the next host's."""
+    """Replace the firmware of NIC 1 by another: a vacant one, or one of the same incarnation for the next host."""
     former, adapter = wires.agents[1].firmware, Adapter(1, wires.addresses, 1500, incarnation)
     wires.incarnations[1] = incarnation
     if occupied:
@@ -70,7 +70,7 @@ def replace(wires: Wires, incarnation: int, *, occupied: bool = False) -> None:
 
 
 def announced(wires: Wires) -> list[bytes]:
-    """What NIC 1 says at its next deadline."""
+    """Return the frames that NIC 1 sends at its next deadline."""
     assert wires.tick()
     return wires.take(1)
 

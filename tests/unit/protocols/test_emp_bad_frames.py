@@ -1,4 +1,4 @@
-"""What EMP does with frames that are wrong: it drops and counts them, and what goes on beside them goes on."""
+"""EMP drops and counts malformed frames, and its other transfers go on."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ fields = {
 
 @st.composite
 def well_sealed(draw: st.DrawFn) -> bytes:
-    """A frame whose check is good, and whose fields say anything."""
+    """Draw a frame with a correct checksum and arbitrary fields."""
     wires, _ = joined_nics()
     payload = draw(fields["payload"])
     names = ("flags", "unit", "incarnation", "incarnation", "message", "frame", "status")
@@ -156,7 +156,7 @@ def test_frames_from_strangers_and_for_others_are_dropped() -> None:
 def test_acknowledgements_of_what_was_not_sent_are_counted_and_nothing_else(
     message: int, frame: int, counter: str
 ) -> None:
-    """Message 0 is done, message 1 has two collections of which one is out."""
+    """Message 0 is complete; message 1 has two collections, one of them in flight."""
     wires, (sender, receiver) = joined_nics(settings=Settings(window=1))
     receiver.post_receive(0, 1, bytearray(0))
     sender.post_send(1, 1, b"")
@@ -222,7 +222,7 @@ def test_frames_that_contradict_their_message_are_dropped() -> None:
 
 
 def test_headers_of_enormous_messages_take_no_memory() -> None:
-    """As many as are kept at most, each of 4 GiB in frames of a byte."""
+    """The headers announce as many messages as a NIC keeps, of 4 GiB each in frames of one byte."""
     wires, (_, receiver) = joined_nics()
     receives = [receiver.post_receive(0, 1, bytearray(1)) for _ in range(100)]
     tracemalloc.start()

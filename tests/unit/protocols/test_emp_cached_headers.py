@@ -11,7 +11,7 @@ from tests.unit.protocols.list_wires import Wires
 
 
 def acquainted() -> tuple[Wires, list[Endpoint]]:
-    """Two NICs of which each has had a message of one frame, and of several, and their acknowledgements."""
+    """Two NICs that have received a message of one frame, one of several, and acknowledgements from each other."""
     wires, hosts = joined_nics()
     for sender, receiver in ((0, 1), (1, 0)):
         for size in (4, 10_000):
@@ -78,7 +78,7 @@ def test_what_an_earlier_incarnation_has_sent_is_dropped_once_the_next_is_known(
 
 
 def test_beginnings_of_all_sorts_take_little_memory() -> None:
-    """Whoever sends frames of every unit and with every flag is understood, and remembered as far as there is room."""
+    """Frames of every unit and flag are accepted, and their headers cached up to the cache's size."""
     wires, _ = acquainted()
     before = total_counters(wires, 1, "early")
     for unit in range(1, 256):

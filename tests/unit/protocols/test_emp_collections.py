@@ -66,7 +66,7 @@ def test_three_frames_are_acknowledged_at_once_and_a_short_last_collection_too()
 
 
 def test_an_acknowledgement_is_the_header_of_the_last_frame_that_came() -> None:
-    """Section 4.1; whatever its number is."""
+    """Section 4.1; the frame's number does not matter."""
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(FIRST + 2 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
@@ -130,7 +130,7 @@ def test_the_time_doubles_with_each_resend_up_to_the_longest() -> None:
 
 
 def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
-    """An acknowledgement names one frame only: a later collection's says nothing of an earlier one."""
+    """An acknowledgement names one frame only: a later collection's does not cover an earlier one."""
     wires, (sender, receiver) = joined_nics()
     receiver.post_receive(0, 0, bytearray(6 * FULL))
     send = sender.post_send(1, 0, bytes(FIRST + 5 * FULL))
@@ -151,7 +151,7 @@ def test_a_lost_acknowledgement_is_not_covered_by_the_next_one() -> None:
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4])
 def test_a_completed_message_is_acknowledged_again(frames: int) -> None:
-    """Or its sender would never end: all acknowledgements of the first round are lost."""
+    """The sender could not end otherwise: all acknowledgements of the first round are lost."""
     wires, (sender, receiver) = joined_nics()
     buffer = bytearray(4 * FULL)
     receive = receiver.post_receive(0, 0, buffer)
@@ -208,8 +208,10 @@ def test_the_last_collection_may_come_before_all_others() -> None:
 @pytest.mark.parametrize("unit", [1, 2, 3, 4])
 @pytest.mark.parametrize("room", [0, 100, -100])
 def test_frames_may_lose_their_order_anywhere(unit: int, room: int) -> None:
-    """Of five frames, one to five come in order, the others in every order; each is stored once. The receive may be longer
-    than the message, or shorter."""
+    """The first one to five of five frames come in order, the others in every order; each is stored once.
+
+    The receive is as long as the message, longer or shorter.
+    """
     size = FIRST + 3 * FULL + 11
     for ahead in range(1, 6):
         for rest in permutations(range(ahead, 5)):
@@ -280,7 +282,7 @@ def test_no_more_collections_are_out_than_the_window_says(window: int) -> None:
 
 
 def test_a_peer_that_never_acknowledges_is_told_of() -> None:
-    """As in the paper there is no end to it unless one is set; but never a wait without a reason."""
+    """Retransmission has no end unless one is set, as in the paper; the wait is reported with its reason."""
     wires, (sender, _) = joined_nics()
     send = sender.post_send(1, 5, bytes(10_000))
     for _ in range(100):
@@ -293,7 +295,7 @@ def test_a_peer_that_never_acknowledges_is_told_of() -> None:
 
 
 def test_what_waits_for_one_node_and_comes_from_one_is_nobody_elses() -> None:
-    """Peers begin with one and the same empty queue, and one and the same absence of messages on their way in."""
+    """New peers share one empty queue and one empty set of incoming messages."""
     wires, (one, two, three) = joined_nics(3, settings=Settings(unit=1, window=1))
     for tag in range(3):
         one.post_send(1, tag, content(2 * FULL))  # to a window of one, and nobody receives yet

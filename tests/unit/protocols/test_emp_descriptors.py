@@ -1,4 +1,4 @@
-"""EMP's descriptors: their formats, who owns them, and what a host may get wrong."""
+"""EMP's descriptors: their formats, their owners, and hosts' mistakes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_host_and_nic_tell_each_other_of_every_transfer_by_a_descriptor() -> Non
     ],
 )
 def test_a_transfer_takes_as_many_descriptors_as_its_pages_need(size: int, taken: int) -> None:
-    """One page; a chain of up to four for seven pages; a list for more (section 4.2)."""
+    """Transfers of one page, of up to seven in a chain of up to four descriptors, of more in a list (section 4.2)."""
     _, (sender, _) = joined_nics()
     sender.post_send(1, 0, bytes(size))
     assert sender.free == 640 - taken
@@ -138,7 +138,7 @@ def test_a_node_that_does_not_exist_is_refused(source: int) -> None:
 
 
 class BareNic:
-    """A NIC that shows what it is told to: a host of its own writes descriptors as it likes."""
+    """NIC with a host that writes arbitrary descriptors; records its completions."""
 
     def __init__(self, count: int = 8) -> None:
         self.memory = HostMemory()
@@ -183,7 +183,7 @@ def test_descriptors_are_20_bytes_each() -> None:
 @pytest.mark.parametrize("kind", [stat.SEND, stat.RECEIVE])
 @pytest.mark.parametrize("pages", [1, 3, 7])
 def test_memory_outside_of_what_was_pinned_is_not_touched(kind: int, pages: int) -> None:
-    """One page too far, one byte too far, another region, none at all."""
+    """Addresses one page too far, one byte too far, in another region, and in none."""
     bare = BareNic()
     buffer = bytearray(pages * PAGE)
     good = bare.memory.pin(memoryview(buffer))
@@ -276,7 +276,7 @@ def test_a_doorbell_for_a_descriptor_that_the_host_owns_changes_nothing() -> Non
 
 
 def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() -> None:
-    """What the NIC was given first goes on; the host sees it back once."""
+    """The first transfer goes on; the host gets its completion once."""
     bare = BareNic()
     first, second = bare.memory.pin(memoryview(b"first")), bare.memory.pin(memoryview(b"second"))
     bare.descriptors.write(0, stat.SEND, first, 0, 1)
@@ -297,7 +297,7 @@ def test_a_descriptor_in_use_is_not_begun_again_when_its_host_writes_it_early() 
 
 
 def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
-    """Neither while the transfer is under way, nor when it is done and its host has not looked yet, nor afterwards."""
+    """A second doorbell is ignored during the transfer, after it, and after the host has seen the completion."""
     wires, (sender, receiver) = joined_nics()
     firmware, nic = wires.agents[0].firmware, wires.nics[0]
     shown: list[int] = []

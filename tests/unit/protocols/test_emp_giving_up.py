@@ -26,7 +26,8 @@ def test_a_nic_that_is_told_to_gives_a_message_up() -> None:
 
 
 def test_a_receiver_goes_on_behind_messages_that_were_given_up() -> None:
-    """It never heard of the first, keeps the second, has half of the third: the next header says what is over."""
+    """The receiver missed the first message, keeps the second and has half of the third: the next header names the
+    oldest that is not over."""
     wires, (sender, receiver) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
     receiver.post_receive(0, 9, bytearray(1))
     sender.post_send(1, 9, b"")
@@ -65,7 +66,7 @@ def test_progress_puts_off_giving_up() -> None:
 
 
 def test_a_late_acknowledgement_puts_off_giving_up_though_all_has_been_sent() -> None:
-    """No collection is left whose sending would show that the message gets on."""
+    """The last collection was sent, so only an acknowledgement can show progress."""
     wires, (sender, _) = joined_nics(settings=Settings(give_up=3 * TIMEOUT))
     send = sender.post_send(1, 0, bytes(5 * FULL))
     assert dialogue(wires.take(0))[-1] == "data 0.5"
@@ -85,7 +86,7 @@ def test_a_late_acknowledgement_puts_off_giving_up_though_all_has_been_sent() ->
 
 
 def test_a_message_that_waited_long_for_its_turn_is_not_given_up_at_its_first_time_out() -> None:
-    """Neither the NIC's beginning nor its own posting counts."""
+    """The time-out counts neither from the NIC's start nor from the posting."""
     wires, (sender, _) = joined_nics(settings=Settings(give_up=2 * TIMEOUT, window=1))
     wires.now = 100 * TIMEOUT
     ahead = sender.post_send(1, 0, bytes(6 * 3 * FULL - 16))

@@ -1,4 +1,4 @@
-"""EMP's NICs start again at random moments, while frames of all their incarnations are still under way."""
+"""EMP's NICs restart at random moments, with frames of all incarnations in flight."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOM = 4000
 
 @dataclass
 class Sent:
-    """One message. When counts what happens, in order. came: when, to whichever incarnation of its destination."""
+    """Sent message. Times are numbers of events; `came`: arrivals at any incarnation of the destination."""
 
     source: int
     incarnation: int
@@ -29,7 +29,7 @@ class Sent:
 
 
 class Lives:
-    """NICs whose hosts receive whatever comes, always four messages at a time, and send to one another."""
+    """NICs whose hosts keep four receives posted and send to one another."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

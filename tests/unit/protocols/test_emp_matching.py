@@ -109,7 +109,7 @@ def test_a_receive_takes_the_oldest_message_that_was_kept() -> None:
 @pytest.mark.parametrize("window", [1, 3, 16])
 @pytest.mark.parametrize("size", [0, 10_000])
 def test_receives_in_reverse_order_one_at_a_time_get_every_message(window: int, size: int) -> None:
-    """As many sends as there are descriptors, each with its own tag; the last one is wanted first."""
+    """All send descriptors are in use, each with its own tag; the receiver takes the last one first."""
     longest = 20_000_000
     wires, (sender, receiver) = joined_nics(settings=Settings(window=window, descriptors=64, longest_timeout=longest))
     sends = []

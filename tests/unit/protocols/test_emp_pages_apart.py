@@ -1,4 +1,4 @@
-"""Pages that lie anywhere in the host's memory are pieces of their own, and what they hold arrives all the same."""
+"""Non-contiguous pages of host memory are segments of their own, and their content arrives unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host may ask of EMP's NIC beside transfers: which message there is, to keep it, and to have a receive back."""
+"""EMP's host requests beside transfers: probe, matched probe, cancel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, joined_ni
 
 
 def found(probe: Completion[ProbeResult | None]) -> tuple[int, int, int] | None:
-    """Without the message's id."""
+    """Return a probe's result without the message's id."""
     result = probe.result()
     return None if result is None else result[:3]
 

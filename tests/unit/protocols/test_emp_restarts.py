@@ -1,4 +1,4 @@
-"""EMP's NICs that start again, or count beyond 2^32: what becomes of the messages that were under way."""
+"""EMP's NICs that restart, or count beyond 2^32: outcomes of the messages in flight."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnati
 
 @pytest.mark.parametrize("hears", ["by the refusal of what it sends again", "by what the receiver sends", "too late"])
 def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_one(hears: str) -> None:
-    """Its sender has heard of neither, as all that the former one has said is lost."""
+    """The sender learns of neither receipt, as all answers of the former incarnation are lost."""
     wires, (sender, receiver) = joined_nics()
     former = receiver.post_receive(0, 1, bytearray(3))
     send = sender.post_send(1, 1, b"one")
@@ -217,7 +217,7 @@ def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_
 
 
 def test_what_is_sent_to_a_peer_not_heard_of_is_returned_to_nobody_who_has_started_again_himself() -> None:
-    """No incarnation of the peer takes what does not say that it is meant for it: so none can have had the message."""
+    """No incarnation of the peer accepts a frame that is not meant for it, so none can have received the message."""
     wires, _ = joined_nics()
     wires.restart(0)
     sender, receiver = hosts(wires)
@@ -261,7 +261,7 @@ def test_nics_that_have_not_started_again_need_no_introduction() -> None:
 
 
 def test_two_that_have_both_started_again_understand_each_other_at_once() -> None:
-    """The later incarnation says who it is, and what it refused comes again without a time-out."""
+    """The later incarnation announces itself, and the refused message is sent again without a time-out."""
     wires, (sender, receiver) = joined_nics()
     sender.post_send(1, 1, b"x")
     receiver.post_send(0, 1, b"x")
@@ -354,7 +354,7 @@ def test_an_incarnation_that_cannot_be_is_dropped(incarnation: int, known: int) 
 
 
 def begin_at(wires: Wires, sender: int, receiver: int, message: int) -> None:
-    """As if so many messages had been sent."""
+    """Advance a sender's next message number."""
     firmware = wires.agents[sender].firmware
     assert isinstance(firmware, Firmware)
     firmware._card.peers.peer(receiver).next_id = message

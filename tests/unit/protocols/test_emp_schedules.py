@@ -44,7 +44,7 @@ def test_a_seed_says_the_same_twice(seed: int) -> None:
 
 
 def test_a_seed_says_the_same_in_another_process() -> None:
-    """Nothing hangs on the order of hashes or on addresses in memory."""
+    """A schedule depends on no hash order and no memory address."""
     said = {
         subprocess.run(
             [sys.executable, "-m", emp_random_schedules.__name__, "11"],
@@ -60,7 +60,7 @@ def test_a_seed_says_the_same_in_another_process() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """With fresh seeds in a long run. A case finds each mistake with a chance above a tenth (measured: 22 to 95 %)."""
+    """Seeds are fresh in a long run. A case finds each mistake with a chance above a tenth (measured: 22 to 95 %)."""
     seed = SystemRandom().randrange(2**32) if os.environ.get("TESTBED_LONG") else 0
     record_property("note", f"EMP between lists: {searched(mutant, emp_random_schedules.run, seed, 400)}")
 

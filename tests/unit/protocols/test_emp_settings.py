@@ -1,4 +1,4 @@
-"""EMP's settings: what is refused, and what becomes of messages under way when they are changed."""
+"""EMP's settings: refused values, and messages in flight during a change."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_longest_time_out_makes_room_for_the_first() -> None:
 
 
 def test_descriptors_do_not_change() -> None:
-    """Their memory is there when a NIC begins."""
+    """The descriptors' memory is allocated when a NIC starts."""
     settings = Settings(descriptors=8)
     settings.descriptors = 8
     with pytest.raises(ValueError, match="9 descriptors: they do not change, and are 8"):
@@ -113,7 +113,7 @@ def units(frames: list[bytes]) -> set[int]:
 
 
 def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
-    """At the second NIC; what that answers, which comes to the first."""
+    """Deliver frames to the second NIC and its answers to the first; return the answers."""
     for frame in frames:
         wires.give(frame)
     answers = wires.take(1)
@@ -124,7 +124,7 @@ def arrive(wires: Wires, frames: list[bytes]) -> list[str]:
 
 @pytest.mark.parametrize("changed", [1, 2, 4, 255])
 def test_frames_per_collection_change_under_a_message_of_which_some_has_been_sent(changed: int) -> None:
-    """What is sent again is the same frames, and what has not been sent has the boundaries that it would have had."""
+    """Retransmitted frames keep their boundaries, and so do frames that are first sent after the change."""
     settings = Settings(window=2)
     wires, (sender, receiver) = joined_nics(settings=settings)
     size = FIRST + 7 * FULL

@@ -1,4 +1,4 @@
-"""EMP's NIC in a process of its own, before a host comes."""
+"""EMP's NIC in a process of its own, before a host attaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.protocols.emp_dialogue import dialogue, joined_nics
 
 
 class Sent:
-    """Surroundings in which nothing but what is sent matters."""
+    """Surroundings that record sent frames and ignore everything else."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What EMP's firmware stands on: the table of timers, and the places of a message in host memory."""
+"""Parts of EMP's firmware: the timer table, and host memory's pages of a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exploration makes of answers, one by one: given by an oracle, which keeps silent about some."""
+"""Exploration by single answers of an oracle that leaves some probes unanswered."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_switch_without_hosts_that_two_cables_lead_to_is_one() -> None:
 
 def test_where_probes_are_lost_a_switch_is_known_again_though_one_of_its_ports_kept_silent() -> None:
     def is_lost(probe: Probe) -> bool:
-        """By c to d, and there to the port of e."""
+        """Tell whether the probe goes by c to d and on to the port of e."""
         return probe.route[:4] == (2, 1, 1, 0)
 
     assert (1, 1) in explored(DIAMOND)[0].routes  # d was first entered from b

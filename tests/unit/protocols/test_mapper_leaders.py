@@ -1,4 +1,4 @@
-"""Who leads, who follows, and what happens to both: starts, deaths, divisions, hints and impostors."""
+"""Election of a mapper: starts, deaths, partitions, hints and impostors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frame_of(kind: int, source: int, *, payload: bytes = b"", to: bytes = BROADC
 
 
 class Alone:
-    """A mapper with nobody around it but the test."""
+    """A mapper whose only peer is the test."""
 
     def __init__(self, number: int = 5, **settings: int | bool) -> None:
         self.sent: list[bytes] = []
@@ -200,16 +200,16 @@ def test_who_hears_of_a_worse_leader_leads_at_once() -> None:
     alone = Alone(5)
     alone.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     assert alone.mapper.leads
-    answer = codec.unpack_frame(alone.sent[0][:-1])
-    assert answer[2:5] == (codec.KIND_ANSWER, 5, 5)
+    _, _, kind, source, leader, *_ = codec.unpack_frame(alone.sent[0][:-1])
+    assert (kind, source, leader) == (codec.KIND_ANSWER, 5, 5)
 
 
 def test_a_probe_that_an_earlier_incarnation_has_sent_answers_none() -> None:
     alone = Alone(5)
     alone.run(5 * Settings().stagger)
-    probe = codec.unpack_frame(alone.sent[0][:-1])
-    assert probe[2] == codec.KIND_PROBE
-    alone.mapper.receive(1, frame_of(codec.KIND_PROBE, 5, incarnation=2, number=probe[6]))
+    _, _, kind, _, _, _, number, *_ = codec.unpack_frame(alone.sent[0][:-1])
+    assert kind == codec.KIND_PROBE
+    alone.mapper.receive(1, frame_of(codec.KIND_PROBE, 5, incarnation=2, number=number))
     assert alone.mapper.counters.strangers == 1
     assert not alone.mapper.counters.answers_received
     alone.mapper.receive(1, alone.sent[0])

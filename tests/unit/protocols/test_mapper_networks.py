@@ -1,4 +1,4 @@
-"""Mappers that know nothing but their own number find out networks of every shape, whatever is lost and damaged."""
+"""Mappers that know only their own number map networks of every shape, under loss and damage."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_a_network_that_loses_or_damages_frames_on_every_cable_is_mapped_as_it_i
 
 
 def test_random_networks_are_mapped_as_they_are(record_property: Note) -> None:
-    """Of 1 to 64 switches, joined twice or by bridges, with parts that no host is in: the leader's map has these too."""
+    """Random networks of 1 to 64 switches, with double cables, bridges and parts without hosts, which the leader's map
+    has too."""
     probes, longest, wrong = 0, 0, []
     for seed in range(GRAPHS):
         network = Myrinet(random_network(seed), leaders={0})

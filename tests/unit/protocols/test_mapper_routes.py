@@ -33,7 +33,7 @@ def mapped(network: Myrinet) -> Topology:
 
 
 def test_routes_once_around_a_ring_would_deadlock() -> None:
-    """That what the other tests look for can be found."""
+    """The deadlock check of the other tests finds a deadlock where there is one."""
     around: list[Cable] = [((f"s{number}", 0), (f"s{(number + 1) % 4}", 1)) for number in range(4)]
     network = Myrinet([*around, *(((number, 0), (f"s{number}", 2)) for number in range(4))])
     mapped(network)
@@ -46,7 +46,7 @@ def test_routes_once_around_a_ring_would_deadlock() -> None:
 
 
 def truth(cables: Sequence[Cable]) -> Topology:
-    """A map that nobody had to find out."""
+    """Return the network's map, made without exploration."""
     topology = Topology(0)
     numbers: dict[str | int, int] = {}
     for cable in cables:
@@ -87,7 +87,7 @@ def up_and_down_and_shortest(topology: Topology) -> None:
 
 
 def legal_distances(topology: Topology, rank: Sequence[int], start: int) -> dict[int, int]:
-    """In cables, forwards from one switch: how the routes are not made."""
+    """Return distances in cables by a forward search from one switch, unlike the code under test."""
     seen = {(start, False): 0}
     best = {start: 0}
     for state in (order := [(start, False)]):

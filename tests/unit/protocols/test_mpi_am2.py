@@ -1,4 +1,4 @@
-"""MPI on AM-II: what its device does about order, credits, long messages, and peers that are not there or start again."""
+"""MPI on AM-II: order, credits, long messages, and peers that are absent or restart."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Random sends between nodes whose NICs start again and whose wires are cut: MPI on AM-II may lose messages then.
+"""Random sends between nodes whose NICs restart and whose wires are cut: MPI on AM-II may lose messages then.
 
-What must hold: nothing arrives twice or changed, or overtakes another; whatever is begun ends, or waits for a message that
-may still come; and once all is calm, and all have noticed whom they have lost, everybody can talk to everybody.
+Invariants: no message arrives twice, changed or ahead of an earlier one; whatever is begun ends, or waits for a message
+that may still come; and when all faults are over and all losses known, every node can send to every other.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ def content(source: int, life: int, number: int, size: int) -> bytes:
 
 
 class Trial:
-    """lives: how often each node has been started. receives: of each node, those that wait, each with its buffer, by the
-    order in which they were begun; heard: what the others have got in the life that the node has now, by sender and its
-    life."""
+    """lives: number of each node's incarnation. receives: pending ones of each node with their buffers, in order of
+    posting. heard: messages that others have received from each incarnation."""
 
     def __init__(self, allowed: int) -> None:
         settings = Settings(credits=allowed, retries=3, longest_timeout=20 * MILLISECOND)
@@ -60,7 +59,7 @@ class Trial:
             self.receives[node][self.begun] = self.nodes.receive(node, ANY_SOURCE, max(SIZES))
 
     def take(self) -> None:
-        """Look at what has been received."""
+        """Check the messages received since the last call."""
         for node, receives in enumerate(self.receives):
             for begun, (receipt, buffer) in [one for one in receives.items() if one[1][0].done]:
                 del receives[begun]

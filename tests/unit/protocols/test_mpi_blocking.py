@@ -1,4 +1,4 @@
-"""mpi4py's blocking face: the same calls without an await, by programs with a stack of their own."""
+"""mpi4py's blocking calls, without await, in programs with a stack of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.protocols.host_programs import StuckError
 
 
 def run(ranks: Ranks, *functions: Callable[[], object]) -> list[object]:
-    """Run a function on each rank, as a program that blocks; what they return."""
+    """Run a function on each rank as a blocking program; return their results."""
 
     def of(function: Callable[[], object]) -> Callable[[comm.Comm], object]:
         return lambda world: Program(function, world, lambda: ranks.wires.now, f"n{world.rank + 1}").drive()

@@ -1,4 +1,4 @@
-"""What a program may hand over as a buffer, and which bytes are meant."""
+"""Buffers that a program may pass, and the bytes that each denotes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocols.mpi.mpi_errors import MPIError
 
 
 def text_of(value: object) -> str:
-    """As repr has it, without addresses: processes of a distributed run must find the same names."""
+    """Return repr without addresses: processes of a distributed run must find equal names."""
     return re.sub(r" (object )?at 0x[0-9a-f]+", "", repr(value))
 
 

@@ -1,4 +1,4 @@
-"""Transfers that a program gives up: each is cancelled or goes on, never both, and leaves no descriptor in use."""
+"""Cancelled transfers: each is cancelled or completes, never both, and leaves no descriptor in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Communicators that are made of others: their ranks, their messages of their own, and what they leave."""
+"""Communicators made from others: their ranks, their separate messages, and what they leave when freed."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_a_message_longer_than_its_pieces_fills_them_and_is_an_error(ranks_of: t
 
 @pytest.mark.parametrize("count", [2, 5, 7, 8, 300])
 def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
-    """Up to seven pages are named by a chain of descriptors, more by a list; nothing of it stays behind."""
+    """A chain of descriptors names up to seven pages, a list more; all descriptors are free again at the end."""
     blocks = BYTE.Create_vector(count, 1000, 1500).Commit()
     fetched: list[int] = []
     ranks = Ranks(settings=Settings(descriptors=8))

@@ -17,7 +17,7 @@ from tests.unit.protocols.emp_ranks import Ranks
 
 
 class Sparse:
-    """An endpoint with few descriptors, whose transfers are over when a test says so, or at once."""
+    """Endpoint with few descriptors, whose transfers complete at once or when a test says so."""
 
     rank, size, contexts, max_tag, max_message_size = 0, 2, 2, 100, 1000
 

@@ -1,4 +1,4 @@
-"""Sends that are over before their messages have arrived, and what is told of those whose messages never do."""
+"""Sends that complete before their messages arrive, and the report of those that never do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def at_once(call: Coroutine[Any, None, T]) -> T:
-    """What a call returns that does not wait."""
+    """Return the result of a call that must not wait."""
     with pytest.raises(StopIteration) as stop:
         call.send(None)
     value: T = stop.value.value
@@ -28,7 +28,7 @@ def at_once(call: Coroutine[Any, None, T]) -> T:
 
 
 def talking(count: int = 2) -> Nodes:
-    """So many nodes, of which the first has talked to all others: no send of its own waits."""
+    """Return nodes of which the first has talked to all others, so that no send of its own waits."""
     nodes = Nodes(count, IMPATIENT)
     for other in range(1, count):
         nodes.talk(0, other)
@@ -36,7 +36,7 @@ def talking(count: int = 2) -> Nodes:
 
 
 def lose(nodes: Nodes, number: int = 1) -> None:
-    """What is under way to a node is lost, since it starts again."""
+    """Restart a node, which loses the messages in flight to it."""
     nodes.restart(number)
     nodes.wires.elapse(SECOND)
 

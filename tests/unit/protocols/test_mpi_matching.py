@@ -1,6 +1,8 @@
-"""MPI's matching in a library: against what the standard says, in any order of receives and messages."""
+"""MPI's matching in a library, against the standard's rules, for any order of receives and messages."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,22 @@ from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import ProbeResult, Receipt
 from protocols.mpi.matching import Arrival, Matching, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+
+
+class Posted(NamedTuple):
+    """Receive without a message."""
+
+    source: int
+    tag: int
+    over: Completion[Envelope]
+
+
+class Waiting(NamedTuple):
+    """Message without a receive."""
+
+    source: int
+    tag: int
+    number: int
 
 
 def receive(
@@ -142,29 +160,31 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(-1, 2), st.integers(-1, 2)
 
 @given(STEPS)
 def test_it_does_what_the_plainest_matching_does(steps: list[tuple[bool, int, int]]) -> None:
-    """The plainest: lists that are searched from the beginning."""
+    """The reference is two lists, searched from the beginning."""
     matching = Matching()
-    receives: list[tuple[int, int, Completion[Envelope]]] = []
-    messages: list[tuple[int, int, int]] = []
+    receives: list[Posted] = []
+    messages: list[Waiting] = []
     expected: dict[int, int] = {}
     found: dict[int, tuple[Completion[Envelope], bytearray]] = {}
     for number, (is_receive, source, tag) in enumerate(steps):
         if is_receive:
             over, buffer = receive(matching, source, tag)
             found[number] = over, buffer
-            fits = [one for one in messages if source in (ANY_SOURCE, one[0]) and tag in (ANY_TAG, one[1])]
+            fits = [sent for sent in messages if source in (ANY_SOURCE, sent.source) and tag in (ANY_TAG, sent.tag)]
             if fits:
                 messages.remove(fits[0])
-                expected[number] = fits[0][2]
+                expected[number] = fits[0].number
             else:
-                receives.append((source, tag, over))
+                receives.append(Posted(source, tag, over))
         else:
             source, tag = abs(source), abs(tag)
             message(matching, source, tag, bytes([number]))
-            hits = [one for one in receives if one[0] in (ANY_SOURCE, source) and one[1] in (ANY_TAG, tag)]
+            hits = [
+                posted for posted in receives if posted.source in (ANY_SOURCE, source) and posted.tag in (ANY_TAG, tag)
+            ]
             if hits:
                 receives.remove(hits[0])
-                expected[next(key for key, value in found.items() if value[0] is hits[0][2])] = number
+                expected[next(key for key, (over, _) in found.items() if over is hits[0].over)] = number
             else:
-                messages.append((source, tag, number))
+                messages.append(Waiting(source, tag, number))
     assert {number: buffer[0] for number, (over, buffer) in found.items() if over.done} == expected

@@ -1,7 +1,7 @@
 """Random programs of sends, receives, probes and cancels, against a simple model of MPI's matching.
 
-The programs do what they were told and note what they saw. The model then asks, with nothing but the standard's words
-(MPI 4.1, sections 3.5, 3.8.1 and 3.8.4), whether that could be.
+The programs record their results. The model then decides, by the standard's rules alone (MPI 4.1, sections 3.5, 3.8.1
+and 3.8.4), whether these are possible.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from tests.unit.protocols.nicless_endpoints import by_library
 
 KINDS = ("send", "ssend", "receive", "iprobe", "improbe", "cancel", "turns")
 Step = tuple[str, int, int]
-"""What to do; with which rank, or any; with which tag, or any. Of a cancel: which of the receives begun so far."""
+"""Step of a program: (action, rank or any, tag or any); the rank of a cancel is the number of a receive begun before.
+"""
 
 
 @dataclass(eq=False)
 class Received:
-    """A receive: when it was begun, for what, and what it got: a message's sender and number; None: it was cancelled."""
+    """Receive: when it was begun, for what, and its result: a message's sender and number; None: it was cancelled."""
 
     begun: int
     source: int
@@ -42,8 +43,11 @@ class Received:
 
 @dataclass
 class Seen:
-    """What one rank does. sent: by number, whom to and with which tag. probed: when, for what, and what was found. ended:
-    whether it has done all its steps. got: messages that it has received."""
+    """Record of one rank.
+
+    sent: (destination, tag) by number. probed: when, for what, and the result. ended: whether all steps are done. got:
+    number of messages received.
+    """
 
     sent: list[tuple[int, int]] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
@@ -75,7 +79,7 @@ def trials(draw: st.DrawFn) -> tuple[int, list[list[Step]], float, int, int]:
 
 
 def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm], object]:
-    """Do the steps; then take what still comes until nobody has anything left, and take back what nothing came for."""
+    """Perform the steps; then receive until no message is left, and cancel the receives that match none."""
 
     async def go(comm: Comm) -> None:
         seen, sends = all_seen[comm.rank], list[Request]()
@@ -126,7 +130,7 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
 
 
 async def rest(comm: Comm, all_seen: Sequence[Seen], now: int) -> None:
-    """Until all messages of all ranks have been received: whoever finds one that nobody receives receives it."""
+    """Receive until all ranks' messages have been received, each rank taking those that no receive matches."""
     mine = all_seen[comm.rank]
     mine.ended = True
     while not all(one.ended for one in all_seen) or sum(one.got for one in all_seen) < sum(
@@ -199,7 +203,7 @@ def test_random_programs_match_as_the_standard_says(
     chance, wires, late = random.Random(seed), ranks.wires, []
 
     def deliver() -> None:
-        """On NICs that repair it, some frames are lost, some come twice, some late."""
+        """Deliver frames; with NICs that repair it, lose some, duplicate some and delay some."""
         for number in range(count):
             for frame in wires.take(number):
                 fate = chance.random() / faults if faults and device != "by library" else 3.0

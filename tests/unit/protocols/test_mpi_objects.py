@@ -171,7 +171,7 @@ def test_a_buffer_received_as_an_object_is_an_error_that_says_so(data: bytes, ra
 
 
 def test_two_large_objects_whose_beginnings_are_acknowledged_in_the_other_order() -> None:
-    """So the second object's continuation is sent first, and received second."""
+    """The second object's continuation is sent first and received second."""
     ranks = Ranks()
     lost: list[bytes] = []
 

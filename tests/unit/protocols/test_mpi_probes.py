@@ -234,7 +234,7 @@ def test_a_synchronous_send_that_nobody_receives_never_ends(ranks_of: Kind) -> N
 
 
 def test_two_hundred_synchronous_sends_at_once_each_end_with_their_own_receive() -> None:
-    """More than an endpoint without matching can tell apart at a time: the others wait."""
+    """There are more than an endpoint without matching can tell apart at a time: the rest wait."""
     ended: list[int] = []
 
     async def sender(comm: Comm) -> None:

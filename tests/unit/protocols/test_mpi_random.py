@@ -24,7 +24,7 @@ AM2_SIZES = [0, 1, 33, 35, 511, 1400, 4096, 10_000, 140_000]
 
 @dataclass(frozen=True)
 class Message:
-    """One of a program's. context: 0: buffers; 1: objects."""
+    """Message of a random program. context: 0 for buffers, 1 for objects."""
 
     number: int
     source: int
@@ -40,11 +40,13 @@ class Message:
 
 @dataclass
 class Trial:
-    """What ranks send and receive, each in its order. any_source, any_tag: of a receiving rank and context, for all of its
-    receives alike: else a wildcard could take the message that another receive waits for, and rightly so.
+    """Random program of sends and receives, ordered per rank.
 
-    build: makes the ranks. actions: for each rank, what it begins: a message that it sends, or (context, source, tag) of a
-    receive.
+    any_source, any_tag: of a receiving rank and context, for all of its receives alike, since a wildcard could rightly
+    take the message that another receive waits for.
+
+    build: makes the ranks. actions: for each rank, what it begins: a message that it sends, or (context, source, tag)
+    of a receive.
     """
 
     ranks: int
@@ -99,7 +101,7 @@ def emp_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
 
 
 def am2_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
-    """On links that let frames overtake each other."""
+    """Return ranks on links that let frames overtake each other."""
     settings = st.builds(
         Am2Settings,
         sequences=st.just(MAX_SEQUENCES),
@@ -113,7 +115,7 @@ def am2_ranks(count: int) -> st.SearchStrategy[Callable[[], Ranks]]:
 
 @dataclass
 class Match:
-    """A receive, in the order in which its rank began them, and what it got."""
+    """Receive, in the order in which its rank began them, and its result."""
 
     posted: int
     destination: int
@@ -177,7 +179,7 @@ def test_every_message_arrives_once_and_none_overtakes(trial: Trial) -> None:
     late: list[bytes] = []
 
     def deliver() -> None:
-        """Some frames are lost, some come twice, and some after everything else."""
+        """Deliver frames; lose some, duplicate some, and delay some behind all others."""
         for number in range(trial.ranks):
             for frame in wires.take(number):
                 fate = chance.random() / trial.faults if trial.faults else 4.0

@@ -1,4 +1,4 @@
-"""Myrinet's packets: the Scapy layer and the envelope say the same of every frame, whatever is in it."""
+"""The Scapy layer of Myrinet's packets and the envelope agree on every frame, whatever its content."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_of_whatever_bytes_there_are_both_find_the_same_route(rest: bytes) -> No
 
 
 class Mine(Packet):
-    """Of somebody else's protocol."""
+    """Layer of a protocol that is not ours."""
 
     fields_desc = [ByteField("kind", 0), IntField("number", 0)]  # noqa: RUF012
 

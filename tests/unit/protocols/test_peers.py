@@ -1,4 +1,4 @@
-"""The table of peers and its handshake: what a NIC does about the incarnations that frames name."""
+"""The table of peers and its handshake: a NIC's reaction to the incarnations in received frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WRAP = 1 << 32
 
 
 class Log:
-    """Firmware that notes what it is told: the event, the peer's number and its incarnation at that moment."""
+    """Firmware that records its events: the event, the peer's number and its incarnation at that moment."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int, int]] = []
@@ -38,14 +38,14 @@ class Log:
 
 @dataclass
 class Nic:
-    """NIC 0 of four. sent: what it has put on the wire."""
+    """NIC 0 of four. sent: its frames."""
 
     peers: Peers[Peer, str]
     log: Log
     sent: list[bytes]
 
     def look(self, incarnation: int, meant: int = FIRST) -> Standing:
-        """At a frame of peer 1."""
+        """Look up peer 1 for a received frame."""
         return self.peers.look(0, self.peers.peer(1), incarnation, meant, self.log)
 
 

@@ -1,4 +1,4 @@
-"""Scapy itself as a codec says of every frame, and of everything that is none, what the generated codec says."""
+"""Scapy as a codec agrees with the generated codec on every frame, malformed ones included."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERY_STACK = pytest.mark.parametrize(
 
 
 def said(codec: ModuleType, function: str, frame: bytes) -> object:
-    """What it gives, or why it takes nothing."""
+    """Return a function's result, or the reason of its MalformedError."""
     try:
         return getattr(codec, function)(frame)
     except MalformedError as error:

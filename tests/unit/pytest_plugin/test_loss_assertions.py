@@ -16,7 +16,7 @@ from testbed.pytest_plugin.assertions import two_sided
 
 
 def exactly(hits: int, samples: int, share: float) -> float:
-    """The same in whole fractions."""
+    """Compute the p-value in exact fractions."""
     chance = Fraction(share)
     side = range(hits, samples + 1) if hits > samples * share else range(hits + 1)
     total = sum(math.comb(samples, k) * chance**k * (1 - chance) ** (samples - k) for k in side)

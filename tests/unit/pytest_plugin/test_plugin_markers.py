@@ -1,4 +1,4 @@
-"""What markers say adds up to a description; what they cannot say is a sentence."""
+"""Markers add up to a description; arguments that they cannot take raise a clear error."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The plug-in in a pytest of its own, with simulated clusters: parameters, skips, reports, artefacts, and what it costs not
-to use it."""
+"""The plug-in in an inner pytest with simulated clusters: parameters, skips, reports, artefacts, and no cost where
+unused."""
 
 from __future__ import annotations
 

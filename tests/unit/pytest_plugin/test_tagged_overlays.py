@@ -1,4 +1,4 @@
-"""What a test injects by a tag into a cluster of the simulation."""
+"""Injections by tag into a simulated cluster."""
 
 from __future__ import annotations
 

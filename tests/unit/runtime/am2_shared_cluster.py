@@ -1,7 +1,7 @@
-"""Shared NICs of AM-II, and host processes that are none: all of it in one process, and in an order that chance has.
+"""Shared NICs of AM-II and simulated host processes, in one process and in random order.
 
-A host has what a process has: a region, from which its library and the NIC's firmware know each other by numbers only. Some
-have programs that send requests and reply to them, and know what must become of these.
+A host has what a process has: a region, through which its library and the NIC's firmware refer to each other by numbers
+only. Some hosts run programs that exchange requests and check their outcomes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Nobody:
 
 
 def attached(split_driver: SplitDriver, heap: int = HEAP) -> Attached:
-    """As of a host process."""
+    """Return an attachment as a host process's."""
     layout = Layout(1 << (split_driver.most - 1).bit_length(), split_driver.descriptors, heap)
     memory = make_sealed("side by side", layout.size)
     region = Region(memory, layout)
@@ -208,8 +208,8 @@ class Host:
 
 
 class Cluster:
-    """Nodes with a shared NIC each. lost: one of so many frames is; 0: none. bent: one of so many has a byte that is wrong.
-    courses: of all requests."""
+    """Nodes with a shared NIC each. lost, bent: one of this many frames is dropped or corrupted; 0: none. courses: of
+    all requests."""
 
     def __init__(
         self, chance: random.Random, settings: Settings, *, nodes: int = 2, lost: int = 0, bent: int = 0
@@ -246,7 +246,7 @@ class Cluster:
         return host
 
     def detach(self, host: Host) -> None:
-        """It has died."""
+        """Detach a host that has died."""
         host.alive = False
         host.rung.clear()
         self.hosts.remove(host)
@@ -269,7 +269,7 @@ class Cluster:
         return begin
 
     def carry(self, most: int) -> None:
-        """So many frames arrive, or do not."""
+        """Deliver up to `most` frames, some of them lost or corrupted."""
         wire, chance = self.wire, self.chance
         wire.flush()
         for _ in range(min(most, len(wire.local))):
@@ -294,7 +294,7 @@ class Cluster:
                 assert deadline is None or deadline > self.now, firmware.waiting()
 
     def turn(self) -> None:
-        """Something of somebody's."""
+        """Perform one random step of a random host."""
         chance = self.chance
         self.carry(chance.randrange(12))
         if self.hosts:
@@ -307,7 +307,7 @@ class Cluster:
             self.elapse(chance.randrange(2 * MILLISECOND))
 
     def all_turn(self) -> None:
-        """Something of everybody's, and a while goes by."""
+        """Perform a step of each host and let some time pass."""
         for host in self.hosts.copy():
             host.ring(64)
             self.carry(64)

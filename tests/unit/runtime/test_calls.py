@@ -26,8 +26,7 @@ from testbed.spec.layout import Impairment
 def asked(
     path: Path, answer: Callable[[Loop, Mapping[str, Any]], Any], requests: Iterable[Mapping[str, object]]
 ) -> list[object]:
-    """What comes back for each request, or the error. The loop runs in a child, as it does in earnest, until it is told to
-    stop."""
+    """Send requests and return each answer or error. The loop runs in a child process until it is told to stop."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -150,7 +149,7 @@ def loop() -> Iterator[Loop]:
 
 
 def test_calls_that_wait_are_made_together_and_the_loop_hears_of_the_last_ones_end(loop: Loop) -> None:
-    """Each waits for all others to have begun: one after the other they would never end."""
+    """Each call waits until all others have begun, so sequential calls would never end."""
     barrier = threading.Barrier(8, timeout=30)
     ended: list[int] = []
     with contextlib.closing(BackgroundCalls(loop)) as aside:

@@ -1,4 +1,4 @@
-"""What node processes and whoever started them hear of each other when one of them goes."""
+"""Node processes and the process that started them learn when the other side ends."""
 
 from __future__ import annotations
 

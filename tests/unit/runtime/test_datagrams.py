@@ -1,4 +1,4 @@
-"""Messages as datagrams: whole again in whatever order they come, and never of what is lost."""
+"""Messages as datagrams are reassembled in any order, and never when a fragment is lost."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ FRAMES = [bytes([number]) * 60 for number in range(4)]
 
 
 class Interface:
-    """What is sent through it. is_out: the cable is."""
+    """Interface that records the sent frames. is_out: the cable is out."""
 
     def __init__(self) -> None:
         self.socket = self

@@ -1,4 +1,4 @@
-"""Times by which NICs are told from their former selves, where incarnations are not counted."""
+"""Start times distinguish a NIC's incarnations where these are not counted."""
 
 from __future__ import annotations
 

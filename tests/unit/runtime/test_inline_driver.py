@@ -1,4 +1,4 @@
-"""What drives an inline NIC: for how long it spins, and what it looks at though frames come without end."""
+"""Driver of an inline NIC: how long it spins, and that timers run although frames arrive without end."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ IN_A_ROW = 64
 
 
 class Machine:
-    """A driver's clock, which a look at it moves by a microsecond; its wire, on which frames come at given times in
-    nanoseconds; its firmware; and its sleep, which passes at once: until the next frame, or by what `naps` says."""
+    """Machine of a driver: clock, wire, firmware and sleep.
+
+    Reading the clock advances it by a microsecond; frames arrive at given times in ns; a sleep passes at once, until
+    the next frame or as `naps` says.
+    """
 
     longest = 2_000
 
@@ -51,7 +54,7 @@ class Machine:
 
     @contextmanager
     def driver(self, monkeypatch: pytest.MonkeyPatch, spin: int = 0) -> Iterator[tuple[Driver, InlineNic]]:
-        """Of which nobody looks before sleeping, but for spin."""
+        """Return a driver that spins for `spin` ns and polls no further before sleeping."""
         monkeypatch.setattr("testbed.runtime.nodes.inline_driver.time", self)
         wire, firmware = cast("FrameSocket", self), cast("Firmware", self)
         nic = InlineNic(VethPort(wire))
@@ -140,7 +143,7 @@ def test_the_firmwares_deadline_is_kept_though_frames_come_without_end(monkeypat
 
 
 def test_a_pause_between_frames_begins_the_row_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is due is looked at in the pause anyway."""
+    """A pause between frames runs the due timers anyway."""
     half = IN_A_ROW // 2
     machine = Machine([0] * half + [SPIN] * 1_000)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Wire:
-    """Nothing is sent on it."""
+    """Interface that must not send."""
 
     def __init__(self) -> None:
         self.socket = self
@@ -28,7 +28,7 @@ class Wire:
 
 
 class Card:
-    """A firmware and its host. rung: the descriptors that it has worked on. when: what it does besides, by descriptor."""
+    """Firmware and its host. rung: descriptors that it has handled. when: further actions, by descriptor."""
 
     def __init__(self) -> None:
         self.rung: list[int] = []

@@ -27,7 +27,8 @@ LOOK = Patience.LOOK
 
 
 def looks(patience: Patience, waits: Sequence[bool]) -> list[bool]:
-    """Which of the waits begin with a look. waits: whether the frame comes so soon that a look finds it."""
+    """Tell for each wait whether it begins with a poll. waits: whether the frame comes soon enough for a poll to find
+    it."""
     found = []
     for soon in waits:
         looked = patience.budget() > 0

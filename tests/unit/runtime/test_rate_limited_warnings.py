@@ -1,4 +1,4 @@
-"""A relay that is behind says so at once, and does not fill the disk with it."""
+"""A relay that is behind says so at once, and does not fill the disk with warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Myrinet in the relay, with interfaces and a clock that the test has: what is offered when, STOP and GO, and changes."""
+"""Myrinet in the relay, with the test's interfaces and clock: offers, STOP and GO, and changes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Clock:
         return self.due[-1]
 
     def run(self, until: int) -> None:
-        """Let that time come; interfaces are read at once."""
+        """Advance the clock to `until`, running timers; interfaces are read at once."""
         while True:
             for callback in list(self.watched.values()):
                 callback(self.time)
@@ -71,7 +71,7 @@ class Timer:
 
 
 class Interface:
-    """Takes the place of a packet socket."""
+    """Replacement of a packet socket."""
 
     made: dict[str, Interface] = {}  # noqa: RUF012  of one test
 
@@ -121,7 +121,7 @@ class Pair:
         return ModelledLink(carried, self.driver, options)
 
     def send(self, *numbers: int, delta: int = 1, size: int = 100) -> None:
-        """Frames of n1's, all of which have come by now."""
+        """Send frames from n1 and deliver all of them."""
         for number in numbers:
             packet = bytes([route_byte(delta)]) + b"\0\4" + number.to_bytes(2, "big")
             self.n1.come.append((self.clock.time, closed(bytes(6) + HEAD, packet.ljust(size, b"\x55"))))

@@ -42,7 +42,7 @@ def populated(chance: random.Random, *, lost: int) -> Cluster:
 
 
 def requests(cluster: Cluster, count: int) -> list[int]:
-    """Serial numbers of so many, from anyone to anyone."""
+    """Return the serial numbers of `count` requests between random endpoints."""
     begin = len(cluster.courses)
     for serial in range(begin, begin + count):
         cluster.draw(serial)
@@ -50,7 +50,7 @@ def requests(cluster: Cluster, count: int) -> list[int]:
 
 
 def send(cluster: Cluster, serials: list[int]) -> None:
-    """In their order, one after the other; what the dead would have sent is not."""
+    """Send the requests in order, except those of dead hosts."""
     waiting = serials[:]
     for _ in range(200_000):
         if not waiting:
@@ -73,7 +73,7 @@ def complaints(cluster: Cluster) -> list[str]:
 
 
 def settle(cluster: Cluster) -> None:
-    """Until nothing happens any more that is not waited for."""
+    """Run until neither hosts nor NICs have work left."""
     quiet = 0
     for _ in range(PATIENCE):
         cluster.all_turn()
@@ -85,7 +85,7 @@ def settle(cluster: Cluster) -> None:
 
 
 def is_clean(cluster: Cluster) -> None:
-    """All libraries end, and nothing is left of what they had."""
+    """Check that all libraries end and leave nothing behind."""
     for host in cluster.hosts:
         host.am.terminate()
     settle(cluster)
@@ -135,7 +135,7 @@ def test_a_host_that_dies_disturbs_no_other(seed: int) -> None:
 
 
 def dies(cluster: Cluster, dead: Host) -> None:
-    """Whatever is written into its memory from here on, or has come out of it, is seen."""
+    """Detach a host and overwrite its memory, so that a later write to it or read from it shows."""
     cluster.detach(dead)
     region = dead.attached.region
     for memory in (region.descriptors, region.heap):

@@ -14,7 +14,7 @@ ETHERNET = bytes(8)
 
 
 class Sent:
-    """A wire that notes what is sent."""
+    """Wire that records sent frames."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []

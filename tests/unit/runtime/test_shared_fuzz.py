@@ -1,5 +1,5 @@
-"""The firmware of two shared functions whose hosts write what they like, and frames that are no better: it raises nothing
-at all, and finds whom to trust no more."""
+"""Firmware of two shared functions under hosts that write random bytes and random frames: it raises nothing, and
+reports which host to detach."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Nobody:
 
 
 def attached() -> Attached:
-    """As of a host process."""
+    """Return an attachment as a host process's."""
     layout = Layout(64, SPLIT_DRIVER.descriptors, HEAP)
     memory = make_sealed("fuzz", layout.size)
     region = Region(memory, layout)
@@ -118,7 +118,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
 
 
 def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
-    """A list that names the same pages again and again: far more bytes than there are in the heap."""
+    """The list names the same pages repeatedly: far more bytes than the heap has."""
     wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
     function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attached()
     function.attach(0, host, 0)

@@ -1,5 +1,7 @@
-"""The firmware of shared AM-II NICs, where every host process but one of each NIC writes what it likes, and frames are no
-better: it raises nothing at all, finds whom to trust no more, and the others' requests are all handled once."""
+"""Firmware of shared AM-II NICs under random frames and hosts that write random bytes, all but one on each NIC.
+
+It raises nothing and reports which host to detach; the other hosts' requests are all handled once.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ TURNS = 6_000
 
 
 class Mad:
-    """A host process that does what no library of ours does. obeys: it takes what it is shown."""
+    """Host process that breaks the library's rules. obeys: it acts on completions."""
 
     def __init__(self, cluster: Cluster, node: int, *, obeys: bool) -> None:
         self.cluster = cluster
@@ -40,7 +42,7 @@ class Mad:
         self.cluster.functions[self.node].attach(self.cluster.now, self.own, MAD)
 
     def number(self) -> int:
-        """Of an endpoint, most often of its own."""
+        """Draw an endpoint's number, most often one of the host's own."""
         chance = self.cluster.chance
         if chance.randrange(8):
             return self.first + chance.randrange(8)
@@ -87,7 +89,7 @@ class Mad:
         self.own.on_doorbell(self.cluster.now, index)
 
     def load(self, memory: memoryview) -> None:
-        """What makes sense."""
+        """Perform a valid load."""
         frame, number = self.cluster.chance.randrange(self.frames), self.number()
         struct.pack_into("=I", memory, self.frames * layout.SIZE + 4 * frame, number)
         for subject in (layout.CREATE, layout.LOAD):
@@ -138,7 +140,7 @@ class Mad:
 
 
 def refuse(cluster: Cluster, mads: list[Mad]) -> int:
-    """Detach whom the firmware does not trust, as the agent does; another one like it comes. How many that were."""
+    """Detach the hosts that the firmware reports, as the agent does, and attach new ones; return their number."""
     suspects = cluster.suspects.copy()
     cluster.suspects.clear()
     for suspect in suspects:

@@ -1,4 +1,4 @@
-"""Rings in shared memory: nothing lost, nobody sleeps for ever, and the other end may write what it likes."""
+"""Rings in shared memory: no entry is lost, no process sleeps for ever, and the other end may write anything."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ends(shared: Region, wake: Callable[[], object] = lambda: None) -> tuple[Wri
 
 @given(st.lists(st.integers(-5, 5)))
 def test_what_is_put_is_taken_once_and_in_order(steps: list[int]) -> None:
-    """Positive: so many are put; negative: at most so many are taken."""
+    """A positive step puts that many entries; a negative one takes at most that many."""
     writer, reader = ends(region())
     model: deque[int] = deque()
     number = 0
@@ -147,7 +147,7 @@ class LostError(Exception):
 
 
 def _answer(shared: Region, count: int, sleep: bool, bells: tuple[int, int]) -> None:
-    """Put every number that is taken from one ring into the other."""
+    """Copy every number from one ring into the other."""
     reader = Reader(shared.doorbells.words, shared.doorbells.numbers)
     writer = Writer(shared.completions.words, shared.completions.numbers, lambda: os.eventfd_write(bells[1], 1))
     _exchange(reader, sleep, bells[0], count, writer.put)
@@ -181,7 +181,7 @@ def _exchange(reader: Reader, sleep: bool, bell: int, count: int, then: Callable
 def test_no_wake_up_is_ever_lost_between_two_processes(
     sleep: bool, other_sleeps: bool, window: int, count: int
 ) -> None:
-    """With a window of one, every number is the answer to the last: one wake-up that is lost stops both for ever."""
+    """With a window of one every number answers the one before: a single lost wake-up would stop both processes."""
     shared = region()
     bells = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
     pid = os.fork()

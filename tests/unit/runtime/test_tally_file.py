@@ -1,4 +1,4 @@
-"""Counts that the next process goes on with, and those that it begins anew."""
+"""Counts that the next process continues, and those that it restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS: Fields = standard_fields()
 
 
 class Process:
-    """One that carries a direction by rules, which count in the file."""
+    """Process that applies rules to a direction and counts their matches in the tally file."""
 
     def __init__(self, path: Path, direction: str = "forward", room: int = ROOM, **rules: str) -> None:
         self._place = "l", direction
@@ -70,7 +70,7 @@ def test_rules_of_other_names_texts_and_directions_have_counts_of_their_own(tmp_
 
 @pytest.mark.parametrize("text", ["drop nth(2)", "drop nth(2, eth.src)"])
 def test_a_rule_that_comes_back_later_begins_at_1(tmp_path: Path, text: str) -> None:
-    """In the process in which it was, and in the next one, which found its count and did not go on with it."""
+    """Both the process that had the rule and its successor start the count anew."""
     path = tmp_path / "tallies"
     before = Process(path, a=text)
     assert before.carry(1) == [False]
@@ -121,7 +121,7 @@ def stage(impairment: Impairment, tallies: Tallies, log: list[Record]) -> FateSt
     ids=str,
 )
 def test_chance_counts_on_in_the_next_process(tmp_path: Path, impairment: Impairment) -> None:
-    """Each frame has the fate that it would have had if nobody had died, and the log says so."""
+    """Each frame has the fate of an uninterrupted run, and the log says so."""
     path = tmp_path / "tallies"
     whole: list[Record] = []
     parts: list[Record] = []

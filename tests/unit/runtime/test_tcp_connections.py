@@ -22,7 +22,7 @@ Ends = tuple[Connection, Matching, socket.socket]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """One of rank 1's, and the other by hand."""
+    """Yield rank 1's connection, and a plain socket at its other end."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         far = socket.create_connection(listening.getsockname())
         near, _ = listening.accept()

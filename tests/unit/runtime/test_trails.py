@@ -1,4 +1,4 @@
-"""A trail of lines: nothing of it is lost with its process, and a full disk is told."""
+"""A trail of lines survives its process, and a full disk is reported."""
 
 from __future__ import annotations
 

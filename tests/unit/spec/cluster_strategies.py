@@ -116,7 +116,7 @@ def _build(
 
 
 def _moved(text: str, number: int) -> str:
-    """Another address in the same network, far from those that names with numbers get."""
+    """Return another address of the network, away from those assigned to numbered names."""
     address, _, prefix = text.partition("/")
     if ":" in address:
         return f"{address.rpartition('::')[0] if '::' in address else _half(address)}::beef:{number + 1:x}/{prefix}"
@@ -170,7 +170,7 @@ def _remove_link(draw: st.DrawFn, description: Description) -> Description:
 
 
 def _without(description: Description, nodes: Sequence[Node], gone: Sequence[Link]) -> Description:
-    """Without some links, and without the declared NICs that were plugged in there."""
+    """Return the description without some links and without the declared NICs at their ends."""
     ends = {end for link in gone for end in link.ends}
     kept = [
         node.model_copy(update={"nics": tuple(nic for nic in node.nics if f"{node.name}:{nic.name}" not in ends)})
@@ -186,7 +186,7 @@ def _change_mtu(draw: st.DrawFn, description: Description) -> Description:
 
 
 def _change_address(draw: st.DrawFn, description: Description) -> Description:
-    """One declared address becomes another, or goes."""
+    """Change or remove a declared address."""
     places = [(node, nic, address) for node in description.nodes for nic in node.nics for address in nic.addresses]
     if not places:
         return _change_mtu(draw, description)

@@ -1,5 +1,4 @@
-"""What a user gets for a description that is wrong: every mistake at once, where it is, and what was
-meant."""
+"""Errors of a wrong description: all mistakes at once, each with its place and the nearest valid name."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_what_lies_in_files_and_rates_below_one_bit_are_refused() -> None:
 def test_frames_leave_a_slowed_link_at_the_slowed_times(
     frames: list[tuple[int, int]], factor: int, rate: int, delay: int
 ) -> None:
-    """To within the rounding of times, and of a rate to whole bits per second."""
+    """Times agree up to the rounding of times, and of a rate to integer bit/s."""
     layout = resolve(Description.back_to_back(rate=format_limit(rate), delay=f"{delay}ns", loss="20%", seed=3))
     times = []
     for one, scale in ((layout, 1), (slow_layout(layout, factor), factor)):

@@ -40,7 +40,7 @@ class Network:
         return arrived
 
     def unicast(self, sender: End, mac: str) -> tuple[End, int]:
-        """Where a frame to a MAC ends, and how many switches it crossed."""
+        """Return where a frame to a MAC ends, and the number of switches that it crossed."""
         here, hops = self.peer[sender], 0
         while here.owner in self.switches:
             hops += 1

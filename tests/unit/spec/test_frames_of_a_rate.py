@@ -1,4 +1,4 @@
-"""What says how much of the rate a frame takes needs a rate; and what jitter adds to the mean where order is kept."""
+"""Keys for a frame's size on the wire need a rate; and jitter's share of the mean delay where order is kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAME = bytes(12) + b"\x88\xb7" + bytes(50)
 
 @pytest.mark.parametrize("key", ["minimum_frame", "overhead", "cell_size"])
 def test_a_size_on_the_wire_without_a_rate_is_refused(key: str) -> None:
-    with pytest.raises(DescriptionError, match=rf"{key}: found {key} without a rate, expected a rate beside it"):
+    with pytest.raises(DescriptionError, match=rf"{key}: found {key} without a rate, expected a rate as well"):
         resolve(Cluster.star(2, **{key: 48}))
     for rate in ("1gbit", "unlimited"):
         resolve(Cluster.star(2, rate=rate, **{key: 48}))

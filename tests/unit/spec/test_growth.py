@@ -1,6 +1,8 @@
-"""Descriptions four times as large take four times the work, not sixteen. Work is instructions of Python's own that are
-executed, the same number on every machine; what happens inside one call of C is not seen by it, and so a time is measured
-as well."""
+"""A description four times as large takes four times the work, not sixteen.
+
+Work is the number of executed Python instructions, equal on every machine. It does not see inside calls of C, so a time
+is measured as well.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def hosts(count: int) -> str:
 
 
 def pairs(count: int) -> str:
-    """Nodes in pairs, each pair with a network that it has declared, and as many that get theirs from the pool."""
+    """Return nodes in pairs, half of the pairs with declared networks, half with networks from the pool."""
     text = 'name = "pairs"\n'
     for number in range(count):
         network = f"10.{128 + number // 64}.{number % 64 * 4}"

@@ -1,4 +1,4 @@
-"""Checks of values that somebody else may have written: what is wrong is said with its place."""
+"""Checks of untrusted JSON values: errors name the place."""
 
 from __future__ import annotations
 

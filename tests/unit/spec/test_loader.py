@@ -1,4 +1,4 @@
-"""Which description a user means by what they type."""
+"""Resolution of the name or path that a user types into a description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left out gets decided, always in the same way, and an edit elsewhere moves nothing."""
+"""Defaults are derived deterministically, and an edit elsewhere does not change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios as users write them: what is understood, and what is told of all that is wrong."""
+"""Scenarios as users write them: accepted forms, and errors that list all mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags: said, checked, written back, and selected by."""
+"""Tags: declared, validated, written back, and used as selectors."""
 
 from __future__ import annotations
 

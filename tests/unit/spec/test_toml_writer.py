@@ -1,4 +1,4 @@
-"""A description goes to TOML and back unchanged; editors get a schema that accepts what is shipped."""
+"""A description survives a round trip through TOML; the schema for editors accepts the shipped topologies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 @st.composite
 def impairments(draw: st.DrawFn) -> dict[str, object]:
-    """Some that do not contradict each other, as text or as a number."""
+    """Draw keys of an impairment that do not contradict each other, as text or as numbers."""
     share = st.floats(0, 1) | st.sampled_from(["5%", "0.1%", 0, 1])
     said = {
         "delay": draw(st.integers(1, 10**12).map(units.format_duration)),
@@ -45,7 +45,7 @@ def impairments(draw: st.DrawFn) -> dict[str, object]:
 
 @st.composite
 def elaborate(draw: st.DrawFn) -> Description:
-    """A cluster about which everything is said."""
+    """Draw a cluster with every key set."""
     base = draw(descriptions(max_nodes=4))
     nodes = [
         Node(

@@ -39,7 +39,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def run(suite: Path, *arguments: str, part: str, strict: bool = False) -> tuple[int, str, str]:
-    """The exit code, what was printed, and what came into the common summary."""
+    """Run a part of the suite; return its exit code, its output, and the common summary."""
     summary = suite / "summary"
     environment = {**os.environ, "TESTBED_PART": part, "TESTBED_SUMMARY": str(summary), "TESTBED_STRICT": "1" * strict}
     environment.pop("TESTBED_LONG", None)

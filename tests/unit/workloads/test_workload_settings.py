@@ -1,4 +1,4 @@
-"""Settings: what a user writes becomes values, and all mistakes are told at once."""
+"""Settings: text becomes values, and all mistakes are reported at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.workloads.workload_settings import Duration, Rate, Share, Size, Siz
 
 
 class Everything(Workload):
-    """One setting of each kind."""
+    """Workload with one setting of each type."""
 
     count: int = 1
     factor: float = 1.0

@@ -1,1 +1,1 @@
-"""A protocol and a workload of somebody else's, installed as a package of its own."""
+"""A third-party protocol and workload, installed as a package of its own."""

@@ -1,11 +1,11 @@
-"""A workload of somebody else's."""
+"""A third-party workload."""
 
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.workload_settings import Size
 
 
 class Greeting(Workload):
-    """Rank 0 greets everybody."""
+    """Rank 0 sends a greeting to every other rank."""
 
     size: Size = 64
 

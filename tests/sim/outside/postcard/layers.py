@@ -1,4 +1,4 @@
-"""The same as Scapy has it."""
+"""Layers of the postcard frames in Scapy."""
 
 from scapy.fields import ByteEnumField, IntField, ShortField, XByteField
 from scapy.layers.l2 import Ether

@@ -1,4 +1,4 @@
-"""Postcard: a whole message in one frame, one at a time to each peer, sent again until there is a receipt."""
+"""Postcard: one message per frame, one at a time to each peer, retransmitted until its receipt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INBOX = -1  # shown to the host: something is in its inbox
 
 
 class Firmware:
-    """Knows frames and peers. letters: descriptor -> peer and frame without a number; inbox: what has come for the host."""
+    """letters: descriptor -> peer and frame without a number; inbox: messages received for the host."""
 
     ethertype = ETHERTYPE
 

@@ -1,1 +1,1 @@
-"""A protocol whose firmware does what firmware must not: Postcard, where a letter's tag says what goes wrong."""
+"""A protocol whose firmware breaks its rules: Postcard, where a letter's tag selects the violation."""

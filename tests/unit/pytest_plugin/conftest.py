@@ -1,0 +1,22 @@
+"""Modules of the plug-in's tests: all that inner runs of pytest import stays imported."""
+
+from __future__ import annotations
+
+import pytest
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.spec.fault_models import Impair
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Perform a simulated run, which imports what inner runs import.
+
+    pytester forgets the modules that an inner run imports. Objects that the registry keeps would then be of other classes
+    than those of the next run, which therefore stalls.
+    """
+    testbed.run(
+        Cluster.star(2), "random", mode="sim", output=tmp_path_factory.mktemp("runs") / "imported", check=True,
+        scenario=Scenario(name="loss", faults=[Impair(on="n1", at="1ms", loss="1%")]), settings={"messages": 4},
+    )  # fmt: skip
