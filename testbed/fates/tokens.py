@@ -11,7 +11,7 @@ from testbed.errors import TestbedError
 TokenKind = Literal["word", "quoted", "sign", "end"]
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<word>[A-Za-z0-9_.:/%+-]+)|"(?P<quoted>[^"]*)"|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!&(),{}]))"""
+    r"""\s*(?:(?P<word>[A-Za-z0-9_.:/%+-]+)|"(?P<quoted>[^"]*)"|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!&(),{}=]))"""
 )
 _SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
 """Alternative spellings."""
@@ -61,8 +61,7 @@ def tokens(text: str, whole: str = "rule") -> list[Token]:
             column = len(text) - len(rest) + 1
             if rest[0] == '"':
                 raise RuleError(text, column, len(rest), "a quotation mark that is not closed", whole=whole)
-            what = f"{rest[0]!r} is no part of a {whole}"
-            raise RuleError(text, column, 1, what, "==" if rest[0] == "=" else "", whole)
+            raise RuleError(text, column, 1, f"{rest[0]!r} is no part of a {whole}", whole=whole)
         kind: TokenKind = "word" if match["word"] else "sign" if match["sign"] else "quoted"
         begin = match.start(kind) - (kind == "quoted")
         value = match[kind]
