@@ -1,5 +1,5 @@
 """netem on a real kernel: it reports what it was told, is changed in place, and does to frames what the table of datapaths
-says of it. Nothing here looks at jitter or rates: an emulated machine's clock is too coarse."""
+says of it. Jitter and rates are `test_netem_timing`'s: an emulated machine's clock is coarse, and takes long spans."""
 
 from __future__ import annotations
 
