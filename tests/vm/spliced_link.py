@@ -118,13 +118,12 @@ class SplicedLink:
         while self.qdisc().queued or self._taken < self.qdisc().frames:
             assert time.monotonic() < until, f"frames are still held after {PATIENCE} s"
             ready, _, _ = select.select([self._socket], [], [], 0.5)
-            now = time.monotonic_ns()
             while ready:
                 try:
                     frame = self._socket.recv(2048)
                 except BlockingIOError:
                     break
-                arrivals.append((now, _NUMBER.unpack_from(frame, _NUMBER_AT)[0]))
+                arrivals.append((time.monotonic_ns(), _NUMBER.unpack_from(frame, _NUMBER_AT)[0]))
                 self._taken += 1
         return arrivals
 

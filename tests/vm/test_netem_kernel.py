@@ -1,5 +1,6 @@
 """netem on a real kernel: it reports what it was told, is changed in place, and does to frames what the table of datapaths
-says of it. Jitter and rates are `test_netem_timing`'s: an emulated machine's clock is coarse, and takes long spans."""
+says of it. Rates are `test_netem_timing`'s; nothing looks at
+jitter: an emulated machine's clock is coarse."""
 
 from __future__ import annotations
 
