@@ -95,6 +95,9 @@ NAMES: Final[dict[str, dict[int, str]]] = {
 }
 """What values of fields are called."""
 
+CHECK: Final = "check"
+"""The field that is computed from all others."""
+
 KIND: Final = "kind"
 KINDS: Final[dict[int, Kind]] = {
     KIND_MESSAGE: Kind(
@@ -376,3 +379,17 @@ def unpack_message(
         total,
         rest[28:],
     )
+
+
+def mended(raw: bytes, begin: int = 14) -> bytes:
+    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
+    a source route if there is one."""
+    header = raw[begin:]
+    if len(header) < 30:
+        return raw
+    size = 30
+    if header[2] == 1:
+        size = 58
+    end = size + int.from_bytes(header[24:26], "big")
+    check = crc32(header[30:end], crc32(header[:26], crc32(raw[:14])))
+    return raw[:begin] + header[:26] + _pack_check(check) + header[30:]

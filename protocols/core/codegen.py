@@ -26,6 +26,7 @@ from protocols.core.frame_kinds import Kind
 from protocols.core.python_source import folded, literal
 
 _INDENT: Final = "    "
+_ETHERNET: Final = 14
 _WORDS: Final = 109  # maximum length of a string literal on a line of its own, in characters
 
 
@@ -37,6 +38,8 @@ def generate(frames: ModuleType, command: str) -> str:
         parts += [_pack(format_, stack), _unpack(format_, stack)]
         if format_.prefix:
             parts += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
+    if format_.check:
+        parts.append(_mended(format_))
     source = "\n\n\n".join(part.strip() for part in parts) + "\n"
     return "\n".join(part for line in source.split("\n") for part in folded(line))
 
@@ -115,6 +118,8 @@ def _constants(format_: Format) -> str:
         '"""What values of fields are called."""',
         "",
     ]
+    if format_.check:
+        lines += [f"CHECK: Final = {literal(format_.check)}", '"""The field that is computed from all others."""', ""]
     if format_.kinds:
         lines += [f"KIND: Final = {literal(format_.kind)}"]
         lines.append("KINDS: Final[dict[int, Kind]] = {")
@@ -285,6 +290,53 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         payload = f"{view}[{stack.size}:{end}]"
     lines.append(f"    return {', '.join([*(part.name for part in free), payload])}")
     return "\n".join(lines)
+
+
+def _mended(format_: Format) -> str:
+    """Generate the function that computes the check of any of the frames anew, wherever its header begins."""
+    check = format_.place(format_.check)
+    lines = [
+        "def mended(raw: bytes, begin: int = 14) -> bytes:",
+        *textwrap.wrap(
+            f'"""The frame with its {format_.check} computed anew; one that is too short for it as it is. begin: of the '
+            'header, behind a source route if there is one."""',
+            115,
+            initial_indent=_INDENT,
+            subsequent_indent=_INDENT,
+        ),
+        "    header = raw[begin:]",
+        f"    if len(header) < {check.stop}:",
+        "        return raw",
+    ]
+    end = f"len(header) - {format_.trailing}" if format_.trailing else ""
+    if format_.length:
+        first, *others = sorted(format_.stacks, key=lambda stack: len(format_.announced(stack)))
+        lines.append(f"    size = {first.size - _ETHERNET}")
+        for stack in others:
+            tests = [f"{_field_of(format_, name)} == {value}" for name, value in format_.announced(stack)]
+            lines += [f"    if {' and '.join(tests)}:", f"        size = {stack.size - _ETHERNET}"]
+        end = f"size + {_field_of(format_, format_.length)}"
+    if end:
+        lines.append(f"    end = {end}")
+    lines += [
+        f"    check = crc32(header[{check.stop}:{'end' if end else ''}], crc32(header[:{check.start}], crc32(raw[:14])))",
+        f"    return raw[:begin] + header[:{check.start}] + _pack_check(check) + header[{check.stop}:]",
+    ]
+    return "\n".join(lines)
+
+
+def _field_of(format_: Format, name: str) -> str:
+    """Generate the expression that reads a field from `header`."""
+    place = format_.place(name)
+    _, _, mask, _ = format_.rule_fields()[name]
+    if place.stop - place.start == 1:
+        value = f"header[{place.start}]"
+    else:
+        value = f'int.from_bytes(header[{place.start}:{place.stop}], "big")'
+    if not mask:
+        return value
+    shift = (mask & -mask).bit_length() - 1
+    return f"({value} & 0x{mask:X})" + (f" >> {shift}" if shift else "")
 
 
 def codec(package: str) -> tuple[Path, str]:

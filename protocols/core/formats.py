@@ -42,7 +42,7 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from protocols.core.frame_kinds import Kind, fields_of
-from protocols.core.frames import Passing, RouteField
+from protocols.core.frames import Passing, RouteField, trailing
 
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
@@ -102,6 +102,10 @@ class Stack:
         return "!" + "".join(word.format for word in self.words)
 
 
+RulePlace = tuple[int, int, int, tuple[tuple[str, int], ...]]
+"""Of a field for rules: offset behind Ethernet, width, mask, and what other fields must be."""
+
+
 class FormatError(TypeError):
     """Definition in a `frames.py` that no codec can be generated for."""
 
@@ -126,6 +130,8 @@ class Format:
         every = chain.from_iterable(self.layers.values())
         self.routed = any(isinstance(field, RouteField) for layer in every for field in layer.fields_desc)
         """Whether a source route may follow the Ethernet header."""
+        self.trailing = trailing(next(iter(self.layers.values())))
+        """Bytes that layers below the protocol's put behind its payload."""
         for role, name in (("LENGTH", self.length), ("CHECK", self.check), ("PREFIX", self.prefix)):
             self._check_role(role, name)
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
@@ -176,11 +182,24 @@ class Format:
                         done.add(field)
                         yield found
 
-    def rule_fields(self) -> dict[str, tuple[object, ...]]:
+    def announced(self, stack: Stack) -> tuple[tuple[str, int], ...]:
+        """Return the fields, by their names for rules, and values that announce the stack's layers above the first."""
+        names = self._names()
+        pairs: list[tuple[str, int]] = []
+        for below, layer in pairwise(self.own_layers(stack)):
+            pairs += [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
+        return tuple(pairs)
+
+    def place(self, name: str) -> slice:
+        """Return the bytes of a field, by its name for rules, behind Ethernet."""
+        offset, width, *_ = self.rule_fields()[name]
+        return slice(offset, offset + width)
+
+    def rule_fields(self) -> dict[str, RulePlace]:
         """Return name -> offset behind Ethernet, width, mask, guard. A field whose name occurs in several layers is
         also listed under its layer; a flag under its field."""
         names = self._names()
-        places: dict[str, tuple[object, ...]] = {}
+        places: dict[str, RulePlace] = {}
         for stack in self.stacks:
             ethernet, layers = self._ethernet(stack), self.own_layers(stack)
             guards: dict[type[Packet], tuple[tuple[str, int], ...]] = {layers[0]: ()}

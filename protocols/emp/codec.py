@@ -67,6 +67,9 @@ NAMES: Final[dict[str, dict[int, str]]] = {
 }
 """What values of fields are called."""
 
+CHECK: Final = "check"
+"""The field that is computed from all others."""
+
 KIND: Final = "type"
 KINDS: Final[dict[int, Kind]] = {
     TYPE_MESSAGE: Kind(
@@ -304,3 +307,17 @@ def unpack_message_behind(raw: Buffer) -> tuple[int, int, int, int, int, int, in
     if crc32(rest, crc32(raw[:38])) != check:
         raise MalformedError("check")
     return message, frame, status, source, destination, tag, total, oldest, rest[16:]
+
+
+def mended(raw: bytes, begin: int = 14) -> bytes:
+    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
+    a source route if there is one."""
+    header = raw[begin:]
+    if len(header) < 28:
+        return raw
+    size = 28
+    if header[1] == 1:
+        size = 44
+    end = size + int.from_bytes(header[20:22], "big")
+    check = crc32(header[28:end], crc32(header[:24], crc32(raw[:14])))
+    return raw[:begin] + header[:24] + _pack_check(check) + header[28:]

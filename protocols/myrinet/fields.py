@@ -30,3 +30,10 @@ def stripped(frame: bytes) -> tuple[bytes, tuple[int, ...], bool]:
     from protocols.myrinet.envelope import stripped  # CRCs are loaded by who decodes frames, not by who has fields
 
     return stripped(frame)
+
+
+def mended(frame: bytes, begin: int) -> bytes:
+    """Compute anew the CRC-8 of a packet on a link, which covers the rest of its route. begin: of its type."""
+    from protocols.myrinet.envelope import crc8
+
+    return frame[:-1] + bytes((crc8(frame[14:-1]),)) if len(frame) > begin + 2 else frame

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.ownership import Mark
-from testbed.cluster.records.state import PATIENCE, State, Store
+from testbed.cluster.records.state import PATIENCE, State, Store, names_locked
 from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import cgroups, daemons, namespaces, processes
 from testbed.kernel.filesystem import empty, remove_file
@@ -138,9 +138,11 @@ def remove_name(name: str, grace: float = GRACE) -> None:
     namespaces.remove_name(name)
 
 
-def tidy(store: Store) -> None:
-    """Remove the directories that clusters share if they are empty."""
-    with contextlib.suppress(ConflictError), store.root_locked(exclusive=True, patience=10):
-        if is_root():
+def tidy(store: Store, patience: float = 10) -> None:
+    """Remove the directories that clusters share if they are empty, and nobody makes anything in them for `patience`
+    seconds."""
+    if is_root():
+        with contextlib.suppress(ConflictError), names_locked(exclusive=True, patience=patience):
             namespaces.drop_empty_names()
+    with contextlib.suppress(ConflictError), store.root_locked(patience):
         store.drop_root()

@@ -23,7 +23,7 @@ from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import AwaitCarrier, Divert, Operation, RemoveDevice, Undivert
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.records.ownership import Mark
-from testbed.cluster.records.state import SharedNics, State, Store, file_source, shared_devices
+from testbed.cluster.records.state import SharedNics, State, Store, file_source, names_locked, shared_devices
 from testbed.cluster.services import namespace_holder, relay_client
 from testbed.errors import KernelError, TestbedError
 from testbed.kernel import cgroups, namespaces
@@ -193,7 +193,7 @@ def carry_out(
         existing, whole = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
         operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
         replugging = relay_client.Replugging(store, executor, before, state, decisions.orders)
-        with _names_ready(store) if has_named_namespaces(desired) else nullcontext():
+        with _names_ready() if has_named_namespaces(desired) else nullcontext():
             last = _ending(operations, len(operations), (AwaitCarrier, Divert))
             removing = _ending(operations, last, RemoveDevice)
             taps = [at for at, operation in enumerate(operations) if isinstance(operation, Undivert) and operation.tap]
@@ -265,14 +265,15 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
 
 
 @contextmanager
-def _names_ready(store: Store) -> Iterator[None]:
-    """Keep /run/netns set up while names are being made; a concurrent `down` may try to remove it."""
+def _names_ready() -> Iterator[None]:
+    """Keep /run/netns set up while names are being made; a concurrent `down`, also of a cluster under another state root,
+    may try to remove it."""
     while True:
         if not namespaces.names_ready():
-            with store.root_locked(exclusive=True):
+            with names_locked(exclusive=True):
                 if not namespaces.names_ready():
                     namespaces.make_names_ready()
-        with store.root_locked(exclusive=False):
+        with names_locked(exclusive=False):
             if namespaces.names_ready():
                 yield
                 return

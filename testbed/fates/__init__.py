@@ -5,6 +5,7 @@
 - `loss_models`, `corruption`, `jitter`: the impairments, one each.
 - `header_fields`, `headers`: positions of header fields in a frame.
 - `conditions`, `expressions`, `rules`: injected faults: "drop tcp.dport == 5001 and nth(3)".
+- `field_changes`, `checksums`: fields that a rule sets, bits that it flips, checks that it mends.
 - `records`: a fate, the log of fates, and its replay.
 
 No module has a socket, a clock, a file or a random source. Time is an argument, in integer nanoseconds.

@@ -103,6 +103,17 @@ class Present(Condition):
 
 
 @dataclass(frozen=True, slots=True)
+class Carries(Condition):
+    """Test for a field in the frame, whatever its value."""
+
+    field: str
+
+    def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
+        read = fields.reader(self.field)
+        return lambda _, frame, located: read(frame, located) >= 0
+
+
+@dataclass(frozen=True, slots=True)
 class OnLink(Condition):
     """Test for one of these links."""
 

@@ -7,8 +7,14 @@
     duplicate link == "n1:eth0--s1:1" and direction == forward and every(10)
     corrupt 2 eth.type == 0x0806 or vlan.id in (7, 8)
     drop tcp.flags & 0x12 == 0x02 and first(1, ip.src)
+    set emp.tag = 7, emp.flags = 0 emp.type == MESSAGE and nth(1)
+    corrupt in emp.message mend-check every(10)
 
-Actions: ``drop``, ``delay DURATION``, ``duplicate``, ``corrupt [BITS]``. Conditions: a header's name (it is present), a
+Actions: ``drop``, ``delay DURATION``, ``duplicate``, ``corrupt [BITS] [in FIELD] [mend-check | keep-check]``,
+``set FIELD = VALUE[, FIELD = VALUE ...] [mend-check | keep-check]``. Checksums and CRCs of a changed frame are computed anew
+(mend-check, what ``set`` does if neither is said), so that it is valid and says something else; or stay (keep-check,
+``corrupt``'s default), so that a receiver which checks them discards it. A rule that names fields to change matches the
+frames that have all of them. Conditions: a header's name (it is present), a
 field's name (it is not 0), comparisons ``== != < <= > >= in (...)``, ``&`` before a comparison, ``link``, ``direction``
 (``forward`` or ``backward``), time since the rule was set ``after(T)``, ``before(T)``, ``between(T, T)``, joined by
 ``and``, ``or``, ``not`` and parentheses. A value may be a name of its protocol, ``emp.type == ACK``. Selections among the
@@ -22,13 +28,14 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NoReturn
 
 from testbed.fates.conditions import (
     OPERATORS,
     Always,
     And,
+    Carries,
     Compared,
     Condition,
     Count,
@@ -40,12 +47,14 @@ from testbed.fates.conditions import (
     Within,
 )
 from testbed.fates.fate_hash import DIRECTIONS
+from testbed.fates.field_changes import ChangeError, check_changes
 from testbed.fates.header_fields import Field, Fields
-from testbed.fates.records import DROP, DUPLICATE, Fate, corrupt, delay
+from testbed.fates.records import DROP, DUPLICATE, Fate, corrupt, delay, set_fields
 from testbed.fates.tokens import RuleError, Token, tokens
 from testbed.spec.units import UnitError, parse_duration
 
-ACTIONS: Final = ("drop", "delay", "duplicate", "corrupt")
+ACTIONS: Final = ("drop", "delay", "duplicate", "corrupt", "set")
+_MEND: Final = {"mend-check": True, "keep-check": False}
 _COUNTS: Final = ("nth", "every", "first", "between")
 _SELECTORS: Final = (*_COUNTS, "after", "before")
 _MAX_BITS: Final = 4096
@@ -82,9 +91,12 @@ class _Parser:
 
     def rule(self) -> tuple[Fate, Condition, tuple[Count, ...]]:
         fate = self._action()
+        changed = [fate.within] if fate.within else [name for name, _ in fate.sets]
+        carries: list[Condition] = [Carries(name) for name in changed]
         if self._peek().kind == "end":
-            return fate, Always(), ()
-        return fate, *self._condition()
+            return fate, _joined(carries), ()
+        condition, counts = self._condition()
+        return fate, _joined([*carries, condition]), counts
 
     def filter(self) -> Condition:
         return self._condition()[0]
@@ -109,14 +121,84 @@ class _Parser:
             nanoseconds = self._duration(duration)
             return delay(nanoseconds) if nanoseconds else self._fail(duration, "a delay of 0 delays nothing")
         if token.text == "corrupt":
-            bits = 1
-            if self._peek().text.isdigit():
-                number = self._next()
-                bits = self._number(number, _MAX_BITS, "how many bits to flip")
-                if not bits:
-                    self._fail(number, "flipping 0 bits corrupts nothing")
-            return corrupt(bits)
+            return self._corruption()
+        if token.text == "set":
+            return self._settings()
         return DROP if token.text == "drop" else DUPLICATE
+
+    def _corruption(self) -> Fate:
+        bits = 1
+        number = self._peek()
+        if number.text.isdigit():
+            self._next()
+            bits = self._number(number, _MAX_BITS, "how many bits to flip")
+            if not bits:
+                self._fail(number, "flipping 0 bits corrupts nothing")
+        name = self._peek()
+        within = ""
+        if self._word("in"):
+            self._next()
+            name = self._next()
+            within = self._field(name).name
+        fate = corrupt(bits, within, mend=self._mend(default=False, fields={within: name} if within else {}))
+        return self._checked(fate, name)
+
+    def _settings(self) -> Fate:
+        """Parse the fields to set and their values."""
+        values: dict[str, int] = {}
+        places: dict[str, Token] = {}
+        while True:
+            name = self._next()
+            field = self._field(name)
+            if field.name in values:
+                self._fail(name, f"{field.name} is set twice")
+            self._expect("=")
+            token = self._next()
+            values[field.name], prefix = self._value(field, token)
+            if prefix:
+                self._fail(token, f"{token.text} is a network: {field.name} is set to one address")
+            places[field.name] = name
+            if not self._sign(","):
+                break
+            self._next()
+        mend = self._mend(default=True, fields=places)
+        for text, value in values.items():
+            self._checked(set_fields({text: value}, mend=mend), places[text])
+        return set_fields(values, mend=mend)
+
+    def _mend(self, *, default: bool, fields: Mapping[str, Token]) -> bool:
+        """Parse whether checks are mended. fields: those that change."""
+        token = self._peek()
+        if token.text not in _MEND:
+            if token.kind == "word" and "-" in token.text:
+                self._fail(
+                    token, f"found {token.shown()}, expected mend-check or keep-check", _nearest(token.text, _MEND)
+                )
+            return default
+        self._next()
+        if _MEND[token.text]:
+            for name in fields:
+                header = self._fields[name].header
+                if not self._fields.is_checked(header):
+                    self._fail(token, f"{header.name} has no check that could be mended: leave it out")
+        return _MEND[token.text]
+
+    def _checked(self, fate: Fate, token: Token) -> Fate:
+        try:
+            check_changes(self._fields, fate)
+        except ChangeError as error:
+            self._fail(token, str(error))
+        return fate
+
+    def _field(self, token: Token) -> Field:
+        """Look up the field that a token names."""
+        if token.kind != "word":
+            self._fail(token, f"found {token.shown()}, expected a field's name")
+        if token.text not in self._fields:
+            if token.text in self._fields.headers():
+                self._fail(token, f"{token.text} is a header: name a field of it")
+            self._unknown(token)
+        return self._fields[token.text]
 
     def _conjunction(self, top: bool = False) -> tuple[list[Condition], list[Count]]:
         parts: list[Condition] = []
@@ -197,6 +279,8 @@ class _Parser:
         if self._word("in"):
             self._next()
             return self._any_of(field, mask)
+        if self._sign("="):
+            self._fail(self._peek(), f"'=' is no part of a {self._syntax}'s condition", "==")
         if self._peek().text not in OPERATORS:
             return Compared(field.name, "!=", (0,), mask)
         sign = self._next()
@@ -369,6 +453,7 @@ class _Parser:
 
 
 def _joined(parts: list[Condition]) -> Condition:
+    parts = [part for part in parts if not isinstance(part, Always)]
     if not parts:
         return Always()
     return And(tuple(parts)) if len(parts) > 1 else parts[0]

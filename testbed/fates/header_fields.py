@@ -15,6 +15,9 @@ link in question. The bytes of a route have their top bit set, and the header's 
 Several protocols may share an EtherType: each names the first bytes of its header (such as a Myrinet packet's type), all of
 one length; one more may name none, and describes their common fields.
 
+A protocol whose frames carry a check of their own (a CRC, a checksum) names its field and gives the function that computes
+it anew, so that rules can change a frame and leave it valid.
+
 offset: bytes from the header's first. width: bytes, big-endian. mask: of the field's bits, shifted down to bit 0. guard:
 other fields of the header and the values that they must have, or the field is absent.
 """
@@ -35,6 +38,9 @@ Layer = Literal["link", "tag", "network", "transport"]
 Kind = Literal["number", "mac", "ipv4", "ipv6"]
 Reader = Callable[[bytes, Located], int]
 """Returns a field's value in a located frame, or -1 where the frame does not have the field."""
+Mender = Callable[[bytes, int], bytes]
+"""Returns a frame without tags with the checks of its header computed anew. Arguments: the frame, and the offset of the
+header, which a source route may have moved. A frame too short for them is returned as it is."""
 FlowReader = Callable[[bytes, Located], tuple[int, ...]]
 """Returns the values of a frame's flow key, which distinguish its flow from others of its EtherType and addresses."""
 
@@ -164,12 +170,21 @@ class UnknownFieldError(LookupError):
 class Fields:
     """The headers and fields that rules and flow keys can name."""
 
-    __slots__ = ("_fields", "_flows", "_headers")
+    __slots__ = ("_checks", "_fields", "_flows", "_headers", "_menders", "_positions")
 
-    def __init__(self, headers: Iterable[Header] = (), fields: Iterable[Field] = ()) -> None:
+    def __init__(
+        self,
+        headers: Iterable[Header] = (),
+        fields: Iterable[Field] = (),
+        checks: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """checks: name of a field that is computed from the rest of the frame -> its header's name."""
         self._headers: dict[str, Header] = {}
         self._fields: dict[str, Field] = {}
         self._flows: dict[tuple[int, bytes], tuple[str, ...]] = {}
+        self._checks = dict(checks)
+        self._menders: dict[str, Mender] = {}  # by header
+        self._positions: dict[str, Reader] = {}
         for header in headers:
             self._add_header(header)
         for field in fields:
@@ -206,13 +221,16 @@ class Fields:
         routed: bool = False,
         begins: bytes = b"",
         names: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
+        check: str = "",
+        mended: Mender | None = None,
     ) -> None:
         """Add a protocol directly above Ethernet.
 
         fields: name -> offset, width and optionally mask and guard, see the module. flow: the names of the fields of the
         protocol's flow key. routed: a source route may be in front of the header. begins: the header's first bytes, if
-        others share the EtherType. names: field -> value -> the value's name. Raises ValueError for an invalid name,
-        EtherType or field; then nothing has been added.
+        others share the EtherType. names: field -> value -> the value's name. check: the field that is computed from
+        the rest of the frame. mended: computes it. Raises ValueError for an invalid name, EtherType or field; then nothing
+        has been added.
         """
         trial = self.copy()
         header = Header(protocol, "network", ethertype, routed, begins)
@@ -229,14 +247,43 @@ class Fields:
             if f"{protocol}.{name}" not in trial._fields:
                 raise ValueError(f"{protocol}: its flow key names {name!r}, which is not one of its fields")
         trial._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
+        if check and (f"{protocol}.{check}" not in trial._fields or mended is None):
+            raise ValueError(f"{protocol}: its check {check!r} is no field of it, or nothing computes it")
         self._headers, self._fields, self._flows = trial._headers, trial._fields, trial._flows
+        if check:
+            self._checks[f"{protocol}.{check}"] = protocol
+        if mended is not None:
+            self._menders[protocol] = mended
 
     def copy(self) -> Fields:
         """Return a copy, to which others can be added."""
         other = Fields()
         other._headers, other._fields = dict(self._headers), dict(self._fields)
         other._flows = dict(self._flows)
+        other._checks, other._menders = dict(self._checks), dict(self._menders)
         return other
+
+    def checks(self) -> Mapping[str, str]:
+        """Return the fields that are computed from the rest of the frame, each with its header's name."""
+        return self._checks
+
+    def is_checked(self, header: Header) -> bool:
+        """Whether a check covers a header, or the frame of which it is one."""
+        return header.layer in ("link", "tag") or header.name in {*self._menders, *self._checks.values(), *_CHECKED}
+
+    def mend(self, frame: bytes, located: Located) -> bytes:
+        """Compute anew the checks that the protocol above Ethernet has in a frame. One that shares its EtherType comes
+        before the one that describes their common fields, whose check covers the others."""
+        network = located[1]
+        headers = [header for header in self._headers.values() if header.name in self._menders]
+        for header in sorted(headers, key=lambda header: not header.begins):
+            begin = header.finder()(frame, located) if header.layer == "network" else -1
+            if begin >= 0:
+                tags = network - ETHERNET_HEADER
+                bare = frame[:12] + frame[network - 2 :]
+                bare = self._menders[header.name](bare, begin - tags)
+                frame = frame[: network - 2] + bare[12:]
+        return frame
 
     def flow_readers(self) -> dict[int, FlowReader]:
         """Make the readers of flow keys by EtherType. For a protocol that shares its EtherType the first bytes of its header
@@ -292,6 +339,20 @@ class Fields:
     def presence(self, header: str) -> Reader:
         """Make a reader of a header's offset, or -1 where the frame does not have it."""
         return self._headers[header].finder()
+
+    def position(self, name: str) -> Reader:
+        """Return a reader of the offset of a field's first byte, or -1 where the frame does not have the field. Raises
+        UnknownFieldError."""
+        reader = self._positions.get(name)
+        if reader is None:
+            field = self[name]
+            find, read, offset = field.header.finder(), self.reader(name), field.offset
+
+            def position(frame: bytes, located: Located) -> int:
+                return find(frame, located) + offset if read(frame, located) >= 0 else -1
+
+            reader = self._positions[name] = position
+        return reader
 
     def reader(self, name: str) -> Reader:
         """Make a reader of a field. Raises UnknownFieldError."""
@@ -366,6 +427,9 @@ def _check_shared(header: Header, other: Header) -> None:
         sizes = f"{len(header.begins)} and {len(other.begins)} bytes"
         raise SharedNumberError(header, other, f"they begin with {sizes}, and not with as many")
 
+
+_CHECKED: Final = ("ipv6",)
+"""Headers without a check of their own whose fields the checks behind them cover."""
 
 FRAME_LENGTH: Final = "frame.len"
 """Name of a field outside any header: the frame's length, without a frame check sequence."""

@@ -43,6 +43,7 @@ _TABLE: Final[tuple[tuple[Header, str, int, int, int, Kind], ...]] = (
     (IP, "frag", 6, 2, 0x1FFF, "number"),
     (IP, "ttl", 8, 1, 0, "number"),
     (IP, "proto", 9, 1, 0, "number"),
+    (IP, "chksum", 10, 2, 0, "number"),
     (IP, "src", 12, 4, 0, "ipv4"),
     (IP, "dst", 16, 4, 0, "ipv4"),
     (IP6, "tc", 0, 2, 0x0FF0, "number"),
@@ -54,13 +55,16 @@ _TABLE: Final[tuple[tuple[Header, str, int, int, int, Kind], ...]] = (
     (IP6, "dst", 24, 16, 0, "ipv6"),
     (ICMP, "type", 0, 1, 0, "number"),
     (ICMP, "code", 1, 1, 0, "number"),
+    (ICMP, "chksum", 2, 2, 0, "number"),
     (ICMP, "id", 4, 2, 0, "number"),
     (ICMP, "seq", 6, 2, 0, "number"),
     (ICMP6, "type", 0, 1, 0, "number"),
     (ICMP6, "code", 1, 1, 0, "number"),
+    (ICMP6, "chksum", 2, 2, 0, "number"),
     (UDP, "sport", 0, 2, 0, "number"),
     (UDP, "dport", 2, 2, 0, "number"),
     (UDP, "len", 4, 2, 0, "number"),
+    (UDP, "chksum", 6, 2, 0, "number"),
     (TCP, "sport", 0, 2, 0, "number"),
     (TCP, "dport", 2, 2, 0, "number"),
     (TCP, "seq", 4, 4, 0, "number"),
@@ -72,6 +76,7 @@ _TABLE: Final[tuple[tuple[Header, str, int, int, int, Kind], ...]] = (
     (TCP, "flags.psh", 13, 1, 0x08, "number"),
     (TCP, "flags.ack", 13, 1, 0x10, "number"),
     (TCP, "window", 14, 2, 0, "number"),
+    (TCP, "chksum", 16, 2, 0, "number"),
 )
 
 
@@ -86,4 +91,5 @@ def standard_fields() -> Fields:
         for header, name, offset, width, mask, kind in _TABLE
     ]
     headers = (FRAME, ETH, VLAN, ARP, IP, IP6, ICMP, TCP, UDP, ICMP6)
-    return Fields(headers, [Field(FRAME_LENGTH, FRAME, 0, 4), *fields])
+    checks = {field.name: field.header.name for field in fields if field.name.endswith(".chksum")}
+    return Fields(headers, [Field(FRAME_LENGTH, FRAME, 0, 4), *fields], checks)

@@ -23,7 +23,8 @@ class Fate:
 
     delay: nanoseconds added to the direction's own; later frames may overtake. flips: number of bits to flip. positions: of
     these bits, if they are known; bit 0 is the highest of the first byte. duplicate: it arrives twice. reorder: it skips
-    the direction's delay.
+    the direction's delay. sets: names of fields and the values that they get. within: name of the field whose bits are
+    flipped; empty for those of the whole frame. mend: checksums and CRCs are computed anew afterwards.
     """
 
     drop: bool = False
@@ -32,6 +33,9 @@ class Fate:
     positions: tuple[int, ...] = ()
     duplicate: bool = False
     reorder: bool = False
+    sets: tuple[tuple[str, int], ...] = ()
+    within: str = ""
+    mend: bool = False
 
     def __post_init__(self) -> None:
         if self.delay < 0 or self.flips < 0:
@@ -46,7 +50,15 @@ class Fate:
             self.positions + other.positions,
             self.duplicate or other.duplicate,
             self.reorder or other.reorder,
+            self.sets + other.sets,
+            self.within or other.within,
+            self.mend or other.mend,
         )
+
+    @property
+    def changes(self) -> bool:
+        """Whether the frame's bytes change."""
+        return bool(self.flips or self.sets)
 
 
 PASS: Final = Fate()
@@ -62,11 +74,23 @@ def delay(nanoseconds: int) -> Fate:
     return Fate(delay=nanoseconds)
 
 
-def corrupt(bits: int = 1) -> Fate:
-    """Make the fate of a frame with this number of flipped bits, chosen by the hash."""
+def corrupt(bits: int = 1, within: str = "", *, mend: bool = False) -> Fate:
+    """Make the fate of a frame of which so many bits, chosen by the hash, are flipped. within: the name of a field, to
+    flip bits of it alone. mend: its checksums and CRCs fit the changed frame."""
     if bits <= 0:
         raise ValueError(f"{bits} flipped bits")
-    return Fate(flips=bits)
+    return Fate(flips=bits, within=within, mend=mend)
+
+
+def set_fields(values: Mapping[str, int], *, mend: bool = True) -> Fate:
+    """Make the fate of a frame of which fields get other values; those that the frame does not have are left out.
+
+    values: by the field's name, ``{"emp.tag": 7}``. mend: its checksums and CRCs fit the changed frame, which then is a
+    valid one with other contents; else they remain, and a receiver that checks them discards it.
+    """
+    if not values:
+        raise ValueError("no field to set")
+    return Fate(sets=tuple(values.items()), mend=mend)
 
 
 RULE: Final = "rule"
@@ -104,7 +128,7 @@ class Record:
         try:
             data = loads(line)
             ethertype, destination, source, *key = data["flow"]
-            fate: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data["fate"].items()}
+            fate: dict[str, Any] = {name: _frozen(value) for name, value in data["fate"].items()}
             return cls(
                 str(data["link"]),
                 str(data["direction"]),
@@ -124,14 +148,21 @@ class Record:
         return f"{_done(self.fate)} by {self.cause}{detail}, frame {self.n} of flow {self.flow}"
 
 
+def _frozen(value: Any) -> Any:
+    """Convert lists, and those within them, to tuples."""
+    return tuple([_frozen(item) for item in value]) if isinstance(value, list) else value
+
+
 def _done(fate: Fate) -> str:
-    done = []
+    done = [f"{name} set to {value:#x}" for name, value in fate.sets]
     if fate.drop:
         done.append("dropped")
     if fate.delay:
         done.append(f"delayed for {fate.delay} ns")
     if fate.flips:
         done.append(f"{fate.flips} bits flipped" if fate.flips > 1 else "1 bit flipped")
+    if fate.mend and fate.changes:
+        done.append("its checks mended")
     if fate.duplicate:
         done.append("duplicated")
     if fate.reorder:
@@ -157,7 +188,7 @@ def _what(cause: str, fate: Fate, detail: str) -> str:
     return json.dumps({"cause": cause, "fate": values, "detail": detail}, ensure_ascii=False)[1:]
 
 
-_FATE_KEYS: Final = ("drop", "delay", "flips", "positions", "duplicate", "reorder")
+_FATE_KEYS: Final = ("drop", "delay", "flips", "positions", "duplicate", "reorder", "sets", "within", "mend")
 
 
 FrameKey = tuple[int, Flow, int]
@@ -185,6 +216,10 @@ class Replay:
     def fates(self, link: str, direction: str) -> Mapping[FrameKey, Fate]:
         """Return the fates of one direction, by epoch, flow and number."""
         return self._fates.get((link, direction), {})
+
+    def changes(self) -> list[Fate]:
+        """List the distinct fates that set fields."""
+        return list({fate: None for fates in self._fates.values() for fate in fates.values() if fate.sets})
 
 
 def without_chance(impairment: Impairment) -> Impairment:

@@ -1,6 +1,7 @@
 """Injected faults: rules, the set of those in force, and the handles that lift them.
 
     with rules.add(now, "drop tcp.dport == 5001 and nth(3)") as fault: ...
+    rules.add(now, "set emp.tag = 7 emp.type == MESSAGE and nth(1)")
     rules.add(now, lambda seen: DROP if seen["emp.type"] == 3 and seen.n > 10 else PASS)
     rules.add(now, Replay(log))
 
@@ -19,6 +20,7 @@ from typing import Final
 from testbed.fates import expressions
 from testbed.fates.conditions import Condition, Count, Test, never
 from testbed.fates.fate_counters import Cell, Tallies
+from testbed.fates.field_changes import check_changes
 from testbed.fates.flows import Counted, Flow
 from testbed.fates.header_fields import Fields, Located, Reader, UnknownFieldError
 from testbed.fates.records import PASS, Fate, Replay
@@ -257,9 +259,13 @@ class RuleSet:
     def add(self, now: int, rule: str | Rule | RuleFunction | Replay, name: str = "") -> Handle:
         """Put a rule in force for frames offered from now on; its time windows and counts begin now.
 
-        name: tells it from others of the same text, where counts are kept. Raises RuleError for an invalid text.
+        name: tells it from others of the same text, where counts are kept. Raises RuleError for an invalid text,
+        ChangeError for a rule or log that changes what is no field, or cannot be changed so.
         """
         parsed = Rule.parse(rule, self.fields, self._links) if isinstance(rule, str) else rule
+        if isinstance(parsed, Rule | Replay):
+            for fate in [parsed.fate] if isinstance(parsed, Rule) else parsed.changes():
+                check_changes(self.fields, fate)
         handle = Handle(self, parsed, now, name)
         self._handles.append(handle)
         self.version += 1

@@ -10,18 +10,19 @@ The order of decisions on a frame:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from testbed.fates import fate_hash
 from testbed.fates import records as fates
 from testbed.fates.fate_counters import Numbers, Outcome, Tallies
+from testbed.fates.field_changes import changed, choose_bits, flip_bits, resolved
 from testbed.fates.flows import Classifier, Counted, Flows
 from testbed.fates.header_fields import Fields, Located
 from testbed.fates.headers import standard_fields
 from testbed.fates.jitter import Jitter, parse_trace, table_of
 from testbed.fates.loss_models import GilbertElliott, Pattern
-from testbed.fates.records import Fate, Record
+from testbed.fates.records import PASS, Fate, Record
 from testbed.fates.rules import Judge, RuleSet
 from testbed.fates.text_files import text_of
 from testbed.spec.layout import DirectionName, Impairment
@@ -245,8 +246,8 @@ class FateStage:
                     self._gemodel.step(number)
                 return _BY_RULE
         if not self._chances:
-            return None if decided is None else _carried_out(decided, frame)
-        return self._by_chance(frame, number, counted, decided)
+            return None if decided is None else self._carried_out(decided, frame, located)
+        return self._by_chance(frame, number, counted, decided, located)
 
     def count(self, frame: bytes, frames: int) -> None:
         """Count a GSO frame of two or more frames of one flow, which all pass (`is_uneventful`)."""
@@ -265,7 +266,9 @@ class FateStage:
         self._record(counted, fates.LOSS, fates.DROP)
         return LOST
 
-    def _by_chance(self, frame: bytes, number: int, counted: Counted, decided: Fate | None) -> Verdict | None:
+    def _by_chance(
+        self, frame: bytes, number: int, counted: Counted, decided: Fate | None, located: Located
+    ) -> Verdict | None:
         """Decide on a frame by chance. number: the frame's in the direction. decided: the fate by a rule."""
         n = counted.n
         loss, corrupt, duplicate, reorder = self._thresholds
@@ -279,11 +282,13 @@ class FateStage:
             self._record(counted, fates.PATTERN, fates.DROP)
             return _BY_PATTERN
         spread = late = 0
-        copy = skip = flipped = False
+        copy = skip = flipped = altered = False
         if decided is not None:
-            _, frame, _, late, copy, skip, flipped = _carried_out(decided, frame)
-        # Where a rule flips bits, chance does not: both choose the same bits and would undo each other.
-        if corrupt and not flipped and _draw(counted.corrupt, n) >> 11 < corrupt:
+            altered = decided.changes
+            _, frame, _, late, copy, skip, flipped = self._carried_out(decided, frame, located)
+        # Where a rule changes bits, chance does not: both choose the same bits, and would undo each other; and checks are
+        # mended by the rule, and not after chance.
+        if corrupt and not altered and _draw(counted.corrupt, n) >> 11 < corrupt:
             positions = choose_bits(counted.bits, n, self._impairment.corrupt_bits or 1, len(frame))
             frame = flip_bits(frame, positions)
             flipped = True
@@ -298,7 +303,7 @@ class FateStage:
             spread = self._jitter.at(counted.jitter, n)
         elif self._steps:
             spread = self._steps[(number - 1) % len(self._steps)]
-        elif not (copy or skip or flipped or late):
+        elif not (copy or skip or flipped or altered or late):
             return None
         return Verdict(_ACCEPTED, frame, spread, late, copy, skip, flipped)
 
@@ -306,12 +311,19 @@ class FateStage:
         for judge in self._judges:
             fate = judge.judge(now, frame, located, counted)
             if fate is not None:
-                if fate.flips and not fate.positions:
-                    positions = choose_bits(counted.bits, counted.n, fate.flips, len(frame))
-                    fate = replace(fate, flips=len(positions), positions=positions)
+                if fate.changes:
+                    fate = resolved(fate, self._own.fields, frame, located, counted.bits, counted.n)
+                    if fate == PASS:  # the frame has none of the fields
+                        continue
                 self._record(counted, fates.RULE, fate, judge.text)
                 return fate
         return None
+
+    def _carried_out(self, fate: Fate, frame: bytes, located: Located) -> Verdict:
+        """Make the verdict of a rule's fate."""
+        if fate.changes:
+            frame = changed(fate, self._own.fields, frame, located)
+        return Verdict(_ACCEPTED, frame, 0, fate.delay, fate.duplicate, fate.reorder, bool(fate.flips))
 
     def _record(self, counted: Counted, cause: str, fate: Fate, detail: str = "") -> None:
         if self._log is not None:
@@ -329,14 +341,6 @@ class FateStage:
         self.loss = 0 if self._judges or self._more_chances else self._thresholds[0]
 
 
-def _carried_out(fate: Fate, frame: bytes) -> Verdict:
-    """Make the verdict of a rule's fate."""
-    flipped = bool(fate.flips)
-    if fate.positions:
-        frame = flip_bits(frame, fate.positions)
-    return Verdict(_ACCEPTED, frame, 0, fate.delay, fate.duplicate, fate.reorder, flipped)
-
-
 def restarts(before: Impairment, after: Impairment) -> bool:
     """Whether a change of impairment restarts the counts of frames from 1.
 
@@ -344,29 +348,3 @@ def restarts(before: Impairment, after: Impairment) -> bool:
     frame's fate.
     """
     return any(getattr(before, key) != getattr(after, key) for key in _DECIDING)
-
-
-def choose_bits(start: int, n: int, flips: int, size: int) -> tuple[int, ...]:
-    """Choose the positions of the bits to flip, in order. start: of the flow's stream for bits; size: bytes of the frame.
-
-    The draws are those of a stream that starts at the n-th draw of the flow's; in place of a bit that was chosen already
-    the next one that was not is taken.
-    """
-    bits = size * 8
-    own = fate_hash.draw(start, n)
-    chosen: set[int] = set()
-    for number in range(1, min(flips, bits) + 1):
-        bit = fate_hash.below(fate_hash.draw(own, number), bits)
-        while bit in chosen:
-            bit = (bit + 1) % bits
-        chosen.add(bit)
-    return tuple(sorted(chosen))
-
-
-def flip_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
-    """Flip bits of a frame; bit 0 is the highest of the first byte, positions behind the end are ignored."""
-    changed = bytearray(frame)
-    for position in positions:
-        if position < len(changed) * 8:
-            changed[position >> 3] ^= 0x80 >> (position & 7)
-    return bytes(changed)

@@ -11,7 +11,7 @@ from testbed.errors import TestbedError
 TokenKind = Literal["word", "quoted", "sign", "end"]
 
 _TOKEN: Final = re.compile(
-    r"""\s*(?:(?P<word>[A-Za-z0-9_.:/%+-]+)|"(?P<quoted>[^"]*)"|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!&(),{}]))"""
+    r"""\s*(?:(?P<word>[A-Za-z0-9_.:/%+-]+)|"(?P<quoted>[^"]*)"|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!&(),{}=]))"""
 )
 _SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
 """Alternative spellings."""
@@ -61,8 +61,7 @@ def tokens(text: str, syntax: str = "rule") -> list[Token]:
             column = len(text) - len(rest) + 1
             if rest[0] == '"':
                 raise RuleError(text, column, len(rest), "a quotation mark that is not closed", syntax=syntax)
-            what = f"{rest[0]!r} is no part of a {syntax}"
-            raise RuleError(text, column, 1, what, "==" if rest[0] == "=" else "", syntax)
+            raise RuleError(text, column, 1, f"{rest[0]!r} is no part of a {syntax}", syntax=syntax)
         kind: TokenKind = "word" if match["word"] else "sign" if match["sign"] else "quoted"
         begin = match.start(kind) - (kind == "quoted")
         value = match[kind]

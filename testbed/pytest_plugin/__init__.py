@@ -19,16 +19,49 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from testbed.pytest_plugin.assertions import SampleTooSmallError, assert_loss
+    from testbed.controller.assertions.sample_quantiles import assert_delay, assert_jitter, assert_rate
+    from testbed.controller.assertions.sequential import until_sure
+    from testbed.controller.assertions.shares import (
+        SampleTooSmallError,
+        assert_duplicates,
+        assert_loss,
+        assert_order,
+        assert_reachable,
+        assert_unreachable,
+    )
     from testbed.pytest_plugin.cluster_life import Case
     from testbed.pytest_plugin.under_test import ClusterUnderTest
 
-__all__ = ["ClusterUnderTest", "SampleTooSmallError", "assert_loss", "cluster", "protocol", "scenario", "testbed_mode"]
+__all__ = [
+    "ClusterUnderTest",
+    "SampleTooSmallError",
+    "assert_delay",
+    "assert_duplicates",
+    "assert_jitter",
+    "assert_loss",
+    "assert_order",
+    "assert_rate",
+    "assert_reachable",
+    "assert_unreachable",
+    "cluster",
+    "protocol",
+    "scenario",
+    "testbed_mode",
+    "until_sure",
+]
 
 _HOMES = {
     "ClusterUnderTest": "testbed.pytest_plugin.under_test",
-    "SampleTooSmallError": "testbed.pytest_plugin.assertions",
-    "assert_loss": "testbed.pytest_plugin.assertions",
+    "SampleTooSmallError": "testbed.controller.assertions.shares",
+    "assert_delay": "testbed.controller.assertions.sample_quantiles",
+    "assert_duplicates": "testbed.controller.assertions.shares",
+    "assert_jitter": "testbed.controller.assertions.sample_quantiles",
+    "assert_loss": "testbed.controller.assertions.shares",
+    "assert_order": "testbed.controller.assertions.shares",
+    "assert_rate": "testbed.controller.assertions.sample_quantiles",
+    "assert_reachable": "testbed.controller.assertions.shares",
+    "assert_unreachable": "testbed.controller.assertions.shares",
+    "until_sure": "testbed.controller.assertions.sequential",
 }
 
 CASE: pytest.StashKey[Case] = pytest.StashKey()

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING, ClassVar, Unpack, cast
 
 from testbed.cluster.faults.injections import places
 from testbed.cluster.records.state import Store
+from testbed.controller.assertions.sequential import reachability_test, until_sure
+from testbed.controller.assertions.shares import assert_unreachable, enough_probes
 from testbed.controller.cluster_check import baseline
 from testbed.controller.runs.run_options import TIMEOUT
 from testbed.controller.runs.runner import run
@@ -28,6 +31,7 @@ from testbed.spec.elements import Impairments
 from testbed.spec.layout import Layout, Node
 from testbed.spec.resolver import resolve
 from testbed.spec.scenario import Scenario
+from testbed.spec.units import parse_probability
 
 if TYPE_CHECKING:
     from testbed.cluster.api import Cluster
@@ -159,6 +163,27 @@ class ClusterUnderTest:
         if broken:
             raise AssertionError("\n".join(broken))
         return result
+
+    def assert_reachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
+        """Ping until an answer comes; fail once silence cannot be chance. loss: the share of pings without an answer on a
+        sound path, both directions together. Raises UnsupportedError in simulation."""
+        __tracebackhide__ = True
+        until_sure(reachability_test(loss), (self._answers(source, destination) for _ in itertools.count()))
+
+    def assert_unreachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
+        """Ping as often as it takes to tell an unreachable node from that loss, and fail with the first answer. Raises
+        UnsupportedError in simulation."""
+        __tracebackhide__ = True
+        probes = enough_probes(parse_probability(loss))
+        for number in range(1, probes + 1):
+            if self._answers(source, destination):
+                assert_unreachable(1, number, loss=loss)
+        assert_unreachable(0, probes, loss=loss)
+
+    def _answers(self, source: str, destination: str) -> bool:
+        """Whether a ping from node to node is answered within a second."""
+        pinged = self[source].run(["ping", "-n", "-c1", "-W1", destination], check=False)
+        return pinged.returncode == 0
 
     def _place(self) -> Cluster | RunningCluster:
         """The cluster for the next run."""

@@ -7,13 +7,15 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from testbed import Cluster
+from testbed.cluster import removal
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
-from testbed.cluster.records.state import Store
+from testbed.cluster.records.state import Store, names_locked
 from testbed.errors import ConflictError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.children import in_child
@@ -47,6 +49,41 @@ def test_twenty_clusters_come_and_go_in_four_processes(machine: Machine) -> None
         assert [worker.answer() for worker in workers] == [5] * 4
         assert [worker.answer() for worker in workers] == ["down"] * 4
         assert [worker.wait() for worker in workers] == [0] * 4
+    machine.assert_unchanged()
+
+
+def test_clusters_under_two_state_roots_do_not_take_the_names_directory_from_each_other(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Each is mostly the only one up, so that its `down` finds /run/netns empty while the other makes its names there."""
+
+    def worker(root: Path) -> Callable[[Report], None]:
+        def work(report: Report) -> None:
+            store = Store(root)
+            for _ in range(40):
+                layout = resolve(Cluster.back_to_back(name=f"apart-{root.name}"))
+                done = bring_up(store, layout, name=layout.name, origin="test", lasting=True)
+                removal.down(store, done.state.name)
+            report("done")
+
+        return work
+
+    with ExitStack() as ends:
+        workers = [ends.enter_context(background(worker(tmp_path / name))) for name in ("one", "other")]
+        assert [worker.answer() for worker in workers] == ["done"] * 2
+        assert [worker.wait() for worker in workers] == [0] * 2
+    machine.assert_unchanged()
+
+
+def test_the_names_directory_stays_while_names_are_made_under_another_state_root(
+    machine: Machine, tmp_path: Path
+) -> None:
+    namespaces.make_names_ready()
+    with names_locked(exclusive=False):
+        removal.tidy(Store(tmp_path / "other"), patience=0.1)
+        assert namespaces.names_ready()
+    removal.tidy(Store(tmp_path / "other"))
+    assert not namespaces.names_ready()
     machine.assert_unchanged()
 
 

@@ -9,6 +9,7 @@ It does not end before its last frame has left, so that the few that are to be h
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import subprocess
@@ -72,13 +73,16 @@ class SplicedLink:
     def qdisc(self) -> Qdisc:
         return qdiscs.qdiscs(self.route)[B]
 
-    def offer(self, count: int) -> None:
-        """Frames numbered from 1, which are held or not."""
+    def offer(self, count: int) -> list[int]:
+        """Frames numbered from 1, which are held or not. Returns when each was sent, nanoseconds of the monotonic clock."""
+        sent = []
         head = bytes.fromhex(_ELSEWHERE.replace(":", "")) + bytes(6) + _OWN
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as sender:
             sender.bind(("sender", 0))
             for number in range(1, count + 1):
+                sent.append(time.monotonic_ns())
                 sender.send(head.ljust(_NUMBER_AT, b"\0") + _NUMBER.pack(number) + bytes(10))
+        return sent
 
     def send(self, count: int, size: int = 60) -> None:
         """Frames numbered from 1; the last one has left, or is lost, when this returns."""
@@ -106,6 +110,22 @@ class SplicedLink:
                 time.sleep(0.01)  # between two looks
         self._taken += len(frames)
         return frames
+
+    def arrivals(self) -> list[tuple[int, int]]:
+        """All frames that are held now, as they arrive: when, nanoseconds of the monotonic clock, and which."""
+        until = time.monotonic() + PATIENCE
+        arrivals: list[tuple[int, int]] = []
+        while self.qdisc().queued or self._taken < self.qdisc().frames:
+            assert time.monotonic() < until, f"frames are still held after {PATIENCE} s"
+            ready, _, _ = select.select([self._socket], [], [], 0.5)
+            while ready:
+                try:
+                    frame = self._socket.recv(2048)
+                except BlockingIOError:
+                    break
+                arrivals.append((time.monotonic_ns(), _NUMBER.unpack_from(frame, _NUMBER_AT)[0]))
+                self._taken += 1
+        return arrivals
 
 
 def numbers(frames: list[bytes]) -> list[int]:

@@ -11,8 +11,11 @@ import pytest
 
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan.veth_wiring import stage_ends
+from testbed.controller.cluster_check import check
+from testbed.controller.verdict.verdicts import Grade
 from testbed.kernel import namespaces, netem, qdiscs, rtnl_dump
 from testbed.kernel.qdiscs import Qdisc
+from testbed.spec.layout import Impairment
 from testbed.spec.model import Description
 
 pytestmark = [pytest.mark.requires("vm", "root", "ping", "netem"), pytest.mark.usefixtures("machine")]
@@ -83,3 +86,28 @@ def test_losses_go_to_the_classifier_where_netem_takes_no_seed() -> None:
         assert "100% packet loss" in cluster["n1"].run(ping, check=False).stdout
         cluster.inject(link, loss="0%")
         cluster["n1"].run(["ping", "-n", "-q", "-c1", f"-W{60 * SLOW:.0f}", "n2"])
+
+
+def test_check_measures_what_netem_does_and_finds_a_delay_that_is_not_the_asked_one() -> None:
+    with Cluster.back_to_back().up() as cluster:
+        link = cluster.state.layout.links[0].name
+        cluster.inject(link, delay="300ms")
+        assert cluster.state.datapaths == {link: "netem"}
+        told = {finding.what: finding for finding in check(cluster, seconds=2).of(link, "forward")}
+        assert told["delay min"].measured is not None
+        assert 300 * MS <= told["delay min"].measured <= 300 * MS + SLACK * MS
+        assert told["loss"].measured == 0
+        opened = namespaces.open_path(cluster.state.namespaces[""])
+        try:
+            ends = stage_ends(cluster.state.layout, link)
+            there = rtnl_dump.by_name(rtnl_dump.interfaces(opened.route))
+            opened.route.execute(
+                [
+                    netem.request(there[end].index, netem.options_of(Impairment(delay=240 * MS), mtu=1500, seed=1))
+                    for end in ends
+                ]
+            )
+        finally:
+            opened.close()
+        wrong = {finding.what: finding for finding in check(cluster, seconds=2).of(link, "forward")}
+        assert wrong["delay min"].grade is Grade.INVALID, "a frame came too early"

@@ -59,6 +59,9 @@ NAMES: Final[dict[str, dict[int, str]]] = {
 }
 """What values of fields are called."""
 
+CHECK: Final = "check"
+"""The field that is computed from all others."""
+
 KIND: Final = "kind"
 KINDS: Final[dict[int, Kind]] = {
     KIND_PROBE: Kind("control", "mapping PROBE {number} of node {source}"),
@@ -132,3 +135,15 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
     if crc32(rest, crc32(raw[:41])) != check:
         raise MalformedError("check")
     return dst, src, kind, source, leader, incarnation, number, epoch, author, part, parts, rest
+
+
+def mended(raw: bytes, begin: int = 14) -> bytes:
+    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
+    a source route if there is one."""
+    header = raw[begin:]
+    if len(header) < 31:
+        return raw
+    size = 31
+    end = size + int.from_bytes(header[25:27], "big")
+    check = crc32(header[31:end], crc32(header[:27], crc32(raw[:14])))
+    return raw[:begin] + header[:27] + _pack_check(check) + header[31:]

@@ -13,6 +13,7 @@ from testbed.cluster.plan.veth_wiring import all_free_ends, taps
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, reason_of
 from testbed.fabric.direction import LinkDirection
 from testbed.fabric.interface import Plug
+from testbed.fates.records import Replay
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
 from testbed.fields import known_fields
@@ -142,7 +143,7 @@ def carries_gso(
     for text in (*side.impairment.rules, *side.rules.values()):
         rules.add(0, text)
     if side.replay:
-        read_log(Path(side.replay))
+        rules.add(0, Replay(read_log(Path(side.replay))))
     options = FateOptions(layout.seed, rules=rules, files=files)
     if kind is not None:
         fabrics.fabric(kind.name).network().join(link.name, direction, side.impairment, options)

@@ -346,16 +346,12 @@ class Store:
                     self._tidy()
 
     @contextmanager
-    def root_locked(self, *, exclusive: bool, patience: float = 60) -> Iterator[None]:
-        """Hold the lock of the root: shared while names are made, exclusive while shared directories are made or
-        removed.
-
-        Raises ConflictError after `patience` seconds.
-        """
+    def root_locked(self, patience: float = 60) -> Iterator[None]:
+        """Hold the lock of the root, while it is removed. Raises ConflictError after `patience` seconds."""
         deadline = time.monotonic() + patience
         while True:
             self._make_root()
-            descriptor = _lock(self.root, deadline, exclusive=exclusive)
+            descriptor = _lock(self.root, deadline)
             if descriptor is not None:
                 break
             if time.monotonic() > deadline:
@@ -395,12 +391,28 @@ class Store:
             )
 
     def drop_root(self) -> None:
-        """Remove the root if it is empty. Its exclusive lock must be held, and goes with it."""
+        """Remove the root if it is empty. Its lock must be held, and goes with it."""
         remove_directory(self.root)
 
     def _tidy(self) -> None:
-        with contextlib.suppress(ConflictError), self.root_locked(exclusive=True, patience=10):
+        with contextlib.suppress(ConflictError), self.root_locked(10):
             self.drop_root()
+
+
+@contextmanager
+def names_locked(*, exclusive: bool, patience: float = 60) -> Iterator[None]:
+    """Hold the lock of /run/netns, which clusters under all roots share: shared while names are made, exclusive while the
+    directory and its mount are made or removed. It is on the directory above, which stays.
+
+    Raises ConflictError after `patience` seconds.
+    """
+    descriptor = _lock(NAMES.parent, time.monotonic() + patience, exclusive=exclusive)
+    if descriptor is None:
+        raise ConflictError(f"another testbed command is at work on {NAMES} and does not finish")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lock(path: Path, deadline: float, *, exclusive: bool = True) -> int | None:

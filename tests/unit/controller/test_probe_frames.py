@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from testbed.controller.probing.probe_frames import ACCEPTED, COUNTED, SMALLEST, TRAIN, build, read
-from testbed.fates.stage import flip_bits
+from testbed.fates.field_changes import flip_bits
 
 FRAME = build(0xDEAD_BEEF, 7, COUNTED, 123_456)
 

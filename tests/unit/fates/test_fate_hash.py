@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from testbed.fates import fate_hash
 from testbed.fates.fate_hash import MASK
+from testbed.fates.field_changes import choose_bits
 from testbed.fates.loss_models import GilbertElliott
-from testbed.fates.stage import choose_bits
 from tests.unit.fates.statistical_checks import check_share
 
 VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text(encoding="utf-8"))

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.controller.verdict.statistics import enough_for
+from testbed.controller.assertions.shares import enough_frames, two_sided
 from testbed.pytest_plugin import SampleTooSmallError, assert_loss
-from testbed.pytest_plugin.assertions import two_sided
 
 
 def exactly(hits: int, samples: int, share: float) -> float:
@@ -36,7 +35,7 @@ def test_a_million_frames_take_no_time() -> None:
 
 def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
     chance = random.Random(1)
-    sent = enough_for(0.3, 0.3 * 0.7)
+    sent = enough_frames(0.3)
     failed = 0
     for _ in range(200):
         assert_loss("30%", sum(chance.random() < 0.3 for _ in range(sent)), sent)
@@ -56,7 +55,7 @@ def test_what_it_saw_is_in_its_message() -> None:
 
 def test_too_few_frames_are_refused_whatever_they_say() -> None:
     for lost in (0, 30, 100):
-        with pytest.raises(SampleTooSmallError, match=r"100 frames cannot show .* send 3,040 or more"):
+        with pytest.raises(SampleTooSmallError, match=r"100 frames cannot show .* send 3,196 or more"):
             assert_loss(0.3, lost, 100)
     with pytest.raises(SampleTooSmallError, match="no frame was sent"):
         assert_loss(0, 0, 0)

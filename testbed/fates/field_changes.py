@@ -1,0 +1,149 @@
+"""Changes that a rule makes to a frame: fields set, bits of a field flipped, checks mended.
+
+A check is a checksum or CRC that a header carries of itself and of what follows. Those from IPv4 to TCP are
+`checksums`'; a protocol's own is computed by its codec (`header_fields.Fields.register`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from testbed.errors import TestbedError
+from testbed.fates import fate_hash
+from testbed.fates.checksums import mend_internet
+from testbed.fates.header_fields import FRAME_LENGTH, Field, Fields, Located, UnknownFieldError, locate
+from testbed.fates.records import PASS, Fate
+
+
+class ChangeError(TestbedError, ValueError):
+    """A change that cannot be made: of an unknown or read-only field, or to a value that does not fit."""
+
+    exit_code = 2
+
+
+def check_changes(fields: Fields, fate: Fate) -> None:
+    """Check that every field that a fate changes can be changed so. Raises ChangeError."""
+    for name, value in fate.sets:
+        field = changeable(fields, name, mend=fate.mend)
+        if not 0 <= value <= field.largest:
+            raise ChangeError(f"{name} = {value:,}: 0 to {field.largest:,} (0x{field.largest:x}) fit the field")
+    if fate.within:
+        field = changeable(fields, fate.within, mend=fate.mend)
+        if fate.flips > (bits := field.largest.bit_length()):
+            raise ChangeError(f"{fate.flips} bits of {fate.within}, which has {bits}")
+
+
+def changeable(fields: Fields, name: str, *, mend: bool) -> Field:
+    """Return a field that a rule may change. mend: checks are mended afterwards. Raises ChangeError."""
+    try:
+        field = fields[name]
+    except UnknownFieldError as error:
+        raise ChangeError(str(error)) from None
+    if name == FRAME_LENGTH:
+        raise ChangeError(f"{name} is measured, and no field of the frame: it cannot be changed")
+    if mend and name in fields.checks():
+        raise ChangeError(f"{name} is computed from the rest of the frame: it can be changed with keep-check only")
+    return field
+
+
+def resolved(fate: Fate, fields: Fields, frame: bytes, located: Located, bits: int, n: int) -> Fate:
+    """Resolve a fate for one frame: choose the bits to flip, and leave out fields that the frame does not have.
+
+    bits, n: see `choose_bits`. The result is PASS if nothing is left. Raises ChangeError.
+    """
+    if fate.sets or fate.within:
+        check_changes(fields, fate)
+        sets = tuple([pair for pair in fate.sets if fields.position(pair[0])(frame, located) >= 0])
+        fate = replace(fate, sets=sets)
+    if fate.flips and not fate.positions:
+        if fate.within:
+            places = _bits_of(fields, fate.within, frame, located)
+            positions = tuple([places[chosen] for chosen in chosen_indexes(bits, n, fate.flips, len(places))])
+        else:
+            positions = choose_bits(bits, n, fate.flips, len(frame))
+        fate = replace(fate, flips=len(positions), positions=positions, within="")
+    return fate if replace(fate, mend=False) != PASS else PASS
+
+
+def changed(fate: Fate, fields: Fields, frame: bytes, located: Located) -> bytes:
+    """Carry out a resolved fate's changes: set fields, flip bits, mend checks."""
+    if fate.sets:
+        raw = bytearray(frame)
+        # All are located before the first is set, since it may say which others the frame has.
+        places = [(name, value, fields.position(name)(frame, located)) for name, value in fate.sets]
+        for name, value, begin in places:
+            if begin >= 0:
+                _write(raw, fields[name], value, begin)
+        frame = bytes(raw)
+    if fate.positions:
+        frame = flip_bits(frame, fate.positions)
+    return mended(fields, frame) if fate.mend else frame
+
+
+def mended(fields: Fields, frame: bytes) -> bytes:
+    """Compute the checks of a frame anew: those of IP and above, and that of the protocol whose EtherType it has."""
+    located = locate(frame)
+    raw = bytearray(frame)
+    mend_internet(raw, located)
+    return fields.mend(bytes(raw), located)
+
+
+def _write(raw: bytearray, field: Field, value: int, begin: int) -> None:
+    end = begin + field.width
+    mask = field.mask or (1 << 8 * field.width) - 1
+    others = int.from_bytes(raw[begin:end], "big") & ~mask
+    raw[begin:end] = (others | value << field.shift).to_bytes(field.width, "big")
+
+
+def _bits_of(fields: Fields, name: str, frame: bytes, located: Located) -> list[int]:
+    """List the positions of a field's bits in a frame; none where the frame does not have the field."""
+    begin = fields.position(name)(frame, located)
+    if begin < 0:
+        return []
+    field = fields[name]
+    width = 8 * field.width
+    mask = field.mask or (1 << width) - 1
+    return [8 * begin + bit for bit in range(width) if mask >> width - 1 - bit & 1]
+
+
+def choose_bits(start: int, n: int, flips: int, size: int) -> tuple[int, ...]:
+    """Choose the positions of the bits to flip, in order. start: of the flow's stream for bits; size: bytes of the frame."""
+    return chosen_indexes(start, n, flips, size * 8)
+
+
+def chosen_indexes(start: int, n: int, flips: int, bits: int) -> tuple[int, ...]:
+    """Choose some of so many bits, in order.
+
+    The draws are those of a stream that starts at the n-th draw of the flow's; in place of a bit that was chosen already
+    the next one that was not is taken.
+    """
+    own = fate_hash.draw(start, n)
+    chosen: set[int] = set()
+    for number in range(1, min(flips, bits) + 1):
+        bit = fate_hash.below(fate_hash.draw(own, number), bits)
+        while bit in chosen:
+            bit = (bit + 1) % bits
+        chosen.add(bit)
+    return tuple(sorted(chosen))
+
+
+def flip_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
+    """Flip bits of a frame; bit 0 is the highest of the first byte, positions behind the end are ignored."""
+    raw = bytearray(frame)
+    for position in positions:
+        if position < len(raw) * 8:
+            raw[position >> 3] ^= 0x80 >> (position & 7)
+    return bytes(raw)
+
+
+__all__: Final = [
+    "ChangeError",
+    "changeable",
+    "changed",
+    "check_changes",
+    "choose_bits",
+    "flip_bits",
+    "mended",
+    "resolved",
+]

@@ -1,0 +1,155 @@
+"""Statistical assertions on a link that the relay carries: sound, and wrong on purpose by a fifth in one respect."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from testbed import Cluster, RunningCluster
+from testbed.controller.assertions.sample_quantiles import assert_delay, assert_jitter, assert_rate
+from testbed.controller.assertions.sequential import delay_test, loss_test, until_sure
+from testbed.controller.assertions.shares import assert_duplicates, assert_loss, assert_order, out_of_order
+from tests.live import node_sockets
+from tests.live.traffic import RECEIVE_BYTES
+
+pytestmark = [pytest.mark.requires("root", "ping"), pytest.mark.usefixtures("machine")]
+
+MS = 10**6
+LATE = "8ms"
+"""By how much a machine with other work may be late; a fifth of the delay of 60 ms is 12 ms."""
+
+
+@dataclass(slots=True)
+class Wire:
+    """A link's two ends: frames go in at n1, and what comes out at n2 is noted with its time."""
+
+    cluster: RunningCluster
+    nics: dict[str, socket.socket]
+    sent: dict[int, int] = field(default_factory=dict)
+    came: list[tuple[int, int]] = field(default_factory=list)
+    """When, and which frame."""
+
+    def send(self, count: int, gap: int = 0) -> None:
+        """Send so many frames, `gap` nanoseconds from each other, and receive until nothing has come for a while."""
+        macs = node_sockets.mac(self.cluster, "n2"), node_sockets.mac(self.cluster, "n1")
+        due = time.monotonic_ns()
+        for _ in range(count):
+            while (rest := due - time.monotonic_ns()) > 0:
+                self.receive(rest)
+            number = len(self.sent)
+            self.sent[number] = time.monotonic_ns()
+            self.nics["n1"].send(node_sockets.numbered_frame(*macs, number))
+            due += gap
+        while self.receive(300 * MS):
+            pass
+
+    def receive(self, wait: int) -> bool:
+        """Note what comes within so many nanoseconds, at least until something does."""
+        if not select.select([self.nics["n2"]], [], [], wait / 1e9)[0]:
+            return False
+        now = time.monotonic_ns()
+        for number in node_sockets.frame_numbers(node_sockets.received(self.nics["n2"])):
+            self.came.append((now, number))
+        return True
+
+    def numbers(self) -> list[int]:
+        return [number for _, number in self.came]
+
+    def delays(self) -> list[int]:
+        return [when - self.sent[number] for when, number in self.came]
+
+    def fates(self) -> Iterator[bool]:
+        """Whether each frame is lost, in their order; a hundred are sent whenever more are needed."""
+        known = 0
+        while True:
+            self.send(100)
+            arrived = set(self.numbers())
+            yield from (number not in arrived for number in range(known, len(self.sent)))
+            known = len(self.sent)
+
+
+@pytest.fixture
+def measured() -> Iterator[Callable[..., Wire]]:
+    """Bring up a link with impairments from n1 to n2."""
+    with ExitStack() as stack:
+
+        def bring_up(**impairments: object) -> Wire:
+            cluster = stack.enter_context(Cluster.back_to_back().up(datapath="relay"))
+            stack.enter_context(cluster.inject("n1", direction="out", **impairments))  # type: ignore[arg-type]
+            nics = stack.enter_context(node_sockets.nic_sockets(cluster))
+            nics["n2"].setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
+            return Wire(cluster, nics)
+
+        yield bring_up
+
+
+def test_a_link_that_loses_and_doubles_as_asked_passes_and_one_a_fifth_off_is_caught(
+    measured: Callable[..., Wire],
+) -> None:
+    for loss, duplicate in (("50%", "40%"), ("60%", "48%")):
+        wire = measured(loss=loss, duplicate=duplicate)
+        for _ in range(6):
+            wire.send(1000)
+        arrived = len(set(wire.numbers()))
+        assert_order(0, out_of_order(wire.numbers()), arrived)
+        if loss == "50%":
+            assert_loss("50%", len(wire.sent) - arrived, len(wire.sent))
+            assert_duplicates("40%", len(wire.came) - arrived, arrived)
+        else:
+            with pytest.raises(AssertionError, match=r"were lost, 0\.\d+; asked for was 0\.5"):
+                assert_loss("50%", len(wire.sent) - arrived, len(wire.sent))
+            with pytest.raises(AssertionError, match="were doubled"):
+                assert_duplicates("40%", len(wire.came) - arrived, arrived)
+
+
+def test_a_sequential_test_sends_only_until_it_is_sure(measured: Callable[..., Wire]) -> None:
+    wire = measured(loss="50%")
+    taken = until_sure(loss_test("50%"), wire.fates())
+    assert taken <= len(wire.sent) < taken + 100
+    with pytest.raises(AssertionError, match=r"asked for was 0\.4 .*sure at the level 1e-06"):
+        until_sure(loss_test("40%"), wire.fates())
+
+
+def test_a_delay_and_its_jitter_pass_and_those_a_fifth_off_are_caught(measured: Callable[..., Wire]) -> None:
+    wire = measured(delay="60ms")
+    wire.send(60, gap=2 * MS)
+    assert_delay("60ms", wire.delays(), late=LATE)
+    assert until_sure(delay_test("60ms", late=LATE), wire.delays()) <= 60
+    wrong = measured(delay="72ms")
+    wrong.send(60, gap=2 * MS)
+    with pytest.raises(AssertionError, match="asked for was 60ms, or up to 8ms more"):
+        assert_delay("60ms", wrong.delays(), late=LATE)
+    shaky = measured(delay="60ms", jitter="40ms")
+    shaky.send(1200, gap=MS)
+    with pytest.raises(AssertionError, match="quantile of the delay"):
+        assert_jitter("10ms", shaky.delays(), delay="60ms", late="500us")
+
+
+def test_a_rate_passes_and_one_a_fifth_off_is_caught(measured: Callable[..., Wire]) -> None:
+    for rate in ("1mbit", "1.2mbit"):
+        wire = measured(rate=rate, queue="1MiB")
+        wire.send(700, gap=300_000)  # faster than the rate: all but the first wait
+        arrivals = [(when, 64) for when, _ in wire.came]
+        if rate == "1mbit":
+            assert_rate("1mbit", arrivals)
+        else:
+            with pytest.raises(AssertionError, match=r"the median rate is .*; asked for was 1mbit"):
+                assert_rate("1mbit", arrivals)
+
+
+@pytest.mark.cluster("star-3")
+def test_nodes_are_reachable_until_the_cluster_is_cut_in_two(cluster) -> None:  # type: ignore[no-untyped-def]
+    cluster.assert_reachable("n1", "n2")
+    with cluster.live.partition(["n1"], ["n2", "n3"]):
+        cluster.assert_unreachable("n1", "n2")
+        cluster.assert_reachable("n3", "n2")
+        with pytest.raises(AssertionError, match="none of 1 probes was answered"):
+            cluster.assert_reachable("n1", "n2")
+    with pytest.raises(AssertionError, match="expected was none"):
+        cluster.assert_unreachable("n1", "n2", loss="10%")

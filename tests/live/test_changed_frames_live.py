@@ -1,0 +1,74 @@
+"""Rules that change frames, on real links: EMP's programs and the kernel's UDP see what the rule says, and a log gives it
+again."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed import Cluster
+from testbed.runtime.logs import read_log
+from tests.live import node_sockets
+from tests.live.testbed_command import refused
+from tests.live.testbed_command import testbed as command
+from tests.sim.changed_frames import SET_TAG, SET_TAG_UNMENDED, TAG, expected, tags
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+PORT = 5001
+
+
+@pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, TAG)], ids=["mended", "kept"])
+def test_a_mended_tag_reaches_the_program_and_an_unmended_one_is_sent_again(
+    rule: str, second: int, tmp_path: Path
+) -> None:
+    log = tmp_path / "fates.jsonl"
+    with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("n1", direction="out", rules=[rule]):
+        assert testbed.run(cluster, tags, timeout=20).results["n2"] == expected(second)
+    assert {(record.fate.sets, record.fate.mend) for record in read_log(log)} == {((("emp.tag", 7),), rule is SET_TAG)}
+    with Cluster.back_to_back().up() as cluster, cluster.inject("all", replay=log):
+        assert testbed.run(cluster, tags, timeout=20).results["n2"] == expected(second)
+
+
+def test_the_command_moves_a_datagram_to_another_port_and_the_kernel_discards_one_whose_checksum_is_left() -> None:
+    """n1 sends four datagrams to PORT: the second arrives at PORT + 1 instead, the third nowhere."""
+    with Cluster.back_to_back().up() as cluster:
+        address = str(cluster["n2"].layout.nics[0].addresses[0]).partition("/")[0]
+        with ExitStack() as stack:
+            one, other = (
+                stack.enter_context(node_sockets.socket_in(cluster["n2"].namespace, partial(listening, address, port)))
+                for port in (PORT, PORT + 1)
+            )
+            sender = stack.enter_context(node_sockets.socket_in(cluster["n1"].namespace, udp_socket))
+            sender.sendto(b"first, before any rule", (address, PORT))
+            assert one.recv(100) == b"first, before any rule"
+            for rule in (
+                f"set udp.dport = {PORT + 1} udp.dport == {PORT} and nth(2)",
+                f"set udp.sport = 9 keep-check udp.dport == {PORT} and nth(2)",  # the first rule leaves it the others
+            ):
+                done = command("inject", "n1", "--name", cluster.name, "--direction", "out", "--rule", rule)
+                assert done.returncode == 0, done.stderr
+            for number in range(4):
+                sender.sendto(bytes([number]), (address, PORT))
+            assert [one.recv(100), one.recv(100)] == [b"\0", b"\3"]
+            assert other.recv(100) == b"\1"
+        refused(
+            command("inject", "n1", "--name", cluster.name, "--rule", "set udp.dprot = 7"), 2,
+            "column 5", "did you mean 'udp.dport'?",
+        )  # fmt: skip
+
+
+def udp_socket() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+def listening(address: str, port: int) -> socket.socket:
+    opened = udp_socket()
+    opened.bind((address, port))
+    opened.settimeout(10)
+    return opened

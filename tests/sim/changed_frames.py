@@ -1,0 +1,33 @@
+"""A program whose messages' tags are seen by their receiver, for rules that change them on the way."""
+
+from __future__ import annotations
+
+from protocols.mpi.mpi_status import Status
+from testbed.workloads.form import Comm, Node
+
+COUNT = 3
+TAG = 5
+SET_TAG = "set emp.tag = 7 emp.message == 1"
+"""The second message gets another tag, and is valid; so does each repetition of it."""
+
+SET_TAG_UNMENDED = "set emp.tag = 7 keep-check emp.message == 1 and nth(1)"
+"""The second message's header frame is corrupt once: its receiver drops it, and it is sent again."""
+
+
+async def tags(comm: Comm, node: Node) -> list[tuple[int, bytes]]:
+    """Send COUNT messages with TAG from rank 0 to 1, which returns the tags and contents that it gets."""
+    got: list[tuple[int, bytes]] = []
+    for number in range(COUNT):
+        if comm.rank == 0:
+            await comm.Send(bytes([number]) * 4, 1, TAG)
+        else:
+            status, buffer = Status(), bytearray(4)
+            await comm.Recv(buffer, 0, status=status)
+            got.append((status.Get_tag(), bytes(buffer)))
+    await node.barrier()
+    return got
+
+
+def expected(second: int) -> list[tuple[int, bytes]]:
+    """What rank 1 gets when the second message has this tag."""
+    return [(second if number == 1 else TAG, bytes([number]) * 4) for number in range(COUNT)]

@@ -1,0 +1,134 @@
+"""How often the statistical assertions are wrong, computed exactly: a sound link fails once in a million runs at most, one
+that is off by a fifth passes once in a hundred at most, however often a sequential test has looked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from testbed.controller.assertions.sample_quantiles import rank_interval
+from testbed.controller.assertions.sequential import is_rejected, rank_sequence
+from testbed.controller.assertions.shares import MISSED, binomial_tail, enough_frames, enough_probes, two_sided
+from testbed.controller.verdict.statistics import LEVEL
+
+SHARES = [0.01, 0.05, 0.3, 0.5, 0.9]
+
+
+def binomial(samples: int, share: float) -> np.ndarray:
+    """The binomial distribution, by adding one sample after the other in logarithms of factorials."""
+    hits = np.arange(samples + 1)
+    factorials = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, samples + 1)))))
+    logs = factorials[-1] - factorials[hits] - factorials[samples - hits]
+    return np.exp(logs + hits * math.log(share) + (samples - hits) * math.log1p(-share))
+
+
+@pytest.mark.parametrize("share", SHARES)
+def test_a_complete_sample_is_wrong_once_in_a_million_and_misses_once_in_a_hundred(share: float) -> None:
+    sent = enough_frames(share)
+    # Chance falls from the middle to both ends: the assertion fails below one number and above another.
+    middle = round(sent * share)
+    low = next(hits for hits in range(middle, -2, -1) if hits < 0 or two_sided(hits, sent, share) < LEVEL)
+    high = next(hits for hits in range(middle, sent + 2) if hits > sent or two_sided(hits, sent, share) < LEVEL)
+
+    def failing(real: float) -> float:
+        chances = binomial(sent, real)
+        return float(chances[: low + 1].sum() + chances[high:].sum())
+
+    assert failing(share) <= LEVEL
+    for real in (share * 0.8, share * 1.2):
+        if real < 1:
+            assert failing(real) >= 1 - MISSED
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("samples", [21, 200, 5000])
+def test_an_interval_of_a_quantile_misses_it_once_in_a_million_and_is_no_wider_than_that_needs(
+    share: float, samples: int
+) -> None:
+    ranks = rank_interval(samples, share)
+    if ranks is None:
+        assert (samples, share) != (21, 0.5)
+        assert max(share, 1 - share) ** samples > LEVEL / 2
+        return
+    low, high = ranks
+    below, above = (binomial_tail(low - 1, samples, share, -1), binomial_tail(high, samples, share, 1))
+    chances = binomial(samples, share)
+    assert below == pytest.approx(float(chances[:low].sum()), rel=1e-6)
+    assert below + above <= LEVEL
+    assert float(chances[: low + 1].sum()) > LEVEL / 2
+    assert float(chances[high - 1 :].sum()) > LEVEL / 2
+
+
+def outcomes(asked: float, real: float, most: int) -> Iterator[tuple[float, float]]:
+    """Run `ShareTest`'s rule on all sequences of hits at once: after each frame, the probabilities that it has failed and
+    that it has passed so far. Written from Wald's definition, apart from the code."""
+    ratios = [(math.log(other / asked), math.log((1 - other) / (1 - asked))) for other in (asked * 1.2, asked * 0.8)]
+    alive = {(False, False): np.ones(1)}  # by what is excluded: chances by number of hits
+    failed = passed = 0.0
+    for count in range(1, most + 1):
+        hits = np.arange(count + 1)
+        values = [hits * hit + (count - hits) * miss for hit, miss in ratios]
+        fails = (values[0] >= math.log(2 / LEVEL)) | (values[1] >= math.log(2 / LEVEL))
+        after: dict[tuple[bool, bool], np.ndarray] = {}
+        for excluded, chances in alive.items():
+            moved = np.zeros(count + 1)
+            moved[:-1] += chances * (1 - real)
+            moved[1:] += chances * real
+            failed += float(moved[fails].sum())
+            moved[fails] = 0
+            for up in (False, True):
+                for down in (False, True):
+                    now = (values[0] <= math.log(MISSED)) == up, (values[1] <= math.log(MISSED)) == down
+                    part = np.where(now[0] & now[1], moved, 0)
+                    state = excluded[0] or up, excluded[1] or down
+                    if state == (True, True):
+                        passed += float(part.sum())
+                    else:
+                        after[state] = after.get(state, 0) + part
+        alive = after
+        yield failed, passed
+
+
+def test_a_sequential_test_of_a_share_keeps_its_levels_and_ends() -> None:
+    asked = 0.5
+    most = 2 * enough_frames(asked)
+    *_, (failed, passed) = outcomes(asked, asked, most)
+    assert failed <= LEVEL
+    assert passed > 0.99
+    for real in (asked * 0.8, asked * 1.2):
+        *_, (failed, passed) = outcomes(asked, real, most)
+        assert passed <= MISSED
+        assert failed > 0.95
+
+
+def test_a_sequential_test_of_a_sound_share_is_mostly_sure_before_a_complete_sample_is_large_enough() -> None:
+    half = next(count for count, (_, passed) in enumerate(outcomes(0.5, 0.5, 5000), 1) if passed > 0.5)
+    assert half < 0.75 * enough_frames(0.5)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_a_confidence_sequence_of_a_quantile_never_misses_it_but_once_in_a_million(share: float) -> None:
+    chances, missed = np.ones(1), 0.0
+    for count in range(1, 801):
+        moved = np.zeros(count + 1)
+        moved[:-1] += chances * (1 - share)
+        moved[1:] += chances * share
+        ranks = rank_sequence(count, share)
+        if ranks is not None:
+            low, high = ranks
+            assert is_rejected(low - 1, count, share, LEVEL)
+            assert not is_rejected(low, count, share, LEVEL)
+            rejected = np.r_[0:low, high : count + 1]
+            missed += float(moved[rejected].sum())
+            moved[rejected] = 0
+        chances = moved
+    assert 0 < missed <= LEVEL
+
+
+def test_silence_of_a_reachable_peer_is_chance_once_in_a_million() -> None:
+    for loss in (0.01, 0.3, 0.51, 0.9):
+        assert loss ** enough_probes(loss) <= LEVEL * (1 + 1e-6) < loss ** (enough_probes(loss) - 1)
+    assert enough_probes(0) == 1

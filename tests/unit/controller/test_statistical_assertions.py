@@ -1,0 +1,230 @@
+"""Statistical assertions on links of the model: sound ones pass, those off by a fifth are caught, and a sample in which
+that could hide is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from testbed.controller.assertions.sample_quantiles import assert_delay, assert_jitter, assert_rate, block_rates, fewest
+from testbed.controller.assertions.sequential import (
+    SequentialTest,
+    delay_test,
+    duplicates_test,
+    jitter_test,
+    loss_test,
+    order_test,
+    rate_test,
+    reachability_test,
+    until_sure,
+)
+from testbed.controller.assertions.shares import (
+    SampleTooSmallError,
+    assert_duplicates,
+    assert_loss,
+    assert_order,
+    assert_reachable,
+    assert_unreachable,
+    enough_frames,
+    out_of_order,
+)
+from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import MICROSECOND, MILLISECOND, carried, number_of, numbered
+
+FRAMES = 5200
+GAP = 5 * MILLISECOND  # no frame waits for another one
+SIZE = 1000
+RUNS = 30
+
+
+def asked(factor: float) -> Impairment:
+    """A link of which everything is `factor` times what is asked for."""
+    return Impairment(
+        loss=0.3 * factor,
+        duplicate=0.2 * factor,
+        delay=round(5 * MILLISECOND * factor),
+        jitter=round(MILLISECOND * factor),
+        reorder=0,
+    )
+
+
+def sent_over(impairment: Impairment, seed: int) -> list[tuple[int, int]]:
+    """Arrivals over a link: when, and which frame."""
+    schedule = [(number * GAP, numbered(number)) for number in range(FRAMES)]
+    return [(when, number_of(frame)) for when, frame in carried(impairment, schedule, seed=seed)]
+
+
+def delays(arrivals: list[tuple[int, int]]) -> list[int]:
+    return [when - number * GAP for when, number in arrivals]
+
+
+CHECKS: dict[str, Callable[[list[tuple[int, int]]], object]] = {
+    "loss": lambda got: assert_loss("30%", FRAMES - len({number for _, number in got}), FRAMES),
+    "duplicates": lambda got: assert_duplicates(
+        "20%", len(got) - len({number for _, number in got}), len({number for _, number in got}), off=0.25
+    ),
+    "delay": lambda got: assert_delay("5ms", delays(got)),
+    "jitter": lambda got: assert_jitter("1ms", delays(got), delay="5ms"),
+    "loss, one by one": lambda got: until_sure(loss_test(0.3), missing(got)),
+    "duplicates, one by one": lambda got: until_sure(duplicates_test(0.2), doubled(got)),
+    "delay, one by one": lambda got: until_sure(delay_test("5ms"), delays(got)),
+    "jitter, one by one": lambda got: until_sure(jitter_test("1ms", delay="5ms"), delays(got)),
+}
+
+
+def missing(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+    came = {number for _, number in arrivals}
+    return (number not in came for number in range(FRAMES))
+
+
+def doubled(arrivals: list[tuple[int, int]]) -> Iterator[bool]:
+    numbers = [number for _, number in arrivals]
+    return (numbers.count(number) > 1 for number in dict.fromkeys(numbers))
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_sound_link_passes(check: str) -> None:
+    for seed in range(5):
+        CHECKS[check](sent_over(asked(1), seed))
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.2])
+@pytest.mark.parametrize("check", [name for name in CHECKS if "duplicates" not in name])
+def test_a_link_that_is_off_by_a_fifth_is_caught(check: str, factor: float) -> None:
+    for seed in range(5):
+        arrivals = sent_over(asked(factor), seed)
+        if "jitter" in check:  # around the delay that is asked for
+            arrivals = [(when - round(5 * MILLISECOND * (factor - 1)), number) for when, number in arrivals]
+        with pytest.raises(AssertionError, match="asked for was"):
+            CHECKS[check](arrivals)
+
+
+def shaped(rate: float, count: int, late: random.Random) -> list[tuple[int, int]]:
+    """Arrivals of frames that wait for one another at a rate, bit/s, each told a little late."""
+    return [(round(number * SIZE * 8e9 / rate + late.uniform(0, 50 * MICROSECOND)), SIZE) for number in range(count)]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_rate_is_told_from_one_a_fifth_off_though_arrivals_are_told_late(one_by_one: bool) -> None:
+    chance = random.Random(1)
+    for _ in range(RUNS):
+        for factor in (1, 0.8, 1.2):
+            arrivals = shaped(1e7 * factor, 700, chance)
+            check: Callable[[], object] = (
+                (lambda got=arrivals: until_sure(rate_test("10mbit", frames=10), got))
+                if one_by_one
+                else (lambda got=arrivals: assert_rate("10mbit", got))
+            )
+            if factor == 1:
+                check()
+            else:
+                with pytest.raises(AssertionError, match="the median rate is"):
+                    check()
+
+
+def test_sound_links_pass_and_wrong_ones_do_not_whatever_the_samples_distribution() -> None:
+    chance = random.Random(7)
+    shapes: list[tuple[Callable[[], float], float]] = [
+        (lambda: 600 + chance.expovariate(math.log(2) / 400), 1000),  # a long tail above
+        (lambda: chance.choice((990.0, 1000.0, 1000.0, 1010.0)), 1000),
+        (lambda: chance.gauss(1000, 60), 1000),
+    ]
+    for draw, median in shapes:
+        for _ in range(RUNS):
+            samples = [draw() for _ in range(6000)]
+            assert_delay(round(median), samples)
+            for factor in (0.79, 1.21):
+                with pytest.raises(AssertionError):
+                    assert_delay(round(median), [sample * factor for sample in samples])
+
+
+def test_a_sequential_test_stops_early_on_steady_samples_and_late_on_wide_ones() -> None:
+    assert until_sure(delay_test("5ms"), iter([5 * MILLISECOND] * 100)) < 35
+    with pytest.raises(AssertionError, match=r"asked for was 5ms"):
+        until_sure(delay_test("5ms"), iter([6 * MILLISECOND] * 100))
+    chance = random.Random(3)
+    taken = until_sure(delay_test("5ms"), (chance.gauss(5 * MILLISECOND, MILLISECOND) for _ in range(10_000)))
+    assert 100 < taken < 2000
+
+
+def test_a_median_may_be_late_by_what_is_allowed_and_the_sample_must_see_the_deviation_beyond_it() -> None:
+    assert_delay("5ms", [5_300_000] * 30, late="500us")
+    with pytest.raises(AssertionError, match="or up to 500us more"):
+        assert_delay("5ms", [5_600_000] * 30, late="500us")
+    with pytest.raises(AssertionError, match="asked for was 5ms"):
+        assert_delay("5ms", [4_999_000] * 30, late="500us")
+    with pytest.raises(SampleTooSmallError, match=r"cannot show that the median delay is off by 1ms.* and 1ms more"):
+        assert_delay("5ms", [5_300_000] * 30, late="1ms")
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (lambda: assert_delay("5ms", [5_000_000] * 20), "20 samples are too few for the median delay: take 21 or more"),
+        (lambda: assert_jitter("1ms", [5_000_000] * 21, delay="5ms"), "take 145 or more"),
+        (lambda: assert_rate("1mbit", [(number * 8_000_000, 1000) for number in range(20)]), "19 samples are too few"),
+        (lambda: assert_duplicates("1%", 1, 100), "100 frames cannot show"),
+        (lambda: assert_order("1%", 1, 100), "100 frames cannot show"),
+        (lambda: assert_loss("30%", 30, 1_000, off=0.1), "off by 10%: send 12,"),
+        (lambda: assert_reachable(0, 10, loss="50%"), "tell an unreachable peer from a loss of 0.5: send 20"),
+        (lambda: assert_unreachable(0, 2, loss="1%"), "send 3"),
+        (lambda: assert_reachable(0, 10, loss=1), "cannot be told from none"),
+        (lambda: until_sure(loss_test("30%"), [True, False] * 3), "6 samples were not enough to be sure: 3 were lost"),
+        (lambda: until_sure(delay_test("5ms"), [5_000_000] * 10), "not enough to be sure: the median delay"),
+        (lambda: until_sure(rate_test("1mbit"), []), "0 stretches of 20 frames"),
+        (lambda: until_sure(reachability_test("10%"), [False] * 5), "none was answered, and 6 are needed"),
+    ],
+)  # fmt: skip
+def test_a_sample_in_which_the_deviation_could_hide_is_refused(check: Callable[[], object], words: str) -> None:
+    with pytest.raises(SampleTooSmallError, match=words):
+        check()
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (lambda: assert_delay(0, [1] * 30), "a delay of 0"),
+        (lambda: assert_delay("5", [1] * 30), "bare number"),
+        (lambda: assert_rate("0bit", []), "a rate of 0bit"),
+        (lambda: assert_delay("5ms", [1], off=0), "a deviation of 0 cannot be looked for"),
+        (lambda: assert_loss(0.1, 5, 4), "5 of 4 frames cannot be lost"),
+        (lambda: loss_test(0), "leaves nothing to chance"),
+        (lambda: reachability_test(1), "cannot be told from none"),
+        (lambda: block_rates([(5, 1), (5, 1)], 1), "the clock is too coarse"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(check: Callable[[], object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check()
+
+
+def test_order_is_kept_or_upset_as_often_as_asked() -> None:
+    assert out_of_order([0, 1, 3, 2, 2, 4, 7, 5, 6, 7]) == 3
+    assert_order(0, 0, 10)
+    with pytest.raises(AssertionError, match="exactly 0"):
+        assert_order(0, 1, 10_000)
+    sent = enough_frames(0.1)
+    assert_order("10%", sent // 10, sent)
+    with pytest.raises(AssertionError, match="were out of order"):
+        until_sure(order_test("10%"), (number % 8 == 0 for number in range(10**6)))
+
+
+def test_reachability_is_sure_with_one_answer_and_silence_takes_as_many_probes_as_loss_explains() -> None:
+    assert_reachable(1, 20, loss="50%")
+    assert_unreachable(0, 20, loss="50%")
+    assert_unreachable(0, 1)
+    assert until_sure(reachability_test("50%"), [False, False, True, False]) == 3
+    with pytest.raises(AssertionError, match="none of 20 probes was answered"):
+        assert_reachable(0, 20, loss="50%")
+    with pytest.raises(AssertionError, match="1 of 20 probes were answered; expected was none"):
+        assert_unreachable(1, 20, loss="50%")
+    silent: SequentialTest[bool] = reachability_test("50%")
+    with pytest.raises(AssertionError, match="none of 20 probes"):
+        until_sure(silent, iter(lambda: False, True))
+
+
+def test_fewest_samples_are_those_that_give_an_interval() -> None:
+    assert (fewest(0.5), fewest(0.9)) == (21, 138)

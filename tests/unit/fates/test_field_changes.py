@@ -1,0 +1,305 @@
+"""Rules that change a frame: the field gets its value, every check is mended or left as it is, and the log gives it again.
+
+Scapy says which checksums are right from IPv4 to TCP, each protocol's own codec whether its frames are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scapy.layers.inet import ICMP, IP, TCP, UDP
+from scapy.layers.inet6 import ICMPv6EchoRequest, IPv6
+from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.packet import Packet, Raw
+
+import protocols.am2.codec as am2
+import protocols.emp.codec as emp
+from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import opened, sealed
+from testbed.fates.checksums import internet_checksum
+from testbed.fates.field_changes import ChangeError, mended
+from testbed.fates.headers import standard_fields
+from testbed.fates.records import DROP, Fate, Record, Replay, corrupt, set_fields
+from testbed.fates.rules import RuleSet, Seen
+from testbed.fates.tokens import RuleError
+from testbed.fields import known_fields
+from testbed.spec.layout import Impairment
+from tests.unit.fates.wire_frames import direction, run_schedule, tagged, udp
+
+N1, N2 = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
+EMP_MESSAGE = emp.pack_message(N2, N1, 1, 3, 5, 6, 17, 0, 0, 0, 1, 0x99, 4, 2, b"data")
+EMP_ACK = emp.pack_frame(N2, N1, emp.TYPE_ACK, 0, 3, 5, 6, 17, 0, 0)
+AM2_PACKET = am2.pack_message(N2, N1, 0, 0, 1, 3, 4, 7, 0, 11, 12, 1, 0, 9, 1, 2, 3, 0x77, 21, 0, 4, b"data")
+ROUTE = b"\x81\xbf"
+
+
+def offered(
+    rule: object, frames: list[bytes], impairment: Impairment | None = None
+) -> tuple[list[bytes], list[Record]]:
+    """What arrives of these frames under a rule, and the log."""
+    log: list[Record] = []
+    rules = RuleSet(known_fields())
+    rules.add(0, rule)  # type: ignore[arg-type]
+    wire = direction(impairment or Impairment(), rules=rules, log=log.append)
+    return [frame for _, frame in run_schedule(wire, list(enumerate(frames)))], log
+
+
+def arrives(rule: object, frame: bytes) -> bytes:
+    (changed,), _ = offered(rule, [frame])
+    return changed
+
+
+# A protocol's own check
+
+
+def test_a_field_that_is_set_makes_a_valid_frame_that_says_something_else() -> None:
+    before, after = (emp.unpack_message(frame) for frame in (EMP_MESSAGE, arrives("set emp.tag = 7", EMP_MESSAGE)))
+    assert after == (*before[:11], 7, *before[12:])
+    assert before[11] == 0x99
+
+
+def test_a_field_that_is_set_without_mending_makes_a_frame_that_a_receiver_discards() -> None:
+    changed = arrives("set emp.tag = 7 keep-check", EMP_MESSAGE)
+    with pytest.raises(MalformedError, match="check"):
+        emp.unpack_message(changed)
+    assert [at for at, (old, new) in enumerate(zip(EMP_MESSAGE, changed, strict=True)) if old != new] == [49]
+
+
+def test_the_frame_that_a_type_announces_is_the_one_whose_check_is_mended() -> None:
+    """An ACK has no message header: its check ends where its own header does."""
+    assert emp.unpack_frame(arrives("set emp.frame = 3", EMP_ACK))[8] == 3
+    turned = arrives("set emp.type = ACK, emp.tag = 3 emp.type == MESSAGE", EMP_MESSAGE)
+    assert emp.unpack_frame(turned)[2] == emp.TYPE_ACK
+    assert turned[46:50] == bytes((0, 0, 0, 3)), "the tag is set where it stood before the type changed"
+
+
+def test_flags_and_enumerated_values_are_set_by_name_and_alone() -> None:
+    ack = emp.pack_frame(N2, N1, emp.TYPE_ACK, 0xF0, 3, 5, 6, 17, 0, 0)
+    changed = emp.unpack_frame(arrives("set emp.flags.last = 1, emp.status = RESTARTED", ack))
+    assert (changed[3], changed[9]) == (0xF1, emp.STATUS_RESTARTED)
+
+
+@pytest.mark.parametrize("route", [b"", ROUTE])
+def test_on_a_source_routed_link_the_crc_of_the_rest_of_the_route_is_mended_too(route: bytes) -> None:
+    changed = arrives("set am2.tag = 0x1234", sealed(AM2_PACKET, route))
+    packet = opened(sealed(changed[:14] + changed[14 + len(route) : -1], b""))
+    assert changed == sealed(packet, route), "the CRC-8 at its end is right"
+    assert am2.unpack_message(packet)
+    assert packet[52:60] == (0x1234).to_bytes(8, "big")
+    kept = arrives("set am2.tag = 0x1234 keep-check", sealed(AM2_PACKET, route))
+    assert kept[-5:] == sealed(AM2_PACKET, route)[-5:]
+
+
+def test_a_tagged_frame_is_mended_as_one_without_a_tag() -> None:
+    changed = arrives("set emp.tag = 7", tagged(EMP_MESSAGE, 5))
+    assert changed == tagged(arrives("set emp.tag = 7", EMP_MESSAGE), 5)
+
+
+def test_a_broken_frame_is_neither_made_longer_nor_refused() -> None:
+    for size in range(14, len(EMP_MESSAGE)):
+        cut = EMP_MESSAGE[:size]
+        assert [len(frame) for frame in offered("set eth.dst = 02:00:00:00:00:09", [cut])[0]] == [size]
+    long = arrives("set emp.length = 65535", EMP_MESSAGE)
+    with pytest.raises(MalformedError, match="length"):
+        emp.unpack_message(long)
+
+
+# IP and above
+
+
+PACKETS: dict[str, Callable[[bytes], Packet]] = {
+    "udp": lambda data: IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=7, dport=8) / Raw(data),
+    "tcp": lambda data: IP(src="10.0.0.1", dst="10.0.0.2") / TCP(sport=7, dport=8) / Raw(data),
+    "icmp": lambda data: IP(src="10.0.0.1", dst="10.0.0.2") / ICMP() / Raw(data),
+    "udp over ipv6": lambda data: IPv6(src="fd00::1", dst="fd00::2") / UDP(sport=7, dport=8) / Raw(data),
+    "tcp over ipv6": lambda data: IPv6(src="fd00::1", dst="fd00::2") / TCP(sport=7, dport=8) / Raw(data),
+    "icmpv6": lambda data: IPv6(src="fd00::1", dst="fd00::2") / ICMPv6EchoRequest(data=data),
+    "options": lambda data: IP(src="10.0.0.1", dst="10.0.0.2", options=b"\1" * 4) / UDP(sport=7, dport=8) / Raw(data),
+    "tagged": lambda data: Dot1Q(vlan=3) / IP(src="10.0.0.1", dst="10.0.0.2") / UDP(sport=7, dport=8) / Raw(data),
+}
+
+
+def as_scapy_builds_it(frame: bytes) -> bytes:
+    """The frame with every checksum as Scapy computes it."""
+    packet = Ether(frame)
+    layer: Packet = packet
+    while layer:
+        for name in ("chksum", "cksum"):
+            if name in layer.fields:
+                delattr(layer, name)
+        layer = layer.payload
+    return bytes(packet)
+
+
+@pytest.mark.parametrize("kind", PACKETS)
+@settings(max_examples=60)
+@given(data=st.binary(max_size=61), value=st.integers(0, 0xFFFF), padding=st.integers(0, 9))
+def test_checksums_from_ip_to_tcp_are_those_that_scapy_computes(
+    kind: str, data: bytes, value: int, padding: int
+) -> None:
+    frame = bytes(Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / PACKETS[kind](data))
+    rules = {
+        "icmp": f"set icmp.seq = {value}, ip.ttl = {value & 255}",
+        "icmpv6": f"set ipv6.hlim = {value & 255}, ipv6.dst = fd00::{value:x}",
+        "udp over ipv6": f"set udp.sport = {value}, ipv6.src = fd00::{value:x}",
+        "tcp over ipv6": f"set tcp.seq = {value}, ipv6.src = fd00::{value:x}",
+        "tcp": f"set tcp.window = {value}, ip.src = 10.9.{value >> 8}.{value & 255}",
+    }
+    rule = rules.get(kind, f"set udp.dport = {value}, ip.dst = 10.9.{value >> 8}.{value & 255}")
+    changed = arrives(rule, frame + bytes(padding))
+    assert changed[: len(frame)] == as_scapy_builds_it(changed[: len(frame)])
+    assert changed[len(frame) :] == bytes(padding)
+
+
+def test_a_sum_of_ones_and_a_sum_of_nothing_are_told_apart() -> None:
+    """RFC 1071: of zeros the checksum is all ones; of what sums up to all ones it is zero."""
+    assert internet_checksum(bytes(6)) == 0xFFFF
+    assert internet_checksum(b"\xff\xff\0\0") == internet_checksum(b"\xff\xfe\0\x01") == 0
+    assert internet_checksum(b"\x12") == 0xFFFF - 0x1200
+
+
+def test_an_absent_checksum_of_udp_stays_absent_and_a_fragments_stays_as_it_is() -> None:
+    none = udp(40_000, 53, b"data")
+    assert none[40:42] == b"\0\0"
+    assert arrives("set udp.dport = 99", none)[40:42] == b"\0\0"
+    first = bytes(Ether() / IP(flags="MF") / UDP(chksum=0x1234) / Raw(b"data"))
+    assert arrives("set udp.dport = 99", first)[40:42] == b"\x12\x34"
+
+
+def test_what_carries_no_check_is_set_as_well() -> None:
+    frame = bytes(Ether() / ARP(op=1))
+    changed = Ether(arrives("set arp.op = 2, arp.psrc = 10.0.0.9", frame))
+    assert (changed[ARP].op, changed[ARP].psrc) == (2, "10.0.0.9")
+
+
+# Corruption
+
+
+def test_corruption_within_a_field_stays_within_it_and_is_mended_if_that_is_asked_for() -> None:
+    got, log = offered("corrupt 2 in emp.message mend-check", [EMP_MESSAGE] * 50)
+    messages = {emp.unpack_message(frame)[6] for frame in got}
+    assert all((message ^ 17).bit_count() == 2 for message in messages)
+    assert len(messages) > 20, "the hash chooses other bits for each frame"
+    assert all(emp.unpack_message(frame)[8:] == emp.unpack_message(EMP_MESSAGE)[8:] for frame in got)
+    assert all(26 * 8 <= position < 30 * 8 for record in log for position in record.fate.positions)
+
+
+def test_corruption_keeps_the_check_unless_mending_is_asked_for() -> None:
+    for rule in ("corrupt in emp.message", "corrupt in emp.message keep-check", "corrupt 3"):
+        with pytest.raises(MalformedError):
+            emp.unpack_message(arrives(rule, EMP_MESSAGE))
+    changed = arrives("corrupt 8 in emp.flags mend-check", EMP_MESSAGE)
+    assert emp.unpack_message(changed)[2] == 1 ^ 0xFF
+
+
+def test_chance_does_not_corrupt_what_a_rule_has_changed() -> None:
+    got, log = offered("set emp.tag = 7", [EMP_MESSAGE] * 20, Impairment(corrupt=1.0))
+    assert {emp.unpack_message(frame)[11] for frame in got} == {7}
+    assert {record.cause for record in log} == {"rule"}
+
+
+# Which frames, and what is refused
+
+
+def test_a_rule_that_sets_a_field_matches_and_counts_the_frames_that_have_it() -> None:
+    frames = [EMP_ACK, EMP_MESSAGE, EMP_ACK, EMP_MESSAGE, udp()]
+    got, log = offered("set emp.tag = 7 nth(2)", frames)
+    assert [old == new for old, new in zip(frames, got, strict=True)] == [True, True, True, False, True]
+    assert len(log) == 1
+
+
+def test_a_rule_in_python_sets_fields_and_leaves_out_those_that_a_frame_lacks() -> None:
+    def fault(seen: Seen) -> Fate:
+        return set_fields({"emp.frame": 9, "emp.tag": 7}) if seen.n == 1 else DROP
+
+    got, log = offered(fault, [EMP_MESSAGE, EMP_ACK, udp()])
+    assert emp.unpack_message(got[0])[7:12:4] == (9, 7)
+    assert emp.unpack_frame(got[1])[8] == 9
+    assert got[2] == udp()
+    assert [record.fate.sets for record in log] == [(("emp.frame", 9), ("emp.tag", 7)), (("emp.frame", 9),)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "marked", "words"),
+    [
+        ("set emp.tga = 7", "emp.tga", "no field is called 'emp.tga' — did you mean 'emp.tag'?"),
+        ("set emp = 7", "emp", "emp is a header: name a field of it"),
+        ("set emp.tag = 4294967296", "4294967296", "emp.tag: at most 4,294,967,295 (0xffffffff)"),
+        ("set vlan.id = 4096", "4096", "vlan.id: at most 4,095"),
+        ("set emp.type = ACKK", "ACKK", "one of MESSAGE, DATA, ACK — did you mean 'ACK'?"),
+        ("set ip.src = 10.0.0.0/8", "10.0.0.0/8", "ip.src is set to one address"),
+        ("set eth.dst = 7", "7", "eth.dst is a hardware address"),
+        ("set frame.len = 9", "frame.len", "it cannot be changed"),
+        ("set emp.check = 9", "emp.check", "it can be changed with keep-check only"),
+        ("set udp.chksum = 9", "udp.chksum", "it can be changed with keep-check only"),
+        ("corrupt in emp.check mend-check", "emp.check", "it can be changed with keep-check only"),
+        ("corrupt 9 in emp.flags", "emp.flags", "9 bits of emp.flags, which has 8"),
+        ("set arp.op = 2 mend-check", "mend-check", "arp has no check that could be mended"),
+        ("set emp.tag = 7 keep-chek", "keep-chek", "expected mend-check or keep-check — did you mean 'keep-check'?"),
+        ("set emp.tag == 7", "==", "found '==', expected '='"),
+        ("set emp.tag = 7, emp.tag = 8", "emp.tag", "emp.tag is set twice"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_where_it_stands(rule: str, marked: str, words: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        offered(rule, [])
+    assert words in str(caught.value)
+    assert rule[caught.value.column - 1 :].startswith(marked)
+
+
+def test_rules_of_parts_and_logs_are_checked_before_any_frame_is_offered() -> None:
+    _, log = offered("set emp.tag = 7", [EMP_MESSAGE])
+    wrong = [Record.from_line(log[0].to_line().replace("emp.tag", name)) for name in ("emp.tga", "emp.check")]
+    for record, words in zip(wrong, ("did you mean 'emp.tag'", "keep-check only"), strict=True):
+        with pytest.raises(ChangeError, match=words):
+            offered(Replay([record]), [])
+    for fate in (set_fields({"emp.flags": 256}), set_fields({"emp.flags": -1}), corrupt(9, "emp.flags")):
+        with pytest.raises(ChangeError, match=r"emp\.flags"):
+            offered(lambda _, fate=fate: fate, [EMP_MESSAGE])
+    with pytest.raises(ValueError, match="no field to set"):
+        set_fields({})
+
+
+# The log
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "set emp.tag = 7, emp.flags.last = 0 every(3)",
+        "set emp.tag = 7 keep-check",
+        "corrupt 3 in emp.tag mend-check every(2)",
+        "corrupt 2 mend-check",
+    ],
+)
+def test_the_log_gives_the_same_bytes_again_without_the_rule(rule: str) -> None:
+    frames = [EMP_MESSAGE, EMP_ACK] * 30
+    got, log = offered(rule, frames, Impairment(corrupt=0.3, duplicate=0.2))
+    assert got != frames
+    again, logged = offered(Replay(Record.from_line(record.to_line()) for record in log), frames)
+    assert again == got
+    assert sum(bool(record.fate.sets) for record in logged) == sum(bool(record.fate.sets) for record in log)
+
+
+def test_the_log_says_in_words_what_was_changed() -> None:
+    _, (record,) = offered("set emp.tag = 0x1234", [EMP_MESSAGE])
+    assert record.in_words().startswith("emp.tag set to 0x1234 and its checks mended by rule 'set emp.tag = 0x1234'")
+    assert '"fate": {"sets": [["emp.tag", 4660]], "mend": true}' in record.to_line()
+
+
+@given(random=st.binary(max_size=90))
+def test_mending_random_bytes_neither_fails_nor_changes_their_length(random: bytes) -> None:
+    for kind in (b"\x88\xb5", b"\x88\xb6\0\4", b"\x88\xb6\0\5", b"\x88\xb6\x81", b"\x08\0\x45", b"\x86\xdd\x60"):
+        frame = N2 + N1 + kind + random
+        assert len(mended(known_fields(), frame)) == len(frame)
+
+
+def test_a_protocol_whose_check_nothing_computes_is_refused() -> None:
+    fields = standard_fields()
+    with pytest.raises(ValueError, match="its check 'sum' is no field of it, or nothing computes it"):
+        fields.register("mine", 0x9999, {"sum": (0, 2)}, check="sum")
+    fields.register("mine", 0x9999, {"sum": (0, 2), "kind": (2, 1)}, check="sum", mended=lambda frame, _: frame)
+    assert fields.copy().checks()["mine.sum"] == "mine"

@@ -1,0 +1,54 @@
+"""netem's timed behaviour: rate and cells, by the times at which frames arrive.
+
+The clock of an emulated machine is coarse and late, and never early: a frame that netem holds comes no sooner than it is
+due. So a series of frames has an exact lower bound, and an upper one that is far enough for the machine and closer than a
+deviation of a fifth. Spans are seconds long to make it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from testbed.fabric.wire_time import wire_size
+from testbed.kernel import netem
+from testbed.spec.layout import Impairment
+from tests.vm.spliced_link import MTU, SLOW, SplicedLink, spliced
+
+pytestmark = pytest.mark.requires("vm", "root", "ip")
+
+MS = 10**6
+SECOND = 10**9
+FRAME = 60
+FRAMES = round(50 * SLOW)
+
+
+@pytest.fixture
+def splice() -> Iterator[SplicedLink]:
+    with spliced() as found:
+        yield found
+
+
+def options(impairment: Impairment) -> netem.Options:
+    return netem.options_of(impairment, mtu=MTU, seed=1)
+
+
+SHAPES = {
+    "rate": Impairment(rate=10_000),
+    "cells": Impairment(rate=20_000, overhead=8, cell_size=48, cell_overhead=5),
+    "minimum frame and overhead": Impairment(rate=15_000, minimum_frame=64, overhead=20),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_frames_take_their_time_at_the_rate_and_no_other(splice: SplicedLink, shape: str) -> None:
+    """Frames of 40 to 50 ms each, some seconds in all: a fifth more or less is more than the machine is late."""
+    impairment = SHAPES[shape]
+    splice.set(options(impairment))
+    sent = splice.offer(FRAMES)
+    arrivals = splice.arrivals()
+    assert [number for _, number in arrivals] == list(range(1, FRAMES + 1))
+    asked = FRAMES * wire_size(impairment, FRAME) * 8 * SECOND // impairment.rate
+    taken = arrivals[-1][0] - sent[0]
+    assert asked - MS <= taken <= asked * 1.15
