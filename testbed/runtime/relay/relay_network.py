@@ -134,21 +134,24 @@ class ChannelForwarder:
 
 
 class Uplink:
-    """The entry of a NIC's frames. stops: how often the NIC was told STOP. waited: number of frames that had to wait."""
+    """The entry of a NIC's frames. stops: how often the NIC was told STOP. waited: number of frames that had to wait.
+    stamp: when the frame that was offered last came, monotonic nanoseconds."""
 
     __slots__ = (
-        "_answered", "_driver", "_head", "_kept", "_last", "_loop", "_socket", "_stopped", "_way", "_window", "stops",
-        "waited",
+        "_answered", "_driver", "_head", "_kept", "_last", "_loop", "_socket", "_stopped", "_way", "_window", "stamp",
+        "stops", "waited",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, driver: Driver, way: ChannelForwarder, socket: PacketSocket) -> None:
+        self.stamp = 0
         self.stops = 0
         self.waited = 0
         self._loop = loop
         self._driver = driver
         self._way = way
         self._socket = socket
-        self._kept: deque[bytes | Word] = deque()  # a word is a request of the NIC between two frames
+        # With the times at which they came; a word is a request of the NIC between two frames.
+        self._kept: deque[tuple[int, bytes | Word]] = deque()
         self._stopped = False
         self._answered = 0
         self._window = max(1, min(LARGEST_WINDOW, socket.room))
@@ -160,7 +163,7 @@ class Uplink:
     @property
     def waiting(self) -> tuple[int, int]:
         """Bytes and frames that wait here."""
-        frames = [len(frame) for frame in self._kept if not isinstance(frame, Word)]
+        frames = [len(frame) for _, frame in self._kept if not isinstance(frame, Word)]
         return sum(frames), len(frames)
 
     def read(self, _now: int) -> bool:
@@ -175,12 +178,15 @@ class Uplink:
             if frame[:6] == ADDRESS and (word := word_in(frame)) is not None:
                 self._head = frame[_HEAD]
                 if kept:
-                    kept.append(word)
+                    kept.append((when, word))
                 else:
                     self._answer(word)
-            elif kept or not offer(when, channel, frame):
+                continue
+            if not kept:
+                self.stamp = when
+            if kept or not offer(when, channel, frame):
                 self.waited += 1
-                kept.append(frame)
+                kept.append((when, frame))
         if frames:
             self._last = frames[-1][0]
         self._driver.settle()
@@ -204,7 +210,7 @@ class Uplink:
         """Send waiting frames: the link accepts frames again."""
         kept = self._kept
         while kept:
-            first = kept[0]
+            self.stamp, first = kept[0]
             if isinstance(first, Word):
                 self._answer(first)
             elif not self._driver.offer(now, self._way.channel, first):
