@@ -43,6 +43,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from protocols.core.firmware import FIRST
 from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
@@ -138,7 +139,7 @@ def run(
         checking = _checking(check, chosen, folder, target, patience, beside)
         plan = Plan(
             chosen, stack_of, first, timeout, patience, history or checking is not None, given["capture"], beside, follow,
-            prices, slow, shared=shared,
+            prices, slow, shared=shared, incarnation=_first_incarnation(faults),
         )  # fmt: skip
         series = _Series(target, folder, plan, repeat, players, checking)
         with target.ready(
@@ -346,6 +347,16 @@ def _scenario(
         scenario, target.layout, mode, over_kernel=protocol.is_kernels, asked=asked, slow=slow, lasting=lasting
     )  # fmt: skip
     return scenario
+
+
+def _first_incarnation(faults: Scenario | None) -> int:
+    """Return the incarnation from which NICs count their restarts. Where NICs restart, it is none that a protocol may
+    presume: so peers introduce themselves as on the wall clock, where incarnations are times."""
+    if faults is None:
+        return FIRST
+    from testbed.controller.scenarios.feasibility import restarts_nics
+
+    return FIRST + restarts_nics(faults)
 
 
 def _slow(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
