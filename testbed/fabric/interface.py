@@ -6,9 +6,9 @@ and socket: time is an argument, `deadline` says when to poll next, and frames a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # the models themselves: who only names a switch's port does not import them
     from testbed.fabric.entrance import Entrance
@@ -105,6 +105,15 @@ class Fabric(Protocol):
 
     def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Network:
         """Make an empty network. slowed: the factor by which its hardware is slower."""
+        ...
+
+
+@runtime_checkable
+class Routing(Protocol):
+    """A fabric whose switches forward by source routes."""
+
+    def along(self, ports: Sequence[tuple[int, int]], frame: bytes) -> bytes:
+        """Make a frame with a route of one that arrives. ports: input and output of every switch on the way."""
         ...
 
 

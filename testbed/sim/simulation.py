@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
-from protocols.core.firmware import FIRST, Adapter, Plug
+from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import IDEAL, Profile
 from testbed.engine.loop import POLL_TIME, Loop, VirtualClock, running
 from testbed.engine.server import Server
@@ -78,7 +78,6 @@ class Simulation:
         plug: Plug,
         *,
         profile: Profile = IDEAL,
-        incarnation: int = FIRST,
         seed: int | None = None,
         rules: RuleSet | None = None,
         fields: Fields | None = None,
@@ -89,11 +88,11 @@ class Simulation:
     ) -> None:
         """Build the cluster.
 
-        incarnation: the first one of each NIC. seed: replaces the description's. rules: the rule set for injected rules;
-        None: none can be injected. fields: the protocols that identify flows; default: all known; `rules` bring their
-        own. files: path -> text of the files that impairments name. folder: where to write the capture, the fates and the
-        trace; None: nowhere. log: called with every fate that is not a pass. fabrics: replace the registered ones, by kind
-        of switch, for example with other times.
+        seed: replaces the description's. rules: the rule set for injected rules; None: none can be injected. fields:
+        the protocols that identify flows; default: all known; `rules` bring their own. files: path -> text of the files
+        that impairments name. folder: where to write the capture, the fates and the trace; None: nowhere. log: called
+        with every fate that is not a pass. fabrics: replace the registered ones, by kind of switch, for example with
+        other times.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
         self.profile: Final = profile
@@ -131,7 +130,6 @@ class Simulation:
                     number,
                     addresses,
                     node.nics[0].mtu,
-                    incarnation,
                     pages_apart=profile.pages_apart,
                     routed=node.name in routed,
                     ordered=ordered,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from protocols.core.firmware import FIRST
 from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
@@ -70,8 +69,7 @@ class Plan:
     """Settings of an execution. timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`;
     live only. history: whether to write one. capture: whether the simulation writes frames. follow: progress callback.
     profile: costs of NICs and hosts in the simulation and where time is dilated. dilate: the factor, or 0. shared:
-    whether NICs are shared, in namespaces. incarnation: the first one of NICs in the simulation and where time is dilated;
-    FIRST, which protocols may presume, only where no NIC restarts."""
+    whether NICs are shared, in namespaces."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -85,7 +83,6 @@ class Plan:
     profile: Profile = IDEAL
     shared: bool = field(default=False, kw_only=True)
     dilate: int = 0
-    incarnation: int = field(default=FIRST, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

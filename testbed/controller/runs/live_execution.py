@@ -47,7 +47,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
         return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
 
     programs = dict.fromkeys(names, rank)
-    dilation = Dilation(plan.dilate, plan.profile, plan.incarnation) if plan.dilate else None
+    dilation = Dilation(plan.dilate, plan.profile) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
     before = switch_counts(cluster)
     companions = contextlib.ExitStack()

@@ -74,7 +74,6 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
                 layout,
                 plan.protocol.plug,
                 profile=plan.profile,
-                incarnation=plan.incarnation,
                 seed=plan.seed,
                 rules=rules,
                 files=_texts(layout, base),

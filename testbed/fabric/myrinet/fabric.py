@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from testbed.fabric.interface import OnDrop
 from testbed.fabric.myrinet.network import Network
+from testbed.fabric.myrinet.route import closed, route_byte
 from testbed.fabric.myrinet.settings import USUAL, Settings
+from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.spec.kinds import MYRINET, Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Myrinet:
-    """Myrinet with these settings of its hardware. Implements `fabric.interface.Fabric`."""
+    """Myrinet with these settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
     settings: Settings = USUAL
     kind: ClassVar[Kind] = MYRINET
@@ -21,6 +24,11 @@ class Myrinet:
     def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Network:
         """Make an empty network. slowed: the factor by which its hardware is slower."""
         return Network(self.settings.slowed(slowed), on_drop)
+
+    def along(self, ports: Sequence[tuple[int, int]], frame: bytes) -> bytes:
+        """Put a route in front of a frame's packet, and the CRC-8 behind it. Raises ValueError for ports too far apart."""
+        route = bytes([route_byte(output - input_) for input_, output in ports])
+        return closed(frame[:ETHERNET_HEADER], route + frame[ETHERNET_HEADER:])
 
 
 FABRIC: Final = Myrinet()

@@ -164,8 +164,8 @@ class _Node:
         if place.cpu >= 0:
             os.sched_setaffinity(0, {place.cpu})
         # In a dilated run NICs are new, and incarnations count as in the simulation.
-        slow = orders.dilation
-        adapter = place.adapter.of_incarnation(incarnation() if slow is None else slow.incarnation + starts - 1)
+        counted = place.adapter.incarnation + starts - 1
+        adapter = place.adapter.of_incarnation(incarnation() if orders.dilation is None else counted)
         self._channel = channel
         self._starts = starts
         self._dilated: DilatedNic | None = None

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from protocols.core.firmware import FIRST, Adapter, Plug
+from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import Profile
 from protocols.core.split_memory import SplitDriver
 from testbed.engine.loop import Loop
@@ -59,12 +59,10 @@ class ProgramNode:
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
-    """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts.
-    incarnation: the first one of each NIC."""
+    """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts."""
 
     factor: int
     profile: Profile
-    incarnation: int = FIRST
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]

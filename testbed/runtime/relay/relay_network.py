@@ -60,6 +60,12 @@ class Driver:
             self._reached = when
         return channel.offer(self._reached, frame)
 
+    def advance(self, when: int) -> None:
+        """Let the network come to the time at which a frame came, so that none enters before it."""
+        deadline = self.network.deadline
+        if not self._is_busy and deadline is not None and deadline <= when:
+            self._poll(when)
+
     def settle(self) -> None:
         """Send frames that are due, and set the timer; called after frames have been offered."""
         if not self._is_busy:
@@ -175,6 +181,8 @@ class Uplink:
             frames = self._finished(frames)
         kept, offer, channel = self._kept, self._driver.offer, self._way.channel
         for when, frame in frames:
+            if kept:
+                self._driver.advance(when)
             if frame[:6] == ADDRESS and (word := word_in(frame)) is not None:
                 self._head = frame[_HEAD]
                 if kept:
