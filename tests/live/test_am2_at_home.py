@@ -48,9 +48,10 @@ def test_every_workload_ends_on_switches_that_lose_frames(name: str) -> None:
 
 def random_traffic(folder: Path, mode: Mode = "live", nics: Nics = "inline", seed: int = 7) -> RunResult:
     """Messages of chance from everybody to everybody, with their histories checked and every fate logged."""
+    dilate = 20 if mode == "dilated" else None
     return testbed.run(
-        ring(seed), "random", protocol="am2", mode=mode, nics=nics, settings={"messages": 40}, check=True, fates=True,
-        output=folder,
+        ring(seed), "random", protocol="am2", mode=mode, nics=nics, dilate=dilate, settings={"messages": 40}, check=True,
+        fates=True, output=folder,
     )  # fmt: skip
 
 
@@ -61,10 +62,12 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("nics", ["inline", "shared"])
-def test_messages_and_the_fates_of_every_flow_are_the_simulations(nics: Nics, simulated: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "nics"), [("live", "inline"), ("live", "shared"), ("dilated", "inline")])
+def test_messages_and_the_fates_of_every_flow_are_the_simulations(
+    mode: Mode, nics: Nics, simulated: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
-    result = random_traffic(folder, nics=nics)
+    result = random_traffic(folder, mode, nics)
     assert result.checks is not None
     assert result.checks.passed
     for node in ("n1", "n2", "n3", "n4"):

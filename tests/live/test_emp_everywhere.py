@@ -57,7 +57,7 @@ async def exchange(endpoint: emp.Endpoint, _node: Node) -> list[str]:
 
 
 def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
-    """The n-th frame of a flow has the same fate in both, though it need not be the same frame; another seed has others."""
+    """The n-th frame of a flow has the same fate in both, though it need not be the same frame."""
     description = Cluster.star(3, loss="5%", delay="1ms", seed=7)
     simulated: list[Record] = []
     with Simulation(description, emp.plug(), fields=known_fields(), log=simulated.append) as simulation:

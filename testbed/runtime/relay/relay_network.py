@@ -45,7 +45,8 @@ class Driver:
         self.network: Final = network
         self.now: Final = loop.now
         self._timer = loop.timer(self._due)
-        self._reached = 0  # the network's time
+        self.reached = 0
+        """The network's time."""
         self._is_busy = False
         self._left: dict[ChannelForwarder, None] = {}  # directions with frames that have left the network
 
@@ -56,9 +57,9 @@ class Driver:
         deadline = self.network.deadline
         if deadline is not None and deadline <= when:
             self._poll(when)
-        elif when > self._reached:
-            self._reached = when
-        return channel.offer(self._reached, frame)
+        elif when > self.reached:
+            self.reached = when
+        return channel.offer(self.reached, frame)
 
     def advance(self, when: int) -> None:
         """Let the network come to the time at which a frame came, so that none enters before it."""
@@ -86,7 +87,7 @@ class Driver:
     def _poll(self, now: int) -> None:
         self._is_busy = True
         self.network.poll(now)
-        self._reached = max(self._reached, now)
+        self.reached = max(self.reached, now)
         self._is_busy = False
 
     def _send(self) -> None:
@@ -96,7 +97,10 @@ class Driver:
 
 
 class ChannelForwarder:
-    """One direction of a link. Its attributes in common with `relay.Forwarder` are for reports and watches."""
+    """One direction of a link. Its attributes in common with `relay.Forwarder` are for reports and watches.
+
+    lateness: of frames that leave the network here, behind the network's time; at a NIC's own direction, of frames that
+    enter, because the network had come further when they were read."""
 
     __slots__ = ("_driver", "_due", "_out", "channel", "finished", "gso_frames", "injected", "lateness")
 
@@ -179,10 +183,12 @@ class Uplink:
         frames = self._socket.receive(self._last)
         if self._socket.unfinished:
             frames = self._finished(frames)
-        kept, offer, channel = self._kept, self._driver.offer, self._way.channel
+        kept, driver, channel, lateness = self._kept, self._driver, self._way.channel, self._way.lateness
         for when, frame in frames:
+            late = driver.reached - when
+            lateness.add(max(0, late))
             if kept:
-                self._driver.advance(when)
+                driver.advance(when)
             if frame[:6] == ADDRESS and (word := word_in(frame)) is not None:
                 self._head = frame[_HEAD]
                 if kept:
@@ -192,12 +198,12 @@ class Uplink:
                 continue
             if not kept:
                 self.stamp = when
-            if kept or not offer(when, channel, frame):
+            if kept or not driver.offer(when, channel, frame):
                 self.waited += 1
                 kept.append((when, frame))
         if frames:
             self._last = frames[-1][0]
-        self._driver.settle()
+        driver.settle()
         if len(kept) > _MANY:
             self._stop()
         return self._socket.filled and not self._stopped
