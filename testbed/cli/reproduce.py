@@ -100,6 +100,8 @@ def _print(reproduction: Reproduction) -> None:
         echo(f"{word}: {shape.shape.name} ({shape.detail})")
     for unmatched in paper.unmatched:
         echo(f"no row: {unmatched.value}: {unmatched.why}")
+    for run, late in reproduction.late.items():
+        echo(f"run {run}: 99 % of the frames were at most {late / 1000:.3g} us of the model's time late")
     for sentence in reproduction.failures:
         echo(f"{click.style('not reproduced', fg='red')}: {sentence}")
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from protocols.core.profile import Profile
 from testbed.controller.runs.profiles import profile_of
-from testbed.controller.runs.run_options import Mode
-from testbed.controller.runs.runner import protocol_of, run
+from testbed.controller.runs.run_options import DILATE, Mode
+from testbed.controller.runs.runner import RunResult, protocol_of, run
 from testbed.errors import TestbedError, UnsupportedError
 from testbed.observe.format.quantities import format_value
 from testbed.observe.papers import Paper, PaperRun, Relation, Row, Shape, Table, figure, figures, paper_of, restrict
@@ -67,6 +67,8 @@ class Reproduction:
     shapes: Sequence[Seen]
     tables: Sequence[tuple[Table, Rows]]
     """Tables, each with the rows of its run."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """By run, where time is dilated: see `frame_lateness`."""
 
     @property
     def predicts(self) -> bool:
@@ -112,26 +114,38 @@ def reproduce(
         paper = restrict(paper, runs)
     own = profile_of(profile or paper.profile, protocol_of(protocol, "sim"))
     measured: dict[str, Rows] = {}
+    late: dict[str, int] = {}
     for name, measured_run in paper.runs.items():
         follow(f"{name}: {measured_run.workload}")
-        measured[name] = _measured(protocol, paper, measured_run, own, mode, dilate)
+        result = _measure(protocol, paper, measured_run, own, mode, dilate)
+        measured[name] = result.rows
+        if mode == "dilated":
+            late[name] = frame_lateness(result, DILATE if dilate is None else dilate)
     rows: dict[str, Compared] = {}
     for row in paper.rows:
         rows[row.name] = Compared(row, _our_value(row, measured, rows))
     shapes = [_check_shape(shape, measured, rows) for shape in paper.shapes]
     shapes += [_check_relation(relation, measured) for relation in paper.relations]
     tables = [(table, measured[table.run]) for table in paper.tables]
-    return Reproduction(protocol, paper, own, list(rows.values()), shapes, tables)
+    return Reproduction(protocol, paper, own, list(rows.values()), shapes, tables, late)
 
 
-def _measured(
+def frame_lateness(result: RunResult, factor: int) -> int:
+    """Return how late a frame of a dilated run was at most, but for one in a hundred: nanoseconds of the model, at the NICs
+    and in the relay together. factor: by which time was slowed."""
+    nics = max((late.p99 for execution in result.repetitions for late in execution.lateness.values()), default=0)
+    relayed = [finding.measured or 0.0 for finding in result.verdict.findings if finding.what == "relay lateness p99"]
+    return nics + math.ceil(max(relayed, default=0.0) / factor)
+
+
+def _measure(
     protocol: str, paper: Paper, measured_run: PaperRun, own: Profile, mode: Mode, dilate: int | None
-) -> Rows:
+) -> RunResult:
     return run(
         measured_run.cluster or paper.cluster, measured_run.workload, protocol=protocol, mode=mode,
         settings=measured_run.settings,
         profile=measured_run.profile or own, firmware=measured_run.firmware, dilate=dilate, check=False, timeout=600,
-    ).rows  # fmt: skip
+    )  # fmt: skip
 
 
 def _our_value(row: Row, measured: Mapping[str, Rows], before: Mapping[str, Compared]) -> float:

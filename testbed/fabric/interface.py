@@ -6,9 +6,9 @@ and socket: time is an argument, `deadline` says when to poll next, and frames a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:  # the models themselves: who only names a switch's port does not import them
     from testbed.fabric.entrance import Entrance
@@ -112,6 +112,15 @@ class Fabric(Protocol):
 
     def table(self, layout: Layout, switch: Switch) -> Table:
         """Return the table of one of its switches; empty if they need none."""
+        ...
+
+
+@runtime_checkable
+class Routing(Protocol):
+    """A fabric whose switches forward by source routes."""
+
+    def along(self, ports: Sequence[tuple[int, int]], frame: bytes) -> bytes:
+        """Make a frame with a route of one that arrives. ports: input and output of every switch on the way."""
         ...
 
 

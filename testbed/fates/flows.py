@@ -55,6 +55,7 @@ _NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports sta
 _IPV4: Final = IPV4.to_bytes(2, "big")
 _read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
 _HEADER: Final = slice(0, ETHERNET_HEADER)
+_ETHERTYPE: Final = slice(12, 14)
 
 
 class Flow(NamedTuple):
@@ -187,8 +188,8 @@ class Classifier:
     """Classifier of frames into flows, with caches. Directions with the same fields may share one."""
 
     __slots__ = (
-        "_by_key", "_finer", "_kinds", "_known", "_macs", "_others", "_readers", "_short", "_tails", "_takers", "by_head",
-        "by_port", "head",
+        "_finer", "_kinds", "_known", "_macs", "_others", "_readers", "_short", "_tails", "_takers", "behind_route",
+        "by_head", "by_key", "by_port", "head",
     )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
@@ -205,7 +206,8 @@ class Classifier:
         its addresses and its kind's tail."""
         self._tails: dict[bytes, Kind] = {}  # of those flows
         self._kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}  # the same, by EtherType and key
-        self._by_key: dict[object, Known] = {}  # by Ethernet header, and the bytes of the flow key, wherever they stand
+        self.by_key: dict[object, Known] = {}
+        """Cache of frames by Ethernet header, and the bytes of the flow key, wherever they stand."""
         spans = {
             ethertype: by_begin
             for ethertype in self._readers
@@ -226,6 +228,12 @@ class Classifier:
             for ethertype, by_begin in spans.items()
             if ethertype not in self._short
         }
+        self.behind_route: Final = {
+            ethertype.to_bytes(2, "big"): take
+            for ethertype, take in self._takers.items()
+            if fields.is_routed(ethertype)
+        }
+        """Makers of the keys of `by_key`, by EtherType as in a frame, where a source route may be in front of the header."""
         self._finer = {IPV4, IPV6, *TAGS, *self._readers}
 
     def mac(self, address: bytes) -> bytes:
@@ -257,10 +265,10 @@ class Classifier:
             return known, known.kind.located
         take = self._takers.get(ethertype)
         if take is not None:
-            return self._look_up(self._by_key, take(frame), frame)
+            return self._look_up(self.by_key, take(frame), frame)
         if ethertype in self._finer:
             return self._find(frame)
-        return self._look_up(self._by_key, frame[:14], frame)
+        return self._look_up(self.by_key, frame[:14], frame)
 
     def _look_up(self, shortcut: dict[Key, Known], key: Key, frame: bytes) -> tuple[Known, Located]:
         known = shortcut.get(key)
@@ -329,7 +337,8 @@ class Flows:
     """
 
     __slots__ = (
-        "_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_kept", "_key", "_lane", "_meet", "_within",
+        "_behind_route", "_by_head", "_by_key", "_by_port", "_counted", "_epoch", "_find", "_head", "_kept", "_key", "_lane",
+        "_meet", "_within",
     )  # fmt: skip
 
     def __init__(
@@ -346,6 +355,8 @@ class Flows:
         self._meet = classifier.meet
         self._by_port = classifier.by_port
         self._by_head = classifier.by_head
+        self._by_key = classifier.by_key
+        self._behind_route = classifier.behind_route
         self._head = classifier.head
         self._counted: dict[Known, Counted] = {}
 
@@ -389,7 +400,13 @@ class Flows:
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # as in `count`
             return self._by_port.get(_read_ordinary(frame)) or self._find(frame)[0]
         head = frame[self._head]
-        return self._by_head.get(head) or self._meet(head, frame)
+        known = self._by_head.get(head)
+        if known is not None:
+            return known
+        take = self._behind_route.get(frame[_ETHERTYPE])
+        if take is not None and (known := self._by_key.get(take(frame))) is not None:
+            return known
+        return self._meet(head, frame)
 
     def lost(self, known: Known, limit: int) -> Counted | None:
         """Count a frame to which only an independent loss can happen; return its flow if it is lost, that is if its draw is

@@ -107,7 +107,8 @@ class Nodes:
     def start(self, name: str) -> Process:
         """An agent; returns when it listens."""
         first = self._names.index(name) * self._functions
-        adapters = tuple(Adapter(first + number, self._addresses) for number in range(self._functions))
+        routed = name in self._cluster.state.layout.routed()
+        adapters = tuple(Adapter(first + number, self._addresses, routed=routed) for number in range(self._functions))
         offer = Offer(
             self._split_driver,
             self._ethertype,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -17,13 +16,13 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.fates.flows import Flow
-from testbed.fates.records import Fate, Record
+from testbed.fates.records import Record
 from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link
 from testbed.spec.elements import Node as ClusterNode
+from tests.live.parity import differing_flows, fates_by_flow
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -99,14 +98,6 @@ async def talk(am: ActiveMessages, _node: Node) -> list[str]:
     return sorted(history)
 
 
-def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
-    """Return {(link, direction, flow): {frame's number: fate}}."""
-    found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
-    for record in records:
-        found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
-    return found
-
-
 def simulated(description: Cluster, records: list[Record]) -> dict[str, list[str]]:
     with Simulation(description, plug(PAGING), fields=known_fields(), log=records.append) as simulation:
         tasks = {name: simulation.spawn(name, talk) for name in simulation.nodes}
@@ -142,13 +133,7 @@ def test_active_messages_have_the_same_history_and_every_flow_the_same_fates(tmp
         outcome = run.wait(PATIENCE)
         assert outcome.results == expected
         assert not any(report.lost for report in outcome.reports.values())
-    there, here = fates(records), fates(read_log(log))
-    compared = 0
-    for flow in there.keys() & here.keys():
-        # As far as both have come: how many frames there were differs with their timing.
-        last = min(max(there[flow]), max(here[flow]))
-        assert {n: fate for n, fate in there[flow].items() if n <= last} == {
-            n: fate for n, fate in here[flow].items() if n <= last
-        }
-        compared += sum(n <= last for n in there[flow])
+    there, here = fates_by_flow(records), fates_by_flow(read_log(log))
+    differing, compared = differing_flows(there, here)
+    assert not differing
     assert compared >= 5

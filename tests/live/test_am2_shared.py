@@ -248,14 +248,17 @@ PROCESSES: Final = 3
 VICTIM: Final = 10  # the second of the fourth node's three
 
 
-def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_nodes_others_nor_other_nodes() -> None:
+@pytest.mark.parametrize("description", [Cluster.star(4), Cluster.ring(4, kind="myrinet")], ids=["ethernet", "myrinet"])
+def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_nodes_others_nor_other_nodes(
+    description: Cluster,
+) -> None:
     """Four nodes, twelve endpoints of three processes each over seven frames, 5 % of all frames lost."""
     workload = Torture(endpoints=4, victim=VICTIM, over=3_000_000_000)
 
     async def one(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> dict[str, Any]:
         return await Process(am, _Around(driver), workload).run()
 
-    with Cluster.star(4).up() as cluster, am2(cluster, PROCESSES, retries=25) as there:
+    with description.up() as cluster, am2(cluster, PROCESSES, retries=25) as there:
         for name in there.agents:
             cluster.inject(name, loss="5%")
         hosts = [there.host(f"n{node + 1}", one, process) for node in range(4) for process in range(PROCESSES)]

@@ -6,6 +6,7 @@ Every message is handled exactly once or returned, and no other node is disturbe
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,15 @@ STORM = Scenario(
     ),
 )
 FIRMWARE = {"retries": 25}  # 3.5 s
+LONG_NETWORKS = [Cluster.ring(4, kind="myrinet")] if os.environ.get("TESTBED_LONG") else []
+"""In CI `test_am2_shared` has the like on Myrinet."""
 NAMES = ("n1", "n2", "n3", "n4")
 
 
-def test_a_node_that_is_killed_and_a_link_that_flaps_disturb_nobody_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("description", [Cluster.star(4), *LONG_NETWORKS], ids=lambda description: description.name)
+def test_a_node_that_is_killed_and_a_link_that_flaps_disturb_nobody_else(description: Cluster, tmp_path: Path) -> None:
     result = testbed.run(
-        Cluster.star(4), Torture(), protocol="am2", scenario=STORM, firmware=FIRMWARE, timeout=TIMEOUT,
+        description, Torture(), protocol="am2", scenario=STORM, firmware=FIRMWARE, timeout=TIMEOUT,
         output=tmp_path / "run",
     )  # fmt: skip
     results: dict[int, Any] = {rank: result.results[name] for rank, name in enumerate(NAMES[:3])}

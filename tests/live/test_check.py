@@ -27,6 +27,7 @@ from testbed.cluster.plan.veth_wiring import free_ends
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
 from testbed.controller.cluster_check import baseline, check, verdict
+from testbed.controller.probing.routed_paths import THERE_AND_BACK
 from testbed.controller.verdict.thresholds import LIMITS, Limit, Table
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict
 from testbed.errors import DescriptionError, NotFoundError
@@ -213,6 +214,39 @@ def test_probes_leave_no_trace_at_switches_and_nodes() -> None:
         assert seen() == before
 
 
+@contextmanager
+def ring() -> Iterator[RunningCluster]:
+    """Four of Myrinet's switches, a node at each."""
+    with Cluster.ring(4, kind="myrinet").up() as cluster:
+        yield cluster
+
+
+def test_links_at_switches_with_routes_are_probed_from_nic_to_nic() -> None:
+    with ring() as cluster:
+        (cable,) = [link.name for link in cluster.state.layout.links if (link.a.owner, link.b.owner) == ("s2", "s3")]
+        cluster.inject("n1", delay="20ms")
+        cluster.inject(cable, delay="5ms", loss="40%")
+        told = check(cluster, seconds=2, table=PATIENT)
+        assert graded(told, Grade.DEGRADED) | graded(told, Grade.INVALID) == set()
+        expected = {(link_of(cluster, "n1"), THERE_AND_BACK): 40, (cable, "forward"): 5, (cable, "backward"): 5}
+        probed = {(finding.link, finding.direction) for finding in told.findings if finding.what == "delay min"}
+        assert probed == expected.keys()
+        for (link, direction), delay in expected.items():
+            found = by_name(told, link, direction)
+            assert found["delay min"].measured is not None
+            assert found["delay min"].measured >= delay * MILLISECOND - 50_000
+            assert found["delay p50"].grade is Grade.TRUSTED
+            assert found["loss"].asked == pytest.approx(0.4 if link == cable else 0)
+        assert any("probed from NIC to NIC" in note for note in told.notes)
+
+
+def test_a_cable_that_is_pulled_out_of_a_switch_with_routes_carries_no_probe() -> None:
+    with ring() as cluster, cluster.cut("n2"):
+        told = check(cluster, "n2", seconds=1, table=PATIENT)
+        (found,) = told.of(link_of(cluster, "n2"), THERE_AND_BACK)
+        assert (found.what, found.measured, found.grade) == ("down", 0, Grade.TRUSTED)
+
+
 # Not trusted
 
 
@@ -246,6 +280,17 @@ def test_a_relay_that_loses_more_than_the_state_says_is_found_out() -> None:
         assert by_name(told, link, "backward")["loss"].grade is not Grade.INVALID
         looked_back = verdict(cluster, before, table=PATIENT)
         assert by_name(looked_back, link, "forward")["loss"].grade is Grade.INVALID
+
+
+def test_a_network_with_routes_that_does_otherwise_than_the_state_says_is_found_out() -> None:
+    with ring() as cluster:
+        cluster.inject("n1", delay="30ms")
+        mislead(cluster, delay=5 * MILLISECOND, loss=0.5)
+        told = check(cluster, seconds=3, table=PATIENT)
+        found = by_name(told, link_of(cluster, "n1"), THERE_AND_BACK)
+        assert found["delay min"].grade is Grade.INVALID
+        assert "early" in found["delay min"].reason
+        assert found["loss"].grade is Grade.INVALID
 
 
 def test_a_relay_that_delays_otherwise_than_the_state_says_is_found_out() -> None:

@@ -16,6 +16,7 @@ from testbed.cluster.faults import fault_injection
 from testbed.cluster.records.state import Store
 from testbed.cluster.services import relay_client
 from testbed.controller.cluster_check import baseline, check, verdict
+from testbed.controller.probing.routed_paths import THERE_AND_BACK
 from testbed.controller.verdict.verdicts import Grade
 from testbed.spec.resolver import resolve
 from tests.live.ordinary_user import as_user, wait_for_success
@@ -52,5 +53,21 @@ def test_an_ordinary_user_checks_a_cluster(home: Path, lasting: bool) -> None:
         os.kill(said["pid"], signal.SIGKILL)
         assert verdict("star", before).grade is Grade.INVALID
         removal.down(store, "star")
+
+    wait_for_success(as_user(home, story))
+
+
+def test_an_ordinary_user_checks_links_at_switches_with_routes(home: Path) -> None:
+    layout = resolve(Cluster.ring(3, kind="myrinet"))
+
+    def story() -> None:
+        store = Store()
+        bring_up(store, layout, name="ring", origin="a test", lasting=False)
+        fault_injection.inject(store, "ring", "n1", {"delay": 20_000_000})
+        (link,) = [link.name for link in layout.links if "n1" in (link.a.owner, link.b.owner)]
+        (earliest,) = check("ring", seconds=1).of(link, THERE_AND_BACK, "delay min")
+        assert earliest.measured is not None
+        assert earliest.measured >= 40_000_000 - 50_000
+        removal.down(store, "ring")
 
     wait_for_success(as_user(home, story))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,11 @@ import testbed
 from protocols.core.profile import Profile
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster, RunResult, TestbedError
+from testbed.controller.runs.run_options import Mode
+from testbed.fates.records import Fate
+from testbed.observe.recorded import FATES
+from testbed.runtime.logs import read_log
+from tests.live.parity import FlowOfLink, differing_flows, fates_by_flow, received_messages
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -22,7 +28,7 @@ ROOM = 5_000
 WIRE = Cluster.star(2, rate="1gbit", delay="200ns", overhead=24, minimum_frame=60)
 
 
-def pingpong(mode: testbed.controller.runs.run_options.Mode, profile: Profile, dilate: int | None = None) -> RunResult:
+def pingpong(mode: Mode, profile: Profile, dilate: int | None = None) -> RunResult:
     settings = {"sizes": SIZES, "count": COUNT}
     return testbed.run(WIRE, "pingpong", mode=mode, profile=profile, dilate=dilate, settings=settings)
 
@@ -80,15 +86,24 @@ def test_parts_are_used_as_in_the_simulation(run: RunResult) -> None:
                 assert run.used[node][part]["busy_ns"] <= 1.05 * use["busy_ns"], part
 
 
-def test_histories_are_the_simulations() -> None:
-    lossy = Cluster.star(3, rate="1gbit", delay="5us", loss="2%", seed=4)
-    settings = {"messages": 20}
-    results = [
-        testbed.run(lossy, "random", mode=mode, profile=EMP_2001, settings=settings, dilate=dilate, check=True).results
-        for mode, dilate in (("sim", None), ("dilated", 50))
-    ]
-    assert results[0] == results[1]
-    assert sum(one["received"] for one in results[1].values()) == 3 * 20
+def test_messages_and_the_fates_of_every_flow_are_the_simulations_and_no_other_seeds(tmp_path: Path) -> None:
+    def run(mode: Mode, seed: int) -> dict[FlowOfLink, dict[int, Fate]]:
+        lossy = Cluster.star(3, rate="1gbit", delay="5us", loss="2%", seed=seed)
+        folder, dilate = tmp_path / f"{mode}-{seed}", 50 if mode == "dilated" else None
+        testbed.run(
+            lossy, "random", mode=mode, profile=EMP_2001, settings={"messages": 20}, dilate=dilate, check=True, fates=True,
+            output=folder,
+        )  # fmt: skip
+        return fates_by_flow(read_log(folder / FATES))
+
+    there, here, elsewhere = run("sim", 4), run("dilated", 4), run("sim", 5)
+    for node in ("n1", "n2", "n3"):
+        received, expected = (received_messages(tmp_path / name, node) for name in ("dilated-4", "sim-4"))
+        assert received == expected != {}
+    differing, compared = differing_flows(there, here)
+    assert not differing
+    assert compared >= 5
+    assert differing_flows(elsewhere, here)[0]
 
 
 def test_a_host_computes_in_model_time() -> None:

@@ -17,6 +17,7 @@ from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster, RunResult, Scenario, TestbedError
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Pause, Restart, Rule, Slow
 from testbed.workloads.form import Comm, Node
+from tests.live.parity import received_messages
 
 pytestmark = [
     pytest.mark.alone,
@@ -139,15 +140,6 @@ def test_a_loaded_core_computes_as_slowly_as_in_the_simulation(tmp_path: Path) -
     assert abs(slow["n1"] - exact["n1"]) <= 5 * MS
 
 
-def history(folder: Path, node: str) -> dict[tuple[int, int, int], list[tuple[int, str]]]:
-    """Return {(peer, context, tag): receives in order}: messages keep their order within such a key only."""
-    told = [json.loads(line) for line in (folder / "history" / f"{node}.jsonl").read_text().splitlines()]
-    found: dict[tuple[int, int, int], list[tuple[int, str]]] = {}
-    for one in sorted((one for one in told if one["what"] == "received"), key=lambda one: int(one["n"])):
-        found.setdefault((one["peer"], one["context"], one["tag"]), []).append((one["bytes"], one["digest"]))
-    return found
-
-
 def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
     # A pause and an incast come late on a busy machine, and have no effect when they should have ended by then: they last.
     done = both(
@@ -160,7 +152,7 @@ def test_histories_under_faults_are_the_simulations(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.simulated.results == done.dilated.results
     for node in ("n1", "n2", "n3"):
-        simulated, dilated = (history(folder, node) for folder in done.folders)
+        simulated, dilated = (received_messages(folder, node) for folder in done.folders)
         assert simulated == dilated
         assert sum(map(len, simulated.values())) >= 20
 

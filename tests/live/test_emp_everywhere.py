@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -15,12 +14,12 @@ from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster
 from testbed.controller.runs.agents import agents
-from testbed.fates.flows import Flow
-from testbed.fates.records import Fate, Record
+from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
+from tests.live.parity import differing_flows, fates_by_flow
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -57,14 +56,6 @@ async def exchange(endpoint: emp.Endpoint, _node: Node) -> list[str]:
     return history
 
 
-def fates(records: Iterable[Record]) -> dict[tuple[str, str, Flow], dict[int, Fate]]:
-    """Return {(link, direction, flow): {frame's number: fate}}."""
-    found: dict[tuple[str, str, Flow], dict[int, Fate]] = {}
-    for record in records:
-        found.setdefault((record.link, record.direction, record.flow), {})[record.n] = record.fate
-    return found
-
-
 def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: Path) -> None:
     """The n-th frame of a flow has the same fate in both modes, though it may be another frame; another seed gives
     other fates."""
@@ -82,16 +73,10 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
         outcome = run.wait(PATIENCE)
         assert outcome.results == expected
         assert not any(report.lost for report in outcome.reports.values())
-    there, here = fates(simulated), fates(read_log(log))
+    there, here = fates_by_flow(simulated), fates_by_flow(read_log(log))
     assert len(here) >= 6
-    compared = 0
-    for flow in there.keys() & here.keys():
-        # As far as both have come: how many frames there were differs with their timing.
-        last = min(max(there[flow]), max(here[flow]))
-        assert {n: fate for n, fate in there[flow].items() if n <= last} == {
-            n: fate for n, fate in here[flow].items() if n <= last
-        }
-        compared += sum(n <= last for n in there[flow])
+    differing, compared = differing_flows(there, here)
+    assert not differing
     assert compared >= 20
 
 

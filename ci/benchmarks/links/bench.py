@@ -10,11 +10,11 @@ from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.harness.session import Session
 from benchmarks.harness.traffic import Traffic
-from benchmarks.links import injection, kernel, lateness, myrinet, relay, throughput
+from benchmarks.links import injection, kernel, lateness, myrinet, relay, throughput, trust
 from benchmarks.links.clusters import Clusters
 from benchmarks.links.targets import targets
 
-SUBJECTS = ("relay", "throughput", "lateness", "unimpaired", "links", "inject", "kernel", "myrinet")
+SUBJECTS = ("relay", "throughput", "lateness", "unimpaired", "links", "inject", "kernel", "myrinet", "trust")
 OUTPUT = REPOSITORY / "results" / "bench-links.jsonl"
 
 
@@ -45,6 +45,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         "inject": lambda clusters: injection.measure(clusters, sizes, repeat, progress),
         "kernel": lambda clusters: kernel.measure(clusters, traffic, repeat, seconds, progress),
         "myrinet": lambda _: myrinet.measure(repeat, progress),
+        "trust": lambda _: trust.measure(2 * repeat, progress),
     }
     for subject in SUBJECTS:
         if subject in options.subjects:

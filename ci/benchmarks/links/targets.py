@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 from benchmarks.harness.rows import Row
 from benchmarks.harness.targets import Target
-from benchmarks.links import lateness, relay, throughput
+from benchmarks.links import lateness, relay, throughput, trust
 
 FRAMES_PER_CORE = 120_000
 DELAYED_TCP = 1e9  # bit/s
 LATE_P50, LATE_P99 = 50e-6, 300e-6  # s; medians of the runs
 UNIMPAIRED = 0.05  # from what ip makes
+TRUSTED = 0.9  # of the runs of a demo ring on an idle machine
 MANY_LINKS = 1.5  # times the cost of a frame with few
 
 
@@ -66,6 +67,13 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         Target("lateness at 10,000 frames/s, p99", LATE_P99, "s", late("p99"), strict=True),
         Target("unimpaired: TCP below ip's by", UNIMPAIRED, "1", apart(throughput.TCP)),
         Target("unimpaired: round trip above ip's by", UNIMPAIRED, "1", apart(throughput.ROUND_TRIP)),
+        Target(
+            "demo ring on an idle machine: share of runs that are trusted",
+            TRUSTED,
+            "1",
+            trust.share_trusted(samples("trust", "testbed", trust.TRUSTED)),
+            least=True,
+        ),
         *(
             Target(
                 f"cost of a frame: {relay.MANY} links over {relay.FEW}, {load:,}/s",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
 from testbed.controller.probing.probe_plan import LONGEST, SHORTEST, plan_for
 from testbed.controller.probing.probes import Measured, ProbePath, ProbePort, probe
+from testbed.controller.probing.routed_paths import plan_together, routed_links, routed_paths, together
 from testbed.controller.verdict import spans
 from testbed.controller.verdict.accounts import take_account
 from testbed.controller.verdict.thresholds import Table
@@ -35,8 +36,8 @@ from testbed.spec.layout import Datapath, End, Impairment, Layout, Link
 def measure(store: Store, state: State, target: str | None, seconds: float | None, table: Table) -> Verdict:
     """Measure a cluster that is up; for arguments and errors see `cluster_check.check`."""
     before = take_account(store, state)
-    subjects, paths = _chosen(store, state, target)
-    measured = _measure(state, paths, seconds, table.slow)
+    chosen = [*_directions(store, state, target), *_routed(state, target)]
+    measured = _measure(state, [probed.path for probed in chosen], seconds, table.slow)
     after = take_account(store, state)
     events = list(event_log.read(store.directory(state.name)))
     now = store.read(state.name)
@@ -45,13 +46,13 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
         raise ConflictError(f"cluster {state.name} was changed while it was measured: check it again")
     findings: list[Finding] = []
     if measured is not None:
-        for (subject, down), probed in zip(subjects, measured.paths, strict=True):
-            if down:
-                findings += judge_down(subject, probed, table)
+        for one, probed in zip(chosen, measured.paths, strict=True):
+            if one.is_down:
+                findings += judge_down(one.subject, probed, table)
                 continue
-            place = subject.link, subject.direction
-            lost, ruled = spans.overflowed(before, after, *place), spans.ruled(before, after, *place)
-            findings += judge(replace(subject, overflowed=lost, ruled=subject.ruled or ruled), probed, table)
+            lost = sum(spans.overflowed(before, after, *place) for place in one.crossed)
+            ruled = one.subject.ruled or any(spans.ruled(before, after, *place) for place in one.crossed)
+            findings += judge(replace(one.subject, overflowed=lost, ruled=ruled), probed, table)
         findings += spans.sleeper_findings(measured.floor, measured.lag, table)
         findings.append(_stepped(measured.stepped, table))
     findings += spans.relay_findings(state, before, after, events, table)
@@ -60,15 +61,8 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
     findings += spans.replug_findings(events, before.clock, table)
     findings += spans.machine_findings(before, after, table)
     notes = [*spans.idle_rules(after), *(f"in the span, {words}" for words in changed)]
-    modelled = list(dict.fromkeys(state.layout.modelled().values()))
-    for kind in modelled:
-        why = (
-            f"no frame passes there without {kind.framing}"
-            if kind.framing
-            else "they are a model, with one end of a cable here"
-        )
-        notes.append(f"links at {kind.title}'s switches were not probed: {why}")
-    if not (modelled or subjects):
+    notes += _notes_on_models(state.layout, chosen)
+    if not (chosen or state.layout.modelled()):
         notes.append("no link is impaired: nothing was probed (name a link, a node or 'all' to probe it)")
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
@@ -82,21 +76,27 @@ def _stepped(nanoseconds: int, table: Table) -> Finding:
 # What is probed, and from where to where
 
 
-def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[Subject, bool]], list[ProbePath]]:
-    """Choose the directions to probe, and say for each whether its link is down."""
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A path to probe. crossed: the directions of links on it. is_down: one of these links is down."""
+
+    subject: Subject
+    path: ProbePath
+    crossed: tuple[tuple[str, DirectionName], ...]
+    is_down: bool
+
+
+def _directions(store: Store, state: State, target: str | None) -> list[_Chosen]:
+    """Choose the directions of links that have interfaces at both ends."""
     layout = state.layout
     modelled = layout.modelled().keys()
-    links = links_of(layout, target) if target is not None else list(layout.links)
-    links = [link for link in links if not modelled & {link.a.owner, link.b.owner}]
-    directions: list[tuple[Link, DirectionName]] = [
-        (link, direction)
-        for link in links
-        for direction in BOTH
-        if target is not None or in_force(link, direction, state.injected).whole or is_down(link, state.injected)
+    links = [link for link in _links(state, target) if not modelled & {link.a.owner, link.b.owner}]
+    directions = [
+        (link, direction) for link in links for direction in BOTH if _is_wanted(state, target, link, direction)
     ]
     texts = _texts(store, state, directions)
     wiring = Wiring.of(layout, state.datapaths)
-    subjects, paths = [], []
+    chosen = []
     for link, direction in directions:
         force = in_force(link, direction, state.injected)
         datapath = state.datapaths.get(link.name, "direct")
@@ -104,17 +104,67 @@ def _chosen(store: Store, state: State, target: str | None) -> tuple[list[tuple[
         expectation = expect(force.impairment, texts, bucket=datapath == "tc")
         plan = plan_for(force.impairment, expectation, len(directions), _mtu(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
-        subject = Subject(
-            link.name,
-            direction,
-            expectation,
-            plan,
-            _approximate(datapath, force.impairment),
-            bool(force.impairment.rules),
+        approximate, ruled = _approximate(datapath, force.impairment), bool(force.impairment.rules)
+        subject = Subject(link.name, direction, expectation, plan, approximate, ruled)
+        path = ProbePath(_place(state, wiring, source), _place(state, wiring, sink), plan)
+        chosen.append(_Chosen(subject, path, ((link.name, direction),), is_down(link, state.injected)))
+    return chosen
+
+
+def _routed(state: State, target: str | None) -> list[_Chosen]:
+    """Choose the paths that probe links at switches with source routes, both directions of each."""
+    layout = state.layout
+    routed = routed_links(layout)
+    wanted = {
+        link.name
+        for link in _links(state, target)
+        if any(_is_wanted(state, target, link, direction) for direction in BOTH)
+    }
+    paths = routed_paths(layout, [link for link in routed if link.name in wanted])
+    wiring = Wiring.of(layout, state.datapaths)
+    chosen = []
+    for path in paths:
+        forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
+        expectation = together([(force, expect(force, {})) for force in forces])
+        plan = plan_together(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
+        ruled = any(force.rules for force in forces)
+        chosen.append(
+            _Chosen(
+                Subject(path.link, path.direction, expectation, plan, ruled=ruled),
+                ProbePath(_place(state, wiring, path.source), _place(state, wiring, path.sink), plan, path.along),
+                tuple((link.name, direction) for link, direction in path.crossed),
+                any(is_down(link, state.injected) for link, _ in path.crossed),
+            )
         )
-        subjects.append((subject, is_down(link, state.injected)))
-        paths.append(ProbePath(_place(state, wiring, source), _place(state, wiring, sink), plan))
-    return subjects, paths
+    return chosen
+
+
+def _links(state: State, target: str | None) -> list[Link]:
+    return links_of(state.layout, target) if target is not None else list(state.layout.links)
+
+
+def _is_wanted(state: State, target: str | None, link: Link, direction: DirectionName) -> bool:
+    """Whether a direction of one of the target's links is to be probed."""
+    if target is not None or is_down(link, state.injected):
+        return True
+    return bool(in_force(link, direction, state.injected).whole)
+
+
+def _notes_on_models(layout: Layout, chosen: Sequence[_Chosen]) -> list[str]:
+    """Say how links at modelled switches were probed, or that they were not."""
+    notes = []
+    routed = {end.owner for link in routed_links(layout) for end in (link.a, link.b)}
+    for kind, is_probed in {(kind, name in routed): None for name, kind in layout.modelled().items()}:
+        if not is_probed:
+            framed = f"no frame passes there without {kind.framing}"
+            why = framed if kind.framing else "they are a model, with one end of a cable here"
+            notes.append(f"links at {kind.title}'s switches were not probed: {why}")
+        elif chosen:
+            notes.append(
+                f"links at {kind.title}'s switches were probed from NIC to NIC: a finding there is of all links on the way, "
+                "as asked of them together"
+            )
+    return notes
 
 
 def _place(state: State, wiring: Wiring, end: End) -> ProbePort:

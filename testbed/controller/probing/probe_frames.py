@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
+from testbed.fates.header_fields import behind_route
 from testbed.kernel.taps import any_of
 
 SMALLEST: Final = 60
@@ -65,7 +66,15 @@ def build(run: int, path: int, kind: int, number: int, size: int = SMALLEST) -> 
 
 
 def read(head: bytes) -> Seen | None:
-    """Parse the first bytes of a frame; None if it is no probe, or one that is not recognizable any more."""
+    """Parse the first bytes of a frame, perhaps with a source route; None if it is no probe, or one that is not
+    recognizable any more."""
+    seen = _read(head)
+    if seen is None and (behind := behind_route(head, _FIRST)) > _FIRST:
+        return _read(head[:_FIRST] + head[behind:])
+    return seen
+
+
+def _read(head: bytes) -> Seen | None:
     first, second = head[_FIRST:_SECOND], head[_SECOND : _SECOND + _COPY]
     for copy in (first, second):
         if len(copy) < _COPY or _CHECK.unpack_from(copy, _IDENTITY.size)[0] != zlib.crc32(copy[: _IDENTITY.size]):

@@ -11,7 +11,7 @@ import os
 import select
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,11 +58,13 @@ class ProbePort:
 
 @dataclass(frozen=True, slots=True)
 class ProbePath:
-    """One direction of a link between two interfaces, and its plan."""
+    """The way of probes between two interfaces, or from one back to it, and its plan. along: makes a frame that takes it of
+    one that arrives."""
 
     source: ProbePort
     sink: ProbePort
     plan: Plan
+    along: Callable[[bytes], bytes] = bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,9 @@ class _Session:
         self._taps: dict[ProbePort, Tap] = {}
         self._senders: dict[ProbePort, Sender] = {}
         self._overrun = dict.fromkeys([place for path in paths for place in (path.source, path.sink)], 0)
-        self._incoming: dict[ProbePort, int] = {path.sink: number for number, path in enumerate(paths)}
+        self._incoming: dict[ProbePort, list[_Track]] = {}
+        for path, track in zip(paths, self._tracks, strict=True):
+            self._incoming.setdefault(path.sink, []).append(track)
         for place in self._overrun:
             tap = Tap(place.namespace, place.device, probe_frames.ACCEPTED, _BUFFER, place.port)
             stack.callback(tap.close)
@@ -245,9 +249,10 @@ class _Session:
 
     def _burst(self, number: int) -> None:
         """Send one timed probe and those that go with it."""
-        track, sender = self._tracks[number], self._senders[self._paths[number].source]
+        track, path = self._tracks[number], self._paths[number]
+        sender = self._senders[path.source]
         for _ in range(self._bursts[number]):
-            sender.send(probe_frames.build(self._run, number, COUNTED, len(track.left)))
+            sender.send(path.along(probe_frames.build(self._run, number, COUNTED, len(track.left))))
             track.left.append(0)
             track.came.append(0)
 
@@ -267,7 +272,8 @@ class _Session:
         track = self._tracks[number]
         track.markers += 1
         frame = probe_frames.build(self._run, number, MARKER, track.markers)
-        self._senders[self._paths[number].source].send(frame)
+        path = self._paths[number]
+        self._senders[path.source].send(path.along(frame))
 
     def _mark_for(self, loop: Loop, duration: int) -> None:
         end = loop.now() + duration
@@ -308,11 +314,12 @@ class _Session:
     def _hear(self, place: ProbePort, _now: int = 0) -> None:
         for outgoing, when, length, head in self._taps[place].read(_BATCH):
             seen = probe_frames.read(head)
-            if not outgoing and place in self._incoming:
-                here = self._tracks[self._incoming[place]]
-                here.frames += 1
-                here.bytes += length
-                here.unreadable += seen is None
+            if not outgoing and (tracks := self._incoming.get(place)):
+                for track in tracks:
+                    track.frames += 1
+                    track.bytes += length
+                if len(tracks) == 1:  # of several paths it cannot be told whose it was
+                    tracks[0].unreadable += seen is None
             if seen is not None and seen.run == self._run and seen.path < len(self._paths):
                 self._note(place, seen, outgoing, when)
 
@@ -367,7 +374,8 @@ class _Session:
         track.train_left.clear()
         track.train_came.clear()
         sender = self._senders[path.source]
-        frames = [probe_frames.build(self._run, number, TRAIN, place, train.size) for place in range(train.count)]
+        build = partial(probe_frames.build, self._run, number, TRAIN, size=train.size)
+        frames = [path.along(build(place)) for place in range(train.count)]
         poll = select.poll()
         poll.register(sink, select.POLLIN)
         # The kernel stamps frames on arrival, so they are read as late as the buffer allows.

@@ -43,6 +43,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from protocols.core.firmware import Adapter, Agent, Nic, Plug
 from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
@@ -137,8 +138,8 @@ def run(
         beside = (*given["beside"], *players)
         checking = _checking(check, chosen, folder, target, patience, beside)
         plan = Plan(
-            chosen, stack_of, first, timeout, patience, history or checking is not None, given["capture"], beside, follow,
-            prices, slow, shared=shared,
+            chosen, _presuming_nothing(stack_of, faults, mode), first, timeout, patience,
+            history or checking is not None, given["capture"], beside, follow, prices, slow, shared=shared,
         )  # fmt: skip
         series = _Series(target, folder, plan, repeat, players, checking)
         with target.ready(
@@ -346,6 +347,20 @@ def _scenario(
         scenario, target.layout, mode, over_kernel=protocol.is_kernels, asked=asked, slow=slow, lasting=lasting
     )  # fmt: skip
     return scenario
+
+
+def _presuming_nothing(protocol: Protocol, faults: Scenario | None, mode: Mode) -> Protocol:
+    """Return the protocol, where NICs count their restarts and some restart, with NICs none of which is in the incarnation
+    that a protocol may presume: so peers introduce themselves, as on the wall clock, where incarnations are times."""
+    if faults is None or mode == "live":
+        return protocol
+    from testbed.controller.scenarios.feasibility import restarts_nics
+
+    return replace(protocol, plug=partial(_plug_later, protocol.plug)) if restarts_nics(faults) else protocol
+
+
+def _plug_later(plug: Plug, adapter: Adapter, nic: Nic) -> Agent:
+    return plug(adapter.of_incarnation(adapter.incarnation + 1), nic)
 
 
 def _slow(mode: Mode, dilate: int | None, protocol: Protocol) -> int:

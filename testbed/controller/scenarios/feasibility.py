@@ -103,6 +103,12 @@ def texts_of(faults: Sequence[Fault]) -> Mapping[str, str]:
     return texts
 
 
+def restarts_nics(scenario: Scenario) -> bool:
+    """Whether a NIC restarts, or may restart by chance."""
+    chance = scenario.random.kinds if scenario.random is not None else ()
+    return bool(_AGAIN & set(chance)) or any(_starts_again(fault) for fault in scenario.faults)
+
+
 _AGAIN = frozenset({"crash", "restart", "reset"})
 """Kinds of random faults after which a program restarts."""
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from testbed.fabric.interface import OnDrop, Table
 from testbed.fabric.myrinet.network import Network
+from testbed.fabric.myrinet.route import closed, route_byte
 from testbed.fabric.myrinet.settings import USUAL, Settings
+from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.spec.kinds import MYRINET, Kind
 from testbed.spec.layout import Layout, Switch
 
 
 @dataclass(frozen=True, slots=True)
 class Myrinet:
-    """Myrinet with these settings of its hardware. Implements `fabric.interface.Fabric`."""
+    """Myrinet with these settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
     settings: Settings = USUAL
     kind: ClassVar[Kind] = MYRINET
@@ -26,6 +29,11 @@ class Myrinet:
     def table(self, layout: Layout, switch: Switch) -> Table:  # noqa: ARG002
         """Return nothing: its switches go by the routes of frames."""
         return {}
+
+    def along(self, ports: Sequence[tuple[int, int]], frame: bytes) -> bytes:
+        """Put a route in front of a frame's packet, and the CRC-8 behind it. Raises ValueError for ports too far apart."""
+        route = bytes([route_byte(output - input_) for input_, output in ports])
+        return closed(frame[:ETHERNET_HEADER], route + frame[ETHERNET_HEADER:])
 
 
 FABRIC: Final = Myrinet()

@@ -38,6 +38,13 @@ class Lateness:
         if most > LATE:
             self.late += sum(now - when > LATE for when, _ in due)
 
+    def add(self, late: int) -> None:
+        """Count one frame that is late by so many nanoseconds, 0 or more."""
+        self.buckets[late.bit_length()] += 1
+        if late > self.worst:
+            self.worst = late
+        self.late += late > LATE
+
     def quantile(self, share: float) -> int:
         """An upper bound of this quantile, at most twice the true value."""
         wanted, seen = share * sum(self.buckets), 0

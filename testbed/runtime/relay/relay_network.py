@@ -45,7 +45,8 @@ class Driver:
         self.network: Final = network
         self.now: Final = loop.now
         self._timer = loop.timer(self._due)
-        self._reached = 0  # the network's time
+        self.reached = 0
+        """The network's time."""
         self._is_busy = False
         self._left: dict[ChannelForwarder, None] = {}  # directions with frames that have left the network
 
@@ -56,9 +57,15 @@ class Driver:
         deadline = self.network.deadline
         if deadline is not None and deadline <= when:
             self._poll(when)
-        elif when > self._reached:
-            self._reached = when
-        return channel.offer(self._reached, frame)
+        elif when > self.reached:
+            self.reached = when
+        return channel.offer(self.reached, frame)
+
+    def advance(self, when: int) -> None:
+        """Let the network come to the time at which a frame came, so that none enters before it."""
+        deadline = self.network.deadline
+        if not self._is_busy and deadline is not None and deadline <= when:
+            self._poll(when)
 
     def settle(self) -> None:
         """Send frames that are due, and set the timer; called after frames have been offered."""
@@ -80,7 +87,7 @@ class Driver:
     def _poll(self, now: int) -> None:
         self._is_busy = True
         self.network.poll(now)
-        self._reached = max(self._reached, now)
+        self.reached = max(self.reached, now)
         self._is_busy = False
 
     def _send(self) -> None:
@@ -90,7 +97,10 @@ class Driver:
 
 
 class ChannelForwarder:
-    """One direction of a link. Its attributes in common with `relay.Forwarder` are for reports and watches."""
+    """One direction of a link. Its attributes in common with `relay.Forwarder` are for reports and watches.
+
+    lateness: of frames that leave the network here, behind the network's time; at a NIC's own direction, of frames that
+    enter, because the network had come further when they were read."""
 
     __slots__ = ("_driver", "_due", "_out", "channel", "finished", "gso_frames", "injected", "lateness")
 
@@ -134,21 +144,24 @@ class ChannelForwarder:
 
 
 class Uplink:
-    """The entry of a NIC's frames. stops: how often the NIC was told STOP. waited: number of frames that had to wait."""
+    """The entry of a NIC's frames. stops: how often the NIC was told STOP. waited: number of frames that had to wait.
+    stamp: when the frame that was offered last came, monotonic nanoseconds."""
 
     __slots__ = (
-        "_answered", "_driver", "_head", "_kept", "_last", "_loop", "_socket", "_stopped", "_way", "_window", "stops",
-        "waited",
+        "_answered", "_driver", "_head", "_kept", "_last", "_loop", "_socket", "_stopped", "_way", "_window", "stamp",
+        "stops", "waited",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, driver: Driver, way: ChannelForwarder, socket: PacketSocket) -> None:
+        self.stamp = 0
         self.stops = 0
         self.waited = 0
         self._loop = loop
         self._driver = driver
         self._way = way
         self._socket = socket
-        self._kept: deque[bytes | Word] = deque()  # a word is a request of the NIC between two frames
+        # With the times at which they came; a word is a request of the NIC between two frames.
+        self._kept: deque[tuple[int, bytes | Word]] = deque()
         self._stopped = False
         self._answered = 0
         self._window = max(1, min(LARGEST_WINDOW, socket.room))
@@ -160,7 +173,7 @@ class Uplink:
     @property
     def waiting(self) -> tuple[int, int]:
         """Bytes and frames that wait here."""
-        frames = [len(frame) for frame in self._kept if not isinstance(frame, Word)]
+        frames = [len(frame) for _, frame in self._kept if not isinstance(frame, Word)]
         return sum(frames), len(frames)
 
     def read(self, _now: int) -> bool:
@@ -170,20 +183,27 @@ class Uplink:
         frames = self._socket.receive(self._last)
         if self._socket.unfinished:
             frames = self._finished(frames)
-        kept, offer, channel = self._kept, self._driver.offer, self._way.channel
+        kept, driver, channel, lateness = self._kept, self._driver, self._way.channel, self._way.lateness
         for when, frame in frames:
+            late = driver.reached - when
+            lateness.add(max(0, late))
+            if kept:
+                driver.advance(when)
             if frame[:6] == ADDRESS and (word := word_in(frame)) is not None:
                 self._head = frame[_HEAD]
                 if kept:
-                    kept.append(word)
+                    kept.append((when, word))
                 else:
                     self._answer(word)
-            elif kept or not offer(when, channel, frame):
+                continue
+            if not kept:
+                self.stamp = when
+            if kept or not driver.offer(when, channel, frame):
                 self.waited += 1
-                kept.append(frame)
+                kept.append((when, frame))
         if frames:
             self._last = frames[-1][0]
-        self._driver.settle()
+        driver.settle()
         if len(kept) > _MANY:
             self._stop()
         return self._socket.filled and not self._stopped
@@ -204,7 +224,7 @@ class Uplink:
         """Send waiting frames: the link accepts frames again."""
         kept = self._kept
         while kept:
-            first = kept[0]
+            self.stamp, first = kept[0]
             if isinstance(first, Word):
                 self._answer(first)
             elif not self._driver.offer(now, self._way.channel, first):

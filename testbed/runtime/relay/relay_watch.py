@@ -25,10 +25,10 @@ from testbed.engine.loop import Loop
 from testbed.errors import KernelError
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.records import Record
-from testbed.kernel.packet_socket import PacketSocket
 from testbed.runtime.calls import NotListeningError, call
 from testbed.runtime.relay.orders import DIRECTIONS, RelayPaths
-from testbed.runtime.relay.relay import AnyLink, Forwarder, LinkForwarder
+from testbed.runtime.relay.relay import AnyLink, LinkForwarder
+from testbed.runtime.relay.relay_network import ModelledLink
 
 QUEUE_FULL: Final = "queue full"
 """Cause reported for a frame dropped because a direction's queue was full, which is a loss but not a fate."""
@@ -129,13 +129,13 @@ class Watchers:
         self._directory = directory
         self._pipes: dict[str, int] = {}  # name -> descriptor
         self._untold: dict[str, int] = {}
-        self._watched: list[Forwarder] = []
+        self._watched: list[Callable[[], object]] = []  # each ends the watch of a direction
         self._met: list[Record] = []  # of the frame that is being offered
-        self._reported: set[str] = set()  # links whose frames are reported
+        self._reported: set[tuple[str, str]] = set()  # directions whose frames are reported
 
     def note(self, record: Record) -> None:
         """Note a fate; serves as a direction's log."""
-        if self._pipes and record.link in self._reported:
+        if self._pipes and (record.link, record.direction) in self._reported:
             self._met.append(record)
 
     def attend(self, links: Mapping[str, AnyLink]) -> None:
@@ -148,14 +148,48 @@ class Watchers:
         self._watched = []
         self._reported.clear()
         for name, link in links.items():
-            if not isinstance(link, LinkForwarder):  # frames enter long after their timestamp
-                continue
-            self._reported.add(name)
             for direction in DIRECTIONS:
-                forwarder = link.directions[direction]
-                if forwarder.offer == forwarder.model.offer:
-                    forwarder.offer = self._watching(name, direction, forwarder, link.sockets()[direction])
-                self._watched.append(forwarder)
+                if isinstance(link, LinkForwarder):
+                    self._watch_forwarder(name, direction, link)
+                elif direction in link.uplinks:  # in the others no frame has a timestamp: they begin in the model
+                    self._watch_uplink(name, direction, link)
+
+    def _watch_forwarder(self, name: str, direction: str, link: LinkForwarder) -> None:
+        forwarder, source = link.directions[direction], link.sockets()[direction]
+        offer = forwarder.model.offer
+
+        def watched(when: int, frame: bytes) -> Outcome:
+            outcome = offer(when, frame)
+            if self._met or outcome is Outcome.QUEUE:
+                self._tell_fates(name, direction, when + source.behind, frame, is_full=outcome is Outcome.QUEUE)
+            return outcome
+
+        def restore() -> None:
+            forwarder.offer = offer
+
+        forwarder.offer = watched
+        self._add(name, direction, restore)
+
+    def _watch_uplink(self, name: str, direction: str, link: ModelledLink) -> None:
+        uplink, source = link.uplinks[direction], link.sockets()[direction]
+        entrance = link.directions[direction].channel.entrance
+        take = entrance.enter
+
+        def watched(now: int, frame: bytes) -> bytes | None:
+            accepted = take(now, frame)
+            if self._met:
+                self._tell_fates(name, direction, uplink.stamp + source.behind, frame)
+            return accepted
+
+        def restore() -> None:
+            entrance.take = take
+
+        entrance.take = watched
+        self._add(name, direction, restore)
+
+    def _add(self, name: str, direction: str, restore: Callable[[], object]) -> None:
+        self._reported.add((name, direction))
+        self._watched.append(restore)
 
     def _greet(self, path: Path) -> None:
         try:
@@ -181,30 +215,19 @@ class Watchers:
         self._loop.unwatch(pipe)
         os.close(pipe)
         if not self._pipes:
-            for forwarder in self._watched:
-                forwarder.offer = forwarder.model.offer
+            for restore in self._watched:
+                restore()
             self._watched = []
 
-    def _watching(
-        self, link: str, direction: str, forwarder: Forwarder, source: PacketSocket
-    ) -> Callable[[int, bytes], Outcome]:
-        """Wrap a direction's offer so that it reports the fates of each frame."""
-        offer, met, tell = forwarder.model.offer, self._met, self._tell
-
-        def watched(when: int, frame: bytes) -> Outcome:
-            outcome = offer(when, frame)
-            if met or outcome is Outcome.QUEUE:
-                causes = [record.cause for record in met]
-                words = [record.in_words() for record in met]
-                met.clear()
-                if outcome is Outcome.QUEUE:
-                    causes.append(QUEUE_FULL)
-                    words.append(f"dropped: {QUEUE_FULL}")
-                phrases = "; ".join(words)[:_LONGEST]
-                tell([link, direction, when + source.behind, crc32(frame), causes, phrases])
-            return outcome
-
-        return watched
+    def _tell_fates(self, link: str, direction: str, stamp: int, frame: bytes, *, is_full: bool = False) -> None:
+        """Report the fates of the frame that has just been offered. stamp: wall clock, nanoseconds."""
+        causes = [record.cause for record in self._met]
+        words = [record.in_words() for record in self._met]
+        self._met.clear()
+        if is_full:
+            causes.append(QUEUE_FULL)
+            words.append(f"dropped: {QUEUE_FULL}")
+        self._tell([link, direction, stamp, crc32(frame), causes, "; ".join(words)[:_LONGEST]])
 
     def _tell(self, report: list[object]) -> None:
         line = json.dumps(report).encode() + b"\n"

@@ -189,6 +189,32 @@ def test_a_frame_has_entered_when_the_kernel_got_it_unless_the_network_is_furthe
     assert pair.links[1].directions["backward"].lateness.worst > MILLISECOND * 9 // 10
 
 
+def test_a_frame_that_is_read_when_the_network_is_further_is_late_by_that() -> None:
+    pair = Pair()
+    pair.clock.time = MILLISECOND
+    pair.send(1)
+    pair.clock.time = 5 * MILLISECOND
+    frame = closed(bytes(6) + HEAD, (bytes([route_byte(-1)]) + b"\0\4").ljust(100, b"\x55"))
+    pair.n2.come.append((5 * MILLISECOND, frame))
+    pair.links[1].uplinks["forward"].read(5 * MILLISECOND)
+    pair.clock.run(6 * MILLISECOND)
+    assert pair.links[0].directions["forward"].lateness.worst == 4 * MILLISECOND
+    assert pair.links[1].directions["forward"].lateness.worst == 0
+    assert pair.came() == [1]
+
+
+def test_a_frame_that_waits_behind_others_enters_no_earlier_than_it_came() -> None:
+    """All three are read at once, so late that the third has come long after the way of the others is free."""
+    pair = Pair(SLOW)
+    pair.send(1, 2)
+    pair.clock.time = 50 * MILLISECOND
+    pair.send(3)
+    pair.clock.run(50 * MILLISECOND)
+    assert pair.came() == [1, 2]
+    pair.clock.run(51 * MILLISECOND)
+    assert pair.came() == [1, 2, 3]
+
+
 def test_a_cable_that_is_cut_loses_frames_and_holds_nobody_up() -> None:
     pair = Pair(SLOW)
     pair.links[0].change(replace(pair.links[0].carried, is_cut=True), {})

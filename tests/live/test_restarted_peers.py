@@ -1,0 +1,37 @@
+"""A NIC that has started again before anybody has heard of it: every mode treats a first message to it alike."""
+
+from __future__ import annotations
+
+import pytest
+
+import testbed
+from testbed import Cluster, Scenario
+from testbed.controller.runs.run_options import Mode
+from testbed.spec.fault_models import Restart
+from testbed.workloads.form import Comm, Node
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+MS = 1_000_000
+MODES: tuple[tuple[Mode, int | None], ...] = (("sim", None), ("live", None), ("dilated", 5))
+
+
+async def first_word(comm: Comm, node: Node) -> str:
+    """n1 says its first word once n2 has started again."""
+    if comm.rank == 0:
+        await node.sleep(150 * MS)
+        await comm.send("hello", 1)
+        return ""
+    if node.starts == 1:
+        await node.sleep(1_000 * MS)
+    return f"life {node.starts}: {await comm.recv(source=0)}"
+
+
+@pytest.mark.parametrize(("mode", "dilate"), MODES)
+def test_a_first_message_to_one_that_has_started_again_unheard_of_arrives(mode: Mode, dilate: int | None) -> None:
+    again = Scenario(name="again", faults=(Restart(on="n2", at="50ms"),))
+    result = testbed.run(
+        Cluster.star(2, delay="10us"), first_word, mode=mode, dilate=dilate, scenario=again,
+        check=False, timeout=20,
+    )  # fmt: skip
+    assert result.results == {"n1": "", "n2": "life 2: hello"}

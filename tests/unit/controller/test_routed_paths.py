@@ -1,0 +1,73 @@
+"""Paths of probes through switches with source routes, and what is expected of all directions on them together."""
+
+from __future__ import annotations
+
+import pytest
+
+from testbed import Cluster
+from testbed.controller.probing.expectations import expect
+from testbed.controller.probing.routed_paths import THERE_AND_BACK, RoutedPath, routed_links, routed_paths, together
+from testbed.fabric.myrinet.route import delta, is_intact
+from testbed.fates.header_fields import behind_route
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.resolver import resolve
+
+US = 1_000
+FRAME = bytes(60)
+
+
+def paths(layout: Layout) -> dict[tuple[str, str], RoutedPath]:
+    return {(path.link, path.direction): path for path in routed_paths(layout, routed_links(layout))}
+
+
+def ports(path: RoutedPath) -> list[int]:
+    """By how many ports further each switch on the way sends a probe."""
+    frame = path.along(FRAME)
+    assert is_intact(frame)
+    return [delta(byte) for byte in frame[14 : behind_route(frame, 14)]]
+
+
+def test_a_nics_link_is_crossed_there_and_back_and_a_cable_on_the_shortest_way_between_nics() -> None:
+    layout = resolve(Cluster.ring(4, kind="myrinet"))
+    found = paths(layout)
+    nics, cables = ([one for one in found if (one[1] == THERE_AND_BACK) is there] for there in (True, False))
+    assert len(nics) == 4
+    assert len(cables) == 8
+    for name, direction in nics:
+        path = found[name, direction]
+        assert path.source == path.sink
+        assert [(link.name, crossed) for link, crossed in path.crossed] == [(name, "forward"), (name, "backward")]
+        assert ports(path) == [0]
+    there = found["s1:2--s2:2", "forward"]
+    assert [link.name for link, _ in there.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
+    assert (there.source.owner, there.sink.owner) == ("n1", "n2")
+    assert ports(there) == [1, -1]
+
+
+def test_every_link_of_the_now_is_on_a_path() -> None:
+    layout = resolve(Cluster.now())
+    assert {link for link, _ in paths(layout)} == {link.name for link in layout.links}
+
+
+def test_switches_without_routes_have_no_paths() -> None:
+    assert routed_links(resolve(Cluster.star(3))) == []
+
+
+def test_delays_add_up_losses_are_independent_and_bytes_pass_the_slowest_cable_once() -> None:
+    impairments = [
+        Impairment(delay=50 * US, loss=0.1),
+        Impairment(rate=8_000_000),
+        Impairment(rate=4_000_000, loss=0.2),
+    ]
+    found = together([(impairment, expect(impairment, {})) for impairment in impairments])
+    assert found.delays == (50 * US + 120 * US,)
+    assert found.loss.share == pytest.approx(1 - 0.9 * 0.8)
+    assert found.rate == 4_000_000
+    assert not found.loss.open
+
+
+def test_what_flips_bits_may_change_a_route_so_losses_are_not_judged() -> None:
+    impairments = [Impairment(corrupt=0.1), Impairment(loss=0.2)]
+    found = together([(impairment, expect(impairment, {})) for impairment in impairments])
+    assert "route" in found.loss.open
+    assert "route" in found.corrupt.open
