@@ -20,4 +20,5 @@ PROTOCOL: Final = Protocol(
     routed=True,
     split_driver=split_driver(),
     configurable=Configurable(Configuration, configured),
+    observable=True,
 )

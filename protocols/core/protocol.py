@@ -47,7 +47,8 @@ class Protocol:
     codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.
     split_driver: for shared NICs; None: not available. routed: its frames carry source routes,
     by which Myrinet's switches forward them.
-    configurable: None: its firmware has no settings.
+    configurable: None: its firmware has no settings. observable: its host library reports active messages
+    (`protocols.active_messages.observer`), so that native workloads have histories.
     """
 
     plug: Plug
@@ -58,6 +59,7 @@ class Protocol:
     split_driver: SplitDriver | None = None
     routed: bool = False
     configurable: Configurable | None = None
+    observable: bool = False
 
     @property
     def is_kernels(self) -> bool:

@@ -33,6 +33,11 @@ class Status(IntEnum):
     REPLY_REJECTED = 10
     """EREPLYREJECTED: a reply was not accepted by the endpoint that had sent the request."""
 
+    @property
+    def words(self) -> str:
+        """The name in lower case, in words."""
+        return self.name.lower().replace("_", " ")
+
 
 @dataclass(frozen=True, slots=True)
 class Returned:
@@ -70,6 +75,6 @@ class ReturnedError(ActiveMessageError):
         node, endpoint = returned.destination
         super().__init__(
             f"a {kind} to endpoint {endpoint} of node {node}, handler {returned.handler}, has come back: "
-            f"{returned.status.name.lower().replace('_', ' ')}"
+            f"{returned.status.words}"
         )
         self.returned = returned

@@ -68,7 +68,7 @@ class Endpoint:
         self.bundle = bundle
         self.name: Final = EndpointName(library.node, number)
         """AM_GetEndpointName: the name by which others map it."""
-        self.outbox: Final = Outbox(number, library.bell, library.memory, library.max_medium, message)
+        self.outbox: Final = Outbox(number, library.bell, library.memory, library.max_medium, message, library.observer)
         self.inbox: Final = Inbox(self, settings.handlers, library.max_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
         """Its page while it is not resident."""
