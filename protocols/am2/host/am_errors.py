@@ -28,10 +28,12 @@ class Status(IntEnum):
     CONGESTION = 8
     """ECONGESTION: the destination had no room within the time allowed."""
     UNREACHABLE = 9
-    """EUNREACHABLE: no answer has come, there is no route, or the node has restarted. Only with this status the message
-    may nevertheless have been delivered: its answer may have been lost."""
+    """EUNREACHABLE: no answer has come, there is no route, or the node has restarted. Only with this status, and with
+    ABANDONED, the message may nevertheless have been delivered: its answer may have been lost."""
     REPLY_REJECTED = 10
     """EREPLYREJECTED: a reply was not accepted by the endpoint that had sent the request."""
+    ABANDONED = 11
+    """Ours: the program has given the request up (`Endpoint.abandon`), which may have been handled."""
 
     @property
     def words(self) -> str:

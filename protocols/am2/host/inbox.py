@@ -246,11 +246,11 @@ class Inbox:
             outbox.over(slot)
             page[at] = layout.FREE
 
-    def forsake(self, number: int) -> None:
+    def forsake(self, number: int, status: Status = Status.UNREACHABLE) -> None:
         """End a request without a reply or a return."""
         to, handler, arguments = self._asked.pop(number)
         to.credits += 1
-        self.lost.append(Returned(Status.UNREACHABLE, False, to.name, handler, arguments, number, _NOTHING))
+        self.lost.append(Returned(status, False, to.name, handler, arguments, number, _NOTHING))
 
     def _tell(self, returned: Returned) -> None:
         if self._observer is not None and not returned.is_reply:

@@ -6,11 +6,11 @@
 - replies: a reply that comes is the one that the handler of this very request made.
 - one end: a request ends once, by a reply or by its return.
 - errors: a request is returned for a true reason. Returned as unreachable, it may have been handled as well, and a fault, or
-  the end of an endpoint or program there, must explain it; returned for any other reason it has not been handled. A reply
-  is returned only if a fault explains it, or its request has ended.
+  the end of an endpoint or program there, must explain it; abandoned by its program, it may have been handled; returned
+  for any other reason it has not been. A reply is returned only if a fault explains it, or its request has ended.
 - progress: a request gets its end: it does not stay without one for ever while both its endpoints exist and handle what
   arrives.
-- recovery: after a fault has ended, it gets its end within a bound.
+- recovery: after a fault has ended, a reply comes within a bound.
 
 Messages are not ordered, so there is no check of order. What had arrived when a program ended, and was not handled, is no
 violation: each life of a program records how much that was.
@@ -40,7 +40,8 @@ UNITS: Final = {
     PROGRESS: "requests", RECOVERY: "requests",
 }  # fmt: skip
 UNREACHABLE: Final = "unreachable"
-"""The one reason for a return after which a request may have been handled."""
+ABANDONED: Final = "abandoned"
+"""The reasons for a return after which a request may have been handled. Abandoned: its own program has given it up."""
 
 _SILENCING: Final = (CRASH, PAUSE, RESET, CUT, OUTAGE)
 """Kinds of disturbances that make a node unreachable."""
@@ -142,7 +143,7 @@ class _RequestCheck:
                 continue
             check.checked += 1
             is_explained = self._is_explained(request.destination, request.name.node, end.at)
-            if end.error != UNREACHABLE and handled is not None:
+            if end.error not in (UNREACHABLE, ABANDONED) and handled is not None:
                 check.add_violation(
                     f"{request} was returned as {end.error} ({end.place}), and handled by {self._words(handled)}"
                 )
@@ -151,7 +152,7 @@ class _RequestCheck:
                 check.add_violation(
                     f"{request} was returned as {end.error} ({end.place}),{also} and no fault explains it"
                 )
-            elif end.error == UNREACHABLE:
+            elif end.error in (UNREACHABLE, ABANDONED):
                 self._doubt(request, f"returned as {end.error}")
         for handling in request.handlings:
             if handling.reply_returned == NEVER:
@@ -248,7 +249,7 @@ class _RequestCheck:
         )
 
     def recovery(self, request: Request) -> None:
-        if request.sent is None or not request.ends:
+        if request.sent is None or not request.ends or request.ends[0].error:
             return
         ended = request.ends[0].at
         healed = self._healed(request, ended)
@@ -259,7 +260,8 @@ class _RequestCheck:
         self._longest = max(self._longest, ended - healed)
         if ended - healed > bound * _SECOND:
             check.add_violation(
-                f"{request} ended {(ended - healed) / _SECOND:.3g} s after the fault had; at most {bound:g} s are allowed"
+                f"{request} was replied to {(ended - healed) / _SECOND:.3g} s after the fault had ended; at most "
+                f"{bound:g} s are allowed"
             )
 
     def _healed(self, request: Request, until: int) -> int:

@@ -31,8 +31,10 @@ class RandomRequests(Native[ActiveMessages]):
     handled once, or returned.
 
     requests: of each node. endpoints: of each node. largest: bytes of data; above a medium message's room it is a bulk
-    message. over: the time over which a node's requests are spread; 0: as fast as possible. patience: a node that has
-    heard nothing for so long does not wait for ends of requests, or for nodes that have not said that they are done.
+    message. freed: endpoints that a node frees in the middle; requests to them are returned from then on. over: the time
+    over which a node's requests are spread; 0: as fast as possible. patience: a node that has heard nothing for so long
+    abandons its requests, and does not wait for nodes that have not said that they are done. A node that was unreachable
+    is asked again when it has sent something.
     """
 
     protocol = "am2"
@@ -42,12 +44,15 @@ class RandomRequests(Native[ActiveMessages]):
     requests: int = 200
     endpoints: int = 3
     largest: MessageSize = 4_000
+    freed: int = 0
     over: Duration = 0
     patience: Duration = 8_000_000_000
 
     def __post_init__(self) -> None:
-        if self.requests < 0 or not 1 <= self.endpoints <= 64 or self.over < 0 or self.patience < 1:
-            raise ValueError("requests: 0 or more; endpoints: 1 to 64; over: 0 or more; patience: above 0")
+        if self.requests < 0 or not 1 <= self.endpoints <= 64 or not 0 <= self.freed < self.endpoints:
+            raise ValueError("requests: 0 or more; endpoints: 1 to 64; freed: 0 or more, and fewer than endpoints")
+        if self.over < 0 or self.patience < 1:
+            raise ValueError("over: 0 or more; patience: above 0")
 
     async def program(self, library: ActiveMessages, node: Node) -> Mapping[str, int]:
         return await _Program(self, library, node).run()
@@ -78,7 +83,8 @@ class _Program:
         self._slots: dict[tuple[int, EndpointName], list[int]] = {}  # free ones, by own endpoint and destination
         self._places: dict[tuple[int, EndpointName], int] = {}
         self._met: set[int] = set()  # nodes that have answered
-        self._done: set[int] = set()  # nodes that say that they are done, or are gone
+        self._done: set[int] = set()  # nodes that say that they are done
+        self._gone: set[int] = set()  # nodes that were unreachable, and have sent nothing since
         self._heard = node.now()
         self._is_over = False
         self._bundle = library.allocate_bundle()
@@ -101,27 +107,23 @@ class _Program:
         """Send all requests; serve until all nodes are done. Raises VerificationError."""
         node, spawn = self._node, self._node.spawn
         begun = node.now()
-        pump = spawn(self._pump(), "what arrives")
+        pump, watch = spawn(self._pump(), "what arrives"), spawn(self._watch(), "patience")
         tasks = [
             spawn(self._send(number, endpoint, begun), f"requests of endpoint {number}")
             for number, endpoint in enumerate(self._endpoints)
         ]
         for task in tasks:
             await task
-        while self._open and not self._is_quiet():
+        while self._open or self._again:
             await node.sleep(_PAUSE)
-            await self._send_again()
-        self.counts["without_end"] = len(self._open)
-        others = [rank for rank in range(len(node.names)) if rank != node.rank]
+        others = {rank for rank in range(len(node.names)) if rank != node.rank}
         first = self._endpoints[0]
-        for rank in others:
-            place = self._place(first, EndpointName(rank, 0))
-            if first.credits(place):  # else it has not answered for a while
-                await first.request(place, _DONE, node.rank)
-        while not self._is_quiet() and not (self._done >= set(others) and self._are_told(first)):
+        for rank in others - self._gone:
+            await first.request(self._place(first, EndpointName(rank, 0)), _DONE, node.rank)
+        while not self._is_quiet() and not (self._done | self._gone >= others and self._are_told(first)):
             await node.sleep(_PAUSE)
         self._is_over = True
-        del pump  # it ends with the run
+        del pump, watch  # they end with the run
         node.row(**self.counts, took_ns=node.now() - begun)
         if self.counts["handled_twice"]:
             raise VerificationError(f"{self.counts['handled_twice']} requests were handled twice")
@@ -131,9 +133,9 @@ class _Program:
         return self._node.now() - self._heard > self._workload.patience
 
     def _are_told(self, first: Endpoint) -> bool:
-        """Whether the other nodes have taken our word that we are done."""
+        """Whether the other nodes that are there have taken our word that we are done."""
         return all(
-            first.credits(place) == self._window
+            first.credits(place) == self._window or name.node in self._gone
             for (endpoint, name), place in self._places.items()
             if endpoint == first.name.endpoint and name.endpoint == 0
         )
@@ -143,19 +145,50 @@ class _Program:
             await self._bundle.wait()
             await self._bundle.poll()
 
+    async def _watch(self) -> None:
+        """Send again what was returned too early; abandon requests when nothing has been heard for long."""
+        while not self._is_over:
+            await self._node.sleep(_PAUSE)
+            again, self._again = self._again, []
+            for endpoint, to in again:
+                await self._request(endpoint, to, self._node.random(f"again/{self._number}"))
+            if self._is_quiet() and self._open:
+                abandoned = sum(
+                    endpoint.abandon(self._places[endpoint.name.endpoint, to])
+                    for endpoint, to in {(request.endpoint, request.to) for request in self._open.values()}
+                )
+                if abandoned:
+                    self._heard = self._node.now()
+
     # Requests.
 
     async def _send(self, number: int, endpoint: Endpoint, begun: int) -> None:
         """Send an endpoint's share of the requests."""
         node, workload = self._node, self._workload
+        is_freed = number >= workload.endpoints - workload.freed
         chance, others = node.random(f"{number}/{node.starts}"), len(node.names) - 1
         share = range(number, workload.requests, workload.endpoints)
         for turn in share if others else ():
             wait = begun + workload.over * turn // workload.requests - node.now()
             if workload.over and wait > 0:
                 await node.sleep(wait)
+            if is_freed and 2 * turn >= workload.requests:
+                self._free(endpoint)
+                return
             rank = (node.rank + 1 + chance.randrange(others)) % len(node.names)
+            if rank in self._gone:
+                self.counts["not_sent"] += 1
+                continue
             await self._request(endpoint, EndpointName(rank, chance.randrange(workload.endpoints)), chance)
+
+    def _free(self, endpoint: Endpoint) -> None:
+        """Free an endpoint, with the requests that it has not heard of."""
+        endpoint.free()
+        for number, request in list(self._open.items()):
+            if request.endpoint is endpoint:
+                del self._open[number]
+                self.counts["given_up"] += 1
+        self._again = [(origin, to) for origin, to in self._again if origin is not endpoint]
 
     async def _request(self, endpoint: Endpoint, to: EndpointName, chance: random.Random) -> None:
         self._number += 1
@@ -187,12 +220,6 @@ class _Program:
             self._slots[key] = list(range(first, first + self._window))
         return self._places[key]
 
-    async def _send_again(self) -> None:
-        """Send what nodes have returned that had not begun."""
-        again, self._again = self._again, []
-        for endpoint, to in again:
-            await self._request(endpoint, to, self._node.random(f"again/{self._number}"))
-
     # Handlers.
 
     def _words(self, token: Token, *words: int) -> None:
@@ -211,6 +238,7 @@ class _Program:
         """Count a request that is handled."""
         self._heard = self._node.now()
         rank, starts, number = words[:3]
+        self._gone.discard(rank)
         handled = self._handled[rank, starts]
         self.counts["handled"] += 1
         self.counts["handled_twice"] += number in handled
@@ -224,6 +252,7 @@ class _Program:
     def _answered(self, token: Token, rank: int, starts: int, number: int) -> None:
         self._heard = self._node.now()
         self._met.add(token.source.node)
+        self._gone.discard(token.source.node)
         ended = self._open.pop(number, None)
         if (rank, starts) != (self._node.rank, self._node.starts) or ended is None or ended.to != token.source:
             self.counts["strange_replies"] += 1
@@ -233,19 +262,19 @@ class _Program:
             self._slots[ended.endpoint.name.endpoint, ended.to].append(ended.slot)
 
     def _returned(self, endpoint: Endpoint, returned: Returned) -> None:
-        node, is_absent = returned.destination.node, returned.status in _NOT_YET
+        node, status = returned.destination.node, returned.status
+        if status in (Status.UNREACHABLE, Status.ABANDONED):
+            self._gone.add(node)
         if returned.is_reply:
             self.counts["replies_returned"] += 1
         elif returned.handler == _DONE:
             self._done.add(node)
         elif (ended := self._open.pop(returned.arguments[2], None)) is None:
             self.counts["strange_returns"] += 1
-        elif is_absent and node not in self._met and not self._is_quiet():
+        elif status in _NOT_YET and node not in self._met and not self._is_quiet():
             self.counts["sent_again"] += 1
             self._again.append((endpoint, returned.destination))
         else:
             self.counts["returned"] += 1
-            if returned.status is Status.UNREACHABLE:
-                self._done.add(node)
-            elif ended.slot >= 0:  # one that was unreachable may still write there
+            if ended.slot >= 0 and node not in self._gone:  # a message that was unreachable may still write there
                 self._slots[ended.endpoint.name.endpoint, ended.to].append(ended.slot)
