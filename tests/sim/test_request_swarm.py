@@ -24,7 +24,7 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 500 if LONG else 12
+CASES = 500 if LONG else 8
 SEARCHED = 10_000
 """Where the mutants' seeds begin, behind the cases'."""
 MISTAKES = {mutant.name: mutant for mutant in NATIVE}
