@@ -33,8 +33,8 @@ class RandomRequests(Native[ActiveMessages]):
     requests: of each node. endpoints: of each node. largest: bytes of data; above a medium message's room it is a bulk
     message. freed: endpoints that a node frees in the middle; requests to them are returned from then on. over: the time
     over which a node's requests are spread; 0: as fast as possible. patience: a node that has heard nothing for so long
-    abandons its requests, and does not wait for nodes that have not said that they are done. A node that was unreachable
-    is asked again when it has sent something.
+    abandons its requests, and does not wait for nodes that have not said that they are done. Of a node that was
+    unreachable the others get its requests, until it has sent something.
     """
 
     protocol = "am2"
@@ -177,8 +177,11 @@ class _Program:
                 return
             rank = (node.rank + 1 + chance.randrange(others)) % len(node.names)
             if rank in self._gone:
-                self.counts["not_sent"] += 1
-                continue
+                present = [other for other in range(len(node.names)) if other not in {*self._gone, node.rank}]
+                if not present:
+                    self.counts["not_sent"] += 1
+                    continue
+                rank = chance.choice(present)
             await self._request(endpoint, EndpointName(rank, chance.randrange(workload.endpoints)), chance)
 
     def _free(self, endpoint: Endpoint) -> None:
