@@ -48,7 +48,8 @@ class Protocol:
     codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.
     split_driver: for shared NICs; None: not available. framings: what its frames have for switches that forward by it,
     in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM).
-    configurable: None: its firmware has no settings.
+    configurable: None: its firmware has no settings. observable: its host library reports active messages
+    (`protocols.active_messages.observer`), so that native workloads have histories.
     """
 
     plug: Plug
@@ -59,6 +60,7 @@ class Protocol:
     split_driver: SplitDriver | None = None
     framings: tuple[str, ...] = ()
     configurable: Configurable | None = None
+    observable: bool = False
 
     @property
     def is_kernels(self) -> bool:

@@ -93,7 +93,8 @@ def replay_command(
 @click.pass_context
 def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     """Check what each application of a run sent, received and was told: nothing lost, nothing twice, order, content,
-    errors, progress, recovery. The run's folder must have a history. Exit code 10: a check has failed."""
+    errors, progress, recovery; of active messages: each request handled once or returned, replies that match requests.
+    The run's folder must have a history. Exit code 10: a check has failed."""
     from testbed.controller.checkers.runs import check_again
     from testbed.observe.recorded import recorded
 
@@ -110,7 +111,6 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
 
 def print_checks(place: Path) -> None:
     """Print the result of a run's checks on standard error, with the command that repeats a failed run."""
-    from testbed.controller.checkers.promises import LOST
     from testbed.controller.checkers.runs import written_reports
     from testbed.observe.recorded import recorded
 
@@ -121,7 +121,7 @@ def print_checks(place: Path) -> None:
             echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
             echo(_indented(report), err=True)
     if reports and not any(report.failed for report in reports):
-        messages = sum(report.checks[LOST].checked for report in reports)
+        messages = sum(report.messages for report in reports)
         echo(f"checks: nothing wrong with {messages:,} messages", err=True)
     if run.asked.get("form") and (run.status == "failed" or any(report.failed for report in reports)):
         other_mode = "live" if run.asked["mode"] == "sim" or not _simulated(run.asked["protocol"]) else "sim"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import testbed
@@ -63,17 +65,32 @@ def test_no_other_endpoint_is_beside_its_own() -> None:
     assert found.results["n1"] == [41]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"protocol": "emp"}, "speaks to the host library of am2 itself"),
-        ({"check": True}, "no history of MPI's calls"),
-        ({"history": True}, "no history of MPI's calls"),
-    ],
-)
-def test_what_goes_over_mpi_is_not_for_it(options: dict[str, object], said: str) -> None:
-    with pytest.raises(UnsupportedError, match=said):
-        ran(**options)
+def test_it_runs_over_its_own_protocol_only() -> None:
+    with pytest.raises(UnsupportedError, match="speaks to the host library of am2 itself"):
+        ran(protocol="emp")
+
+
+def test_its_history_is_checked_where_that_is_asked_for() -> None:
+    found = ran(check=True)
+    assert found.checks is not None
+    assert found.checks.passed
+    assert found.checks.messages == found.checks.checks["replies"].checked == 2
+    assert ran().checks is None
+
+
+class Idle(Native[object]):
+    """Speaks to a host library that reports no active messages."""
+
+    protocol = "emp"
+
+    async def program(self, _library: object, _: Node) -> None:
+        return
+
+
+@pytest.mark.parametrize("options", [{"check": True}, {"history": True}], ids=str)
+def test_a_host_library_that_reports_nothing_has_no_history(options: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError, match="the host library of emp does not report its messages"):
+        testbed.run(Description.star(2), Idle, protocol="emp", mode="sim", **options)
 
 
 def test_it_has_no_barriers() -> None:

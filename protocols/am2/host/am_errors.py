@@ -28,10 +28,17 @@ class Status(IntEnum):
     CONGESTION = 8
     """ECONGESTION: the destination had no room within the time allowed."""
     UNREACHABLE = 9
-    """EUNREACHABLE: no answer has come, there is no route, or the node has restarted. Only with this status the message
-    may nevertheless have been delivered: its answer may have been lost."""
+    """EUNREACHABLE: no answer has come, there is no route, or the node has restarted. Only with this status, and with
+    ABANDONED, the message may nevertheless have been delivered: its answer may have been lost."""
     REPLY_REJECTED = 10
     """EREPLYREJECTED: a reply was not accepted by the endpoint that had sent the request."""
+    ABANDONED = 11
+    """Ours: the program has given the request up (`Endpoint.abandon`), which may have been handled."""
+
+    @property
+    def words(self) -> str:
+        """The name in lower case, in words."""
+        return self.name.lower().replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,6 @@ class ReturnedError(ActiveMessageError):
         node, endpoint = returned.destination
         super().__init__(
             f"a {kind} to endpoint {endpoint} of node {node}, handler {returned.handler}, has come back: "
-            f"{returned.status.name.lower().replace('_', ' ')}"
+            f"{returned.status.words}"
         )
         self.returned = returned

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.am2 import page as layout
-from protocols.am2.host.am_errors import RuleError
+from protocols.am2.host.am_errors import RuleError, Status
 from protocols.am2.host.endpoint_names import ANY, NONE, Correspondent, EndpointName
 from protocols.am2.host.inbox import ErrorHandler, Handler, Inbox
 from protocols.am2.host.outbox import Outbox
@@ -48,10 +48,11 @@ class Endpoint:
     """One endpoint (ep_t), allocated by its bundle.
 
     Delivery guarantees: each message is handled once, or returned to its sender's error handler; only a message
-    returned as `Status.UNREACHABLE` may have been handled as well. A request ends once: by its reply, or by its return.
-    A request accepted by an endpoint that is later gone, or whose NIC has restarted, is returned when that becomes
-    known. A request has no end if its reply is lost for good, which only the replier is told, or if the receiving NIC
-    is gone and does not come back. Messages are not ordered, not even from one endpoint to another.
+    returned as `Status.UNREACHABLE`, or `Status.ABANDONED`, may have been handled as well. A request ends once: by its
+    reply, or by its return. A request accepted by an endpoint that is later gone, or whose NIC has restarted, is
+    returned when that becomes known. Nothing tells the sender that a reply is lost for good, or that the receiving NIC
+    is gone and does not come back: then the program, which has a clock, ends its requests by `abandon`. Messages are not
+    ordered, not even from one endpoint to another.
 
     At most `credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply, and
     meanwhile handles what has arrived. Data to be sent is copied; its buffer may be reused when the call returns.
@@ -68,7 +69,7 @@ class Endpoint:
         self.bundle = bundle
         self.name: Final = EndpointName(library.node, number)
         """AM_GetEndpointName: the name by which others map it."""
-        self.outbox: Final = Outbox(number, library.bell, library.memory, library.max_medium, message)
+        self.outbox: Final = Outbox(number, library.bell, library.memory, library.max_medium, message, library.observer)
         self.inbox: Final = Inbox(self, settings.handlers, library.max_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
         """Page of the endpoint while it is not resident."""
@@ -249,6 +250,25 @@ class Endpoint:
         """AM_RequestXferM: as `request`, with data for the destination's segment; see `try_request_bulk`."""
         while not self.try_request_bulk(place, handler, data, offset, *arguments):
             await self.wait_for_room(place)
+
+    def abandon(self, place: int) -> int:
+        """End the accepted requests sent there that have no reply yet, and return how many: they are passed to the error
+        handler as `Status.ABANDONED`, and bring their credits back. Replies that come later are dropped. Requests that
+        the NIC still sends keep the end that it gives them. Returns 0 while the endpoint is not resident, and requests
+        it."""
+        correspondent = self._correspondent(place)
+        if self.outbox.page is None:
+            self.library.driver.fault(self)  # the page shows which requests were accepted
+            return 0
+        ours = self.outbox.under_way()
+        numbers = [
+            number for number, (to, _, _) in self.outbox.asked.items() if to is correspondent and number not in ours
+        ]
+        for number in numbers:
+            self.inbox.forsake(number, Status.ABANDONED)
+        if numbers:
+            self.changed()
+        return len(numbers)
 
     async def wait_for_room(self, place: int) -> None:
         """Handle what has arrived, or wait until a change, such as a credit or room, may permit a request."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from protocols.active_messages.observer import MessageContent, RequestName
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_SHORT
 from protocols.am2.host.am_errors import Returned, ReturnedError, Status
@@ -39,14 +40,15 @@ class Inbox:
     still to be passed to the error handler. strays: replies to requests that were not sent, or have ended."""
 
     __slots__ = (
-        "_asked", "_endpoint", "_medium", "_next_reply", "_next_request", "_origin", "_token", "error_handler", "handlers",
-        "lost", "page", "replies", "requests", "staging", "strays",
+        "_asked", "_endpoint", "_medium", "_next_reply", "_next_request", "_observer", "_origin", "_token", "error_handler",
+        "handlers", "lost", "page", "replies", "requests", "staging", "strays",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, handlers: int, medium: int) -> None:
         self._endpoint = endpoint
         self._medium = medium
         self._asked = endpoint.outbox.asked
+        self._observer = endpoint.outbox.observer
         self._token = Token(endpoint)
         self._origin = self._token.origin
         self._next_request = layout.ARRIVED_REQUESTS
@@ -107,10 +109,14 @@ class Inbox:
             page[at] = layout.FREE
             if arguments:
                 self._refused(EndpointName(node, endpoint), message, arguments)
+            elif self._observer is not None:
+                content = MessageContent(_EMPTY, (), _NOTHING)
+                self._observer.reply_handled(self._endpoint.name.endpoint, message, (node, endpoint), content)
             return
         origin = self._origin
         origin.node, origin.endpoint, origin.tag, origin.message = node, endpoint, tag, message
-        if form == FORM_SHORT and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
+        is_plain = form == FORM_SHORT and self._observer is None
+        if is_plain and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
             page[at] = layout.FREE
             self._call_short(IS_REPLY, handler, arguments)
             return
@@ -128,7 +134,8 @@ class Inbox:
         self._next_request = _AFTER[slot]
         self.requests -= 1
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
-        if form == FORM_SHORT and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
+        is_plain = form == FORM_SHORT and self._observer is None
+        if is_plain and number < len(self.handlers) and (handler := self.handlers[number]) is not None:
             page[at] = layout.FREE
             self._call_short(MAY_REPLY, handler, arguments)
             return
@@ -161,16 +168,23 @@ class Inbox:
         try:
             if handler is None:
                 page[at] = layout.FREE
+                if state == IS_REPLY:
+                    self._report(state, number, arguments, _NOTHING)
                 self._unknown(token, number, arguments)
             elif form == FORM_SHORT:
                 page[at] = layout.FREE
+                self._report(state, number, arguments, _NOTHING)
                 handler(token, *arguments)
             elif form == FORM_BULK:
                 page[at] = layout.FREE
-                handler(token, endpoint.arrived(offset, total), *arguments)
+                data = endpoint.arrived(offset, total)
+                self._report(state, number, arguments, data)
+                handler(token, data, *arguments)
             else:
                 staging, begin = self.staging, (slot - layout.ARRIVED_REQUESTS) * self._medium
-                handler(token, _NOTHING if staging is None else staging[begin : begin + length], *arguments)
+                data = _NOTHING if staging is None else staging[begin : begin + length]
+                self._report(state, number, arguments, data)
+                handler(token, data, *arguments)
                 page[at] = layout.FREE
         finally:
             library.handling = None
@@ -181,6 +195,17 @@ class Inbox:
             token.state = OVER
             if library.driver.unsettled:
                 library.driver.handled()
+
+    def _report(self, state: int, handler: int, arguments: tuple[int, ...], data: memoryview) -> None:
+        """Tell the observer, if there is one, of a message whose handler is about to be called."""
+        if self._observer is None:
+            return
+        own, origin, content = self._endpoint.name.endpoint, self._origin, MessageContent(handler, arguments, data)
+        if state == IS_REPLY:
+            self._observer.reply_handled(own, origin.message, (origin.node, origin.endpoint), content)
+        else:
+            request = RequestName(origin.node, origin.incarnation, origin.endpoint, origin.message)
+            self._observer.request_handled(own, request, content)
 
     def _unknown(self, token: Token, number: int, arguments: tuple[int, ...]) -> None:
         """Handle a message without a handler."""
@@ -199,10 +224,13 @@ class Inbox:
     def _returned(self, page: memoryview, status: int, slot: int) -> None:
         """Handle a message in the outbox that the NIC has returned."""
         at, outbox = _PLACES[slot], self._endpoint.outbox
-        _, _, node, length, _, _, form, flags, number, count, _, endpoint, _, message, _, _ = _READ(page, at)
+        _, _, node, length, _, life, form, flags, number, count, _, endpoint, _, message, _, _ = _READ(page, at)
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         is_reply = bool(flags & _REPLY)
         if is_reply:
+            if self._observer is not None:
+                request = RequestName(node, life, endpoint, message)
+                self._observer.reply_returned(self._endpoint.name.endpoint, request, Status(status).words)
             has_news = number != _EMPTY or count > 0  # else it has only returned a credit
         elif (asked := self._asked.pop(message, None)) is None:
             has_news = False  # the reply has arrived, and only acknowledgements were lost
@@ -218,13 +246,16 @@ class Inbox:
             outbox.over(slot)
             page[at] = layout.FREE
 
-    def forsake(self, number: int) -> None:
+    def forsake(self, number: int, status: Status = Status.UNREACHABLE) -> None:
         """End a request without a reply or a return."""
         to, handler, arguments = self._asked.pop(number)
         to.credits += 1
-        self.lost.append(Returned(Status.UNREACHABLE, False, to.name, handler, arguments, number, _NOTHING))
+        self.lost.append(Returned(status, False, to.name, handler, arguments, number, _NOTHING))
 
     def _tell(self, returned: Returned) -> None:
+        if self._observer is not None and not returned.is_reply:
+            own, words = self._endpoint.name.endpoint, returned.status.words
+            self._observer.request_returned(own, returned.message, returned.destination, words)
         if self.error_handler is None:
             raise ReturnedError(returned)
         library = self._endpoint.library

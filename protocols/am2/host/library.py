@@ -13,9 +13,10 @@ async def program(am, node):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
+from protocols.active_messages.observer import Observer, Unhandled
 from protocols.am2 import page as layout
 from protocols.am2.host.am_errors import ActiveMessageError, RuleError
 from protocols.am2.host.bundle import Bundle
@@ -43,9 +44,12 @@ class ResourceError(ActiveMessageError):
 
 
 class ActiveMessages:
-    """A node's endpoints and bundles. Implements `protocols.core.firmware.Host`. node: this node's number. size: number
-    of nodes. incarnation: of the NIC (`Adapter`). place: this process's slot, if several share the NIC. handling: the
-    endpoint whose handler is running."""
+    """A node's endpoints and bundles. Implements `protocols.core.firmware.Host` and
+    `protocols.active_messages.observer.Observable`.
+
+    node: this node's number. size: number of nodes. incarnation: of the NIC (`Adapter`). place: this process's slot, if
+    several share the NIC. handling: the endpoint whose handler is running. observer: is told of all messages.
+    """
 
     def __init__(
         self, adapter: Adapter, bell: HostActions, memory: Backing, settings: Settings, place: HostSlot = _ALONE
@@ -67,6 +71,7 @@ class ActiveMessages:
         self.driver: Final = SegmentDriver(bell, memory, settings, self)
         self.bundles: Final[list[Bundle]] = []
         self.handling: Endpoint | None = None
+        self.observer: Observer | None = None
         self.used = 0
         """Counts the uses of endpoints."""
         self._polls = False  # a poll has been called and not awaited yet
@@ -109,6 +114,8 @@ class ActiveMessages:
         endpoint.bundle.endpoints.remove(endpoint)
         self._going.add(endpoint.name.endpoint)
         self._messages[endpoint.name.endpoint] = endpoint.outbox.number
+        if self.observer is not None:
+            self.observer.endpoint_freed(endpoint.name.endpoint)
         self.driver.destroy(endpoint)
 
     def poll(self, handle: Callable[[], int]) -> Coroutine[Completion[None], None, int]:
@@ -131,6 +138,19 @@ class ActiveMessages:
             await Turn()
             handled = handle()
         return handled
+
+    @property
+    def life(self) -> int:
+        """The NIC's incarnation: see `protocols.active_messages.observer`."""
+        return self.incarnation
+
+    def unhandled(self) -> Sequence[Unhandled]:
+        """See `protocols.active_messages.observer.Observable`."""
+        found = [
+            Unhandled(number, one.inbox.requests, one.inbox.replies + len(one.inbox.lost))
+            for number, one in self._endpoints.items()
+        ]
+        return [one for one in found if one.requests or one.answers]
 
     @property
     def rank(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from protocols.active_messages.observer import MessageContent, Observer, RequestName
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
 from protocols.am2.host.endpoint_names import Asked, Correspondent, Origin
@@ -24,11 +25,13 @@ _READY: Final = layout.READY
 _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SLOTS))
 _MAX: Final = layout.MAX_ARGUMENTS
 _UNDER_WAY: Final = (layout.READY, layout.UNDER_WAY, layout.RETURNED)
+_NO_DATA: Final = b""
 
 
 class Outbox:
     """Send side of one endpoint. page: the present location of the rings; None: the host may not write there. number:
-    of the last request. asked: destinations and contents of requests that have not ended, by number.
+    of the last request. asked: destinations and contents of requests that have not ended, by number. observer: is told of
+    each message before the NIC is.
 
     `request`, `reply`, `medium` and `bulk` return whether a slot was free; a request then takes a credit, which must be
     available. handler, arguments: as in frames.
@@ -44,14 +47,24 @@ class Outbox:
         "_unseen",
         "asked",
         "number",
+        "observer",
         "page",
         "sources",
         "staged",
     )
 
-    def __init__(self, own: int, nic: HostActions, memory: Backing, medium: int, number: int = 0) -> None:
+    def __init__(
+        self,
+        own: int,
+        nic: HostActions,
+        memory: Backing,
+        medium: int,
+        number: int = 0,
+        observer: Observer | None = None,
+    ) -> None:
         """own: the endpoint's number. medium: maximum bytes of a medium message's data. number: of the last request of
         the endpoint that had this number before."""
+        self.observer = observer
         self._own = own
         self._base = own << layout.SUBJECTS
         self._nic = nic
@@ -92,6 +105,8 @@ class Outbox:
         self.asked[number] = to, handler, arguments
         to.credits -= 1
         self._next[_REQUEST] = _AFTER[slot]
+        if self.observer is not None:
+            self._report(to, handler, arguments, _NO_DATA)
         self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
         return True
 
@@ -117,6 +132,8 @@ class Outbox:
             raise ValueError(_wrong(arguments)) from None
         page[at] = _READY
         self._next[_REPLY] = _AFTER[slot]
+        if self.observer is not None:
+            self._report(to, handler, arguments, _NO_DATA)
         self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * count, 0)
         return True
 
@@ -136,6 +153,8 @@ class Outbox:
         begin = slot * self._medium
         self.staged[begin : begin + size] = data
         self._write(page, FORM_MEDIUM, to, handler, arguments, size, begin, 0)
+        if self.observer is not None:
+            self._report(to, handler, arguments, data)
         self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
         return True
 
@@ -161,8 +180,20 @@ class Outbox:
             raise
         if source is not None:
             self.sources[slot] = memory.reachable[self._base | slot] = source
+        if self.observer is not None:
+            self._report(to, handler, arguments, data)
         self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), -(-size // PAGE))
         return True
+
+    def _report(self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> None:
+        """Tell the observer of a message that is about to be passed to the NIC."""
+        assert self.observer is not None
+        content = MessageContent(handler, arguments, data)
+        if isinstance(to, Origin):
+            request = RequestName(to.node, to.incarnation, to.endpoint, to.message)
+            self.observer.reply_sent(self._own, request, content)
+        else:
+            self.observer.request_sent(self._own, self.number, (to.node, to.endpoint), content)
 
     def has_room(self, ring: int) -> bool:
         """Whether the host may write a message into that ring now."""

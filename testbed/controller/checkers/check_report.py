@@ -54,6 +54,11 @@ class Report:
         return not self.failed
 
     @property
+    def messages(self) -> int:
+        """Number of messages that were checked: the first check looks at each."""
+        return next((check.checked for check in self.checks.values()), 0)
+
+    @property
     def failed(self) -> tuple[str, ...]:
         """The names of the checks that failed."""
         return tuple(check.name for check in self.checks.values() if check.failed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,15 +16,18 @@ from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.disturbances import CRASH, Disturbance
 from testbed.controller.checkers.histories import read_histories
 from testbed.controller.checkers.promises import BOUND, Circumstances, Ending, check_histories
+from testbed.controller.checkers.request_promises import check_requests
+from testbed.controller.checkers.request_records import read_requests
 from testbed.controller.runs.execution import Execution
 from testbed.controller.runs.folders import Part
 from testbed.controller.runs.run_recorder import KeptFolder
 from testbed.controller.verdict.verdicts import Finding, verdict_of
 from testbed.errors import NotFoundError
 from testbed.observe.recorded import Recorded, read_document, read_layout
-from testbed.runtime.journal import BrokenFileError, UnwritableError, write_whole
+from testbed.runtime.journal import BrokenFileError, UnwritableError, read_numbered, write_whole
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.sim.simulation import StalledError
+from testbed.workloads.active_messages.request_history import BEGIN
 
 T = TypeVar("T")
 
@@ -82,7 +86,7 @@ class Checking:
         )
         bound = BOUND if self._patience is None or ending is Ending.DONE else min(BOUND, self._patience)
         circumstances = Circumstances(ending, end, disturbances, bound, settled=settled)
-        report = check_histories(read_histories(part.history, self._names), circumstances)
+        report = _check_folder(part.history, self._names, circumstances)
         self.reports.append(report)
         self._folder.say(checks=[_summary(each) for each in self.reports])
         text = json.dumps(
@@ -102,10 +106,15 @@ def check_again(run: Recorded) -> list[Report]:
     if not folders:
         raise NotFoundError(f"{run.folder} has no history: 'testbed run --check' and '--history' write one")
     names = [node.name for node in read_layout(run.folder).nodes]
-    return [
-        check_histories(read_histories(folder / "history", names), _read_circumstances(folder, run.status))
-        for folder in folders
-    ]
+    return [_check_folder(folder / "history", names, _read_circumstances(folder, run.status)) for folder in folders]
+
+
+def _check_folder(folder: Path, names: Sequence[str], circumstances: Circumstances) -> Report:
+    """Check the histories in a folder: of active messages, which have a beginning of their own, or of MPI's calls."""
+    first = (event for name in names for _, event in itertools.islice(read_numbered(folder / f"{name}.jsonl"), 1))
+    if any(event.get("what") == BEGIN for event in first):
+        return check_requests(read_requests(folder, names), circumstances)
+    return check_histories(read_histories(folder, names), circumstances)
 
 
 def written_reports(run: Recorded) -> list[Report]:

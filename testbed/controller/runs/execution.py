@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from protocols.active_messages.observer import Observable
 from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
@@ -24,6 +25,7 @@ from testbed.spec.kinds import Kind
 from testbed.spec.layout import End, Layout
 from testbed.spec.layout import Node as LaidOutNode
 from testbed.spec.problems import joined
+from testbed.workloads.active_messages.request_history import RequestHistory
 from testbed.workloads.form import Clock, Node
 from testbed.workloads.history import HistoryDevice
 from testbed.workloads.lookup import Chosen
@@ -164,14 +166,13 @@ async def run_rank(
     the program has been started. Raises TestbedError for a protocol with too few contexts."""
     name = names[number]
     tell = partial(_numbered, part) if part.number else part.rows.write
+    history = UnbufferedLines(part.history / f"{name}.jsonl")
     if plan.chosen.native is not None:
-        result = await plan.chosen.native(host, Node(name, names, plan.seed, clock, None, tell, starts=starts))
-        packed("done", result)
-        return result
+        node = Node(name, names, plan.seed, clock, None, tell, starts=starts)
+        return await _run_native(plan, node, host, clock, history)
     device = plan.protocol.device(host)
     if device.contexts < _CONTEXTS:
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
-    history = UnbufferedLines(part.history / f"{name}.jsonl")
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
     node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol), starts=starts)
@@ -186,6 +187,23 @@ async def run_rank(
     finally:
         history.close()
     packed("done", result)  # in the simulation, too, which would let a result pass that namespaces refuse
+    return result
+
+
+async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: UnbufferedLines) -> object:
+    """Run a native workload on one node. lines: of its history, where one is asked for."""
+    assert plan.chosen.native is not None
+    history = None
+    if plan.history:
+        assert isinstance(host, Observable), "the protocol says that it is observable"
+        history = RequestHistory(host, clock.now, lines.write)
+    try:
+        result = await plan.chosen.native(host, node)
+    finally:
+        if history is not None:
+            history.close()
+        lines.close()
+    packed("done", result)
     return result
 
 

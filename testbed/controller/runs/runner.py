@@ -230,8 +230,7 @@ def _resolve_check(check: bool | None, chosen: Chosen, protocol: str, stack_of: 
     """Return whether checkers examine the history; None: by default. Raises UnsupportedError where workload, protocol and
     checks do not go together."""
     if chosen.native is not None:
-        _refuse_checks_of_native(chosen, protocol, history or bool(check))
-        return False
+        return _resolve_check_of_native(chosen, protocol, stack_of, history, check)
     if is_lossy(stack_of):
         _refuse_losses(chosen, protocol, check)
         return False
@@ -280,15 +279,23 @@ def _checking(
     return Checking(folder, [node.name for node in target.layout.nodes], patience, beside)
 
 
-def _refuse_checks_of_native(chosen: Chosen, protocol: str, history: bool) -> None:
-    """Refuse other protocols than its own, and histories, for a workload without MPI. Raises UnsupportedError."""
+def _resolve_check_of_native(
+    chosen: Chosen, protocol: str, stack_of: Protocol, history: bool, check: bool | None
+) -> bool | None:
+    """Return whether checkers examine the history of a native workload; None: by default. Raises UnsupportedError for
+    another protocol than its own, and for a history where the host library reports none."""
     if chosen.protocol != protocol:
         raise UnsupportedError(
             f"workload {chosen.name} speaks to the host library of {chosen.protocol} itself: "
             f"it runs over that, not over {protocol}"
         )
-    if history:
-        raise UnsupportedError(f"workload {chosen.name} has no history of MPI's calls, at which checkers look")
+    if stack_of.observable:
+        return check
+    if history or check:
+        raise UnsupportedError(
+            f"workload {chosen.name} has no history: the host library of {protocol} does not report its messages"
+        )
+    return False
 
 
 def _configured(

@@ -189,6 +189,34 @@ MUTANTS = [
 ]
 
 
+def handled_again(patch: pytest.MonkeyPatch) -> None:
+    request = Inbox._request
+
+    def and_again(inbox: Inbox, view: memoryview) -> None:
+        slot = inbox._next_request
+        request(inbox, view)
+        if slot == page.ARRIVED_REQUESTS and inbox.requests and inbox._endpoint.outbox.has_room(1):
+            view[page.PLACES[slot]] = page.READY
+            inbox._next_request = slot
+            inbox.requests += 1
+            request(inbox, view)
+
+    patch.setattr(Inbox, "_request", and_again)
+
+
+def all_of_its_node(patch: pytest.MonkeyPatch) -> None:
+    forsaken = Endpoint.forsaken
+    patch.setattr(Endpoint, "forsaken", lambda endpoint, node, _number=None: forsaken(endpoint, node))
+
+
+NATIVE = [
+    Mutant("handled again", "the first entry of the ring is read twice where another is behind it", handled_again),
+    Mutant("by name", "a reply is taken for one to any request to who replies", by_name),
+    Mutant("all of its node", "the end of an endpoint returns requests to all endpoints of its node", all_of_its_node),
+]
+"""Mistakes that MPI's calls do not show: it has one endpoint on each node, and no program sees its requests' replies."""
+
+
 def never_leaves(patch: pytest.MonkeyPatch) -> None:
     take = Turns.take
 

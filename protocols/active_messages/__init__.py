@@ -1,0 +1,1 @@
+"""The interface that protocols of active messages share, independent of their endpoints' implementation."""

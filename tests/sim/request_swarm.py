@@ -1,0 +1,142 @@
+"""The swarm of active messages as a user runs them: random requests under random faults, judged by the checkers alone.
+
+A case is a run of workload am-random with a scenario. Beside `am2_swarm`, which looks into host libraries and NICs, it has
+what every protocol of active messages has: histories.
+
+    python -m tests.sim.request_swarm 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.request_swarm 0 1000      a range of them
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import testbed
+from testbed import Cluster, TestbedError
+from testbed.controller.checkers.runs import written_reports
+from testbed.engine.sources import Source, source
+from testbed.observe.recorded import recorded
+from testbed.spec.fault_models import Crash, Down, Fault, Pause, Reset, Restart
+from testbed.spec.scenario import Scenario
+from tests.sim.swarm_faults import Violation
+from tests.sim.trials import Swarm
+
+NO_FAULT: Final = ""
+FAULTS: Final = (NO_FAULT, NO_FAULT, NO_FAULT, "cut", "long cut", "pause", "reset", "restart", "crash")
+"""What happens beside a case; a long cut is longer than a NIC sends again."""
+LIMIT: Final = 120.0
+"""Seconds of virtual time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """impairments: of every link. firmware: settings of AM-II. settings: of the workload. fault: one of FAULTS, on the
+    node `victim` from `begin` on, in microseconds."""
+
+    seed: int
+    nodes: int
+    impairments: tuple[tuple[str, str], ...]
+    firmware: tuple[tuple[str, int], ...]
+    settings: tuple[tuple[str, object], ...]
+    fault: str
+    victim: int
+    begin: int
+
+    def scenario(self) -> Scenario | None:
+        if self.fault == NO_FAULT:
+            return None
+        when: dict[str, Any] = {"on": f"n{self.victim}", "at": f"{self.begin}us"}
+        faults: dict[str, Fault] = {
+            "cut": Down(**when, for_="300ms"),
+            "long cut": Down(**when, for_="9s"),
+            "pause": Pause(**when, for_="200ms"),
+            "reset": Reset(**when),
+            "restart": Restart(**when),
+            "crash": Crash(**when),
+        }
+        return Scenario(faults=[faults[self.fault]])
+
+
+def draw(seed: int) -> Case:
+    """The case of a seed."""
+    chance = source(seed, "case of requests")
+    endpoints = 1 + chance.below(4)
+    impairments = {"delay": chance.choice(("0s", "20us", "1ms"))}
+    for name, chances in (("loss", ("0%", "2%", "10%")), ("duplicate", ("0%", "5%")), ("reorder", ("0%", "5%"))):
+        impairments[name] = chance.choice(chances)
+    if impairments["delay"] == "0s":
+        del impairments["reorder"]
+    settings = {
+        "requests": 60 + chance.below(60),
+        "endpoints": endpoints,
+        "freed": chance.below(2) if endpoints > 1 else 0,
+        "largest": chance.choice((500, 4_000, 12_000)),
+        "over": chance.choice(("0s", "20ms")),
+    }
+    # With one frame for several endpoints that all talk at once, paging takes longer than any bound on recovery.
+    firmware = {"credits": chance.choice((1, 2, 4)), "frames": max(2, endpoints - chance.below(2))}
+    return Case(
+        seed, 2 + chance.below(3), tuple(impairments.items()), tuple(firmware.items()), tuple(settings.items()),
+        chance.choice(FAULTS), victim=1 + chance.below(2), begin=_begin(chance),
+    )  # fmt: skip
+
+
+def _begin(chance: Source) -> int:
+    return 200 + chance.below(15_000)
+
+
+def run(case: Case) -> Counter[str]:
+    """Run a case; what was checked. Raises Violation with the first thing that a checker found."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        failure = ""
+        try:
+            testbed.run(
+                Cluster.star(case.nodes, **dict(case.impairments)), "am-random", protocol="am2", mode="sim",
+                seed=case.seed, settings=dict(case.settings), firmware=dict(case.firmware), scenario=case.scenario(),
+                check=True, output=folder, timeout=LIMIT,
+            )  # fmt: skip
+        except TestbedError as error:
+            failure = str(error)
+        reports = []
+        with suppress(TestbedError):
+            reports = written_reports(recorded(folder))
+    found = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
+    if found or failure or not reports:
+        raise Violation(found[0] if found else f"no check failed, and the run did: {failure[-500:]}")
+    counts = Counter({f"checked: {check.name}": check.checked for check in reports[0].checks.values()})
+    counts.update({f"doubts: {doubt.truth}": 1 for doubt in reports[0].ambiguities})
+    counts.update({name: int(count) for name, count in reports[0].figures.items() if "seconds" not in name})
+    counts[f"fault: {case.fault}"] += 1
+    return counts
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Yield simpler cases."""
+    settings = dict(case.settings)
+    if case.fault:
+        yield replace(case, fault=NO_FAULT)
+    if case.impairments:
+        yield replace(case, impairments=())
+    if case.nodes > 2:
+        yield replace(case, nodes=case.nodes - 1)
+    for name, least in (("requests", 1), ("endpoints", 1 + bool(settings["freed"])), ("largest", 1)):
+        value = settings[name]
+        assert isinstance(value, int)
+        if value > least:
+            yield replace(case, settings=tuple({**settings, name: max(least, value // 2)}.items()))
+    if settings["freed"]:
+        yield replace(case, settings=tuple({**settings, "freed": 0}.items()))
+
+
+SWARM: Final = Swarm("python -m tests.sim.request_swarm", draw, run, smaller)
+
+if __name__ == "__main__":
+    sys.exit(SWARM.main(sys.argv[1:]))

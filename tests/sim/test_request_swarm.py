@@ -1,0 +1,117 @@
+"""Workload am-random under random faults: the checkers of active messages find nothing wrong, and each mistake of AM-II that
+MPI's calls do not show. Fixed seeds in CI, fresh ones with TESTBED_LONG=1."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed import Cluster, TestbedError
+from testbed.controller.checkers.runs import check_again
+from testbed.controller.replay.replays import find_fewest, read_repetition, replay_repetition
+from testbed.observe.recorded import recorded
+from testbed.spec.fault_models import Cpu, Impair
+from testbed.spec.scenario import Scenario
+from tests.sim import request_swarm
+from tests.unit.protocols.am2_mutants import NATIVE
+from tests.unit.protocols.mutants import Mutant, find, searched
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+CASES = 500 if LONG else 8
+SEARCHED = 10_000
+"""Where the mutants' seeds begin, behind the cases'."""
+MISTAKES = {mutant.name: mutant for mutant in NATIVE}
+
+
+@pytest.mark.timeout(1200)
+def test_the_checkers_find_nothing_wrong_in_any_case(record_property: Callable[[str, object], None]) -> None:
+    tally = request_swarm.SWARM.many(range(FIRST, FIRST + CASES), chunk=3)
+    failures = [f"{request_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+    assert not failures, "\n".join(failures[:10])
+    record_property("note", f"swarm of requests: {CASES:,} cases from seed {FIRST} on; {dict(tally.rows)}")
+    assert tally.rows["checked: replies"] > 100 * CASES
+    assert tally.rows["checked: errors"]
+    assert tally.rows["checked: recovery"]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", NATIVE, ids=str)
+def test_the_swarm_of_requests_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    """With fresh seeds in a long run, and the median of several searches; in CI with others than the cases'."""
+    trial, first = request_swarm.SWARM.trial, SEARCHED + FIRST
+    if LONG:
+        record_property("note", f"swarm of requests: {searched(mutant, trial, first, 1_000)}")
+    else:
+        found = find(mutant, trial, first, 1_000)
+        record_property("note", f"swarm of requests: {mutant}, after {found.cases} cases: {found.complaint}")
+
+
+@pytest.mark.parametrize("mutant", NATIVE, ids=str)
+def test_the_checkers_of_mpi_do_not_see(mutant: Mutant) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.put_in(patch)
+        for seed in range(4):
+            cluster = Cluster.star(3, loss="3%", duplicate="2%")
+            result = testbed.run(
+                cluster, "random", protocol="am2", mode="sim", seed=seed, settings={"messages": 40}, check=True
+            )
+            assert result.checks is not None
+            assert result.checks.passed
+
+
+@pytest.mark.parametrize(
+    ("name", "check"), [("handled again", "nothing twice"), ("by name", "replies"), ("all of its node", "errors")]
+)
+def test_a_mistake_fails_the_check_of_the_promise_that_it_breaks(name: str, check: str, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        MISTAKES[name].put_in(patch)
+        folder = failing_run(tmp_path)
+    assert read_repetition(folder).failed == {check}
+    assert [report.failed for report in check_again(recorded(folder))] == [(check,)]
+
+
+def failing_run(place: Path, scenario: Scenario | None = None) -> Path:
+    """The first run, of 30 seeds, in which a check fails."""
+    settings = {"requests": 60, "freed": 1, "patience": "1s"}
+    cluster = Cluster.star(3) if scenario is not None else Cluster.star(3, loss="5%")
+    for seed in range(30):
+        folder = place / str(seed)
+        try:
+            testbed.run(
+                cluster, "am-random", protocol="am2", mode="sim", seed=seed, settings=settings, output=folder,
+                scenario=scenario,
+            )  # fmt: skip
+        except TestbedError:
+            assert json.loads((folder / "result.json").read_text())["status"] == "failed"
+        if read_repetition(folder).failed:
+            return folder
+    raise AssertionError("30 runs, and nothing failed")
+
+
+def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        MISTAKES["all of its node"].put_in(patch)
+        run = read_repetition(failing_run(tmp_path))
+        assert replay_repetition(run, "sim").same
+        few = find_fewest(run, 60)
+        assert replay_repetition(run, "sim", run.few).same
+    assert len(few.causes) < len(run.log.read_text().splitlines()) if run.log is not None else False
+    assert not replay_repetition(run, "sim").now, "without the mistake nothing is wrong"
+
+
+def test_of_a_scenario_beside_requests_the_faults_that_are_needed_are_left(tmp_path: Path) -> None:
+    scenario = Scenario(faults=[Cpu(on="n3", at="0s", share=0.5), Impair(on="n2", at="20ms", for_="1ms", delay="10us")])
+    with pytest.MonkeyPatch.context() as patch:
+        MISTAKES["by name"].put_in(patch)
+        run = read_repetition(failing_run(tmp_path, scenario))
+        assert run.failed == {"replies"}
+        few = find_fewest(run, 20)
+    assert few.minimal
+    assert not few.causes, "it needs no fault"
