@@ -219,7 +219,10 @@ class Sender:
         message.open += 1
         message.endpoint.open += 1
         self._counters.packets_sent += 1
-        peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body))
+        if peer.send(
+            packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body)
+        ):
+            card.nic.when_sent(outgoing.hold(row))
 
     def _send_all(self, message: Message) -> None:
         """Send all packets without channels or acknowledgements."""
@@ -237,7 +240,8 @@ class Sender:
         assert packet is not None
         self._counters.packets_resent += 1
         route = peer.route or b""
-        peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1]))
+        if peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1])):
+            self._card.nic.when_sent(peer.outgoing.hold(row))
 
     # Answers.
 

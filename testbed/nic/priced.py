@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from protocols.core.firmware import Buffer
@@ -110,16 +111,17 @@ class _Outgoing:
     """A frame to be sent, or the part fetched so far.
 
     missing: transfers that have not ended. by, within: the event that sends it, and the offset in it, ns. is_inside: it
-    occupies one of the places for prefetched frames.
+    occupies one of the places for prefetched frames. then: called when it has left.
     """
 
-    __slots__ = ("by", "frame", "is_inside", "missing", "within")
+    __slots__ = ("by", "frame", "is_inside", "missing", "then", "within")
 
     def __init__(self, by: Handling) -> None:
         self.by = by
         self.frame = b""
         self.is_inside = False
         self.missing = 0
+        self.then: Callable[[int], object] | None = None
         self.within = 0
 
 
@@ -256,14 +258,18 @@ class PricedNic(ImmediateNic):
             self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(piece)))
         return b"".join(pieces)
 
-    def send(self, frame: Buffer) -> None:
-        """Put a frame on the wire, after everything fetched and sent before."""
+    def send(self, frame: Buffer) -> bool:
+        """Put a frame on the wire, after everything fetched and sent before: it waits in any case."""
         self._check(frame)
         going = self._next or _Outgoing(self._event)
         self._next = None
         going.frame = bytes(frame)
         going.within = self._spend(self._profile.send)
         self._outgoing.append(going)
+        return True
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self._outgoing[-1].then = then
 
     def _fetch_next(self, now: int) -> None:
         """Start the next transfer if the engine is idle and there is room for it."""
@@ -310,6 +316,8 @@ class PricedNic(ImmediateNic):
                 return
             outgoing.popleft()
             self._leave(now, going.frame)
+            if going.then is not None and self._agent is not None:
+                self._port.when_sent(now, partial(self._left, going.then))
             if going.is_inside:
                 self._inside -= 1
                 self._fetch_next(now)

@@ -17,7 +17,7 @@ TAG = 9
 
 
 class SingleNic:
-    """Node 0's. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject. peer: the
+    """Node 0's. holds: until `leave`, the NIC says that its frames have not left it. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject. peer: the
     incarnation of node 1 that it has heard of; 0: none."""
 
     def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
@@ -25,6 +25,8 @@ class SingleNic:
         self.now = 0
         self.sent: list[bytes] = []
         self.told: list[tuple[int, int]] = []
+        self.holds = False
+        self._then: list[Callable[[int], object]] = []
         self.memory = NicMemory(own.frames)
         self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, own)
         if peer:
@@ -35,8 +37,19 @@ class SingleNic:
     def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
-    def send(self, frame: Buffer) -> None:
+    def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
+        return self.holds
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        assert self.holds
+        self._then.append(then)
+
+    def leave(self) -> None:
+        """All frames leave now."""
+        told, self._then = self._then, []
+        for then in told:
+            then(self.now)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.sent.append(make())
