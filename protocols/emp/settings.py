@@ -21,9 +21,9 @@ class Settings:
     A change while the NIC runs applies to later decisions; `descriptors` cannot change. An invalid value raises
     ValueError, at any time, and leaves the setting unchanged.
 
-    unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly: a host changes its NIC's by `host.Endpoint.post_unit`). timeout:
-    nanoseconds after which a collection is resent (ours; the paper states no figure), doubled each time up to
-    longest_timeout. give_up: nanoseconds without an acknowledgement after which a message is returned as failed; 0:
+    unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly by
+    `host.Endpoint.post_unit`). timeout: nanoseconds after which a collection is resent (ours; the paper states no
+    figure), doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after which a message is returned as failed; 0:
     never, as in the paper; the peer learns of it from the next message's header. window: maximum unacknowledged
     collections to one peer (ours: below the capacity of a receiver's ring), not counting messages that seem to have no
     receive (see `sender`). held: maximum message headers of one peer that are kept without a receive (ours; their data

@@ -146,7 +146,7 @@ class _Actions:
     def send(self, frame: Buffer) -> None:
         self._card.sent.append(bytes(frame))
 
-    def when_sent(self, then: Callable[[int], object]) -> None:
+    def when_sent(self, _then: Callable[[int], object]) -> None:
         raise AssertionError("frames leave at once")
 
     def send_later(self, make: Callable[[], bytes]) -> None:

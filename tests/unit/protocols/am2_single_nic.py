@@ -17,8 +17,8 @@ TAG = 9
 
 
 class SingleNic:
-    """Node 0's. holds: until `leave`, the NIC says that its frames have not left it. sent: frames. told: what the host was shown, or interrupted with: endpoint and subject. peer: the
-    incarnation of node 1 that it has heard of; 0: none."""
+    """Node 0's. holds: until `leave`, the NIC says that its frames have not left it. sent: frames. told: what the host was
+    shown, or interrupted with: endpoint and subject. peer: the incarnation of node 1 that it has heard of; 0: none."""
 
     def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
         own = settings or Settings()

@@ -191,6 +191,28 @@ def test_a_nic_that_loiters_stays_with_an_endpoint_for_its_attempts_and_then_sen
     assert [one[5] for one in card.taken()] == [4]
 
 
+def test_a_nic_stays_no_longer_with_an_endpoint_that_leaves() -> None:
+    card = ready(Settings(attempts=2, attempt=1_000, stay=0))
+    card.create(5)
+    card.request(4, 0, 1)
+    card.answer(card.taken()[0])
+    card.request(5, 0, 1)
+    assert card.taken() == []
+    card.ring(4, layout.UNLOAD)
+    card.elapse(1)
+    assert [one[5] for one in card.taken()] == [5]
+
+
+def test_a_nic_loiters_unless_it_is_told_not_to() -> None:
+    """Section "Endpoint scheduling": it holds on to an endpoint that has become empty, for which its host may write more."""
+    for settings, sent in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
+        card = ready(settings)
+        card.create(5)
+        card.request(4, 0, 1)
+        card.request(5, 0, 1)
+        assert [one[5] for one in card.taken()] == sent
+
+
 # Receiving.
 
 
