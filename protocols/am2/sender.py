@@ -47,8 +47,9 @@ _MAX_OFFSET: Final = 0xFFFF_FFFF  # maximum offset of a bulk message's data in a
 
 
 class Sender:
-    """All outgoing messages. held_back: messages that wait while the NIC loiters with another endpoint. scan_at: time of the next scan for unanswered packets; None: there are none. unreached:
-    peers that have just been given up. unheard: the NIC's own messages to such peers."""
+    """All outgoing messages. held_back: messages that wait while the NIC loiters with another endpoint. scan_at: time
+    of the next scan for unanswered packets; None: there are none. unreached: peers that have just been given up.
+    unheard: the NIC's own messages to such peers."""
 
     __slots__ = (
         "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning", "_turn",

@@ -23,13 +23,13 @@ class Settings:
 
     unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly by
     `host.Endpoint.post_unit`). timeout: nanoseconds after which a collection is resent (ours; the paper states no
-    figure), doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after which a message is returned as failed; 0:
-    never, as in the paper; the peer learns of it from the next message's header. window: maximum unacknowledged
-    collections to one peer (ours: below the capacity of a receiver's ring), not counting messages that seem to have no
-    receive (see `sender`). held: maximum message headers of one peer that are kept without a receive (ours; their data
-    is dropped, as in the paper). If it is less than the peer's descriptors, a receive for a message behind that many
-    others waits until these are received; the peer never has more messages in progress than descriptors. descriptors:
-    number in the NIC's memory (section 4.2: 640).
+    figure), doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after which a
+    message is returned as failed; 0: never, as in the paper; the peer learns of it from the next message's header.
+    window: maximum unacknowledged collections to one peer (ours: below the capacity of a receiver's ring), not counting
+    messages that seem to have no receive (see `sender`). held: maximum message headers of one peer that are kept
+    without a receive (ours; their data is dropped, as in the paper). If it is less than the peer's descriptors, a
+    receive for a message behind that many others waits until these are received; the peer never has more messages in
+    progress than descriptors. descriptors: number in the NIC's memory (section 4.2: 640).
     """
 
     unit: int = 3

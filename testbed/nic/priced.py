@@ -293,6 +293,15 @@ class PricedNic(ImmediateNic):
 
     def _fetched(self, going: _Outgoing) -> None:
         """Handle the end of a transfer."""
+        now, flush = self._clock.time, self._profile.flush
+        if flush:
+            self._loop.at(self._use_core(now, flush, 0), self._has_fetched, going)
+        else:
+            self._has_fetched(going)
+        self._fetch_next(now)
+
+    def _has_fetched(self, going: _Outgoing) -> None:
+        """Let the firmware know of fetched data."""
         now, cost = self._clock.time, self._profile.fetched
 
         def know(now: int) -> None:
@@ -304,7 +313,6 @@ class PricedNic(ImmediateNic):
             self._handlers.add(now, FETCHED, Handling(cost, know))
         else:
             know(now)
-        self._fetch_next(now)
 
     def _send_ready(self, now: int) -> None:
         """Send the frames that are ready."""
@@ -333,7 +341,7 @@ class PricedNic(ImmediateNic):
         """Start a transfer and return when its engine finishes; the bytes also occupy the bus, in bursts."""
         profile = self._profile
         bursts = -(-size // profile.bus_burst) if profile.bus_burst else 1
-        on_bus = bursts * profile.bus_transaction + transfer_time(size, profile.bus_rate)
+        on_bus = bursts * (profile.dma_transaction or profile.bus_transaction) + transfer_time(size, profile.bus_rate)
         over = self.bus.reserve(now + setup, on_bus)
         return engine.reserve(now, max(setup + transfer_time(size, rate), over - now))
 
@@ -389,12 +397,20 @@ class PricedNic(ImmediateNic):
 
     def _written(self, now: int) -> None:
         """Handle the end of a transfer."""
+        flush = self._profile.flush
+        if flush:
+            self._loop.at(self._use_core(now, flush, 0), self._has_stored)
+        else:
+            self._has_stored(now)
+        self._store_next(now)
+
+    def _has_stored(self, now: int) -> None:
+        """Let the firmware know of a transfer that has ended."""
         cost = self._profile.stored
         if cost:
             self._receiving.add(now, STORED, Handling(cost, self._knows))
         else:
             self._knows(now)
-        self._store_next(now)
 
     def _knows(self, now: int) -> None:
         """Count a transfer whose end the firmware has noticed."""

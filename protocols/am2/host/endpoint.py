@@ -54,7 +54,8 @@ class Endpoint:
     is gone and does not come back. Messages are not ordered, not even from one endpoint to another.
 
     At most `credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply, and
-    meanwhile handles what arrives at any endpoint of the bundle. Data to be sent is copied; its buffer may be reused when the call returns.
+    meanwhile handles what arrives at any endpoint of the bundle. Data to be sent is copied; its buffer may be reused when
+    the call returns.
 
     An endpoint begins with a tag that accepts no requests (`endpoint_names.NONE`): set one before others send requests
     to it. Replies need none, since they carry the tag of their request. An exception of a handler passes through `poll`
@@ -261,7 +262,8 @@ class Endpoint:
             if self.outbox.has_room(_REQUEST):
                 return
             self.outbox.want()
-        if any([endpoint.is_ready for endpoint in self.bundle.endpoints]):
+        ready = [endpoint.is_ready for endpoint in self.bundle.endpoints]
+        if any(ready):
             return  # an endpoint got its frame at once
         if self.outbox.page is None or not (self._correspondent(place).credits and self.outbox.has_room(_REQUEST)):
             name = self._correspondent(place).name

@@ -205,8 +205,8 @@ def test_a_nic_stays_no_longer_with_an_endpoint_that_leaves() -> None:
 
 def test_a_nic_loiters_unless_it_is_told_not_to() -> None:
     """Section "Endpoint scheduling": it holds on to an endpoint that has become empty, for which its host may write more."""
-    for settings, sent in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
-        card = ready(settings)
+    for own, sent in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
+        card = ready(own)
         card.create(5)
         card.request(4, 0, 1)
         card.request(5, 0, 1)
