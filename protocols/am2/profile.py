@@ -25,7 +25,8 @@ SBUS_WIDTH: Final = 8
 """Bytes. SOURCED: IEEE 1496 (SBus) as extended by UltraSPARC: 25 MHz, with 64-bit transfers at most 200 MB/s."""
 
 SBUS_BURST: Final = 64
-"""Bytes. SOURCED: the longest burst of IEEE 1496. The processor moves as many by one block load or store (UltraSPARC's VIS)."""
+"""Bytes. SOURCED: the longest burst of IEEE 1496. The processor moves as many by one block load or store (UltraSPARC's
+VIS)."""
 
 SBUS_OVERHEAD: Final = 39
 """FITTED: overhead of a transaction in clocks, for either master: arbitration, address translation, and waiting for
@@ -47,8 +48,8 @@ makes together with STEP has an effect."""
 
 STEP: Final = 128
 """Cycles of each step of the firmware: find an event and its object; read a message from its endpoint and make a
-packet; check a packet and put it into its endpoint; start an engine. CHOSEN, with the rows in view: a power of two with which one fitted
-constant fits both values."""
+packet; check a packet and put it into its endpoint; start an engine. CHOSEN, with the rows in view: a power of two with
+which one fitted constant fits both values."""
 
 GUARD: Final = 32
 """The part of STEP for the protection checks when a message is put into its endpoint. CHOSEN."""

@@ -107,6 +107,26 @@ def test_clients_of_bulk_messages_share_the_bandwidth_of_the_endpoint() -> None:
     assert one["fairness"] == 1
 
 
+def test_packets_that_the_network_holds_back_in_their_nic_are_not_taken_for_lost() -> None:
+    """Four messages of eight packets, each 0.7 ms on the wire: the last one leaves after ten time-outs. With long
+    time-outs, only refused packets are resent, and those to a peer that is not known yet."""
+    cluster = Description(
+        name="slow",
+        nodes=[Node(name="n1"), Node(name="n2")],
+        switches=[Switch(name="s1", kind="myrinet")],
+        links=[Link(ends=["n1", "s1:1"], rate="100mbit"), Link(ends=["n2", "s1:2"], rate="100mbit")],
+        defaults=Defaults(mtu=MTU),
+    )
+
+    def resent(timeout: int) -> int:
+        firmware = {"timeout": timeout, "watch": 60_000_000_000}  # mapping packets would wait behind the data
+        settings = {"sizes": "65536", "count": 4}
+        run = testbed.run(cluster, "am-bulk", protocol="am2", mode="sim", firmware=firmware, settings=settings)
+        return run.counted["n1"]["packets_resent"]
+
+    assert resent(2_000_000) == resent(150_000_000)
+
+
 def test_consistent_dma_is_faster_for_small_transfers_and_streaming_dma_for_large_ones() -> None:
     def rates(profile: str) -> list[float]:
         settings = {"sizes": "512,8192", "count": 20}
