@@ -84,7 +84,8 @@ def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each(
 
 def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> None:
     cluster = two_switches(12, "320mbit")
-    told = {row["pattern"]: row for row in rows(cluster, "am-permutations", count=12, trips=16)}
+    calm = {"attempt": 0}  # turns of a node's two endpoints would hide what a switch more adds to a round trip
+    told = {row["pattern"]: row for row in rows(cluster, "am-permutations", calm, count=12, trips=16)}
     assert [row["senders"] for row in told.values()] == [12, 12, 12]
     assert told["neighbor"]["mean_bit_s"] > told["cshift"]["slowest_bit_s"] > 0
     share = 320_000_000 / 6  # of the cable: six nodes send in each direction
