@@ -54,6 +54,7 @@ class Firmware:
         "_counters",
         "_has_begun",
         "_has_news",
+        "_held_back",
         "_is_plain",
         "_leaving",
         "_loopback",
@@ -97,7 +98,8 @@ class Firmware:
         self._loopback = card.peers.loopback
         self._looped = self._loopback.frames
         self._has_begun = True
-        self._is_plain = not self.settings.attempt  # the only deadlines are scans and leaving endpoints
+        self._is_plain = True  # the only deadlines are scans, leaving endpoints and the end of a turn
+        self._held_back = self._sender.held_back
         self._has_news = False  # new routes have arrived
         self._mapper: Mapper | None = None
         if adapter.routed and mapping is not None:
@@ -116,7 +118,8 @@ class Firmware:
     @property
     def deadline(self) -> int | None:
         deadline = self._sender.scan_at
-        return deadline if self._is_plain and not self._leaving else self._first(deadline)
+        is_plain = self._is_plain and not self._leaving and not self._held_back
+        return deadline if is_plain else self._first(deadline)
 
     def counted(self) -> Mapping[str, int]:
         counted = self._counters.counted()
@@ -329,7 +332,7 @@ class Firmware:
                 self._cached_headers.clear()  # so that the next frame of each peer is checked completely
         if self._pending_notices.by_peer or not self._is_plain:
             self._pending_notices.on_timer(now)
-            self._is_plain = not (self.settings.attempt or mapper is not None or self._pending_notices.by_peer)
+            self._is_plain = not (mapper is not None or self._pending_notices.by_peer)
         if self._leaving:
             self._residency.look(now)
         if self._looped:

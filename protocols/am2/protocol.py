@@ -6,7 +6,7 @@ from typing import Final
 
 from protocols.am2.codec import ETHERTYPE
 from protocols.am2.plug import Configuration, configured, plug, plug_by_scapy
-from protocols.am2.profile import NOW_1998, NOW_1998_UNGUARDED
+from protocols.am2.profile import NOW_1998, NOW_1998_CONSISTENT, NOW_1998_UNGUARDED
 from protocols.am2.split_driver import split_driver
 from protocols.core.protocol import Configurable, Protocol
 from protocols.mpi.am2 import device
@@ -16,7 +16,7 @@ PROTOCOL: Final = Protocol(
     ETHERTYPE,
     device,
     plug_by_scapy,
-    profiles=(NOW_1998, NOW_1998_UNGUARDED),
+    profiles=(NOW_1998, NOW_1998_CONSISTENT, NOW_1998_UNGUARDED),
     framings=("source routes",),
     split_driver=split_driver(),
     configurable=Configurable(Configuration, configured),

@@ -47,23 +47,25 @@ _MAX_OFFSET: Final = 0xFFFF_FFFF  # maximum offset of a bulk message's data in a
 
 
 class Sender:
-    """All outgoing messages. scan_at: time of the next scan for unanswered packets; None: there are none. unreached:
-    peers that have just been given up. unheard: the NIC's own messages to such peers."""
+    """All outgoing messages. held_back: messages that wait while the NIC loiters with another endpoint. scan_at: time
+    of the next scan for unanswered packets; None: there are none. unreached: peers that have just been given up.
+    unheard: the NIC's own messages to such peers."""
 
     __slots__ = (
-        "_attempt", "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning",
-        "_unmapped", "scan_at", "unheard", "unreached",
+        "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning", "_turn",
+        "_unmapped", "held_back", "scan_at", "unheard", "unreached",
     )  # fmt: skip
 
     def __init__(self, card: Card) -> None:
         self._card = card
         self._counters = card.counters
-        self._attempt = card.settings.attempt
+        self._turn = card.settings.attempt << card.settings.attempts  # nanoseconds that the NIC stays with an endpoint
         self._nodes = len(card.adapter.addresses)
         self._busy: dict[Peer, None] = {}  # peers with unanswered packets
         self._unmapped: dict[tuple[Resident, int], None] = {}  # messages whose data cannot be reached yet
         self._returning: dict[Resident, None] = {}  # endpoints that wait for room to return messages
-        self._queued: Turns[Resident] = Turns(1 << card.settings.attempts)  # used while the NIC loiters
+        self._queued: Turns[Resident] = Turns(1 << card.settings.attempts)
+        self.held_back: Final = self._queued.waiting
         self._loitering: Resident | None = None  # the endpoint whose turn it is
         self._loiter_until = 0
         self.scan_at: int | None = None
@@ -77,28 +79,21 @@ class Sender:
 
     def ready(self, now: int, endpoint: Resident, slot: int) -> None:
         """Handle a message that the host has written into a slot."""
-        attempt = self._attempt
-        if attempt:
-            if self._loitering is not endpoint:
-                if now < self._loiter_until:
-                    self._queued.add(endpoint, slot)
-                    return
-                self._loitering = endpoint
-                self._loiter_until = now + (attempt << self._card.settings.attempts)
-            elif now >= self._loiter_until:
-                if self._queued:
-                    self._queued.add(endpoint, slot)
-                    return
-                self._loiter_until = now + (attempt << self._card.settings.attempts)
+        if self._turn and (self._loitering is not endpoint or now >= self._loiter_until):
+            if now < self._loiter_until or self.held_back:
+                self._queued.add(endpoint, slot)
+                return
+            self._loitering = endpoint
+            self._loiter_until = now + self._turn
         message = endpoint.messages.get(slot) or self._read(endpoint, slot)
         if message is not None:
             self._push(now, message)
 
     def go_on(self, now: int) -> None:
         """Begin the next endpoint's turn."""
-        settings, queued = self._card.settings, self._queued
+        queued = self._queued
         while queued and now >= self._loiter_until:
-            self._loiter_until = now + (settings.attempt << settings.attempts)
+            self._loiter_until = now + self._turn
             self._loitering = endpoint = next(iter(queued.waiting))
             slots = queued.waiting.pop(endpoint)
             while slots:
@@ -219,7 +214,10 @@ class Sender:
         message.open += 1
         message.endpoint.open += 1
         self._counters.packets_sent += 1
-        peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body))
+        if peer.send(
+            packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body)
+        ):
+            card.nic.when_sent(outgoing.hold(row))
 
     def _send_all(self, message: Message) -> None:
         """Send all packets without channels or acknowledgements."""
@@ -237,7 +235,8 @@ class Sender:
         assert packet is not None
         self._counters.packets_resent += 1
         route = peer.route or b""
-        peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1]))
+        if peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1])):
+            self._card.nic.when_sent(peer.outgoing.hold(row))
 
     # Answers.
 
@@ -407,6 +406,8 @@ class Sender:
     def leaves(self, endpoint: Resident) -> None:
         """Stop sending for an endpoint that is leaving its frame; refused packets are not sent again."""
         self._queued.drop(endpoint)
+        if self._loitering is endpoint:
+            self._loitering, self._loiter_until = None, 0  # its turn is over
         for peer in {message.peer: None for message in endpoint.messages.values()}:
             peer.turns.drop(endpoint)
             for row in list(peer.outgoing.under_way()):

@@ -34,11 +34,13 @@ class Settings:
     Endpoints. credits: K_user, requests without a reply that an endpoint may have at each other one (4: the bandwidth
     times the round trip in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
     exponent k of "2^k attempts" to send from one endpoint before the next one's turn (the digest gives 8, from memory).
-    attempt: nanoseconds of an attempt that finds nothing, while the NIC loiters with an endpoint; 0: it does not
-    loiter. stay: minimum nanoseconds for which an endpoint keeps its frame, varied up to twice this (ours: longer than
-    a refused packet waits, so that its resend finds the endpoint). replacement: which of the idle endpoints, or else of
-    all, gives up its frame: the least recently used, or a random one (both ours). endpoints: maximum of a host process;
-    a node has one process unless several share its NIC. handlers, translations: of an endpoint (256: AM-2's minimum).
+    attempt: nanoseconds of an attempt, while the NIC loiters with an endpoint: it stays with it for 2^k of them, even if
+    it has nothing to send (ours: so that with the default k a turn of 6.4 us is as long as a host of the paper takes to
+    handle a message and write the next, o_s + o_r); 0: it does not loiter. stay: minimum nanoseconds for which an
+    endpoint keeps its frame, varied up to twice this (ours: longer than a refused packet waits, so that its resend finds
+    the endpoint). replacement: which of the idle endpoints, or else of all, gives up its frame: the least recently used,
+    or a random one (both ours). endpoints: maximum of a host process; a node has one process unless several share its
+    NIC. handlers, translations: of an endpoint (256: AM-2's minimum).
     mappings: regions of host memory that the NIC can reach at once, in addition to those that resident endpoints need.
     Two endpoints of one node that talk to each other must be resident together, which is impossible with one frame.
 
@@ -63,7 +65,7 @@ class Settings:
     credits: int = 4
     frames: int = 7
     attempts: int = 8
-    attempt: int = 0
+    attempt: int = 25
     stay: int = 3 * MILLISECOND
     replacement: Literal["least recently used", "random"] = "least recently used"
     endpoints: int = 4096

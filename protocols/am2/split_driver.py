@@ -84,7 +84,7 @@ class Nic:
 class _ToHosts:
     """The firmware's `FirmwareActions`: a notification about an endpoint goes to the endpoint's host."""
 
-    __slots__ = ("_hosts", "_nic", "_numbers", "dma_read", "dma_write", "interrupt", "send", "send_later")
+    __slots__ = ("_hosts", "_nic", "_numbers", "dma_read", "dma_write", "interrupt", "send", "send_later", "when_sent")
 
     def __init__(self, nic: SharedActions, settings: Settings) -> None:
         self._nic = nic
@@ -92,6 +92,7 @@ class _ToHosts:
         self._numbers = settings.numbers
         self.dma_read = nic.dma_read
         self.send = nic.send
+        self.when_sent = nic.when_sent
         self.send_later = nic.send_later
         self.dma_write = nic.dma_write
         self.interrupt = self.post_completion

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from protocols.am2.codec import ANSWER_SIZE, FORM_GONE, MESSAGE_SIZE, pack_answer
@@ -55,6 +56,8 @@ _CRC8: Final = tuple(bytes((value,)) for value in range(256))
 
 _GENERATIONS: Final = 1 << 8
 _STAMPS: Final = 1 << 32
+_NEVER: Final = 1 << 62
+"""Nanoseconds; later than any time."""
 _NOTHING: Final = memoryview(b"")
 
 P = TypeVar("P")
@@ -182,7 +185,7 @@ def unpack_answer(frame: bytes) -> tuple[int, int, int, int]:
 
 class Sending(Generic[P]):
     """One row of the send table, for one channel. packet: the unanswered packet; None: the channel is free. stamp: of
-    its last sending. first: stamp of its first sending, which was at time begun. due: when it is resent. retries:
+    its last sending. first: stamp of its first sending, which left at time begun. due: when it is resent. retries:
     number of resends since the peer last answered about it. refused: the last sending was refused for a temporary
     reason, so that no copy of it is in flight any more."""
 
@@ -251,6 +254,19 @@ class Outgoing(Generic[P]):
         row.begun = now
         row.due = now + patience
         return row
+
+    def hold(self, row: Sending[P]) -> Callable[[int], None]:
+        """Record that a packet's frame remains in the NIC, and return what starts the packet's timer when the frame has
+        left."""
+        row.due = _NEVER
+        return partial(self._left, row, row.stamp)
+
+    def _left(self, row: Sending[P], stamp: int, now: int) -> None:
+        """Start the timer of a packet unless it has been answered, or sent again."""
+        if row.stamp == stamp and row.packet is not None:
+            row.due = now + row.patience
+            if stamp == row.first:
+                row.begun = now
 
     def answered(self, now: int, channel: int, generation: int, sequence: int, stamp: int) -> P | None:
         """Release the channel of a packet that the peer has accepted or undone. Returns the packet, or None if the

@@ -54,9 +54,14 @@ class FirmwareActions(Protocol):
         """Read bytes from host memory by DMA, with one transfer for each piece. Frames sent afterwards wait for it."""
         ...
 
-    def send(self, frame: Buffer) -> None:
+    def send(self, frame: Buffer) -> bool | None:
         """Put a frame on the wire unchanged, after the frames sent before. The buffer must not be modified
-        afterwards."""
+        afterwards. Returns True if the frame waits in the NIC: `when_sent` then tells when it has left."""
+        ...
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        """Call `then` with the time at which the last frame of `send` has left the NIC, after the firmware has
+        returned. Only for a frame that waits."""
         ...
 
     def send_later(self, make: Callable[[], bytes]) -> None:

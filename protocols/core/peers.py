@@ -36,7 +36,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from protocols.core.firmware import FIRST, Adapter, FirmwareActions
 from protocols.core.states import Row, StateTable
 
-Send = Callable[[bytes], object]
+Send = Callable[[bytes], bool | None]
 SendLater = Callable[[Callable[[], bytes]], object]
 
 _MASK: Final = 0xFFFF_FFFF

@@ -50,6 +50,8 @@ class Profile:
     """Rate of the bus that DMA transfers and the host's reads and writes share. 0: no bus is modelled."""
     bus_transaction: int = 0
     """Overhead of each DMA transaction on the bus."""
+    dma_transaction: int = 0
+    """The same of the NIC's DMA engines, if it differs. 0: as `bus_transaction`."""
     bus_burst: int = 0
     """Maximum bytes of a transaction; 0: a transfer is one transaction."""
 
@@ -88,6 +90,8 @@ class Profile:
     store: int = 0
     """Set-up time of a transfer into host memory."""
     store_rate: int = 0
+    flush: int = 0
+    """The host's core flushes the buffer between bus and memory when a transfer has ended, before its data counts."""
 
     def __post_init__(self) -> None:
         for key in self.__slots__:

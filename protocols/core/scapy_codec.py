@@ -159,8 +159,11 @@ class _Sending:
     def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return self._nic.dma_read(pieces)
 
-    def send(self, frame: Buffer) -> None:
-        self._nic.send(self._made(frame))
+    def send(self, frame: Buffer) -> bool | None:
+        return self._nic.send(self._made(frame))
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self._nic.when_sent(then)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._nic.send_later(lambda: self._made(make()))

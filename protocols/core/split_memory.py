@@ -33,7 +33,9 @@ class SharedActions(Protocol):
 
     def dma_read(self, pieces: Sequence[memoryview]) -> bytes: ...
 
-    def send(self, frame: Buffer) -> None: ...
+    def send(self, frame: Buffer) -> bool | None: ...
+
+    def when_sent(self, then: Callable[[int], object]) -> None: ...
 
     def send_later(self, make: Callable[[], bytes]) -> None: ...
 
@@ -86,11 +88,12 @@ class SplitDriver:
 class OneHost:
     """`FirmwareActions` of a NIC that has one host, in slot 0."""
 
-    __slots__ = ("dma_read", "dma_write", "interrupt", "post_completion", "send", "send_later")
+    __slots__ = ("dma_read", "dma_write", "interrupt", "post_completion", "send", "send_later", "when_sent")
 
     def __init__(self, nic: SharedActions) -> None:
         self.dma_read = nic.dma_read
         self.send = nic.send
+        self.when_sent = nic.when_sent
         self.send_later = nic.send_later
         self.dma_write = nic.dma_write
         self.post_completion = self.interrupt = partial(nic.post_completion, 0)

@@ -8,6 +8,8 @@ three formats:
 - a chain of up to four descriptors contains up to seven pages: one in the first, two in each of the others;
 - an indirect list: the descriptor contains the address of pinned memory that holds the list of pages.
 
+A descriptor of a fourth format is a command to the firmware: it sets the frames of a collection.
+
 The paper defines size and formats, not the layout; this one is ours. In a descriptor that the NIC returns, the address
 field holds the message's length; peer and tag are the message's.
 """
@@ -56,6 +58,8 @@ RECEIVE: Final = 1
 ONE_PAGE: Final = 0 << 1
 CHAIN: Final = 1 << 1
 INDIRECT: Final = 2 << 1
+SET_UNIT: Final = 3 << 1
+"""A command in place of a transfer: the tag is the number of frames of a collection from now on."""
 ANY_TAG: Final = 1 << 3
 FORMAT: Final = 3 << 1
 # Extensions of ours to RECEIVE, for MPI.
@@ -108,6 +112,10 @@ class Descriptors:
         self.pages_apart = pages_apart
         self.memory = bytearray(SIZE * count) if memory is None else memory
         """The memory of all descriptors. A returned descriptor has the message's length in place of the address."""
+
+    def write_unit(self, index: int, unit: int) -> None:
+        """Write the command that sets the frames of a collection, and pass it to the NIC."""
+        pack_head(self.memory, index * SIZE, NIC, SET_UNIT, 0, 0, 0, unit, 1)
 
     def write(self, index: int, kind: int, pages: Sequence[Page], peer: int, tag: int, stated: int = 0) -> None:
         """Write a transfer in the format of `kind`, and pass it to the NIC. stated: number of pages in an indirect

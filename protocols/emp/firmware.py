@@ -10,6 +10,7 @@ A NIC that has restarted accepts messages from the oldest that its peer still ha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from protocols.core.announcements import Announcements
@@ -241,10 +242,26 @@ class Firmware:
         try:
             if count == 1 and not kind & stat.FORMAT:
                 return kind, peer, tag, card.memory.view(address, length) if length else _NOTHING
+            if kind & stat.FORMAT == stat.SET_UNIT:
+                self._set_unit(index, kind, peer, tag)
+                return None
             return kind, peer, tag, descriptors.scatter(index, kind, length, address, count, card.memory)
         except (DescriptorError, UnpinnedError):
             card.refuse(index, peer, tag)
             return None
+
+    def _set_unit(self, index: int, kind: int, peer: int, unit: int) -> None:
+        """Set the frames of a collection, for messages that begin from now on; those under way keep theirs, which their
+        frames name. Section 3.1.2: "configuring the unit of acknowledgement on the fly"."""
+        try:
+            if kind != stat.SET_UNIT:
+                raise ValueError(f"a command of kind {kind}")
+            # A copy of its own: NICs of one process may share their settings.
+            self.settings = self._card.settings = replace(self.settings, unit=unit)
+        except ValueError:
+            self._card.refuse(index, peer, unit)
+            return
+        self._card.give_back(index, stat.DONE, 0, peer, unit)
 
     def loop_outside(self) -> None:
         """Send frames to this NIC itself by the outer NIC, too, which delivers them and may limit their rate."""

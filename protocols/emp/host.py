@@ -26,7 +26,7 @@ from protocols.emp.descriptors import (
     unpack_head,
 )
 from protocols.emp.firmware import Firmware
-from protocols.emp.settings import Settings
+from protocols.emp.settings import MAX_UNIT, Settings
 
 ANY_TAG: Final = -1
 
@@ -128,6 +128,7 @@ class Endpoint:
         self._next = 0
         self._transfers: dict[int, Transfer] = {}
         self._probes: dict[int, Completion[ProbeResult | None]] = {}
+        self._commands: dict[int, Completion[None]] = {}
 
     @property
     def free(self) -> int:
@@ -198,6 +199,20 @@ class Endpoint:
         self._nic.ring_doorbell(index, SIZE, 0)
         return probe
 
+    def post_unit(self, unit: int) -> Completion[None]:
+        """Set the frames of a collection, which is acknowledged as a whole, for the sends posted from now on; done when
+        the NIC has set it. Section 4.1: 3, configurable on the fly. Peers need no setting: frames name their unit.
+
+        Raises DescriptorsExhaustedError, and ValueError for a unit that is not 1 to MAX_UNIT.
+        """
+        if not 1 <= unit <= MAX_UNIT:
+            raise ValueError(f"a collection of {unit} frames: 1 to {MAX_UNIT}")
+        index = self._take(1)[1]
+        self._commands[index] = command = Completion[None]("the NIC to set collections of %s frames", unit)
+        self._descriptors.write_unit(index, unit)
+        self._nic.ring_doorbell(index, SIZE, 0)
+        return command
+
     def take_back(self, receive: Completion[Received]) -> None:
         """Take a receive's descriptor back: it fails with TakenBackError unless a message has matched it.
 
@@ -240,12 +255,20 @@ class Endpoint:
         return [
             *[transfer.what for transfer in self._transfers.values()],
             *[probe.what for probe in self._probes.values()],
+            *[command.what for command in self._commands.values()],
         ]
 
     def _answered(self, index: int) -> None:
-        """Complete a probe, whose descriptor has been returned."""
+        """Complete a probe or a command, whose descriptor has been returned."""
         status, _, _, length, peer, tag, _ = unpack_head(self._descriptors.memory, index * SIZE)
         self._free(index, 1)
+        command = self._commands.pop(index, None)
+        if command is not None:
+            if status == _DONE:
+                command.complete(None)
+            else:
+                command.fail(EmpError(_FAILURES[status].format(peer)))
+            return
         probe = self._probes.pop(index)
         if status == stat.INVALID:
             probe.fail(EmpError(_FAILURES[status]))

@@ -85,7 +85,7 @@ class Receiving(Framing):
 
     def frames_of(self, collection: int) -> int:
         """Return the bit mask of a collection's frames."""
-        return (1 << min(self.unit, self.frames - collection * self.unit)) - 1
+        return (1 << self.size_of(collection)) - 1
 
     def lose_order(self) -> None:
         """Switch to `missing`, because a frame arrives out of order."""

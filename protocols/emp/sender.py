@@ -13,6 +13,8 @@ cost of one timeout for each window of messages without receives.
 
 from __future__ import annotations
 
+from functools import partial
+
 from protocols.core.firmware import Buffer
 from protocols.core.memory import Span
 from protocols.core.timers import Timers
@@ -44,6 +46,10 @@ class Framing:
         self.unit = unit
         self.frames = frames = (total + MESSAGE_HEADER + full - 1) // full
         self.collections = (frames + unit - 1) // unit
+
+    def size_of(self, collection: int) -> int:
+        """Return the number of a collection's frames."""
+        return min(self.unit, self.frames - collection * self.unit)
 
 
 class Sending(Framing):
@@ -86,8 +92,9 @@ class Sender:
         identity, unit = peer.next_id, settings.unit
         waits = peer.queue or peer.unacknowledged >= settings.window
         single = not waits and len(span) <= card.single
+        remains = None
         if single:  # sent before the bookkeeping, which delays nobody
-            self._send_single(peer, unit, identity, tag, span)
+            remains = self._send_single(peer, unit, identity, tag, span)
         peer.next_id = (identity + 1) & _MASK
         peer.sending[identity] = sending = Sending(identity, index, tag, span, card.full, unit)
         if waits:
@@ -95,7 +102,7 @@ class Sender:
             return
         if single:
             card.counters.frames_sent += 1
-            self._sent(now, peer, sending, 0)
+            self._sent(now, peer, sending, 0, remains)
             return
         self._send_next(now, peer, sending)
         if sending.collections > 1:
@@ -200,17 +207,26 @@ class Sender:
 
     def _send_next(self, now: int, peer: Peer, sending: Sending) -> None:
         """Send the next collection for the first time."""
-        card, number = self._card, sending.sent
-        card.counters.frames_sent += self._send_collection(peer, sending, number)
-        self._sent(now, peer, sending, number)
+        number = sending.sent
+        self._card.counters.frames_sent += sending.size_of(number)
+        self._sent(now, peer, sending, number, self._send_collection(peer, sending, number))
 
-    def _sent(self, now: int, peer: Peer, sending: Sending, number: int) -> None:
-        """Record that a collection has been sent for the first time."""
+    def _sent(self, now: int, peer: Peer, sending: Sending, number: int, remains: bool | None) -> None:
+        """Record that a collection has been sent for the first time. remains: its last frame has not left the NIC."""
         sending.sent = number + 1
         sending.open[number] = 0
         sending.progress = now
         peer.unacknowledged += 1
-        self.timers.set((peer.number, sending.id, number), now + self._card.settings.timeout)
+        if remains:
+            self._card.nic.when_sent(partial(self._start, peer, sending, number, self._card.settings.timeout))
+        else:
+            self.timers.set((peer.number, sending.id, number), now + self._card.settings.timeout)
+
+    def _start(self, peer: Peer, sending: Sending, number: int, timeout: int, now: int) -> None:
+        """Start a collection's timer: its frames have left. Section 4.1: "once 3 consecutive frames have been sent the
+        timer for that collection starts"."""
+        if number in sending.open and (number == 0 or not sending.parked) and peer.sending.get(sending.id) is sending:
+            self.timers.set((peer.number, sending.id, number), now + timeout)
 
     def _close(self, peer: Peer, sending: Sending, number: int) -> None:
         del sending.open[number]
@@ -222,11 +238,15 @@ class Sender:
         card = self._card
         settings, counters = card.settings, card.counters
         again = sending.open[number] = sending.open[number] + 1
-        counters.frames_resent += self._send_collection(peer, sending, number)
+        counters.frames_resent += sending.size_of(number)
         counters.collections_resent += 1
+        remains = self._send_collection(peer, sending, number)
         # Limits the shift: by then the longest timeout has been reached.
         timeout = min(settings.timeout << min(again, 32), settings.longest_timeout)
-        self.timers.set((peer.number, sending.id, number), now + timeout)
+        if remains:
+            self._card.nic.when_sent(partial(self._start, peer, sending, number, timeout))
+        else:
+            self.timers.set((peer.number, sending.id, number), now + timeout)
 
     def _park(self, peer: Peer, sending: Sending) -> None:
         if sending.sent < sending.collections:
@@ -266,8 +286,8 @@ class Sender:
     def _give_back(self, peer: Peer, sending: Sending, status: int) -> None:
         self._card.give_back(sending.index, status, sending.total, peer.number, sending.tag)
 
-    def _send_single(self, peer: Peer, unit: int, message: int, tag: int, span: Span) -> None:
-        """Send the only frame of a message, from host memory to the wire."""
+    def _send_single(self, peer: Peer, unit: int, message: int, tag: int, span: Span) -> bool | None:
+        """Send the only frame of a message, from host memory to the wire. Returns True if it remains in the NIC."""
         if peer.unit != unit:
             self._look_up(peer, unit)
         card = self._card
@@ -275,24 +295,25 @@ class Sender:
         payload: Buffer = b""
         if size:
             payload = card.nic.dma_read((span,)) if type(span) is memoryview else self._gather(span, 0, size)
-        peer.send(
+        return peer.send(
             self._pack_message_behind(
                 peer.single, message, 0, STATUS_OK, card.number, peer.number, tag, size, oldest, payload
             )
         )
 
-    def _send_collection(self, peer: Peer, sending: Sending, number: int) -> int:
-        """Send the frames of a collection, from host memory to the wire. Returns their number."""
+    def _send_collection(self, peer: Peer, sending: Sending, number: int) -> bool | None:
+        """Send the frames of a collection, from host memory to the wire. Returns True if the last one remains in the
+        NIC."""
         if sending.frames == 1:
-            self._send_single(peer, sending.unit, sending.id, sending.tag, sending.span)
-            return 1
+            return self._send_single(peer, sending.unit, sending.id, sending.tag, sending.span)
         card = self._card
         send, unit, full, message, span = peer.send, sending.unit, sending.full, sending.id, sending.span
         dma_read = card.nic.dma_read
-        first = frame = number * unit
-        behind, last = min(first + unit, sending.frames), sending.frames - 1
+        frame = number * unit
+        behind, last = min(frame + unit, sending.frames), sending.frames - 1
+        remains = None
         if not frame:
-            send(
+            remains = send(
                 self._pack_message(
                     peer.address, card.address, 0, unit, card.incarnation, peer.incarnation, message, 0, STATUS_OK,
                     card.number, peer.number, sending.tag, sending.total, next(iter(peer.sending)),
@@ -307,16 +328,16 @@ class Sender:
         while frame < behind and frame < last:
             begin, end = end, end + full
             payload = dma_read((span[begin:end],)) if type(span) is memoryview else self._gather(span, begin, end)
-            send(pack(prefix, message, frame, STATUS_OK, payload))
+            remains = send(pack(prefix, message, frame, STATUS_OK, payload))
             frame += 1
         if behind > last:
-            send(
+            remains = send(
                 self._pack_frame(
                     peer.address, card.address, TYPE_DATA, FLAGS_LAST, unit, card.incarnation, peer.incarnation, message,
                     last, STATUS_OK, self._gather(span, end, sending.total),
                 )
             )  # fmt: skip
-        return behind - first
+        return remains
 
     def _gather(self, span: Span, begin: int, end: int) -> Buffer:
         """Fetch a message's bytes from begin to end, if any, from host memory."""

@@ -8,6 +8,7 @@ from typing import Final
 MILLISECOND: Final = 1_000_000
 
 MAX_DESCRIPTORS: Final = 65_536
+MAX_UNIT: Final = 255
 
 MAX_TIME: Final = 1 << 62
 """Nanoseconds. The kernel's times are signed 64-bit numbers; adding this limit to one does not overflow."""
@@ -20,15 +21,15 @@ class Settings:
     A change while the NIC runs applies to later decisions; `descriptors` cannot change. An invalid value raises
     ValueError, at any time, and leaves the setting unchanged.
 
-    unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly). timeout:
-    nanoseconds after which a collection is resent (ours; the paper states no figure), doubled each time up to
-    longest_timeout. give_up: nanoseconds without an acknowledgement after which a message is returned as failed; 0:
-    never, as in the paper; the peer learns of it from the next message's header. window: maximum unacknowledged
-    collections to one peer (ours: below the capacity of a receiver's ring), not counting messages that seem to have no
-    receive (see `sender`). held: maximum message headers of one peer that are kept without a receive (ours; their data
-    is dropped, as in the paper). If it is less than the peer's descriptors, a receive for a message behind that many
-    others waits until these are received; the peer never has more messages in progress than descriptors. descriptors:
-    number in the NIC's memory (section 4.2: 640).
+    unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly by
+    `host.Endpoint.post_unit`). timeout: nanoseconds after which a collection is resent (ours; the paper states no
+    figure), doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after which a
+    message is returned as failed; 0: never, as in the paper; the peer learns of it from the next message's header.
+    window: maximum unacknowledged collections to one peer (ours: below the capacity of a receiver's ring), not counting
+    messages that seem to have no receive (see `sender`). held: maximum message headers of one peer that are kept
+    without a receive (ours; their data is dropped, as in the paper). If it is less than the peer's descriptors, a
+    receive for a message behind that many others waits until these are received; the peer never has more messages in
+    progress than descriptors. descriptors: number in the NIC's memory (section 4.2: 640).
     """
 
     unit: int = 3
@@ -44,8 +45,8 @@ class Settings:
             value = getattr(self, name)
             if type(value) is not int:
                 raise ValueError(f"{name} {value!r}: a whole number")
-        if not 1 <= self.unit <= 255:
-            raise ValueError(f"a collection of {self.unit} frames: 1 to 255")
+        if not 1 <= self.unit <= MAX_UNIT:
+            raise ValueError(f"a collection of {self.unit} frames: 1 to {MAX_UNIT}")
         if not 0 < self.timeout <= self.longest_timeout:
             raise ValueError(f"a time-out of {self.timeout} ns: above 0, and at most {self.longest_timeout} ns")
         if self.longest_timeout > MAX_TIME:

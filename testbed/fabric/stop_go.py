@@ -76,6 +76,7 @@ class Outlet:
 
     __slots__ = (
         "_asked",
+        "_gone",
         "_half",
         "_head",
         "_limit",
@@ -83,6 +84,7 @@ class Outlet:
         "_on_hold",
         "_put",
         "_say",
+        "_then",
         "kept",
         "sent",
     )
@@ -93,6 +95,8 @@ class Outlet:
         """head: see `frame_of`."""
         self.kept: Final[deque[Frame]] = deque()
         """Frames that wait, in order."""
+        self._gone = 0  # frames that have waited and do not any more
+        self._then: deque[tuple[int, Callable[[], object]]] = deque()  # what to call at which of their number
         self.sent = 0
         self._put = put
         self._say = say
@@ -104,14 +108,21 @@ class Outlet:
         self._half = 1
         self._ask()
 
-    def send(self, frame: Frame) -> None:
-        """Send a frame now, or as soon as the network takes it. The caller must not change it any more."""
+    def send(self, frame: Frame) -> bool:
+        """Send a frame now, or as soon as the network takes it; return whether it waits. The caller must not change it
+        any more."""
         if self.sent == self._next and not self._goes_on():
             self.kept.append(frame)
             if len(self.kept) == 1:
                 self._on_hold()
-        elif self._put(frame):
+            return True
+        if self._put(frame):
             self.sent += 1
+        return False
+
+    def when_sent(self, then: Callable[[], object]) -> None:
+        """Call `then` when all frames that wait now are gone."""
+        self._then.append((self._gone + len(self.kept), then))
 
     def hear(self, frame: bytes) -> bool:
         """Process a frame that has come to the NIC; return whether it was a control frame."""
@@ -130,6 +141,9 @@ class Outlet:
         kept = self.kept
         while kept and (self.sent != self._next or self._goes_on()):
             self.sent += self._put(kept.popleft())
+            self._gone += 1
+            while self._then and self._then[0][0] <= self._gone:
+                self._then.popleft()[1]()
         return True
 
     def again(self) -> bool:
@@ -141,6 +155,7 @@ class Outlet:
     def forget(self) -> None:
         """Drop the waiting frames: the NIC has lost its memory."""
         self.kept.clear()
+        self._then.clear()
 
     def _goes_on(self) -> bool:
         """Ask for a new window, if `sent` has not reached the limit; return whether more frames may be sent."""

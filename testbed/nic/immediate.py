@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from protocols.core.firmware import Agent, Buffer, Firmware
@@ -194,14 +195,28 @@ class ImmediateNic(CompletingNic):
         """Read bytes from host memory."""
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
-    def send(self, frame: Buffer) -> None:
-        """Put a frame on the wire."""
+    def send(self, frame: Buffer) -> bool | None:
+        """Put a frame on the wire. Returns True if it waits in the port."""
         if type(frame) is not bytes:
             frame = bytes(frame)
         if len(frame) > self._longest:
             raise too_long(len(frame), self._longest - HEADER)
         self.sent += 1
-        self._port.enter(self.handled_at, frame)
+        return self._port.enter(self.handled_at, frame)
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        """Let the firmware know when the last frame has left."""
+        self._port.when_sent(self._clock.time, partial(self._left, then))
+
+    def _left(self, then: Callable[[int], object], now: int) -> None:
+        """Tell the firmware that a frame has left, unless it has ended."""
+        if self._agent is None:
+            return
+        try:
+            then(now)
+        except Exception as error:
+            raise self._failed(error) from error
+        self._look_ahead()
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())  # the host sees completions later anyway
@@ -283,6 +298,10 @@ class Standstill:
 class Port(Protocol):
     """Where a NIC's frames go: a direction of a link in the simulation, a packet socket elsewhere."""
 
-    def enter(self, now: int, frame: bytes) -> object:
-        """Send a frame that leaves the NIC at that time."""
+    def enter(self, now: int, frame: bytes) -> bool | None:
+        """Send a frame that leaves the NIC at that time. Returns True if it waits in the port."""
+        ...
+
+    def when_sent(self, now: int, then: Callable[[int], object]) -> None:
+        """Call `then` with the time at which no frame waits that was sent before."""
         ...

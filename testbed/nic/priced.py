@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from protocols.core.firmware import Buffer
@@ -110,16 +111,17 @@ class _Outgoing:
     """A frame to be sent, or the part fetched so far.
 
     missing: transfers that have not ended. by, within: the event that sends it, and the offset in it, ns. is_inside: it
-    occupies one of the places for prefetched frames.
+    occupies one of the places for prefetched frames. then: called when it has left.
     """
 
-    __slots__ = ("by", "frame", "is_inside", "missing", "within")
+    __slots__ = ("by", "frame", "is_inside", "missing", "then", "within")
 
     def __init__(self, by: Handling) -> None:
         self.by = by
         self.frame = b""
         self.is_inside = False
         self.missing = 0
+        self.then: Callable[[int], object] | None = None
         self.within = 0
 
 
@@ -256,14 +258,18 @@ class PricedNic(ImmediateNic):
             self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(piece)))
         return b"".join(pieces)
 
-    def send(self, frame: Buffer) -> None:
-        """Put a frame on the wire, after everything fetched and sent before."""
+    def send(self, frame: Buffer) -> bool:
+        """Put a frame on the wire, after everything fetched and sent before: it waits in any case."""
         self._check(frame)
         going = self._next or _Outgoing(self._event)
         self._next = None
         going.frame = bytes(frame)
         going.within = self._spend(self._profile.send)
         self._outgoing.append(going)
+        return True
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self._outgoing[-1].then = then
 
     def _fetch_next(self, now: int) -> None:
         """Start the next transfer if the engine is idle and there is room for it."""
@@ -287,6 +293,15 @@ class PricedNic(ImmediateNic):
 
     def _fetched(self, going: _Outgoing) -> None:
         """Handle the end of a transfer."""
+        now, flush = self._clock.time, self._profile.flush
+        if flush:
+            self._loop.at(self._use_core(now, flush, 0), self._has_fetched, going)
+        else:
+            self._has_fetched(going)
+        self._fetch_next(now)
+
+    def _has_fetched(self, going: _Outgoing) -> None:
+        """Let the firmware know of fetched data."""
         now, cost = self._clock.time, self._profile.fetched
 
         def know(now: int) -> None:
@@ -298,7 +313,6 @@ class PricedNic(ImmediateNic):
             self._handlers.add(now, FETCHED, Handling(cost, know))
         else:
             know(now)
-        self._fetch_next(now)
 
     def _send_ready(self, now: int) -> None:
         """Send the frames that are ready."""
@@ -310,6 +324,8 @@ class PricedNic(ImmediateNic):
                 return
             outgoing.popleft()
             self._leave(now, going.frame)
+            if going.then is not None and self._agent is not None:
+                self._port.when_sent(now, partial(self._left, going.then))
             if going.is_inside:
                 self._inside -= 1
                 self._fetch_next(now)
@@ -325,7 +341,7 @@ class PricedNic(ImmediateNic):
         """Start a transfer and return when its engine finishes; the bytes also occupy the bus, in bursts."""
         profile = self._profile
         bursts = -(-size // profile.bus_burst) if profile.bus_burst else 1
-        on_bus = bursts * profile.bus_transaction + transfer_time(size, profile.bus_rate)
+        on_bus = bursts * (profile.dma_transaction or profile.bus_transaction) + transfer_time(size, profile.bus_rate)
         over = self.bus.reserve(now + setup, on_bus)
         return engine.reserve(now, max(setup + transfer_time(size, rate), over - now))
 
@@ -381,12 +397,20 @@ class PricedNic(ImmediateNic):
 
     def _written(self, now: int) -> None:
         """Handle the end of a transfer."""
+        flush = self._profile.flush
+        if flush:
+            self._loop.at(self._use_core(now, flush, 0), self._has_stored)
+        else:
+            self._has_stored(now)
+        self._store_next(now)
+
+    def _has_stored(self, now: int) -> None:
+        """Let the firmware know of a transfer that has ended."""
         cost = self._profile.stored
         if cost:
             self._receiving.add(now, STORED, Handling(cost, self._knows))
         else:
             self._knows(now)
-        self._store_next(now)
 
     def _knows(self, now: int) -> None:
         """Count a transfer whose end the firmware has noticed."""

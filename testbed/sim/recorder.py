@@ -162,10 +162,11 @@ class NicWatcher:
         self._posts, takes, self._gives_back, sees = [
             f'{node}"{what}", "descriptor": ' for what in ("posts", "takes", "gives back", "sees")
         ]
-        self.dma_read, self.dma_write, self.send, self.send_later = (
+        self.dma_read, self.dma_write, self.send, self.when_sent, self.send_later = (
             nic.dma_read,
             nic.dma_write,
             nic.send,
+            nic.when_sent,
             nic.send_later,
         )
         ring, see, tell, now = nic.on_doorbell, nic.see, recording.tell, nic.now

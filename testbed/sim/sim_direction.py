@@ -132,6 +132,10 @@ class SimDirection:
         while link_direction is not None:
             link_direction = link_direction.take(now, frame, known)
 
+    def when_sent(self, now: int, then: Callable[[int], object]) -> None:
+        """Call `then`: a line takes frames at once."""
+        then(now)
+
     def admit(self, now: int, frame: bytes, known: Known | None) -> SimDirection | None:
         """Take a frame as `enter` does, but return the next direction if the frame reaches it at once.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from testbed.engine.loop import Loop
@@ -40,13 +40,15 @@ class ChannelDirection:
     """One direction of a link, over a channel of a modelled network. Frames that the network does not accept yet wait
     in the NIC's memory."""
 
-    __slots__ = ("_driver", "_entrance", "_kept", "channel", "end", "link", "source")
+    __slots__ = ("_driver", "_entrance", "_kept", "_taken", "_then", "channel", "end", "link", "source")
 
     def __init__(self, link: Link, direction: DirectionName, channel: Channel, driver: Driver) -> None:
         forward = direction == "forward"
         self._driver = driver
         self._entrance = channel.entrance
         self._kept: deque[bytes] = deque()
+        self._taken = 0  # frames that have waited and are gone
+        self._then: deque[tuple[int, Callable[[int], object]]] = deque()  # what to call at which of their number
         self.channel: Final = channel
         self.link: Final = link.name
         self.source: Final = link.a if forward else link.b
@@ -94,14 +96,24 @@ class ChannelDirection:
         """A sentence for each of the impairment's own rules that has never decided a fate."""
         return self._entrance.fates.idle_rules()
 
-    def enter(self, now: int, frame: bytes, known: Known | None = None) -> None:  # noqa: ARG002
-        """Send a frame of a NIC. known: not used."""
+    def enter(self, now: int, frame: bytes, known: Known | None = None) -> bool:  # noqa: ARG002
+        """Send a frame of a NIC; return whether it waits. known: not used."""
         if self._kept or not self._driver.offer(now, self.channel, frame):
             self._kept.append(frame)
+            return True
+        return False
+
+    def when_sent(self, now: int, then: Callable[[int], object]) -> None:
+        """Call `then` with the time at which the network has taken all frames that wait now."""
+        if self._kept:
+            self._then.append((self._taken + len(self._kept), then))
+        else:
+            then(now)
 
     def forget(self) -> None:
         """Drop the frames that wait in the NIC, which has lost its memory."""
         self._kept.clear()
+        self._then.clear()
 
     def lead_to(self, receive: Receive) -> None:
         """Deliver frames to `receive` from now on."""
@@ -118,6 +130,9 @@ class ChannelDirection:
         kept = self._kept
         while kept and self._driver.offer(now, self.channel, kept[0]):
             kept.popleft()
+            self._taken += 1
+            while self._then and self._then[0][0] <= self._taken:
+                self._then.popleft()[1](now)
 
 
 AnyDirection = SimDirection | ChannelDirection

@@ -71,9 +71,11 @@ class _SendWatch:
     def _watch_first_sendings(self) -> None:
         sent = Sender._sent
 
-        def watched_sent(sender: Sender, now: int, peer: Peer, sending: Sending, number: int) -> None:
+        def watched_sent(
+            sender: Sender, now: int, peer: Peer, sending: Sending, number: int, remains: bool | None
+        ) -> None:
             before = state_of(peer, sending)
-            sent(sender, now, peer, sending, number)
+            sent(sender, now, peer, sending, number, remains)
             self._saw(before, "window has room", state_of(peer, sending))
 
         self._patch.setattr(Sender, "_sent", watched_sent)

@@ -84,7 +84,8 @@ def test_more_networks_than_frames_suspend_one_thread_and_not_a_thread_for_each(
 
 def test_a_bisection_shares_its_one_cable_and_neighbours_have_their_own() -> None:
     cluster = two_switches(12, "320mbit")
-    told = {row["pattern"]: row for row in rows(cluster, "am-permutations", count=12, trips=16)}
+    calm = {"attempt": 0}  # turns of a node's two endpoints would hide what a switch more adds to a round trip
+    told = {row["pattern"]: row for row in rows(cluster, "am-permutations", calm, count=12, trips=16)}
     assert [row["senders"] for row in told.values()] == [12, 12, 12]
     assert told["neighbor"]["mean_bit_s"] > told["cshift"]["slowest_bit_s"] > 0
     share = 320_000_000 / 6  # of the cable: six nodes send in each direction
@@ -100,6 +101,62 @@ def test_bulk_messages_of_every_size_come_whole() -> None:
     assert rates == sorted(rates)
 
 
+def test_clients_of_bulk_messages_share_the_bandwidth_of_the_endpoint() -> None:
+    one, four = rows(one_switch(5), "am-bulk-contention", clients="1,4", time="20ms")
+    assert four["aggregate_bit_s"] == pytest.approx(one["aggregate_bit_s"], rel=0.2)
+    assert four["slowest_bit_s"] == pytest.approx(four["aggregate_bit_s"] / 4, rel=0.1)
+    assert one["fairness"] == 1
+
+
+def test_packets_that_the_network_holds_back_in_their_nic_are_not_taken_for_lost() -> None:
+    """Four messages of eight packets, each 0.7 ms on the wire: the last one leaves after ten time-outs. With long
+    time-outs, only refused packets are resent, and those to a peer that is not known yet."""
+    cluster = Description(
+        name="slow",
+        nodes=[Node(name="n1"), Node(name="n2")],
+        switches=[Switch(name="s1", kind="myrinet")],
+        links=[Link(ends=["n1", "s1:1"], rate="100mbit"), Link(ends=["n2", "s1:2"], rate="100mbit")],
+        defaults=Defaults(mtu=MTU),
+    )
+
+    def resent(timeout: int) -> int:
+        firmware = {"timeout": timeout, "watch": 60_000_000_000}  # mapping packets would wait behind the data
+        settings = {"sizes": "65536", "count": 4}
+        run = testbed.run(cluster, "am-bulk", protocol="am2", mode="sim", firmware=firmware, settings=settings)
+        return run.counted["n1"]["packets_resent"]
+
+    assert resent(2_000_000) == resent(150_000_000)
+
+
+def test_consistent_dma_is_faster_for_small_transfers_and_streaming_dma_for_large_ones() -> None:
+    def rates(profile: str) -> list[float]:
+        settings = {"sizes": "512,8192", "count": 20}
+        run = testbed.run("now-1998-pair", "am-bulk", protocol="am2", mode="sim", profile=profile, settings=settings)
+        return [row["bandwidth_bit_s"] for row in run.rows]
+
+    streaming, consistent = rates("now-1998"), rates("now-1998-consistent")
+    assert streaming[0] < consistent[0]
+    assert streaming[1] > consistent[1]
+
+
+def test_clients_of_more_endpoints_than_frames_burst_and_are_alike_in_the_long_run() -> None:
+    """Two of the frames are the server's, for endpoints of which each stays 2 to 4 ms; the third serves barriers."""
+    firmware = {"frames": 3, "stay": 2_000_000}
+    told = {
+        (row["networks"], row["interval_ns"]): row
+        for row in rows(
+            one_switch(6), "am-bursts", firmware, networks="2,5", intervals="1ms,20ms", time="80ms", switch="1us"
+        )
+    }
+    assert told[2, 1_000_000]["busy_share"] == 1
+    bursts, smooth = told[5, 1_000_000], told[5, 20_000_000]
+    assert bursts["busy_share"] < 0.9
+    assert told[2, 1_000_000]["deviation_share"] < bursts["deviation_share"] / 3
+    assert bursts["burst_per_s"] * bursts["busy_share"] == pytest.approx(bursts["mean_per_s"])
+    assert smooth["mean_per_s"] == pytest.approx(bursts["mean_per_s"])
+    assert smooth["deviation_per_s"] < bursts["deviation_per_s"] / 2
+
+
 def test_it_goes_over_ethernet_as_well() -> None:
     told = testbed.run(
         Description.star(2), "am-logp", protocol="am2", mode="sim", settings={"count": 5, "rounds": 1}
@@ -112,3 +169,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         rows("now-1998-pair", "am-contention", clients="0")
     with pytest.raises(ProgramError, match="7 clients and a server: there are 2 nodes"):
         rows("now-1998-pair", "am-contention", clients="7")
+    with pytest.raises(DescriptionError, match="size: 1 or more"):
+        rows("now-1998-pair", "am-bulk-contention", size="0")
+    with pytest.raises(DescriptionError, match="two or more of it in time, without a rest"):
+        rows("now-1998-pair", "am-bursts", intervals="3ms", time="10ms")

@@ -49,6 +49,32 @@ def test_without_a_profile_nothing_is_told_of_use(tmp_path: Path) -> None:
     assert recorded(tmp_path / "run").asked["profile"] == {"name": "ideal"}
 
 
+@pytest.mark.parametrize(
+    ("cluster", "protocol", "workload", "settings", "resent"),
+    [
+        ("emp-2001", "emp", "bandwidth", {"sizes": "64KiB", "pattern": "one-way", "count": 5}, "frames_resent"),
+        ("now-1998-pair", "am2", "am-bulk", {"sizes": "32768", "count": 5}, "packets_resent"),
+    ],
+)
+def test_frames_that_wait_for_a_slow_dma_engine_are_not_taken_for_lost(
+    cluster: str, protocol: str, workload: str, settings: dict[str, object], resent: str
+) -> None:
+    """The last of the frames that are queued at once leaves long after a time-out; each is answered well within one. With
+    the longest time-outs, only refused packets are resent, and frames to a peer that is not known yet."""
+    timeout, longest = 2_000_000, 150_000_000
+    profile = Profile("slow to read", fetch=timeout // 2, ahead=1)
+
+    def count(timeout: int) -> int:
+        result = testbed.run(
+            cluster, workload, protocol=protocol, mode="sim", profile=profile, settings=settings,
+            firmware={"timeout": timeout},
+        )  # fmt: skip
+        assert any(parts["reading DMA engine"]["busy_ns"] > 20_000_000 for parts in result.used.values())
+        return sum(counted[resent] for counted in result.counted.values())
+
+    assert count(timeout) == count(longest)
+
+
 def test_what_a_program_posts_takes_its_own_time() -> None:
     profile = Profile("slow host", post=1_000, translate=500, notice=200)
 

@@ -27,7 +27,7 @@ from testbed.observe.papers import paper_of
 from testbed.spec.model import Description
 from testbed.workloads.form import Native, Node
 
-PAIR = ("logp", "unacknowledged", "unguarded", "gam", "bulk")
+PAIR = ("logp", "unacknowledged", "unguarded", "gam", "bulk", "consistent", "gam-bulk")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_
 
 def test_what_the_paper_says_without_figures_holds(am2: Reproduction) -> None:
     assert am2.failures == []
-    assert len(am2.shapes) == 7
+    assert len(am2.shapes) == 9
 
 
 @pytest.mark.parametrize("key", ["receive", "ring", "show", "notice", "bus_transaction"])

@@ -127,6 +127,31 @@ def test_a_nic_with_room_for_one_frame_fetches_the_next_when_that_has_left() -> 
     assert taken(0) < 0.6 * taken(1)
 
 
+def test_a_buffer_that_is_flushed_after_each_transfer_takes_the_hosts_core() -> None:
+    def asked(profile: Profile) -> tuple[int, int]:
+        with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
+            task = simulation.spawn("n1", ask, 1, 1, 100)
+            simulation.run()
+            return task.result()[0], simulation.nodes["n1"].core.busy
+
+    plain = Profile(fetch=1_000, store=2_000)
+    (before, free), (after, busy) = asked(plain), asked(replace(plain, flush=300))
+    transfers = 2  # the question is read, and the answer is written
+    assert after - before == busy - free == transfers * 300
+
+
+def test_dma_transactions_may_cost_more_than_the_hosts() -> None:
+    def took(profile: Profile) -> int:
+        with Simulation(LINE, EchoPlug(), profile=profile) as simulation:
+            task = simulation.spawn("n1", ask, 1, 1, 100)
+            simulation.run()
+            return task.result()[0]
+
+    plain = Profile(bus_transaction=100, bus_burst=50)
+    assert took(replace(plain, dma_transaction=100)) == took(plain)
+    assert took(replace(plain, dma_transaction=130)) - took(plain) == 2 * 2 * 30  # two bursts in each of two transfers
+
+
 def test_the_slowest_resource_sets_the_pace() -> None:
     with Simulation(LINE, EchoPlug(), profile=PRICED) as simulation:
         task = simulation.spawn("n1", ask_at_once, 1, 100, 1000)

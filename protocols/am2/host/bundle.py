@@ -23,6 +23,7 @@ class Bundle:
         self.endpoints: Final[list[Endpoint]] = []
         self.changed: Completion[None] | None = None
         """The completion that waiting tasks share."""
+        self._waiters = 0  # tasks in `wait`
 
     def allocate_endpoint(self) -> Endpoint:
         """AM_AllocateEndpoint. Raises ResourceError (AM_ERR_RESOURCE)."""
@@ -38,9 +39,10 @@ class Bundle:
 
     def poll(self) -> Coroutine[Completion[None], None, int]:
         """AM_Poll, awaited: poll all endpoints. Returns the number of messages handled."""
-        return self.library.poll(self._handle)
+        return self.library.poll(self.handle)
 
-    def _handle(self) -> int:
+    def handle(self) -> int:
+        """Poll all endpoints without letting anything else run (`Endpoint.handle`)."""
         handled = 0
         for endpoint in self.endpoints:
             handled += endpoint.handle()
@@ -59,12 +61,20 @@ class Bundle:
         anything."""
         if not any(endpoint.waits for endpoint in self.endpoints):
             raise ValueError("no endpoint's event mask asks for anything: this would wait for ever")
-        while not self.is_ready:
-            if self.changed is None:
-                self.changed = Completion("a message at one of %s endpoints", len(self.endpoints))
-            elif not self.parallel:
-                raise RuntimeError("another task waits for this bundle, which is sequential (AM_SEQ)")
-            await self.changed
+        if self._waiters and not self.parallel:
+            raise RuntimeError("another task waits for this bundle, which is sequential (AM_SEQ)")
+        self._waiters += 1
+        try:
+            while not self.is_ready:
+                await self.change("a message at one of %s endpoints", len(self.endpoints))
+        finally:
+            self._waiters -= 1
+
+    def change(self, what: str, *about: object) -> Completion[None]:
+        """Return the completion of the next change at any endpoint. what, about: see `Completion`."""
+        if self.changed is None:
+            self.changed = Completion(what, *about)
+        return self.changed
 
     def wake(self) -> None:
         """Wake waiting tasks. For the library only."""

@@ -55,7 +55,8 @@ class Endpoint:
     ordered, not even from one endpoint to another.
 
     At most `credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply, and
-    meanwhile handles what has arrived. Data to be sent is copied; its buffer may be reused when the call returns.
+    meanwhile handles what arrives at any endpoint of the bundle. Data to be sent is copied; its buffer may be reused when
+    the call returns.
 
     An endpoint begins with a tag that accepts no requests (`endpoint_names.NONE`): set one before others send requests
     to it. Replies need none, since they carry the tag of their request. An exception of a handler passes through `poll`
@@ -237,7 +238,7 @@ class Endpoint:
 
     async def request(self, place: int, handler: int, *arguments: int) -> None:
         """AM_RequestM: send a short request, when there is a credit and room for it; meanwhile handle messages that
-        arrive. Otherwise as `try_request`."""
+        arrive at the bundle. Otherwise as `try_request`."""
         while not self.try_request(place, handler, *arguments):
             await self.wait_for_room(place)
 
@@ -271,8 +272,9 @@ class Endpoint:
         return len(numbers)
 
     async def wait_for_room(self, place: int) -> None:
-        """Handle what has arrived, or wait until a change, such as a credit or room, may permit a request."""
-        if self.handle():
+        """Handle what has arrived at the bundle, or wait until a change, such as a credit or room, may permit a request,
+        or another message may be handled."""
+        if self.bundle.handle():
             return
         if self.outbox.page is None:
             self.library.driver.fault(self)
@@ -280,15 +282,12 @@ class Endpoint:
             if self.outbox.has_room(_REQUEST):
                 return
             self.outbox.want()
-        if self.is_ready:
-            return  # it got its frame at once
+        ready = [endpoint.is_ready for endpoint in self.bundle.endpoints]
+        if any(ready):
+            return  # an endpoint got its frame at once
         if self.outbox.page is None or not (self._correspondent(place).credits and self.outbox.has_room(_REQUEST)):
-            if self._changed is None:
-                name = self._correspondent(place).name
-                self._changed = Completion(
-                    "a credit, or room, to send to endpoint %s of node %s", name.endpoint, name.node
-                )
-            await self._changed
+            name = self._correspondent(place).name
+            await self.bundle.change("a credit, or room, to send to endpoint %s of node %s", name.endpoint, name.node)
 
     # Received messages.
 

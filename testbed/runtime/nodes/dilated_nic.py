@@ -8,6 +8,7 @@ only there lateness enters. It is recorded, in model time: `Lateness`.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,17 +39,23 @@ class Lateness:
 class Cable:
     """The model's cable, which sends a NIC's frames by a port and records their lateness."""
 
-    __slots__ = ("_clock", "_send", "late")
+    __slots__ = ("_clock", "_port", "_send", "late")
 
     def __init__(self, port: VethPort, clock: DilatedClock) -> None:
+        self._port = port
         self._send = port.send
         self._clock = clock
         self.late = array("q")
 
-    def enter(self, now: int, frame: bytes) -> None:
-        """Send a frame that leaves the model at that time."""
-        self._send(frame)
+    def enter(self, now: int, frame: bytes) -> bool | None:
+        """Send a frame that leaves the model at that time. Returns True if it waits in the port."""
+        waits = self._send(frame)
         self.late.append(max(0, self._clock.reached() - now))
+        return waits
+
+    def when_sent(self, now: int, then: Callable[[int], object]) -> None:  # noqa: ARG002
+        """Call `then` with the model's time when no frame waits in the port."""
+        self._port.when_sent(lambda: then(self._clock.time))
 
     @property
     def lateness(self) -> Lateness:

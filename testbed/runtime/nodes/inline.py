@@ -41,7 +41,7 @@ class InlineNic(CompletingNic):
     def __init__(self, port: VethPort) -> None:
         super().__init__(_too_early)
         self.port: Final = port
-        self.send: Final[Callable[[Buffer], None]] = port.send
+        self.send: Final[Callable[[Buffer], bool | None]] = port.send
         self.busy = False
         self.later: list[Callable[[], bytes]] = []
         """Makers of frames that may leave after those of the program's next step."""
@@ -76,6 +76,9 @@ class InlineNic(CompletingNic):
             self.later.append(make)
         else:
             self.send(make())
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self.port.when_sent(lambda: then(time.monotonic_ns()))
 
     def flush(self) -> None:
         """Send the frames that have waited."""

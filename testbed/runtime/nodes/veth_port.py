@@ -33,12 +33,17 @@ class VethPort:
         """Frames that wait in it until the network takes them."""
         return 0
 
-    def send(self, frame: Buffer) -> None:
-        """A frame leaves. It is not touched any more."""
+    def send(self, frame: Buffer) -> bool | None:
+        """A frame leaves, and is not touched any more. Returns True if it waits in the port."""
         try:
             self._give(frame)
         except OSError as error:
             self._untaken(error, frame)
+        return None
+
+    def when_sent(self, then: Callable[[], object]) -> None:
+        """Call `then` when the frames that wait are gone: here none does."""
+        then()
 
     def hear(self, frame: bytes) -> bool:  # noqa: ARG002
         """A frame has come; whether it was for the port, and not for its NIC."""
@@ -73,8 +78,14 @@ class HoldingPort(VethPort):
     def kept(self) -> int:
         return len(self.outlet.kept)
 
-    def send(self, frame: Buffer) -> None:
-        self.outlet.send(frame)
+    def send(self, frame: Buffer) -> bool | None:
+        return self.outlet.send(frame)
+
+    def when_sent(self, then: Callable[[], object]) -> None:
+        if self.outlet.kept:
+            self.outlet.when_sent(then)
+        else:
+            then()
 
     def hear(self, frame: bytes) -> bool:
         return frame[:6] == ADDRESS and self.outlet.hear(frame)

@@ -225,6 +225,7 @@ class SharedAgent:
         function = self._by_address.get(frame[:6])
         if function is None:
             if self._wire.port.hear(frame):
+                self._touched.update(self._functions)  # a frame that has left may start a timer of any firmware
                 return
             if not (self._routed and frame[0] & 1):
                 self.strangers += 1

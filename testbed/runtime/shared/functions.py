@@ -75,14 +75,17 @@ class Wire:
         if self.due is None:
             self.due = time.monotonic_ns() + AGAIN
 
-    def send(self, frame: Buffer) -> None:
+    def send(self, frame: Buffer) -> bool | None:
         if frame[:6] in self._own:
             if len(self.local) < _LOCAL:
                 self.local.append(frame)
             else:
                 self.overflowed += 1
-            return
-        self._send(frame)
+            return None
+        return self._send(frame)
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        self.port.when_sent(lambda: then(time.monotonic_ns()))
 
     def flush(self) -> None:
         """Send the frames that have waited."""
@@ -150,7 +153,7 @@ class Function:
     """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. Implements the
     firmware's `SharedActions`."""
 
-    __slots__ = ("_later", "_suspects", "dma_read", "due", "hosts", "nic", "send", "ticks")
+    __slots__ = ("_later", "_suspects", "dma_read", "due", "hosts", "nic", "send", "ticks", "when_sent")
 
     def __init__(self, adapter: Adapter, wire: Wire, split_driver: SplitDriver, suspects: list[Attached]) -> None:
         """suspects: gets the host processes to be detached for misconduct; the firmware continues until then."""
@@ -159,6 +162,7 @@ class Function:
         """The firmware's deadline when it was read last."""
         self.dma_read = b"".join
         self.send = wire.send
+        self.when_sent = wire.when_sent
         self.ticks: Final = TickCount()
         self._later = wire.later
         self._suspects = suspects

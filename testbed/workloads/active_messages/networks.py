@@ -99,20 +99,24 @@ class ActiveNetworks(Native[ActiveMessages]):
 
     async def _in_threads(self, serving: Server, endpoints: Sequence[Endpoint], node: Node) -> None:
         threads = [
-            node.spawn(self._thread(serving, endpoint, node), f"thread of endpoint {endpoint.name.endpoint}")
+            node.spawn(
+                serve_in_thread(serving, endpoint, node, self.switch), f"thread of endpoint {endpoint.name.endpoint}"
+            )
             for endpoint in endpoints
         ]
         for thread in threads:
             await thread
 
-    async def _thread(self, serving: Server, endpoint: Endpoint, node: Node) -> None:
-        """Serve an endpoint in a thread of its own: "A server thread waits on a binary semaphore posted upon message
-        arrival". It disables arrival events, processes a batch of requests, and enables them again."""
-        goal = serving.stopped[endpoint] + 1
-        while serving.stopped[endpoint] < goal:
-            await endpoint.wait()
-            endpoint.event_mask = Events.NONE
-            if self.switch:
-                await node.compute(self.switch)
-            await endpoint.poll()
-            endpoint.event_mask = Events.NOT_EMPTY
+
+async def serve_in_thread(serving: Server, endpoint: Endpoint, node: Node, switch: int) -> None:
+    """Serve an endpoint in a thread of its own until a client has stopped it: "A server thread waits on a binary
+    semaphore posted upon message arrival". It disables arrival events, processes a batch of requests, and enables them
+    again. switch: nanoseconds of the host's core to go on with the thread."""
+    goal = serving.stopped[endpoint] + 1
+    while serving.stopped[endpoint] < goal:
+        await endpoint.wait()
+        endpoint.event_mask = Events.NONE
+        if switch:
+            await node.compute(switch)
+        await endpoint.poll()
+        endpoint.event_mask = Events.NOT_EMPTY

@@ -68,6 +68,19 @@ def test_nothing_leaves_before_the_network_has_answered() -> None:
     assert line.frames() == numbered(1, 2)
 
 
+def test_it_tells_when_the_frames_that_waited_are_gone_and_not_before() -> None:
+    line, told = Line(), []
+    assert line.outlet.send(b"1")
+    line.outlet.when_sent(lambda: told.append(1))
+    assert line.outlet.send(b"2")
+    line.outlet.when_sent(lambda: told.append(2))
+    line.hear(GO, 0, 1)
+    assert told == [1]
+    line.hear(GO, 1, 8)
+    assert told == [1, 2]
+    assert not line.outlet.send(b"3")
+
+
 def test_after_half_a_window_it_asks_and_after_a_whole_one_it_waits() -> None:
     line = Line()
     line.hear(GO, 0, 4)

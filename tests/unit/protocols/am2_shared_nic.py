@@ -150,6 +150,9 @@ class _Actions:
     def send(self, frame: Buffer) -> None:
         self._card.sent.append(bytes(frame))
 
+    def when_sent(self, _then: Callable[[int], object]) -> None:
+        raise AssertionError("frames leave at once")
+
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._card.sent.append(make())
 

@@ -52,14 +52,16 @@ class SentAnswer(NamedTuple):
 
 
 class SingleNic:
-    """NIC of node 0. sent: frames. told: completions and interrupts, (endpoint, subject). peer: node 1's incarnation
-    known to it; 0: none."""
+    """NIC of node 0. holds: until `leave`, the NIC reports that its frames have not left it. sent: frames. told: completions
+    and interrupts, (endpoint, subject). peer: node 1's incarnation known to it; 0: none."""
 
     def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
         own = settings or Settings()
         self.now = 0
         self.sent: list[bytes] = []
         self.told: list[tuple[int, int]] = []
+        self.holds = False
+        self._then: list[Callable[[int], object]] = []
         self.memory = NicMemory(own.frames)
         self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, own)
         if peer:
@@ -70,8 +72,19 @@ class SingleNic:
     def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
-    def send(self, frame: Buffer) -> None:
+    def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
+        return self.holds
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        assert self.holds
+        self._then.append(then)
+
+    def leave(self) -> None:
+        """All frames leave now."""
+        told, self._then = self._then, []
+        for then in told:
+            then(self.now)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.sent.append(make())

@@ -69,8 +69,10 @@ def admitted_out_of_order(patch: pytest.MonkeyPatch) -> None:
 def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
     sent, give_back = Sender._sent, Sender._give_back
 
-    def and_give_back(sender: Sender, now: int, peer: Peer, sending: Sending, number: int) -> None:
-        sent(sender, now, peer, sending, number)
+    def and_give_back(
+        sender: Sender, now: int, peer: Peer, sending: Sending, number: int, remains: bool | None
+    ) -> None:
+        sent(sender, now, peer, sending, number, remains)
         if sending.sent == sending.collections:
             give_back(sender, peer, sending, DONE)
 

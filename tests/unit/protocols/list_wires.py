@@ -8,18 +8,32 @@ from protocols.core.firmware import FIRST, Adapter, Agent, Buffer, Plug
 
 
 class ListNic:
-    """Surroundings that do everything at once; frames sent pile up in `sent`."""
+    """Surroundings that do everything at once; frames sent pile up in `sent`. holds: until `leave`, the NIC says that its
+    frames have not left it."""
 
     def __init__(self, wires: Wires) -> None:
         self._wires = wires
         self.sent: list[bytes] = []
         self.agent: Agent | None = None
+        self.holds = False
+        self._then: list[Callable[[int], object]] = []
 
     def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
         return b"".join(pieces)
 
-    def send(self, frame: Buffer) -> None:
+    def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
+        return self.holds
+
+    def when_sent(self, then: Callable[[int], object]) -> None:
+        assert self.holds
+        self._then.append(then)
+
+    def leave(self) -> None:
+        """All frames leave now."""
+        told, self._then = self._then, []
+        for then in told:
+            then(self._wires.now)
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())

@@ -244,7 +244,38 @@ def test_a_bulk_messages_copy_is_kept_until_it_is_answered_though_that_is_told_w
     assert frame[layout.PLACES[0]] == layout.FREE
 
 
+def test_a_request_that_waits_for_a_credit_serves_its_whole_bundle_and_no_other() -> None:
+    host = Host(Settings(credits=1, medium=1024, packet=1024))
+    asking, beside = host.endpoint(), host.endpoint()
+    host.bundle = host.am.allocate_bundle()
+    elsewhere = host.endpoint()
+    handled: list[str] = []
+    beside.set_handler(1, lambda _: handled.append("beside"))
+    elsewhere.set_handler(1, lambda _: handled.append("elsewhere"))
+    assert asking.try_request(0, 1)
+    request = asking.request(0, 1)
+    waiting = request.send(None)
+    assert str(waiting) == "a credit, or room, to send to endpoint 0 of node 1"
+    for endpoint in (elsewhere, beside):
+        arrived(endpoint)
+        host.say(endpoint, layout.ARRIVED_REQUESTS)
+    assert waiting.done, "the task is woken"
+    request.send(None)
+    assert handled == ["beside"]
+    request.close()
+
+
 # Residency.
+
+
+def arrived(endpoint: Endpoint) -> None:
+    """The NIC has put a short request for handler 1 into the endpoint's ring."""
+    page = endpoint.inbox.page
+    assert page is not None
+    layout.WRITE[0](
+        page, layout.PLACES[layout.ARRIVED_REQUESTS], layout.READY, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, endpoint.name.endpoint,
+        7, 1, 0, 0,
+    )  # fmt: skip
 
 
 def test_an_endpoint_is_wanted_in_the_nic_when_it_is_to_send_and_sends_when_it_is_there() -> None:

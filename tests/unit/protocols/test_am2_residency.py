@@ -250,7 +250,7 @@ def test_a_bulk_message_that_is_half_way_goes_on_where_it_was() -> None:
 
 
 def test_what_waits_for_a_channel_waits_in_the_page_of_an_endpoint_that_has_left() -> None:
-    card = SingleNic(Settings(stay=0, channels=1))
+    card = SingleNic(Settings(stay=0, channels=1, attempt=0))
     card.create(4)
     card.create(5)
     card.request(5, 0, 1)

@@ -30,7 +30,7 @@ ADDRESS = 0x4000
 
 
 def sharing(frames: int = 2, *, stay: int = 0, hosts: int = 3, channels: int = 32) -> SharedNic:
-    return SharedNic(Settings(frames=frames, stay=stay, channels=channels), hosts)
+    return SharedNic(Settings(frames=frames, stay=stay, channels=channels, attempt=0), hosts)
 
 
 def lets_go(card: SharedNic, endpoint: int) -> None:

@@ -63,6 +63,40 @@ def test_a_packet_is_sent_again_ever_later_until_the_peer_is_given_up_and_the_me
     assert card.firmware.waiting() == []
 
 
+def test_a_packet_that_waits_in_its_nic_is_not_resent_before_it_has_left() -> None:
+    card = ready(FEW)
+    card.holds = True
+    card.request(4, 0, 1)
+    card.elapse(20 * MILLISECOND)
+    assert len(card.taken()) == 1
+    card.leave()
+    card.elapse(MILLISECOND - 1)
+    assert card.taken() == []
+    card.elapse(1)
+    assert len(card.taken()) == 1
+    card.elapse(20 * MILLISECOND)  # the resend waits, too
+    assert card.taken() == []
+    card.leave()
+    card.elapse(3 * MILLISECOND)
+    assert len(card.taken()) == 1
+
+
+def test_an_answer_to_an_earlier_sending_leaves_no_timer_behind() -> None:
+    card = ready(FEW)
+    card.request(4, 0, 1)
+    first = card.taken()[0]
+    card.holds = True
+    card.elapse(MILLISECOND)
+    assert len(card.taken()) == 1
+    card.answer(first)
+    card.request(4, 1, 1)
+    card.leave()
+    card.answer(card.taken()[0])
+    card.elapse(20 * MILLISECOND)
+    assert card.taken() == []
+    assert card.firmware.deadline is None
+
+
 def test_nothing_is_looked_at_when_everything_is_answered() -> None:
     card = ready()
     card.request(4, 0, 1)
@@ -161,6 +195,28 @@ def test_a_nic_that_loiters_stays_with_an_endpoint_for_its_attempts_and_then_sen
     assert card.taken() == []
     card.elapse(4_000)
     assert [packet.origin for packet in card.taken()] == [4]
+
+
+def test_a_nic_stays_no_longer_with_an_endpoint_that_leaves() -> None:
+    card = ready(Settings(attempts=2, attempt=1_000, stay=0))
+    card.create(5)
+    card.request(4, 0, 1)
+    card.answer(card.taken()[0])
+    card.request(5, 0, 1)
+    assert card.taken() == []
+    card.ring(4, layout.UNLOAD)
+    card.elapse(1)
+    assert [one[5] for one in card.taken()] == [5]
+
+
+def test_a_nic_loiters_unless_it_is_told_not_to() -> None:
+    """Section "Endpoint scheduling": it holds on to an endpoint that has become empty, for which its host may write more."""
+    for own, sent in ((Settings(), [4]), (Settings(attempt=0), [4, 5])):
+        card = ready(own)
+        card.create(5)
+        card.request(4, 0, 1)
+        card.request(5, 0, 1)
+        assert [one[5] for one in card.taken()] == sent
 
 
 # Receiving.

@@ -37,10 +37,11 @@ class OfOne:
     """A NIC's actions as one with a single host has them."""
 
     def __init__(self, nic: ListNic) -> None:
-        self.dma_read, self.dma_write, self.send, self.send_later = (
+        self.dma_read, self.dma_write, self.send, self.when_sent, self.send_later = (
             nic.dma_read,
             nic.dma_write,
             nic.send,
+            nic.when_sent,
             nic.send_later,
         )
         self._show = nic.post_completion

@@ -118,6 +118,44 @@ def test_a_timer_starts_when_its_collection_is_out_also_that_of_a_short_last_one
     assert dialogue(wires.take(0)) == ["data 0.3"]
 
 
+def test_no_timer_runs_while_frames_wait_in_their_nic() -> None:
+    """Section 4.1: "once 3 consecutive frames have been sent the timer for that collection starts"."""
+    wires, (sender, receiver) = joined_nics()
+    nic = wires.nics[0]
+    nic.holds = True
+    receive = receiver.post_receive(0, 0, bytearray(4 * FULL))
+    sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
+    assert wires.deadline is None
+    wires.now = 10 * TIMEOUT
+    lost = wires.take(0)
+    nic.leave()
+    assert len(lost) == 4
+    assert wires.deadline == 11 * TIMEOUT
+    wires.tick()
+    assert dialogue(wires.take(0)) == ["header 0", "data 0.1", "data 0.2"]  # the rest stays: see `sender` on parking
+    assert wires.deadline is None, "the resend waits in the NIC as well"
+    nic.holds = False
+    nic.leave()
+    wires.elapse(10 * TIMEOUT)
+    assert receive.done
+
+
+def test_a_frame_that_leaves_after_its_message_has_ended_starts_no_timer() -> None:
+    wires, (sender, receiver) = joined_nics()
+    nic = wires.nics[0]
+    receiver.post_receive(0, 0, bytearray(8))
+    send = sender.post_send(1, 0, bytes(8))
+    first = wires.take(0)
+    nic.holds = True
+    wires.tick()
+    wires.take(0)
+    wires.give(first[0])
+    wires.give(*wires.take(1))
+    assert send.done
+    nic.leave()
+    assert wires.deadline is None
+
+
 def test_the_time_doubles_with_each_resend_up_to_the_longest() -> None:
     settings = Settings(timeout=5, longest_timeout=30)
     wires, (sender, _) = joined_nics(settings=settings)

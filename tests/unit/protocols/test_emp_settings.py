@@ -8,9 +8,11 @@ from dataclasses import asdict
 
 import pytest
 
+from protocols.core.completion import Completion
 from protocols.emp import codec
+from protocols.emp.host import EmpError
 from protocols.emp.settings import Settings
-from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics
+from tests.unit.protocols.emp_dialogue import TIMEOUT, content, dialogue, joined_nics, total_counters
 from tests.unit.protocols.list_wires import Wires
 
 FIRST = 1500 - 28 - 16
@@ -102,6 +104,50 @@ def test_frames_per_collection_are_changed_while_the_nic_runs() -> None:
         wires.give(frame)
     assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
     assert all(receive.done for receive in receives)
+
+
+def test_a_host_changes_the_frames_per_collection_of_its_nic_by_a_command() -> None:
+    """Section 3.1.2. NICs may share their settings: the command changes its own NIC's alone."""
+    settings = Settings(unit=2)
+    wires, (sender, receiver) = joined_nics(settings=settings)
+    size = FIRST + 3 * FULL
+    receives = [receiver.post_receive(0, 0, bytearray(size)) for _ in range(2)]
+    sender.post_send(1, 0, bytes(size))
+    command = sender.post_unit(4)
+    assert command.done
+    sender.post_send(1, 0, bytes(size))
+    for frame in wires.take(0):
+        wires.give(frame)
+    assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 1.3"]
+    assert all(receive.done for receive in receives)
+    assert settings.unit == 2
+    sender.post_receive(1, 0, bytearray(size))
+    receiver.post_send(0, 0, bytes(size))
+    assert units(wires.take(1)) == {2}
+
+
+@pytest.mark.parametrize("unit", [0, 256, -1])
+def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_sees_it(unit: int) -> None:
+    _, (sender, _) = joined_nics()
+    with pytest.raises(ValueError, match=f"{unit} frames: 1 to 255"):
+        sender.post_unit(unit)
+    assert sender.free == 640
+
+
+@pytest.mark.parametrize("unit", [0, 256, 0xFFFF_FFFF])
+def test_the_firmware_refuses_an_impossible_command_of_an_untrusted_host(unit: int) -> None:
+    wires, (sender, receiver) = joined_nics()
+    descriptors = sender._descriptors
+    command = sender._commands[0] = Completion[None]("a command")
+    sender._used[0] = 1
+    descriptors.write_unit(0, unit)
+    wires.agents[0].firmware.on_doorbell(0, 0)
+    with pytest.raises(EmpError, match="the NIC refused the descriptor"):
+        command.result()
+    receiver.post_receive(0, 0, bytearray(4 * FULL))
+    sender.post_send(1, 0, bytes(FIRST + 3 * FULL))
+    assert units(wires.take(0)) == {3}
+    assert total_counters(wires, 0, "invalid") == 1
 
 
 def units(frames: list[bytes]) -> set[int]:

@@ -21,7 +21,7 @@ class Sent:
     def __init__(self) -> None:
         self.frames: list[bytes] = []
         self.send = self.frames.append
-        self.dma_read = self.dma_write = self.post_completion = lambda *_: None
+        self.dma_read = self.dma_write = self.post_completion = self.when_sent = lambda *_: None
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())

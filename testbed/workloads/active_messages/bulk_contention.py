@@ -1,0 +1,116 @@
+"""Delivered bandwidth under contention within one virtual network, as in the paper: N clients send bulk messages to one
+endpoint and get replies of four words."""
+
+from __future__ import annotations
+
+from protocols.am2.host.endpoint_names import EndpointName
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.token import Token
+from testbed.workloads.active_messages.am_requests import ANSWER, STOP, Server
+from testbed.workloads.active_messages.barrier import TAG, Collectives, serve_until
+from testbed.workloads.form import Native, Node, VerificationError
+from testbed.workloads.quantiles import fairness
+from testbed.workloads.workload_settings import Duration, Size
+
+_DATA = 4
+
+
+class ActiveBulkContention(Native[ActiveMessages]):
+    """On AM-II's endpoints: N clients send bulk requests to one endpoint of node 0, as many as they have credits for:
+    aggregate and per-client bandwidth delivered.
+
+    clients: the values of N. size: bytes of a request's data. time: duration of each measurement, which follows a
+    quarter of it.
+    """
+
+    protocol = "am2"
+    bears_restarts = False
+
+    clients: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
+    size: Size = 8192
+    time: Duration = 40_000_000
+
+    def __post_init__(self) -> None:
+        if not self.clients or min(self.clients) < 1 or self.time < 4 or self.size < 1:
+            raise ValueError("clients: each 1 or more; size: 1 or more; time: more than 0")
+
+    async def program(self, library: ActiveMessages, node: Node) -> None:
+        most = max(self.clients)
+        if most >= len(node.names):
+            raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
+        if node.rank > most:
+            return
+        meeting = Collectives(library, node, most + 1)
+        window = library.settings.credits
+        serving = None if node.rank else Server(library, 1)
+        if serving is not None:
+            serving.endpoints[0].segment = bytearray(most * window * self.size)
+            serving.endpoints[0].set_handler(_DATA, _stored)
+        client = _BulkClient(library, node, window, self.size) if node.rank else None
+        for clients in self.clients:
+            mine = 0
+            await meeting.barrier()
+            if serving is not None:
+                endpoint = serving.endpoints[0]
+                await serving.until_stopped(endpoint, serving.stopped[endpoint] + clients)
+            elif client is not None and node.rank <= clients:
+                mine = await client.keep_sending(self.time // 4, self.time)
+            gathered = await meeting.gather((mine,))
+            if gathered is not None:
+                rates = [8e9 * self.size * count / self.time for (count,) in gathered[1 : clients + 1]]
+                node.row(
+                    clients=clients,
+                    size_bytes=self.size,
+                    aggregate_bit_s=sum(rates),
+                    mean_bit_s=sum(rates) / clients,
+                    slowest_bit_s=min(rates),
+                    fastest_bit_s=max(rates),
+                    fairness=fairness(rates),
+                )
+
+
+class _BulkClient:
+    """Client that sends to places of its own in the server's segment, one for each credit."""
+
+    def __init__(self, library: ActiveMessages, node: Node, window: int, size: int) -> None:
+        self._now = node.now
+        self._size = size
+        self._window = window
+        self._first = (node.rank - 1) * window  # of its places
+        self._free = list(range(window))
+        self._counts = (0, 0)  # from when until when
+        self._count = 0
+        self._endpoint = endpoint = library.allocate_bundle().allocate_endpoint()
+        endpoint.tag = TAG
+        endpoint.set_handler(ANSWER, self._answered)
+        endpoint.map(0, EndpointName(0, 1), TAG)
+
+    async def keep_sending(self, settle: int, time: int) -> int:
+        """Send as fast as possible; return the number of messages answered within `time` after `settle`, in
+        nanoseconds."""
+        begun = self._now() + settle
+        self._counts, self._count = (begun, begun + time), 0
+        number = 0
+        while self._now() < begun + time:
+            await serve_until(self._endpoint, lambda: bool(self._free))
+            place, number = self._free.pop(), number + 1 & 0xFF
+            data = bytes((number,)) * self._size
+            await self._endpoint.request_bulk(0, _DATA, data, (self._first + place) * self._size, place, number, 0, 0)
+        await self._drain()
+        await self._endpoint.request(0, STOP, self._free.pop(), 0, 0, 0)
+        await self._drain()
+        return self._count
+
+    async def _drain(self) -> None:
+        await serve_until(self._endpoint, lambda: len(self._free) == self._window)
+
+    def _answered(self, _: Token, place: int, *rest: int) -> None:  # noqa: ARG002
+        self._free.append(place)
+        if self._counts[0] <= self._now() < self._counts[1]:
+            self._count += 1
+
+
+def _stored(token: Token, data: memoryview, place: int, number: int, *rest: int) -> None:
+    if not data[0] == data[-1] == number:
+        raise VerificationError(f"message {number} has come with other data than was sent")
+    token.reply(ANSWER, place, number, *rest)

@@ -1,0 +1,111 @@
+"""Bursts over time, as in the paper: more virtual networks than endpoint frames, a thread for each server endpoint, and
+the message rate of each client in short and in long intervals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import sqrt
+
+from protocols.am2.host.endpoint_names import EndpointName
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.token import Token
+from testbed.workloads.active_messages.am_requests import Client, Server
+from testbed.workloads.active_messages.barrier import Collectives
+from testbed.workloads.active_messages.networks import serve_in_thread
+from testbed.workloads.form import Native, Node
+from testbed.workloads.workload_settings import Duration
+
+
+class ActiveBursts(Native[ActiveMessages]):
+    """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: how evenly each client is
+    served, in intervals of each length.
+
+    networks: the values of N. intervals: lengths. time: duration of each measurement, which follows a quarter of it and
+    is a multiple of each interval. switch: what it costs the host's core to go on with a thread.
+    """
+
+    protocol = "am2"
+    bears_restarts = False
+
+    networks: tuple[int, ...] = (7, 10)
+    intervals: tuple[Duration, ...] = (4_000_000, 40_000_000)
+    time: Duration = 160_000_000
+    switch: Duration = 10_000
+
+    def __post_init__(self) -> None:
+        if not self.networks or min(self.networks) < 1 or self.switch < 0:
+            raise ValueError("networks: each 1 or more; switch: 0 or more")
+        if not self.intervals or any(each < 1 or self.time < 2 * each or self.time % each for each in self.intervals):
+            raise ValueError("intervals: each more than 0, and two or more of it in time, without a rest")
+
+    async def program(self, library: ActiveMessages, node: Node) -> None:
+        most = max(self.networks)
+        if most >= len(node.names):
+            raise ValueError(f"{most} clients and a server: there are {len(node.names)} nodes")
+        if node.rank > most:
+            return
+        meeting = Collectives(library, node, most + 1)
+        serving = None if node.rank else Server(library, most)
+        client = (
+            _TimedClient(library, node, EndpointName(0, node.rank), library.settings.credits) if node.rank else None
+        )
+        for count in self.networks:
+            await meeting.barrier()
+            if serving is not None:
+                threads = [
+                    node.spawn(serve_in_thread(serving, each, node, self.switch), f"thread of {each.name}")
+                    for each in serving.endpoints[:count]
+                ]
+                for thread in threads:
+                    await thread
+            elif client is not None and node.rank <= count:
+                client.answers.clear()
+                client.begun = node.now() + self.time // 4
+                await client.keep_asking(self.time // 4, self.time)
+            for interval in self.intervals:
+                mine = _moments(client, interval, self.time) if client is not None else (0, 0, 0)
+                gathered = await meeting.gather(mine)
+                if gathered is not None:
+                    node.row(
+                        networks=count, interval_ns=interval, **_summary(gathered[1 : count + 1], interval, self.time)
+                    )
+
+
+class _TimedClient(Client):
+    """Client that notes when its replies come. begun: of the measurement."""
+
+    def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
+        self.answers: list[int] = []
+        self.begun = 0
+        super().__init__(library, node, server, window)
+
+    def _answered(self, token: Token, number: int, *rest: int) -> None:
+        self.answers.append(self._now())
+        super()._answered(token, number, *rest)
+
+
+def _moments(client: _TimedClient, interval: int, time: int) -> tuple[int, int, int]:
+    """Return of the replies in each interval the sum, the sum of squares, and the number of intervals that have any."""
+    places = ((answer - client.begun) // interval for answer in client.answers)
+    counts = Counter(place for place in places if 0 <= place < time // interval)
+    return sum(counts.values()), sum(count * count for count in counts.values()), len(counts)
+
+
+def _summary(moments: Sequence[tuple[int, ...]], interval: int, time: int) -> dict[str, float]:
+    """Return means over clients: their rate, its standard deviation from interval to interval, and that as a share of
+    the rate; the share of the intervals in which they have any reply, and their rate in those."""
+    intervals = time // interval
+    means = [total / intervals for total, _, _ in moments]
+    spreads = [
+        sqrt(max(0.0, squares / intervals - mean * mean)) for (_, squares, _), mean in zip(moments, means, strict=True)
+    ]
+    busy = sum(few for _, _, few in moments)
+    mean, second = sum(means) / len(means), 1e9 / interval
+    return {
+        "mean_per_s": second * mean,
+        "deviation_per_s": second * sum(spreads) / len(spreads),
+        "deviation_share": sum(spreads) / len(spreads) / mean if mean else 0.0,
+        "busy_share": busy / (intervals * len(moments)),
+        "burst_per_s": second * sum(total for total, _, _ in moments) / busy if busy else 0.0,
+    }
