@@ -48,6 +48,8 @@ class Protocol:
     split_driver: for shared NICs; None: not available. routed: its frames carry source routes,
     by which Myrinet's switches forward them.
     configurable: None: its firmware has no settings.
+    host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
+    steer: chooses the receive queue of a frame among so many; None: all frames go to queue 0.
     """
 
     plug: Plug
@@ -58,6 +60,8 @@ class Protocol:
     split_driver: SplitDriver | None = None
     routed: bool = False
     configurable: Configurable | None = None
+    host_work: Sequence[str] = ()
+    steer: Callable[[bytes, int], int] | None = None
 
     @property
     def is_kernels(self) -> bool:

@@ -224,6 +224,9 @@ Cpus = Annotated[
 Listed = Field(strict=False)
 """A TOML list in a field whose frozen model has a tuple."""
 
+Core = Annotated[int, Field(ge=0, lt=names.MAX_CORES)]
+"""Number of a core."""
+
 
 Tag = Annotated[str, AfterValidator(names.check_tag), WithJsonSchema({"type": "string", "pattern": names.TAG_PATTERN})]
 
@@ -415,6 +418,10 @@ class Node(Element):
             memory: str | int | None = None,
             environment: Mapping[str, str] | None = None,
             files: Mapping[str, str] | None = None,
+            cores: int | None = None,
+            caches: Sequence[Sequence[int]] = (),
+            ranks: Sequence[int] = (),
+            profile: str = "",
             nics: Sequence[Nic] = (),
         ) -> None: ...
 
@@ -430,6 +437,18 @@ class Node(Element):
     )
     files: dict[Annotated[str, AfterValidator(_file_path)], str] = Field(
         default_factory=dict, description="Absolute path -> text that its programs see there."
+    )
+    cores: Annotated[int, Field(ge=1, le=names.MAX_CORES)] | None = Field(
+        None, description="Cores of its host in a run; as its profile has if not said, otherwise 1."
+    )
+    caches: Annotated[tuple[Annotated[tuple[Core, ...], Field(strict=False, min_length=2)], ...], Listed] = Field(
+        (), description="Groups of cores that share a cache: [[0, 1], [2, 3]]."
+    )
+    ranks: Annotated[tuple[Core, ...], Field(strict=False, max_length=names.MAX_RANKS)] = Field(
+        (), description="Programs of a run on it: the core of each. One, on core 0, if not said."
+    )
+    profile: Annotated[str, AfterValidator(_no_nul)] = Field(
+        "", description="Costs of its hardware in a run: a profile's name or file; the run's if not said."
     )
     nics: Annotated[tuple[Nic, ...], Listed] = Field(
         (),
