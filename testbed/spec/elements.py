@@ -403,6 +403,15 @@ class Nic(Element):
     )
 
 
+class HostKeys(TypedDict, total=False):
+    """Keys of a node that describe its host in a run, as parameters."""
+
+    cores: int | None
+    caches: Sequence[Sequence[int]]
+    ranks: Sequence[int]
+    profile: str
+
+
 class Node(Element):
     """A virtual computer."""
 
@@ -418,11 +427,8 @@ class Node(Element):
             memory: str | int | None = None,
             environment: Mapping[str, str] | None = None,
             files: Mapping[str, str] | None = None,
-            cores: int | None = None,
-            caches: Sequence[Sequence[int]] = (),
-            ranks: Sequence[int] = (),
-            profile: str = "",
             nics: Sequence[Nic] = (),
+            **host: Unpack[HostKeys],
         ) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")

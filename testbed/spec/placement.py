@@ -31,6 +31,11 @@ class Rank:
     core: int
 
 
+def node_of(rank: str) -> str:
+    """Return the name of a rank's node."""
+    return rank.partition(".")[0]
+
+
 def ranks_of(layout: Layout) -> tuple[Rank, ...]:
     """Return the ranks in their order."""
     ranks: list[Rank] = []
@@ -40,6 +45,11 @@ def ranks_of(layout: Layout) -> tuple[Rank, ...]:
             name = node.name if len(cores) == 1 else f"{node.name}.{function}"
             ranks.append(Rank(name, len(ranks), node.name, function, core))
     return tuple(ranks)
+
+
+def one_each(layout: Layout) -> tuple[Rank, ...]:
+    """Return one rank for each node, whatever the layout says."""
+    return tuple([Rank(node.name, number, node.name, 0, 0) for number, node in enumerate(layout.nodes)])
 
 
 def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layout:

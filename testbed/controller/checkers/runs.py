@@ -24,6 +24,7 @@ from testbed.observe.recorded import Recorded, read_document, read_layout
 from testbed.runtime.journal import BrokenFileError, UnwritableError, write_whole
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.sim.simulation import StalledError
+from testbed.spec.placement import ranks_of
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ def check_again(run: Recorded) -> list[Report]:
     folders = _folders(run, "history")
     if not folders:
         raise NotFoundError(f"{run.folder} has no history: 'testbed run --check' and '--history' write one")
-    names = [node.name for node in read_layout(run.folder).nodes]
+    names = [rank.name for rank in ranks_of(read_layout(run.folder))]
     return [
         check_histories(read_histories(folder / "history", names), _read_circumstances(folder, run.status))
         for folder in folders

@@ -17,14 +17,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from protocols.core.host_work import STANDARD, Cost
 from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol
-from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, did_you_mean, reason_of
+from testbed.errors import (
+    DescriptionError,
+    NotFoundError,
+    Problem,
+    TestbedError,
+    UnsupportedError,
+    did_you_mean,
+    reason_of,
+)
 from testbed.kernel.filesystem import read_text
 from testbed.spec.units import UnitError, parse_duration, parse_rate, parse_size
+
+if TYPE_CHECKING:
+    from testbed.controller.runs.run_target import RunTarget
 
 _COUNTS: Final = ("processors", "receive_ring", "receive_queues", "ahead", "cores", "cores_per_cache")
 _FLAGS: Final = ("pages_apart", "hosted", "polled")
@@ -48,6 +59,36 @@ def profile_of(
         hint = did_you_mean(text, known)
         raise NotFoundError(f"no profile is called {text!r}{hint}; there are {', '.join(known)}, and files in TOML")
     return known[text]
+
+
+def node_profiles(
+    target: RunTarget,
+    given: Mapping[str, str | Path | Profile | Mapping[str, Any]],
+    mode: str,
+    protocol: Protocol,
+    usual: Profile,
+) -> Mapping[str, Profile]:
+    """Resolve the profiles of nodes that have another than the usual one: as the run says, otherwise as the description
+    does, whose files are named from its folder. In namespaces nothing is priced. Raises NotFoundError for an unknown node,
+    UnsupportedError in mode live where the run says one, and the errors of `profile_of`."""
+    names = {node.name: node.profile for node in target.layout.nodes}
+    for name in given:
+        if name not in names:
+            raise NotFoundError(f"profile for {name!r}: no node is called so{did_you_mean(name, names)}")
+    if mode == "live":
+        if given:
+            raise UnsupportedError(
+                "profiles of nodes: in namespaces NICs take what this machine takes; sim and dilated price"
+            )
+        return {}
+    found: dict[str, Profile] = {}
+    for name, said in names.items():
+        if name in given:
+            found[name] = profile_of(given[name], protocol)
+        elif said:
+            is_file = said.endswith(".toml") or "/" in said
+            found[name] = profile_of(target.base / said if is_file else said, protocol)
+    return {name: profile for name, profile in found.items() if profile != usual}
 
 
 def profile_values(profile: Profile) -> Mapping[str, object]:

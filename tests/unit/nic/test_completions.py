@@ -12,9 +12,9 @@ import pytest
 from protocols.core.firmware import Agent
 from protocols.core.profile import Profile
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Server
+from testbed.engine.server import Core
 from testbed.nic.immediate import ImmediateNic
-from testbed.nic.priced import PricedNic
+from testbed.nic.priced import Hardware, PricedNic
 from testbed.runtime.nodes.dilated_nic import DilatedNic
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.veth_port import VethPort
@@ -95,7 +95,8 @@ def immediate(card: Card, _wire: Wire) -> Callable[[], object]:
 
 def priced(card: Card, _wire: Wire) -> Callable[[], object]:
     loop = Loop(clock := VirtualClock())
-    nic = PricedNic(clock, loop, "NIC", cast("Port", None), Server("core", loop), PRICES, 1_500)
+    hardware = Hardware(clock, loop, "NIC", PRICES.processors)
+    nic = PricedNic(clock, loop, cast("Port", None), Core("core", loop), PRICES, 1_500, hardware)
     card.nic = nic
     nic.begin(0, Agent(cast("Firmware", card), cast("Host", card)))
     return loop.run

@@ -1,0 +1,113 @@
+"""A simulated computer: its cores, and the NIC that its ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from protocols.core.host_work import SWITCH, Cost
+from protocols.core.profile import Profile
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.server import Core, Server
+from testbed.fabric.interface import Receive
+from testbed.nic.immediate import Port
+from testbed.nic.priced import Hardware
+from testbed.spec.layout import End
+from testbed.spec.layout import Node as NodeLayout
+
+if TYPE_CHECKING:
+    from testbed.sim.sim_node import SimNode
+
+_GROUP: Final = 1  # in a MAC's first byte
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Costs of a cluster's hardware. usual: of nodes that `by_node` does not name. steer: the protocol's choice of a
+    frame's receive queue."""
+
+    usual: Profile
+    by_node: Mapping[str, Profile] = field(default_factory=dict)
+    steer: Callable[[bytes, int], int] | None = None
+
+    def of(self, node: str) -> Profile:
+        return self.by_node.get(node, self.usual)
+
+
+class SimHost:
+    """One computer. end: its NIC's end of a link. profile: its costs. ranks: its programs' environments, in order."""
+
+    __slots__ = ("_clock", "_loop", "cores", "end", "hardware", "name", "port", "profile", "ranks")
+
+    def __init__(self, clock: VirtualClock, loop: Loop, layout: NodeLayout, profile: Profile, out: Port) -> None:
+        """out: where the NIC's frames go."""
+        self._clock = clock
+        self._loop = loop
+        self.name: Final = layout.name
+        self.end: Final = End(layout.name, layout.nics[0].name)
+        self.profile: Final = profile
+        self.ranks: Final[list[SimNode]] = []
+        count = max(layout.cores or profile.cores, *(core + 1 for core in layout.ranks), 1)
+        names = [f"core of {layout.name}"] if count == 1 else [f"core {core} of {layout.name}" for core in range(count)]
+        switch = profile.work.get(SWITCH, Cost()).fixed
+        self.cores: Final = tuple(Core(name, loop, switch, profile.timeslice) for name in names)
+        for core in layout.ranks or (0,):
+            self.cores[core].programs += 1
+        self.port: Final = FunctionPort(loop, out) if len(layout.ranks) > 1 else out
+        self.renew()
+
+    def renew(self) -> None:
+        """Replace the NIC's parts: a restarted NIC has forgotten what they did."""
+        self.hardware = Hardware(self._clock, self._loop, self.name, self.profile.processors)
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """Receive a frame from the wire."""
+        if isinstance(self.port, FunctionPort):
+            self.port.receive(now, frame)
+        else:
+            self.ranks[0].nic.receive(now, frame)
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """Everything of it that can be busy."""
+        return (*self.cores, *(self.ranks[0].nic.servers if self.ranks else ()))
+
+
+class FunctionPort:
+    """The port that the functions of a NIC share. A frame from one to another is looped back in the NIC: a switch would not
+    send it back. strangers: frames for none of them."""
+
+    __slots__ = ("_loop", "_out", "_receivers", "strangers")
+
+    def __init__(self, loop: Loop, out: Port) -> None:
+        self._loop = loop
+        self._out = out
+        self._receivers: dict[bytes, Receive] = {}
+        self.strangers = 0
+
+    def lead_to(self, address: bytes, receive: Receive) -> None:
+        """Pass frames for a function's address to it from now on."""
+        self._receivers[address] = receive
+
+    def enter(self, now: int, frame: bytes) -> object:
+        """Send a frame of a function, at that time or later."""
+        receive = self._receivers.get(frame[:6])
+        if receive is None:
+            return self._out.enter(now, frame)
+        self._loop.at(max(now, self._loop.now()), self._loop_back, frame)
+        return None
+
+    def _loop_back(self, frame: bytes) -> None:
+        self._receivers[frame[:6]](self._loop.now(), frame)
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """Receive a frame from the wire for the function that it names, or for all."""
+        receive = self._receivers.get(frame[:6])
+        if receive is not None:
+            receive(now, frame)
+        elif frame[0] & _GROUP:
+            for function in self._receivers.values():
+                function(now, frame)
+        else:
+            self.strangers += 1
