@@ -221,8 +221,8 @@ class Loop:
         self.polling: Final[list[tuple[int, Task[Any], object]]] = []
         """The tasks that poll: when the poll is over at the earliest, the task, and what it awaits. On the machine's clock
         they run again after the next look at the descriptors."""
-        self.on_poll: Callable[[Task[Any], int, int], object] | None = None
-        """Called on a virtual clock with a task, and the begin and the end of a poll of it."""
+        self.on_poll: Callable[[Task[Any], bool], object] | None = None
+        """Called on a virtual clock with a task that polls: True when a poll begins, False when it ends."""
         self.poll_time: Final = poll_time
         self._end: Final = Timer(self, lambda _: self.stop())
         self._polls_end: Final = Timer(self, self._end_polls)
@@ -270,6 +270,8 @@ class Loop:
         if not self._virtual:
             self.polling.append((0, task, awaited))
             return
+        if self.on_poll is not None:
+            self.on_poll(task, True)
         poll_time = task.poll_time or self.poll_time
         over = self.now() + poll_time
         if self._dilated is not None:
@@ -307,8 +309,8 @@ class Loop:
         over = [poll for poll in self.polling if poll[0] <= now]
         self.polling[:] = [poll for poll in self.polling if poll[0] > now]
         for _, task, awaited in over:
-            if self.on_poll is not None and task.polled is not None:
-                self.on_poll(task, task.polled, now)
+            if self.on_poll is not None:
+                self.on_poll(task, False)
             task.wake(awaited)
         if self.polling:
             self._set_own(self._polls_end, min(when for when, _, _ in self.polling))

@@ -144,7 +144,7 @@ class Core(Server):
     none. switch: nanoseconds to change from one
     program to another. timeslice: longest uninterrupted computation where there are others."""
 
-    __slots__ = ("_kernel_free", "_polled_until", "_runs", "_stolen", "causes", "programs", "switch", "timeslice")
+    __slots__ = ("_kernel_free", "_polled", "_polls", "_runs", "_stolen", "causes", "programs", "switch", "timeslice")
 
     def __init__(self, name: str, loop: Loop | None = None, switch: int = 0, timeslice: int = 0) -> None:
         super().__init__(name, loop)
@@ -156,7 +156,8 @@ class Core(Server):
         self._runs = _NOBODY  # the program that has run last
         self._kernel_free = 0  # when the kernel's reserved work will be done
         self._stolen = 0  # nanoseconds that the kernel has taken from programs
-        self._polled_until = 0
+        self._polls = 0  # under way
+        self._polled = 0  # until when polls are accounted for
 
     def spend(self, now: int, cost: int, cause: str, program: int = _NOBODY) -> int:
         """Reserve the core for a program; return when that is done."""
@@ -174,7 +175,7 @@ class Core(Server):
 
     def is_idle(self, now: int) -> bool:
         """Whether the core has nothing to do: no reserved work, and no program polls."""
-        return self.free <= now and self._kernel_free <= now and self._polled_until < now
+        return self.free <= now and self._kernel_free <= now and not self._polls
 
     def kernel_free(self, now: int) -> int:
         """Return when the kernel's reserved work will be done, not before now."""
@@ -211,14 +212,21 @@ class Core(Server):
             if cost <= 0:
                 return
 
-    def poll(self, begin: int, end: int) -> None:
-        """Account for a poll that has just ended, and in which the core did nothing else that was reserved."""
-        since = max(begin, self.free, self._polled_until)
-        if end > since:
+    def begin_poll(self, now: int) -> None:
+        """Account for a poll of a program that begins: polls burn the core while it does nothing else."""
+        if not self._polls:
+            self._polled = now
+        self._polls += 1
+
+    def end_poll(self, now: int) -> None:
+        """Account for a poll that ends."""
+        self._polls -= 1
+        since = max(self._polled, self.free)
+        if now > since:
             self.jobs += 1
-            self.busy += end - since
-            self.causes[POLL] += end - since
-        self._polled_until = max(self._polled_until, end)
+            self.busy += now - since
+            self.causes[POLL] += now - since
+        self._polled = now
 
 
 def usage_of(servers: Iterable[Server], owner: str, now: int) -> dict[str, dict[str, float]]:

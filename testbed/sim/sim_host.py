@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from protocols.core.firmware import Adapter
 from protocols.core.host_work import SWITCH, Cost
 from protocols.core.profile import Profile
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Core, Server
 from testbed.fabric.interface import Receive
-from testbed.nic.immediate import Port
-from testbed.nic.priced import Hardware
+from testbed.nic.hosted import HostedNic, HostSide, Steer
+from testbed.nic.immediate import ImmediateNic, Port
+from testbed.nic.priced import Hardware, PricedNic
 from testbed.spec.layout import End
 from testbed.spec.layout import Node as NodeLayout
 
@@ -29,7 +31,7 @@ class Prices:
 
     usual: Profile
     by_node: Mapping[str, Profile] = field(default_factory=dict)
-    steer: Callable[[bytes, int], int] | None = None
+    steer: Steer | None = None
 
     def of(self, node: str) -> Profile:
         return self.by_node.get(node, self.usual)
@@ -38,11 +40,33 @@ class Prices:
 class SimHost:
     """One computer. end: its NIC's end of a link. profile: its costs. ranks: its programs' environments, in order."""
 
-    __slots__ = ("_clock", "_loop", "cores", "end", "hardware", "name", "port", "profile", "ranks")
+    __slots__ = (
+        "_clock",
+        "_loop",
+        "_steer",
+        "caches",
+        "cores",
+        "end",
+        "hardware",
+        "name",
+        "port",
+        "profile",
+        "ranks",
+        "side",
+    )
 
-    def __init__(self, clock: VirtualClock, loop: Loop, layout: NodeLayout, profile: Profile, out: Port) -> None:
-        """out: where the NIC's frames go."""
+    def __init__(
+        self,
+        clock: VirtualClock,
+        loop: Loop,
+        layout: NodeLayout,
+        profile: Profile,
+        out: Port,
+        steer: Steer | None = None,
+    ) -> None:
+        """out: where the NIC's frames go. steer: see `Prices`."""
         self._clock = clock
+        self._steer = steer
         self._loop = loop
         self.name: Final = layout.name
         self.end: Final = End(layout.name, layout.nics[0].name)
@@ -52,6 +76,7 @@ class SimHost:
         names = [f"core of {layout.name}"] if count == 1 else [f"core {core} of {layout.name}" for core in range(count)]
         switch = profile.work.get(SWITCH, Cost()).fixed
         self.cores: Final = tuple(Core(name, loop, switch, profile.timeslice) for name in names)
+        self.caches: Final = caches_of(layout, profile, count)
         for core in layout.ranks or (0,):
             self.cores[core].programs += 1
         self.port: Final = FunctionPort(loop, out) if len(layout.ranks) > 1 else out
@@ -59,7 +84,22 @@ class SimHost:
 
     def renew(self) -> None:
         """Replace the NIC's parts: a restarted NIC has forgotten what they did."""
-        self.hardware = Hardware(self._clock, self._loop, self.name, self.profile.processors)
+        profile = self.profile
+        self.hardware = Hardware(self._clock, self._loop, self.name, profile.processors)
+        self.side = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, self._steer)
+
+    def nic(self, rank: SimNode, adapter: Adapter) -> ImmediateNic:
+        """Make a rank's NIC, or its function of the NIC."""
+        clock, loop, port, profile = self._clock, self._loop, self.port, self.profile
+        number, mtu = rank.rank.core, adapter.mtu
+        rank.core = self.cores[number]
+        if profile.is_free:
+            return ImmediateNic(clock, loop, port, mtu)
+        if not profile.hosted:
+            return PricedNic(clock, loop, port, rank.core, profile, mtu, self.hardware)
+        nic = HostedNic(clock, loop, port, number, profile, mtu, self.side, adapter.address)
+        nic.on_bind = rank.move_to
+        return nic
 
     def receive(self, now: int, frame: bytes) -> None:
         """Receive a frame from the wire."""
@@ -72,6 +112,14 @@ class SimHost:
     def servers(self) -> Sequence[Server]:
         """Everything of it that can be busy."""
         return (*self.cores, *(self.ranks[0].nic.servers if self.ranks else ()))
+
+
+def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ...]:
+    """Return the number of the cache of each core."""
+    if not layout.caches:
+        return tuple([core // profile.cores_per_cache for core in range(cores)])
+    shared = {core: number for number, group in enumerate(layout.caches) for core in group}
+    return tuple([shared.get(core, len(layout.caches) + core) for core in range(cores)])
 
 
 class FunctionPort:

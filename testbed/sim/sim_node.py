@@ -52,6 +52,10 @@ class SimNode:
         """Occupy the core for this time, once it is free."""
         await self.core.compute(nanoseconds, self.rank.function)
 
+    def move_to(self, core: Core) -> None:
+        """Bind the rank's programs to another core from now on."""
+        self.core = core
+
     def end_tasks(self) -> None:
         """Cancel all tasks."""
         for task, work in self.tasks.items():

@@ -29,8 +29,6 @@ from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
-from testbed.nic.immediate import ImmediateNic
-from testbed.nic.priced import PricedNic
 from testbed.sim.network import Network
 from testbed.sim.recorder import NicWatcher, Recording
 from testbed.sim.sim_host import FunctionPort, Prices, SimHost
@@ -106,7 +104,7 @@ class Simulation:
         self._tasks: list[Task[object]] = []
         self._programs: dict[str, list[tuple[Task[object], Callable[[], Task[object]]]]] = {}
         self._open = 0  # programs that have not ended
-        self._polling_on: dict[int, SimNode] = {}  # by number of the task that polls on it
+        self._polling_on: dict[int, SimNode] = {}  # by number of the task that polls there
         self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
         self._recording = Recording(folder, list(self._nics.values()), self.layout) if folder is not None else None
         self.network: Final = Network(
@@ -125,7 +123,7 @@ class Simulation:
         for node in self.layout.nodes:
             if node.nics:
                 out = self.network.leaving(self._nics[node.name])
-                self.hosts[node.name] = SimHost(self._clock, self.loop, node, prices.of(node.name), out)
+                self.hosts[node.name] = SimHost(self._clock, self.loop, node, prices.of(node.name), out, prices.steer)
         if any(not host.profile.is_free for host in self.hosts.values()):
             self.loop.on_poll = self._polled
         ranks = ranks_of(self.layout)
@@ -332,11 +330,8 @@ class Simulation:
     def _start(self, node: SimNode, adapter: Adapter) -> None:
         """Put a NIC with its agent on a node."""
         host = self.hosts[node.rank.node]
-        port, costs, mtu = host.port, host.profile, adapter.mtu
-        if costs.is_free:
-            nic = ImmediateNic(self._clock, self.loop, port, mtu)
-        else:
-            nic = PricedNic(self._clock, self.loop, port, node.core, costs, mtu, host.hardware)
+        port = host.port
+        nic = host.nic(node, adapter)
         nic.node = node.name
         receive: Receive = nic.receive if self._of_one_mtu else nic.receive_what_fits
         if self._recording is None:
@@ -360,10 +355,11 @@ class Simulation:
             task.poll_time = costs.poll or POLL_TIME
             self._polling_on[task.number] = node
 
-    def _polled(self, task: Task[Any], begin: int, end: int) -> None:
-        node = self._polling_on.get(task.number)
-        if node is not None:
-            node.core.poll(begin, end)
+    def _polled(self, task: Task[Any], begins: bool) -> None:
+        """Account for a poll that begins or ends."""
+        rank = self._polling_on.get(task.number)
+        if rank is not None:
+            (rank.core.begin_poll if begins else rank.core.end_poll)(self.now())
 
     def _end(self, host: SimHost) -> None:
         """Switch a node's NIC off and drop its unsent frames."""
