@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from protocols.core.firmware import Agent
+from protocols.core.host_work import TRAP, Cost
 from protocols.core.profile import Profile
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Core
+from testbed.nic.hosted import HostedNic, HostSide
 from testbed.nic.immediate import ImmediateNic
 from testbed.nic.priced import Hardware, PricedNic
 from testbed.runtime.nodes.dilated_nic import DilatedNic
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from testbed.nic.immediate import Port
 
 PRICES = Profile("round figures", ring=200, show=70, notice=30, doorbell=20)
+KERNEL = Profile("of the kernel", hosted=True, post=50, notice=30, work={TRAP: Cost(200)})
 
 
 class Wire:
@@ -102,6 +105,14 @@ def priced(card: Card, _wire: Wire) -> Callable[[], object]:
     return loop.run
 
 
+def hosted(card: Card, _wire: Wire) -> Callable[[], object]:
+    loop = Loop(clock := VirtualClock())
+    host = HostSide(clock, "n1", [Core("core", loop)], [0], 1, None)
+    card.nic = nic = HostedNic(clock, loop, cast("Port", None), 0, KERNEL, 1_500, host, bytes(6))
+    nic.begin(0, Agent(cast("Firmware", card), cast("Host", card)))
+    return loop.run
+
+
 def inline(card: Card, wire: Wire) -> Callable[[], object]:
     nic = InlineNic(VethPort(cast("FrameSocket", wire)))
     card.nic = nic
@@ -118,7 +129,7 @@ def dilated(card: Card, wire: Wire) -> Callable[[], object]:
 
 
 AT_ONCE = pytest.mark.parametrize("executor", [immediate, inline])
-ANY = pytest.mark.parametrize("executor", [immediate, priced, inline, dilated])
+ANY = pytest.mark.parametrize("executor", [immediate, priced, hosted, inline, dilated])
 
 
 def happened(executor: Executor, gives: dict[int, list[int]], rings: dict[int, list[int]]) -> list[tuple[str, int]]:
