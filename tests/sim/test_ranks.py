@@ -156,6 +156,8 @@ def test_what_a_run_says_of_a_node_is_stronger_than_its_description() -> None:
 
 
 def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="runs in sim, not in a dilated run"):
+        testbed.run(LOSSY, everybody_greets, mode="dilated", profile={"name": "kernel", "hosted": True})
     with pytest.raises(NotFoundError, match="no node is called so"):
         testbed.run(LOSSY, everybody_greets, mode="sim", profiles={"n9": "emp-2001"})
     with pytest.raises(UnsupportedError, match="1 to 64, got 65"):

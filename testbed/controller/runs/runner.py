@@ -124,6 +124,8 @@ def run(
     profiles = node_profiles(target, given["profiles"], mode, stack_of, prices)
     target = _placed(target, given["ranks_per_node"], profiles, prices)
     _check_target(target, chosen, stack_of, mode, slow)
+    if slow and any(profile.hosted for profile in (prices, *profiles.values())):
+        raise UnsupportedError("a profile of firmware on the host's cores (hosted) runs in sim, not in a dilated run")
     ranks = ranks_of(target.layout)
     faults = _scenario(given["scenario"], target, mode, stack_of, slow, chosen)
     first = target.layout.seed if seed is None else seed
