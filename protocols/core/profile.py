@@ -9,15 +9,21 @@ sizes integer bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
+
+from protocols.core.host_work import Cost
 
 SECOND: Final = 10**9
 
 OF_PROCESSOR: Final = ("receive", "ring", "tick", "fetched", "stored", "sent", "send", "transfer", "show")
 """The fields that take time of the NIC's processor."""
 
-FREE_OF_COST: Final = ("name", "receive_ring", "processors", "ahead", "pages_apart", "bus_burst")
+FREE_OF_COST: Final = (
+    "name", "receive_ring", "receive_queues", "processors", "ahead", "pages_apart", "bus_burst", "hosted", "polled",
+    "timeslice", "cores", "cores_per_cache",
+)  # fmt: skip
 """The fields that describe structure and cost nothing by themselves."""
 
 
@@ -42,6 +48,21 @@ class Profile:
     """Take an interrupt from the NIC and find its reason."""
     pages_apart: bool = False
     """A buffer's pages are scattered over the host's memory: each is a DMA transfer of its own."""
+    cores: int = 1
+    """Cores of the host, where a cluster's description does not say."""
+    cores_per_cache: int = 1
+    """Consecutive cores that share a cache, where a cluster's description does not say."""
+    work: Mapping[str, Cost] = field(default_factory=dict)
+    """Costs of work on host cores, by kind (`host_work`)."""
+    timeslice: int = 10_000_000
+    """Longest computation of a program on a core that it shares with others, before another has its turn. The default is a
+    tick of Linux's 100 Hz timer."""
+    hosted: bool = False
+    """The firmware runs on the host's cores, by traps, interrupts and softirqs; the NIC only moves frames by DMA."""
+    polled: bool = False
+    """A hosted NIC has no interrupts: frames wait in it until the host reads them (`HostWork.read_frames`)."""
+    receive_queues: int = 1
+    """Receive queues of a hosted NIC, each with an interrupt of its own (`Protocol.steer`)."""
 
     # Between host and NIC.
     doorbell: int = 0
@@ -100,6 +121,9 @@ class Profile:
                 raise ValueError(f"{key} of {value}: 0 or more")
         if self.processors not in (1, 2):
             raise ValueError(f"{self.processors} processors: 1 or 2")
+        for key in ("receive_queues", "timeslice", "cores", "cores_per_cache"):
+            if not getattr(self, key):
+                raise ValueError(f"{key} of 0: 1 or more")
 
     @property
     def is_free(self) -> bool:

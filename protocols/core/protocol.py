@@ -50,6 +50,8 @@ class Protocol:
     in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM).
     configurable: None: its firmware has no settings. observable: its host library reports active messages
     (`protocols.active_messages.observer`), so that native workloads have histories.
+    host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
+    steer: chooses the receive queue of a frame among so many; None: all frames go to queue 0.
     """
 
     plug: Plug
@@ -61,6 +63,8 @@ class Protocol:
     framings: tuple[str, ...] = ()
     configurable: Configurable | None = None
     observable: bool = False
+    host_work: Sequence[str] = ()
+    steer: Callable[[bytes, int], int] | None = None
 
     @property
     def is_kernels(self) -> bool:

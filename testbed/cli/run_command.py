@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _RUNS = Path("results/runs")
 _EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
+_NODE = re.compile("[A-Za-z0-9_-]+")
 _SHOWN = 40  # lines of a command's output
 
 
@@ -77,8 +79,15 @@ class _Ended:
               help="For how long nothing may get any further.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
               help="What goes wrong beside it, and when: in model time where that is dilated.")  # fmt: skip
-@click.option("--profile", default="ideal", metavar="NAME|FILE",
-              help="What NICs and hosts cost in the simulation: of the protocol, or a file; ideal: nothing.")  # fmt: skip
+@click.option(
+    "--profile",
+    "named_profiles",
+    multiple=True,
+    metavar="[NODE=]NAME|FILE",
+    help="What NICs and hosts cost in the simulation, all or a node's: of the protocol, or a file; ideal: nothing.",
+)
+@click.option("--ranks-per-node", type=click.IntRange(1), default=1, metavar="N",
+              help="Programs on each node whose description does not say.")  # fmt: skip
 @click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
 @click.option("--check/--no-check", default=None,
               help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
@@ -97,6 +106,7 @@ def run_command(
     commands: tuple[tuple[str, str], ...],
     output: Path | None,
     as_json: bool,
+    named_profiles: tuple[str, ...],
     **options: Unpack[PlainOptions],
 ) -> None:
     """Run a workload on all nodes of a cluster, or commands on some.
@@ -108,6 +118,7 @@ def run_command(
     testbed run star-4 random --scenario storm.toml
     testbed run emp-2001 comb --mode sim --profile emp-2001
     testbed run emp-2001 pingpong --mode dilated --dilate 500 --profile emp-2001
+    testbed run star-4 random --mode sim --ranks-per-node 2 --profile emp-2001 --profile n2=emp-2002
     testbed run now-1998-pair am-logp --protocol am2 --mode sim --firmware reliable=no --firmware virtual=no
     testbed run star-4 ./my_workload.py:PingPong --set count=5
     testbed run star-2 ./my_mpi4py_script.py --set args='100 4096'
@@ -119,6 +130,7 @@ def run_command(
     """
     if bool(workload) == bool(commands):
         raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
+    _read_profiles(named_profiles, options)
     if commands:
         _check_options_of_commands(options, firmware)
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
@@ -141,11 +153,25 @@ def run_command(
     ctx.exit(_EXIT_CODES.get(ended.verdict.grade.value, 0))
 
 
+def _read_profiles(given: tuple[str, ...], options: PlainOptions) -> None:
+    """Add the profiles, of all and of nodes, to the options."""
+    usual, by_node = "ideal", {}
+    for text in given:
+        node, equals, name = text.partition("=")
+        if equals and _NODE.fullmatch(node):
+            by_node[node] = name
+        else:
+            usual = text
+    options["profile"], options["profiles"] = usual, by_node
+
+
 def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...]) -> None:
     if options["mode"] == "dilated" or options["dilate"] is not None:
         raise click.UsageError("time cannot be dilated for commands: they take what this machine takes")
-    if options["profile"] != "ideal":
+    if options["profile"] != "ideal" or options["profiles"]:
         raise click.UsageError("--profile goes with a workload: commands take what this machine takes")
+    if options["ranks_per_node"] != 1:
+        raise click.UsageError("--ranks-per-node goes with a workload: say each command with --on")
     if firmware:
         raise click.UsageError("--firmware goes with a workload: commands run over the kernel's own protocols")
 
@@ -341,7 +367,7 @@ def _print_rows(result: RunResult) -> None:
         print_table(
             ["busy", *parts],
             [
-                [node, *(f"{usage[part]['share']:.1%}" for part in parts)]
+                [node, *(f"{usage[part]['share']:.1%}" if part in usage else "" for part in parts)]
                 for node, usage in list(result.used.items())[:_SHOWN]
             ],
         )

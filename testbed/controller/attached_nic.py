@@ -42,7 +42,7 @@ from protocols.core.protocol import Protocol as NicProtocol
 from protocols.mpi.comm import Comm
 from testbed.cluster.access import node_programs
 from testbed.cluster.records.state import State, Store
-from testbed.controller.runs.agents import addresses_of, offloading
+from testbed.controller.runs.agents import offloading
 from testbed.controller.runs.live_execution import WallClock
 from testbed.controller.runs.runner import protocol_of
 from testbed.engine.tasks import Work
@@ -59,6 +59,7 @@ from testbed.runtime.nodes.places import Orders, ProgramNode
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.introduction import NoAgentError
 from testbed.runtime.sockets.protocol import KernelProtocol
+from testbed.spec.placement import addresses_of, one_each
 from testbed.workloads.form import Node
 
 T = TypeVar("T")
@@ -148,7 +149,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
     layout = state.layout
     adapter = Adapter(
         number,
-        addresses_of(layout),
+        addresses_of(layout, one_each(layout)),
         node.nics[0].mtu,
         incarnation(),
         routed=name in layout.routed(),

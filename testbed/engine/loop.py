@@ -221,6 +221,8 @@ class Loop:
         self.polling: Final[list[tuple[int, Task[Any], object]]] = []
         """The tasks that poll: when the poll is over at the earliest, the task, and what it awaits. On the machine's clock
         they run again after the next look at the descriptors."""
+        self.on_poll: Callable[[Task[Any], bool], object] | None = None
+        """Called on a virtual clock with a task that polls: True when a poll begins, False when it ends."""
         self.poll_time: Final = poll_time
         self._end: Final = Timer(self, lambda _: self.stop())
         self._polls_end: Final = Timer(self, self._end_polls)
@@ -268,9 +270,12 @@ class Loop:
         if not self._virtual:
             self.polling.append((0, task, awaited))
             return
-        over = self.now() + self.poll_time
+        if self.on_poll is not None:
+            self.on_poll(task, True)
+        poll_time = task.poll_time or self.poll_time
+        over = self.now() + poll_time
         if self._dilated is not None:
-            over = max(self.now() + max(self.poll_time, _DILATED_POLL), self._dilated.reached())
+            over = max(self.now() + max(poll_time, _DILATED_POLL), self._dilated.reached())
         self.polling.append((over, task, awaited))
         if self._polls_end.when is None:
             self._set_own(self._polls_end, over)
@@ -304,6 +309,8 @@ class Loop:
         over = [poll for poll in self.polling if poll[0] <= now]
         self.polling[:] = [poll for poll in self.polling if poll[0] > now]
         for _, task, awaited in over:
+            if self.on_poll is not None:
+                self.on_poll(task, False)
             task.wake(awaited)
         if self.polling:
             self._set_own(self._polls_end, min(when for when, _, _ in self.polling))

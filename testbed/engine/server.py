@@ -7,13 +7,16 @@ the time at which a job ends is known on its arrival: reserving is arithmetic, w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterable
 from types import coroutine
 from typing import Final
 
+from protocols.core.host_work import COMPUTE, POLL, SWITCH
 from testbed.engine.loop import Loop, VirtualClock
 
 _SECOND: Final = 10**9
+_NOBODY: Final = -1  # no program in particular
 _LOAD_PERIOD: Final = 10_000_000  # ns; as `testbed.cluster.faults.background_load` has in namespaces
 
 
@@ -127,6 +130,117 @@ class Booked(Server):
 
     def _to_come(self, now: int) -> int:
         return sum(end - max(begin, now) for begin, end in zip(self._begins, self._ends, strict=True) if end > now)
+
+
+class Core(Server):
+    """A host's core, accounted for by cause, shared by programs and interrupted by the kernel.
+
+    Programs' work is served first come, first served. The kernel's work (interrupts, softirqs) does not wait for it: it
+    begins as soon as earlier work of the kernel has ended, and puts off what programs have reserved. A computation under
+    way is lengthened by that (`compute`). A piece of library work whose end was known already ends then, and what comes
+    after it makes up for the difference: such pieces take microseconds.
+
+    causes: nanoseconds by cause; what faults and background load take has
+    none. switch: nanoseconds to change from one
+    program to another. timeslice: longest uninterrupted computation where there are others."""
+
+    __slots__ = ("_kernel_free", "_polled", "_polls", "_runs", "_stolen", "causes", "programs", "switch", "timeslice")
+
+    def __init__(self, name: str, loop: Loop | None = None, switch: int = 0, timeslice: int = 0) -> None:
+        super().__init__(name, loop)
+        self.causes: Final[Counter[str]] = Counter()
+        self.programs = 0
+        """Number of programs that are bound to it."""
+        self.switch = switch
+        self.timeslice = timeslice
+        self._runs = _NOBODY  # the program that has run last
+        self._kernel_free = 0  # when the kernel's reserved work will be done
+        self._stolen = 0  # nanoseconds that the kernel has taken from programs
+        self._polls = 0  # under way
+        self._polled = 0  # until when polls are accounted for
+
+    def spend(self, now: int, cost: int, cause: str, program: int = _NOBODY) -> int:
+        """Reserve the core for a program; return when that is done."""
+        if program != self._runs and program != _NOBODY:
+            self._change(now, program)
+        self.causes[cause] += cost
+        return self.reserve(now, cost)
+
+    def _change(self, now: int, program: int) -> None:
+        """Switch to another program."""
+        if self._runs != _NOBODY and self.switch:
+            self.causes[SWITCH] += self.switch
+            self.reserve(now, self.switch)
+        self._runs = program
+
+    def is_idle(self, now: int) -> bool:
+        """Whether the core has nothing to do: no reserved work, and no program polls."""
+        return self.free <= now and self._kernel_free <= now and not self._polls
+
+    def kernel_free(self, now: int) -> int:
+        """Return when the kernel's reserved work will be done, not before now."""
+        return max(self._kernel_free, now)
+
+    def preempt(self, now: int, cost: int, cause: str) -> int:
+        """Reserve the core for the kernel, ahead of all programs; return when that is done."""
+        self.jobs += 1
+        self.busy += cost
+        self.causes[cause] += cost
+        start = max(self._kernel_free, now)
+        self.waited += start - now
+        self._kernel_free = finish = start + cost
+        if self.free > start:
+            self._stolen += cost
+            self.free += cost
+        else:
+            self.free = finish
+        return finish
+
+    @coroutine
+    def compute(self, cost: int, program: int = _NOBODY) -> Generator[int, None, None]:
+        """Compute for this time: ``await core.compute(ns)``. Programs that share the core have their turns in between."""
+        assert self._loop is not None
+        while True:
+            part = min(cost, self.timeslice) if self.programs > 1 and self.timeslice else cost
+            stolen = self._stolen
+            end = self.spend(self._loop.now(), part, COMPUTE, program)
+            yield end
+            while self._stolen > stolen:  # interrupted meanwhile
+                end, stolen = end + self._stolen - stolen, self._stolen
+                yield end
+            cost -= part
+            if cost <= 0:
+                return
+
+    def begin_poll(self, now: int) -> None:
+        """Account for a poll of a program that begins: polls burn the core while it does nothing else."""
+        if not self._polls:
+            self._polled = now
+        self._polls += 1
+
+    def end_poll(self, now: int) -> None:
+        """Account for a poll that ends."""
+        self._polls -= 1
+        since = max(self._polled, self.free)
+        if now > since:
+            self.jobs += 1
+            self.busy += now - since
+            self.causes[POLL] += now - since
+        self._polled = now
+
+
+def usage_of(servers: Iterable[Server], owner: str, now: int) -> dict[str, dict[str, float]]:
+    """Return the use of an owner's servers until now, by their names without the owner's: jobs, busy_ns, waited_ns, share
+    of the time; of a core also the nanoseconds by cause."""
+    used = {}
+    for server in servers:
+        usage: dict[str, float] = {
+            "jobs": server.jobs, "busy_ns": server.busy, "waited_ns": server.waited, "share": server.utilisation(now),
+        }  # fmt: skip
+        if isinstance(server, Core):
+            usage |= {f"{cause}_ns": spent for cause, spent in sorted(server.causes.items())}
+        used[server.name.removesuffix(f" of {owner}")] = usage
+    return used
 
 
 class Burner:

@@ -39,7 +39,7 @@ class Task(Waitable, Generic[T]):
 
     __slots__ = (
         "_cancel", "_coroutine", "_error", "_loop", "_pending", "_poll", "_result", "_send", "_thrown", "_waiting", "_woken",
-        "number", "polled", "sequence", "service",
+        "number", "poll_time", "polled", "sequence", "service",
     )  # fmt: skip
 
     def __init__(self, loop: Loop, coroutine: Work[T], name: str, number: int, service: bool) -> None:
@@ -51,6 +51,8 @@ class Task(Waitable, Generic[T]):
         """Sequence number of the entry in the loop's heap that wakes it; 0: none."""
         self.polled: int | None = None
         """When it polled last."""
+        self.poll_time = 0
+        """Nanoseconds that a poll of it takes on a virtual clock; 0: as long as the loop's."""
         self._loop = loop
         self._coroutine = coroutine
         self._send = coroutine.send

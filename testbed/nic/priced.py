@@ -17,10 +17,11 @@ from functools import partial
 from typing import Final, TypeVar
 
 from protocols.core.firmware import Buffer
+from protocols.core.host_work import LIBRARY
 from protocols.core.profile import Profile
 from testbed.engine.failures import HEADER, too_long
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Booked, Server, transfer_time
+from testbed.engine.server import Booked, Core, Server, transfer_time
 from testbed.nic.immediate import ImmediateNic, Port
 
 Cause = TypeVar("Cause", int, bytes)
@@ -125,40 +126,80 @@ class _Outgoing:
         self.within = 0
 
 
+class Hardware:
+    """The parts of one NIC, which its functions share: processors, DMA engines and bus."""
+
+    __slots__ = ("bus", "functions", "handlers", "inside", "reading", "receiving", "writing")
+
+    def __init__(self, clock: VirtualClock, loop: Loop, name: str, processors: int) -> None:
+        self.functions: Final[list[PricedNic]] = []
+        self.handlers = self.receiving = Handlers(f"processor of {name}", loop, self._look)
+        if processors > 1:
+            self.receiving = Handlers(f"receiving processor of {name}", loop, self._look)
+        self.reading: Final = Server(f"reading DMA engine of {name}")
+        self.writing: Final = Server(f"writing DMA engine of {name}")
+        self.bus: Final = Booked(f"bus of {name}", clock)
+        self.inside = 0
+        """Frames that occupy one of the places for prefetched ones."""
+
+    def _look(self, now: int) -> None:
+        for function in self.functions:
+            function.look(now)
+
+    def fetch_next(self, now: int) -> None:
+        """Let the reading engine go on with the next transfer of any function."""
+        for function in self.functions:
+            function.fetch_next(now)
+
+    def store_next(self, now: int) -> None:
+        """Let the writing engine go on with the next transfer of any function."""
+        for function in self.functions:
+            function.store_next(now)
+
+
 class PricedNic(ImmediateNic):
-    """A NIC with costs.
+    """A NIC with costs, or one function of it.
 
     processor: handles the firmware's events; receiver: handles received frames, usually the same processor. reading,
     writing: the DMA engines that read and write host memory. bus: between host and NIC. core: the host's.
     """
 
     __slots__ = (
-        "_core", "_event", "_fetches", "_following", "_handlers", "_inside", "_later", "_next", "_next_fetch",
-        "_next_following", "_next_send", "_next_store", "_outgoing", "_posted", "_profile", "_receiving", "_rings",
-        "_stored", "_stores", "_storing", "bus", "processor", "reading", "receiver", "writing",
+        "_core", "_event", "_fetches", "_following", "_handlers", "_hardware", "_later", "_next", "_next_fetch",
+        "_next_following", "_next_send", "_next_store", "_outgoing", "_posted", "_profile", "_program", "_receiving",
+        "_rings", "_stored", "_stores", "_storing", "bus", "processor", "reading", "receiver", "writing",
     )  # fmt: skip
 
     def __init__(
-        self, clock: VirtualClock, loop: Loop, name: str, port: Port, core: Server, profile: Profile, mtu: int
+        self,
+        clock: VirtualClock,
+        loop: Loop,
+        port: Port,
+        core: Core,
+        profile: Profile,
+        mtu: int,
+        hardware: Hardware,
     ) -> None:
-        """Arguments as for `ImmediateNic`."""
+        """core: of the host's program. hardware: of the NIC, shared with its other functions. For the rest see
+        `ImmediateNic`."""
         super().__init__(clock, loop, port, mtu)
         self._core = core
         self._profile = profile
-        self._handlers = self._receiving = Handlers(f"processor of {name}", loop, self._look)
-        if profile.processors > 1:
-            self._receiving = Handlers(f"receiving processor of {name}", loop, self._look)
+        self._program = len(hardware.functions)
+        hardware.functions.append(self)
+        self._hardware = hardware
+        self._handlers = hardware.handlers
+        self._receiving = hardware.receiving
         self.processor = self._handlers.server
         self.receiver = self._receiving.server
-        self.reading = Server(f"reading DMA engine of {name}")
-        self.writing = Server(f"writing DMA engine of {name}")
-        self.bus = Booked(f"bus of {name}", clock)
+        self.reading = hardware.reading
+        self.writing = hardware.writing
+        self.bus = hardware.bus
         self._event = Handling(0)  # that the firmware is handling
         self._rings: deque[int] = deque()  # descriptors on their way to the firmware
         self._posted = 0
         self._next: _Outgoing | None = None  # the frame for which the firmware fetches
         self._outgoing: deque[_Outgoing] = deque()  # frames in the order in which they leave
-        self._inside = 0  # number of those that occupy a place
         # Pending transfers: event, offset in it, (frame,) bytes.
         self._fetches: deque[tuple[Handling, int, _Outgoing, int]] = deque()
         self._stores: deque[tuple[Handling, int, int]] = deque()
@@ -168,9 +209,9 @@ class PricedNic(ImmediateNic):
         self._following: deque[tuple[int, Handling, int, int | bytes]] = deque()
         self._later: list[Buffer] = []  # frames that leave after all other effects of the event
         # Timers for the first waiting entry of each queue; other conditions it waits for trigger it, too.
-        self._next_fetch = loop.timer(self._fetch_next)
+        self._next_fetch = loop.timer(self.fetch_next)
         self._next_send = loop.timer(self._send_ready)
-        self._next_store = loop.timer(self._store_next)
+        self._next_store = loop.timer(self.store_next)
         self._next_following = loop.timer(self._go_on)
 
     @property
@@ -237,14 +278,14 @@ class PricedNic(ImmediateNic):
         self._event.cost += cost
         return self._event.cost
 
-    def _look(self, now: int) -> None:
+    def look(self, now: int) -> None:
         """Start the pending effects of an event that a processor has taken."""
         if self._fetches:
-            self._fetch_next(now)
+            self.fetch_next(now)
         if self._outgoing:
             self._send_ready(now)
         if self._stores:
-            self._store_next(now)
+            self.store_next(now)
         if self._following:
             self._go_on(now)
 
@@ -271,8 +312,8 @@ class PricedNic(ImmediateNic):
     def when_sent(self, then: Callable[[int], object]) -> None:
         self._outgoing[-1].then = then
 
-    def _fetch_next(self, now: int) -> None:
-        """Start the next transfer if the engine is idle and there is room for it."""
+    def fetch_next(self, now: int) -> None:
+        """Start the next transfer from host memory if the engine is idle and there is room for it."""
         profile, fetches = self._profile, self._fetches
         if not fetches or self.reading.free > now:
             return
@@ -283,10 +324,10 @@ class PricedNic(ImmediateNic):
             self._next_fetch.set(event.begun + within)
             return
         if not going.is_inside:
-            if profile.ahead and self._inside >= profile.ahead:
+            if profile.ahead and self._hardware.inside >= profile.ahead:
                 return
             going.is_inside = True
-            self._inside += 1
+            self._hardware.inside += 1
         fetches.popleft()
         over = self._transfer(self.reading, now, profile.fetch, profile.fetch_rate, size)
         self._loop.at(over, self._fetched, going)
@@ -298,7 +339,7 @@ class PricedNic(ImmediateNic):
             self._loop.at(self._use_core(now, flush, 0), self._has_fetched, going)
         else:
             self._has_fetched(going)
-        self._fetch_next(now)
+        self._hardware.fetch_next(now)
 
     def _has_fetched(self, going: _Outgoing) -> None:
         """Let the firmware know of fetched data."""
@@ -327,8 +368,8 @@ class PricedNic(ImmediateNic):
             if going.then is not None and self._agent is not None:
                 self._port.when_sent(now, partial(self._left, going.then))
             if going.is_inside:
-                self._inside -= 1
-                self._fetch_next(now)
+                self._hardware.inside -= 1
+                self._hardware.fetch_next(now)
 
     def _leave(self, now: int, frame: bytes) -> None:
         if self._agent is not None:
@@ -381,8 +422,8 @@ class PricedNic(ImmediateNic):
     def _follow(self, within: int, what: int | bytes) -> None:
         self._following.append((self._storing, self._event, within, what))
 
-    def _store_next(self, now: int) -> None:
-        """Start the next transfer if the engine is idle."""
+    def store_next(self, now: int) -> None:
+        """Start the next transfer into host memory if the engine is idle."""
         stores, profile = self._stores, self._profile
         if not stores or self.writing.free > now:
             return
@@ -402,7 +443,7 @@ class PricedNic(ImmediateNic):
             self._loop.at(self._use_core(now, flush, 0), self._has_stored)
         else:
             self._has_stored(now)
-        self._store_next(now)
+        self._hardware.store_next(now)
 
     def _has_stored(self, now: int) -> None:
         """Let the firmware know of a transfer that has ended."""
@@ -464,5 +505,7 @@ class PricedNic(ImmediateNic):
         core, profile = self._core, self._profile
         if on_bus and (profile.bus_rate or profile.bus_transaction):
             begin = max(now, core.free)
-            return core.reserve(now, self.bus.reserve(begin + cost, on_bus) - begin)
-        return core.reserve(now, cost + on_bus)
+            cost = self.bus.reserve(begin + cost, on_bus) - begin
+        else:
+            cost += on_bus
+        return core.spend(now, cost, LIBRARY, self._program)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
+from protocols.core.host_work import host_work
 from testbed.fabric import pcapng
 from testbed.fabric.interface import Receive
 from testbed.fates.records import Record
@@ -169,6 +170,8 @@ class NicWatcher:
             nic.when_sent,
             nic.send_later,
         )
+        self._work = work = host_work(nic)
+        self.spend, self.offload, self.read_frames, self.bind = work.spend, work.offload, work.read_frames, work.bind
         ring, see, tell, now = nic.on_doorbell, nic.see, recording.tell, nic.now
 
         def watched_ring(now: int, index: int) -> None:
@@ -180,6 +183,12 @@ class NicWatcher:
             see(index)
 
         nic.on_doorbell, nic.see = watched_ring, watched_see
+
+    # Implements `protocols.core.host_work.HostWork`, too.
+
+    @property
+    def core(self) -> int:
+        return self._work.core
 
     def receive_by(self, receive: Receive) -> Receive:
         """Wrap the NIC's `receive` to record the frames that it drops."""

@@ -1,4 +1,4 @@
-"""A simulated node: host core, NIC with its agent, and the time functions of its programs."""
+"""A rank in the simulation: its core, its NIC with the agent, and the time functions of its programs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, Agent, Host
 from testbed.engine.loop import Loop
-from testbed.engine.server import Server
+from testbed.engine.server import Core
 from testbed.engine.tasks import Task, Work
 from testbed.nic.immediate import ImmediateNic
+from testbed.spec.placement import Rank
 
 
 class SimNode:
-    """A simulated node.
+    """The environment of a node's programs; on a node of several ranks, of one rank's.
 
-    core: the host's only core, shared by the computation of programs and the host's costs of NIC access. tasks:
+    core: the host's core that it is bound to, for the computation of programs and the host's costs of NIC access. tasks:
     unfinished tasks started by its programs, with their coroutines; a crash cancels them, too.
     """
 
-    def __init__(self, loop: Loop, name: str, number: int, core: Server) -> None:
+    def __init__(self, loop: Loop, rank: Rank, core: Core) -> None:
         self._loop = loop
-        self.name: Final = name
-        self.number: Final = number
-        self.core: Final = core
+        self.name: Final = rank.name
+        self.number: Final = rank.number
+        self.rank: Final = rank
+        self.core = core
         self.tasks: Final[dict[Task[object], Work[object]]] = {}
         self.nic: ImmediateNic
         self.agent: Agent
@@ -48,7 +50,11 @@ class SimNode:
 
     async def compute(self, nanoseconds: int) -> None:
         """Occupy the core for this time, once it is free."""
-        await self._loop.sleep_until(self.core.reserve(self._loop.now(), nanoseconds))
+        await self.core.compute(nanoseconds, self.rank.function)
+
+    def move_to(self, core: Core) -> None:
+        """Bind the rank's programs to another core from now on."""
+        self.core = core
 
     def end_tasks(self) -> None:
         """Cancel all tasks."""

@@ -15,12 +15,11 @@ import gc
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import IDEAL, Profile
 from testbed.engine.loop import POLL_TIME, Loop, VirtualClock, running
-from testbed.engine.server import Server
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import program_line
 from testbed.engine.waitables import DeadlockError
@@ -30,15 +29,14 @@ from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
-from testbed.nic.immediate import ImmediateNic
-from testbed.nic.priced import PricedNic
 from testbed.sim.network import Network
 from testbed.sim.recorder import NicWatcher, Recording
+from testbed.sim.sim_host import FunctionPort, Prices, SimHost
 from testbed.sim.sim_network import AnyDirection
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
-from testbed.spec.layout import Node as NodeLayout
 from testbed.spec.model import Description
+from testbed.spec.placement import addresses_of, ranks_of
 from testbed.spec.resolver import resolve
 
 Result = TypeVar("Result")
@@ -47,7 +45,6 @@ Arguments = ParamSpec("Arguments")
 Program = Callable[Concatenate[Endpoint, SimNode, Arguments], Coroutine[object, object, Result]]
 """``async def program(endpoint, node, ...)``: endpoint is the protocol's host library."""
 
-_NO_ADDRESS: Final = bytes(6)  # of a node without a NIC
 _NOTHING_LEFT: Final = "nothing is left that could happen"
 _SELDOM: Final = (1_000_000, 20, 20)
 """Thresholds of Python's garbage collector during a run.
@@ -70,14 +67,15 @@ class StalledError(TestbedError):
 
 
 class Simulation:
-    """One run. nodes: name -> node, for nodes with a NIC; the agent is on the first NIC. now: nanoseconds."""
+    """One run. hosts: name -> computer, for nodes with a NIC; the agents are on the first NIC. nodes: name -> rank; a node
+    with one rank gives it its name. now: nanoseconds."""
 
     def __init__(
         self,
         cluster: Description | Layout,
         plug: Plug,
         *,
-        profile: Profile = IDEAL,
+        profile: Profile | Prices = IDEAL,
         seed: int | None = None,
         rules: RuleSet | None = None,
         fields: Fields | None = None,
@@ -92,12 +90,12 @@ class Simulation:
         the protocols that identify flows; default: all known; `rules` bring their own. files: path -> text of the files
         that impairments name. folder: where to write the capture, the fates and the trace; None: nowhere. log: called
         with every fate that is not a pass. fabrics: replace the registered ones, by kind of switch, for example with
-        other times.
+        other times. profile: of all nodes, or prices that differ between them.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
-        self.profile: Final = profile
+        prices = profile if isinstance(profile, Prices) else Prices(profile)
         self._clock = VirtualClock()
-        self.loop: Final = Loop(self._clock, profile.poll or POLL_TIME)
+        self.loop: Final = Loop(self._clock, prices.usual.poll or POLL_TIME)
         self.now: Final = self.loop.now
         self.nodes: Final[dict[str, SimNode]] = {}
         self._plug = plug
@@ -106,6 +104,7 @@ class Simulation:
         self._tasks: list[Task[object]] = []
         self._programs: dict[str, list[tuple[Task[object], Callable[[], Task[object]]]]] = {}
         self._open = 0  # programs that have not ended
+        self._polling_on: dict[int, SimNode] = {}  # by number of the task that polls there
         self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
         self._recording = Recording(folder, list(self._nics.values()), self.layout) if folder is not None else None
         self.network: Final = Network(
@@ -120,21 +119,32 @@ class Simulation:
             others=fabrics,
         )
         self._of_one_mtu = len({node.nics[0].mtu for node in self.layout.nodes if node.nics}) <= 1
-        addresses = tuple([_address(node) for node in self.layout.nodes])
-        routed, ordered = self.layout.routed(), self.layout.keeps_order()
-        for number, node in enumerate(self.layout.nodes):
+        self.hosts: Final[dict[str, SimHost]] = {}
+        for node in self.layout.nodes:
             if node.nics:
-                core = Server(f"core of {node.name}", self.loop)
-                self.nodes[node.name] = sim_node = SimNode(self.loop, node.name, number, core)
-                adapter = Adapter(
-                    number,
-                    addresses,
-                    node.nics[0].mtu,
-                    pages_apart=profile.pages_apart,
-                    routed=node.name in routed,
-                    ordered=ordered,
-                )
-                self._start(sim_node, adapter)
+                out = self.network.leaving(self._nics[node.name])
+                self.hosts[node.name] = SimHost(self._clock, self.loop, node, prices.of(node.name), out, prices.steer)
+        if any(not host.profile.is_free for host in self.hosts.values()):
+            self.loop.on_poll = self._polled
+        ranks = ranks_of(self.layout)
+        addresses = addresses_of(self.layout, ranks)
+        routed, ordered = self.layout.routed(), self.layout.keeps_order()
+        mtus = {node.name: node.nics[0].mtu for node in self.layout.nodes if node.nics}
+        for rank in ranks:
+            host = self.hosts.get(rank.node)
+            if host is None:
+                continue
+            self.nodes[rank.name] = sim_node = SimNode(self.loop, rank, host.cores[rank.core])
+            host.ranks.append(sim_node)
+            adapter = Adapter(
+                rank.number,
+                addresses,
+                mtus[rank.node],
+                pages_apart=host.profile.pages_apart,
+                routed=rank.node in routed,
+                ordered=ordered,
+            )
+            self._start(sim_node, adapter)
 
     def __enter__(self) -> Simulation:
         return self
@@ -158,7 +168,7 @@ class Simulation:
         **named: Arguments.kwargs,
     ) -> Task[Result]:
         """Start a program on a node. Its exceptions end the run, unless the task is awaited."""
-        sim_node = self._node(node)
+        sim_node = self._rank(node)
 
         async def carry() -> Result:
             try:
@@ -170,14 +180,16 @@ class Simulation:
             return cast("Task[object]", self.spawn(node, program, *arguments, **named))
 
         task = self.loop.spawn(cast(Work[Result], carry()), f"{program.__name__} on {node}")
+        self.adopt(task, sim_node)
         self._tasks.append(cast(Task[object], task))
         self._programs.setdefault(node, []).append((cast("Task[object]", task), again))
         self._open += 1
         return task
 
     def programs(self, node: str) -> list[Task[object]]:
-        """The programs started on a node, except those ended by a crash."""
-        return [task for task, _ in self._programs.get(node, ())]
+        """The programs started on a rank, or on a node, except those ended by a crash."""
+        names = [rank.name for rank in self.hosts[node].ranks] if node in self.hosts else [node]
+        return [task for name in names for task, _ in self._programs.get(name, ())]
 
     def run(self, timeout: int | None = None) -> None:
         """Run until all programs have ended.
@@ -214,32 +226,38 @@ class Simulation:
         self.run_until(self.now() + nanoseconds)
 
     def restart(self, node: str) -> SimNode:
-        """Restart a node's NIC as the next incarnation; the old one's state and pending actions are lost.
+        """Restart a node's NIC as the next incarnation; the old one's state and pending actions are lost. Return the node's
+        first rank.
 
         Programs that wait on the old endpoint wait for ever; start or cancel them as needed.
         """
-        sim_node = self._node(node)
-        self._end(sim_node)
-        before = sim_node.adapter
-        incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
-        self._start(sim_node, before.of_incarnation(incarnation))
-        return sim_node
+        host = self._host(node)
+        self._end(host)
+        host.renew()
+        for rank in host.ranks:
+            before = rank.adapter
+            incarnation = before.incarnation % 0xFFFF_FFFF + 1  # a serial number of 32 bits, not 0
+            self._start(rank, before.of_incarnation(incarnation))
+        return host.ranks[0]
 
     def crash(self, node: str, *, returns: bool = False) -> Callable[[], object]:
-        """Kill a node's process: its programs are cancelled, its NIC loses its state, and arriving frames are lost.
+        """Kill a node's processes: its programs are cancelled, its NIC loses its state, and arriving frames are lost.
 
         Returns a function that starts it again: the NIC as by `restart`, and the programs that had not ended, from the
         beginning. returns: it will be called, and `run` waits for these programs.
         """
-        sim_node = self._node(node)
-        programs = self._programs.pop(node, [])
-        broken = [(task, again) for task, again in programs if not task.done]
-        self._programs[node] = [(task, again) for task, again in programs if task.done]
-        self._end(sim_node)
-        self.network.lead_to(self._nics[node], ignore)
+        host = self._host(node)
+        broken = []
+        for rank in host.ranks:
+            programs = self._programs.pop(rank.name, [])
+            broken += [(task, again) for task, again in programs if not task.done]
+            self._programs[rank.name] = [(task, again) for task, again in programs if task.done]
+        self._end(host)
+        self.network.lead_to(host.end, ignore)
         for task, _ in broken:
             task.cancel()
-        self._node(node).end_tasks()
+        for rank in host.ranks:
+            rank.end_tasks()
         if returns:
             self._open += len(broken)
 
@@ -311,12 +329,9 @@ class Simulation:
 
     def _start(self, node: SimNode, adapter: Adapter) -> None:
         """Put a NIC with its agent on a node."""
-        end = self._nics[node.name]
-        out = self.network.leaving(end)
-        if not self.profile.is_free:
-            nic: ImmediateNic = PricedNic(self._clock, self.loop, node.name, out, node.core, self.profile, adapter.mtu)
-        else:
-            nic = ImmediateNic(self._clock, self.loop, out, adapter.mtu)
+        host = self.hosts[node.rank.node]
+        port = host.port
+        nic = host.nic(node, adapter)
         nic.node = node.name
         receive: Receive = nic.receive if self._of_one_mtu else nic.receive_what_fits
         if self._recording is None:
@@ -328,14 +343,31 @@ class Simulation:
             receive = watcher.receive_by(receive)
         node.nic, node.adapter = nic, adapter
         nic.begin(self.now(), node.agent)
-        self.network.lead_to(end, receive)
+        if isinstance(port, FunctionPort):
+            port.lead_to(adapter.address, receive)
+            receive = port.receive
+        self.network.lead_to(host.end, receive)
 
-    def _end(self, node: SimNode) -> None:
+    def adopt(self, task: Task[Any], node: SimNode) -> None:
+        """Let a task's polls be a rank's: they take the time of its profile, and burn its core."""
+        costs = self.hosts[node.rank.node].profile
+        if self.loop.on_poll is not None and not costs.is_free:
+            task.poll_time = costs.poll or POLL_TIME
+            self._polling_on[task.number] = node
+
+    def _polled(self, task: Task[Any], begins: bool) -> None:
+        """Account for a poll that begins or ends."""
+        rank = self._polling_on.get(task.number)
+        if rank is not None:
+            (rank.core.begin_poll if begins else rank.core.end_poll)(self.now())
+
+    def _end(self, host: SimHost) -> None:
         """Switch a node's NIC off and drop its unsent frames."""
-        if self._recording is not None:
-            self._recording.say(self.now(), node.name, "ends")
-        node.nic.end(self.now())
-        self.network.leaving(self._nics[node.name]).forget()
+        for rank in host.ranks:
+            if self._recording is not None:
+                self._recording.say(self.now(), rank.name, "ends")
+            rank.nic.end(self.now())
+        self.network.leaving(host.end).forget()
 
     def _ended(self) -> None:
         """Count a program that has ended. A callback on the task would mark its exception as handled."""
@@ -356,19 +388,20 @@ class Simulation:
         if self._recording is not None:
             self._recording.say(self.now(), node, what, link=link)
 
-    def _node(self, name: str) -> SimNode:
-        node = self.nodes.get(name)
-        if node is None:
+    def _rank(self, name: str) -> SimNode:
+        rank = self.nodes.get(name)
+        if rank is None:
             raise NotFoundError(f"no node {name!r} with a NIC: there are {', '.join(list(self.nodes)[:20])}")
-        return node
+        return rank
+
+    def _host(self, name: str) -> SimHost:
+        host = self.hosts.get(name)
+        if host is None:
+            raise NotFoundError(f"no node {name!r} with a NIC: there are {', '.join(list(self.hosts)[:20])}")
+        return host
 
     def _link_directions(self, link: str, direction: DirectionName | None = None) -> list[AnyDirection]:
         if (link, "forward") not in self.network.link_directions:
             names = [name for name, link_direction in self.network.link_directions if link_direction == "forward"]
             raise NotFoundError(f"no link {link!r}: there are {', '.join(names[:20])}")
         return [self.network.link_directions[link, name] for name in BOTH if direction in (None, name)]
-
-
-def _address(node: NodeLayout) -> bytes:
-    """The MAC of a node's first NIC."""
-    return bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NO_ADDRESS

@@ -209,6 +209,10 @@ Cpus = Annotated[
         }
     ),
 ]
+Core = Annotated[int, Bounds(ge=0, lt=names.MAX_CORES)]
+"""Number of a core."""
+
+
 Tag = Annotated[str, After(names.check_tag), Schema({"type": "string", "pattern": names.TAG_PATTERN})]
 
 
@@ -344,6 +348,15 @@ class Nic(Element):
     )
 
 
+class HostKeys(TypedDict, total=False):
+    """Keys of a node that describe its host in a run, as parameters."""
+
+    cores: int | None
+    caches: Sequence[Sequence[int]]
+    ranks: Sequence[int]
+    profile: str
+
+
 class Node(Element):
     """A virtual computer."""
 
@@ -360,6 +373,7 @@ class Node(Element):
             environment: Mapping[str, str] | None = None,
             files: Mapping[str, str] | None = None,
             nics: Sequence[Nic] = (),
+            **host: Unpack[HostKeys],
         ) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")
@@ -374,6 +388,18 @@ class Node(Element):
     )
     files: dict[Annotated[str, After(_file_path)], str] = Field(
         default_factory=dict, description="Absolute path -> text that its programs see there."
+    )
+    cores: Annotated[int, Bounds(ge=1, le=names.MAX_CORES)] | None = Field(
+        None, description="Cores of its host in a run; as its profile has if not said, otherwise 1."
+    )
+    caches: Annotated[tuple[Annotated[tuple[Core, ...], Listed, Bounds(min_length=2)], ...], Listed] = Field(
+        (), description="Groups of cores that share a cache: [[0, 1], [2, 3]]."
+    )
+    ranks: Annotated[tuple[Core, ...], Listed, Bounds(max_length=names.MAX_RANKS)] = Field(
+        (), description="Programs of a run on it: the core of each. One, on core 0, if not said."
+    )
+    profile: Annotated[str, After(_no_nul)] = Field(
+        "", description="Costs of its hardware in a run: a profile's name or file; the run's if not said."
     )
     nics: Annotated[tuple[Nic, ...], Listed] = Field(
         (),

@@ -108,6 +108,14 @@ def _node(node: Node) -> Json:
         data["files"] = dict(node.files)
     if node.tags:
         data["tags"] = list(node.tags)
+    if node.cores:
+        data["cores"] = node.cores
+    if node.caches:
+        data["caches"] = [list(group) for group in node.caches]
+    if node.ranks:
+        data["ranks"] = list(node.ranks)
+    if node.profile:
+        data["profile"] = node.profile
     return data
 
 
@@ -123,6 +131,10 @@ def _to_node(data: Mapping[str, Any]) -> Node:
         dict(data.get("environment", ())),
         dict(data.get("files", ())),
         tuple(data.get("tags", ())),
+        data.get("cores", 0),
+        tuple([tuple(group) for group in data.get("caches", ())]),
+        tuple(data.get("ranks", ())),
+        data.get("profile", ""),
     )
 
 

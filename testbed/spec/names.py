@@ -30,6 +30,12 @@ MAX_CPUS = 8192
 
 HIGHEST_PORT = 65_535
 
+MAX_CORES = 1024
+"""Maximum of cores of a modelled host."""
+
+MAX_RANKS = 64
+"""Maximum of programs on a node: each has a function of the node's NIC, which has so many MAC addresses."""
+
 
 def check_name(value: str) -> str:
     """Check the name of a cluster, node or switch, which becomes part of file, interface and namespace names."""

@@ -57,6 +57,10 @@ def resolve(description: Description) -> Layout:
                 environment=dict(node.environment),
                 files=dict(node.files),
                 tags=node.tags,
+                cores=node.cores or 0,
+                caches=node.caches,
+                ranks=node.ranks,
+                profile=node.profile,
             )
         )
     return Layout(

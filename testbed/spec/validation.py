@@ -18,7 +18,7 @@ from testbed.spec.contradictions import contradictions
 from testbed.spec.elements import SMALLEST_IPV6_MTU, USUAL_MTU, Defaults, Impairments, Link, Node, Switch
 from testbed.spec.kinds import ETHERNET, Kind, kind_of
 from testbed.spec.layout import End
-from testbed.spec.names import port_number
+from testbed.spec.names import MAX_CORES, port_number
 from testbed.spec.problems import item, joined, nearest, shown
 from testbed.spec.wiring import Wiring, nic_names, wire
 
@@ -66,6 +66,7 @@ def check(parts: Parts) -> list[Problem]:
     wiring = wire(parts.nodes, parts.switches, parts.links)
     problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_again(parts, where)]
     problems += _nics(parts, where, wiring)
+    problems += _hosts(parts, where)
     problems += _impairments(parts, where)
     problems += _addresses(parts, where, wiring, segments_known=not (references or parts.incomplete))
     return problems
@@ -221,6 +222,20 @@ def _nics(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
                 yield Problem(path, f"the NIC {name} without a link", f"a link with the end '{end}'")
             if nic.mac and macs.setdefault(nic.mac, path) != path:
                 yield Problem(f"{path}.mac", shown(nic.mac), f"a hardware address of its own: {macs[nic.mac]} has it")
+
+
+def _hosts(parts: Parts, where: _Where) -> Iterator[Problem]:
+    for node, path in zip(parts.nodes, where.nodes, strict=True):
+        cores = node.cores or (MAX_CORES if node.profile else 1)
+        seen: set[int] = set()
+        for key, groups in (("caches", node.caches), ("ranks", (node.ranks,))):
+            for number in [core for group in groups for core in group if core >= cores]:
+                allowed = f"a core of the node, 0 to {cores - 1}" if cores > 1 else "core 0: the node has 1 core"
+                yield Problem(f"{path}.{key}", f"core {number}", f"{allowed}; 'cores' says how many it has")
+        for number in [core for group in node.caches for core in group]:
+            if number in seen:
+                yield Problem(f"{path}.caches", f"core {number} twice", "each core in one group")
+            seen.add(number)
 
 
 def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:

@@ -13,12 +13,11 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Buffer
-from protocols.core.split_memory import SplitDriver
 from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE as EMP
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster
-from testbed.controller.runs.agents import SPIN, agents
+from testbed.controller.runs.agents import SPIN, Placement, agents, all_shared
 from testbed.errors import TestbedError
 from testbed.kernel import namespaces, syscalls
 from testbed.kernel.frame_socket import FrameSocket
@@ -118,11 +117,11 @@ def test_a_process_looks_before_it_sleeps_unless_others_need_its_processor(more:
 
 @pytest.mark.parametrize(
     ("processors", "shared", "spin"),
-    [(2, None, 0), (3, None, SPIN), (4, split_driver(), 0), (5, split_driver(), SPIN)],
+    [(2, None, 0), (3, None, SPIN), (4, all_shared(split_driver()), 0), (5, all_shared(split_driver()), SPIN)],
     ids=["two on two", "two on three", "four on four", "four on five"],
 )
 def test_processes_spin_only_where_a_processor_is_to_spare(
-    processors: int, shared: SplitDriver | None, spin: int, monkeypatch: pytest.MonkeyPatch
+    processors: int, shared: Placement | None, spin: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes; where their NICs are shared, each node has a process of its own."""
 
@@ -134,7 +133,7 @@ def test_processes_spin_only_where_a_processor_is_to_spare(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), EMP, {"n1": look, "n2": look}, shared=shared) as run,
+        agents(cluster, emp.plug(), EMP, {"n1": look, "n2": look}, placement=shared) as run,
     ):
         assert run.wait(PATIENCE).results == {"n1": spin, "n2": spin}
 

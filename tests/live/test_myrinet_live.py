@@ -15,7 +15,7 @@ from testbed import Cluster, RunningCluster
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
-from testbed.controller.runs.agents import agents
+from testbed.controller.runs.agents import agents, all_shared
 from testbed.controller.verdict.verdicts import Grade
 from testbed.runtime.nodes.places import Dilation, Program, ProgramNode
 from testbed.sim.sim_node import SimNode
@@ -168,7 +168,7 @@ async def speak(endpoint: emp.Endpoint, node: ProgramNode) -> None:
 def test_the_agent_of_a_shared_nic_sends_when_the_network_has_said_that_it_may() -> None:
     """EMP's frames have no source route, so the first switch counts them: each count shows that the agent heard GO."""
     with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
-        with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, shared=split_driver()) as run:
+        with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, placement=all_shared(split_driver())) as run:
             outcome = run.wait(PATIENCE)
         assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "NIC lost")
         assert relay_report(cluster)["switches"]["s1"]["route_used_up"] > 2

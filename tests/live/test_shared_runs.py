@@ -14,7 +14,7 @@ from protocols.emp import host as emp
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.split_driver import split_driver
 from testbed import Cluster, Grade, run
-from testbed.controller.runs.agents import agents
+from testbed.controller.runs.agents import agents, all_shared
 from testbed.controller.runs.run_options import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
 from testbed.observe.recorded import recorded
@@ -23,6 +23,8 @@ from testbed.runtime.nodes.places import ProgramNode
 from tests.live.emp_exchange import SIZES, exchange_messages
 from tests.live.machine_state import eventually
 from tests.live.testbed_command import testbed
+
+SHARED = all_shared(split_driver())
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -34,7 +36,11 @@ def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None
     with (
         Cluster.star(2).up() as cluster,
         agents(
-            cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages, "n2": exchange_messages}, shared=split_driver()
+            cluster,
+            emp.plug(),
+            ETHERTYPE,
+            {"n1": exchange_messages, "n2": exchange_messages},
+            placement=SHARED,
         ) as going,
     ):
         outcome = going.wait(PATIENCE)
@@ -52,7 +58,12 @@ def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> N
     with (
         Cluster.star(2).up() as cluster,
         agents(
-            cluster, emp.plug(), ETHERTYPE, {"n1": exchange_messages}, shared=split_driver(), logs=tmp_path / "1"
+            cluster,
+            emp.plug(),
+            ETHERTYPE,
+            {"n1": exchange_messages},
+            placement=SHARED,
+            logs=tmp_path / "1",
         ) as one,
         agents(cluster, emp.plug(), ETHERTYPE, {"n2": exchange_messages}, logs=tmp_path / "2") as other,
     ):
@@ -87,7 +98,7 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
     begun = tmp_path / "begun"
     with (
         Cluster.star(2).up() as cluster,
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, shared=split_driver()) as going,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": once_more, "n2": once_more}, placement=SHARED) as going,
     ):
         eventually(begun.exists, "n1 counts")
         going.crash("n1", returns=True)
@@ -103,7 +114,7 @@ def test_who_waits_is_told_with_what_its_nic_waits_for() -> None:
     with (
         Cluster.star(2).up() as cluster,
         pytest.raises(StuckError, match=r"(?s)host: a receive from node 1, tag 5.*NIC: a receive from node 1, tag 5"),
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=split_driver()) as going,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, placement=SHARED) as going,
     ):
         going.wait(1.0)
 
@@ -118,7 +129,7 @@ def test_an_agent_that_is_killed_ends_the_run_with_that_sentence() -> None:
     with (
         Cluster.star(2).up() as cluster,
         pytest.raises(ProgramError, match="agent of the NIC has ended"),
-        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, shared=split_driver()) as going,
+        agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, placement=SHARED) as going,
     ):
         going.wait(PATIENCE)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE
 from testbed.controller.checkers.histories import UNDER_WAY, Send, Transfer
+from testbed.spec.placement import node_of
 
 FOREVER: Final = 1 << 62
 """End of a disturbance that lasted beyond the run."""
@@ -38,8 +39,9 @@ class Disturbance:
     nodes: frozenset[str] = frozenset()
     what: str = ""
 
-    def touches(self, *nodes: str) -> bool:
-        return not self.nodes or not self.nodes.isdisjoint(nodes)
+    def touches(self, *ranks: str) -> bool:
+        """Whether it concerns the node of any of these ranks."""
+        return not self.nodes or not self.nodes.isdisjoint([*ranks, *map(node_of, ranks)])
 
 
 def is_allowed(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance]) -> bool:

@@ -27,6 +27,7 @@ from testbed.observe.recorded import Recorded, read_document, read_layout
 from testbed.runtime.journal import BrokenFileError, UnwritableError, read_numbered, write_whole
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.sim.simulation import StalledError
+from testbed.spec.placement import ranks_of
 from testbed.workloads.active_messages.request_history import BEGIN
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ def check_again(run: Recorded) -> list[Report]:
     folders = _folders(run, "history")
     if not folders:
         raise NotFoundError(f"{run.folder} has no history: 'testbed run --check' and '--history' write one")
-    names = [node.name for node in read_layout(run.folder).nodes]
+    names = [rank.name for rank in ranks_of(read_layout(run.folder))]
     return [_check_folder(folder / "history", names, _read_circumstances(folder, run.status)) for folder in folders]
 
 

@@ -7,8 +7,10 @@ with agents(cluster, emp.plug(), emp.ETHERTYPE, {"n1": ping, "n2": pong}) as run
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, NodePlacement, Orders, Program
 from testbed.runtime.relay import orders as relay_orders
 from testbed.spec.layout import Layout
+from testbed.spec.placement import Rank, addresses_of, one_each
 
 SPIN = 50_000
 """Nanoseconds for which node processes poll for a frame before they sleep, where processors are to spare."""
@@ -37,21 +40,32 @@ SPIN = 50_000
 LOCK_PATIENCE = 30.0
 """Seconds to wait for another command that works on the cluster."""
 
-_NOBODY = bytes(6)  # the address of a node without a NIC
 
-
-def addresses_of(layout: Layout) -> list[bytes]:
-    """Return the MAC address of every node's first NIC, by node number."""
-    return [bytes.fromhex(node.nics[0].mac.replace(":", "")) if node.nics else _NOBODY for node in layout.nodes]
-
-
-def mtus_of(layout: Layout) -> dict[bytes, tuple[str, int]]:
-    """Return every node's name and MTU, by the MAC address of its first NIC."""
+def mtus_of(layout: Layout, ranks: Sequence[Rank]) -> dict[bytes, tuple[str, int]]:
+    """Return every rank's name and MTU, by its MAC address."""
+    mtus = {node.name: node.nics[0].mtu for node in layout.nodes if node.nics}
+    addresses = addresses_of(layout, ranks)
     return {
-        address: (node.name, node.nics[0].mtu)
-        for address, node in zip(addresses_of(layout), layout.nodes, strict=True)
-        if node.nics
+        address: (rank.name, mtus[rank.node])
+        for address, rank in zip(addresses, ranks, strict=True)
+        if rank.node in mtus
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Ranks of a run, and their NICs. ranks: empty: each node has one, with the node's name and its place in the
+    description as its number. split_driver: of the NICs that several ranks share, whose firmware runs in a process of its
+    own. everywhere: a NIC of a single rank is shared, too, and not inline."""
+
+    ranks: Sequence[Rank] = ()
+    split_driver: SplitDriver | None = None
+    everywhere: bool = False
+
+
+def all_shared(split_driver: SplitDriver) -> Placement:
+    """Place one rank on each node, whose NIC is shared all the same."""
+    return Placement(split_driver=split_driver, everywhere=True)
 
 
 @contextmanager
@@ -65,18 +79,17 @@ def agents(
     cpus: Mapping[str, int] | None = None,
     logs: str | Path = "",
     dilation: Dilation | None = None,
-    shared: SplitDriver | None = None,
+    placement: Placement | None = None,
     on_ready: Callable[[Run], object] | None = None,
 ) -> Iterator[JudgedRun]:
-    """Run programs, by node, each beside the firmware of its node's first NIC, until the end of the block.
+    """Run programs, by rank, each beside the firmware of its node's first NIC, until the end of the block.
 
-    A node's number is its place in the description. spin: nanoseconds to poll before sleeping; by default 0, unless
-    there are fewer processes than processors. cpus: node -> the processor that its process is bound to. logs: a
+    placement: of ranks on nodes, and how they share NICs. spin: nanoseconds to poll before sleeping; by default 0, unless
+    there are fewer processes than processors. cpus: rank -> the processor that its process is bound to. logs: a
     directory for what the programs print; by default a temporary one that is removed with the block. table: thresholds
-    of the verdict. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.dilation`). shared:
-    makes a NIC whose firmware runs in a process of its own, instead of plug. on_ready: called when all NICs are up and no
-    program has begun. Raises NotFoundError for an unknown node
-    or one without a NIC, ConflictError where the NICs are shared with others, and the errors of `Run`.
+    of the verdict. dilation: how the run is slowed, on a cluster whose links are (`testbed.spec.dilation`). on_ready: called
+    when all NICs are up and no program has begun. Raises NotFoundError for an unknown node or one without a NIC,
+    ConflictError where the NICs are shared with others, and the errors of `Run`.
     """
     state, store = cluster.state, Store()
     if state.nics is not None and ethertype and programs:
@@ -84,35 +97,23 @@ def agents(
             f"the NICs of cluster {cluster.name} are shared by process {state.nics.owner.pid}, for scripts that attach: two "
             "firmwares would answer each frame"
         )
-    nodes = state.layout.nodes
-    addresses = addresses_of(state.layout)
-    routed, ordered = state.layout.routed(), state.layout.keeps_order()
-    places = []
-    for number, node in enumerate(nodes):
-        if node.name not in programs:
-            continue
-        if not node.nics:
-            raise NotFoundError(f"node {node.name} of cluster {cluster.name} has no NIC")
-        places.append(
-            NodePlacement(
-                node.name,
-                in_nodes.node_context(store, state, node.name),
-                node.nics[0].name,
-                Adapter(number, addresses, node.nics[0].mtu, routed=node.name in routed, ordered=ordered),
-                (cpus or {}).get(node.name, -1),
-            )
-        )
-    for name in programs:
+    placed = placement or Placement()
+    ranks = placed.ranks or one_each(state.layout)
+    for name in programs.keys() - {rank.name for rank in ranks}:
         in_nodes.node_of(state, name)
+    places = _places(cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placed.everywhere)
+    profiles = dilation.profiles if dilation is not None else {}
+    places = [replace(place, cpu=(cpus or {}).get(place.name, -1), profile=profiles.get(place.on)) for place in places]
     if spin is None:
-        processes = len(places) * (2 if shared is not None else 1)
+        processes = len(places) + len({place.on for place in places if place.functions})
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
-    numbers = {node.name: number for number, node in enumerate(nodes)}
+    numbers = {rank.name: rank.number for rank in ranks}
     offloads_then = partial(offloading, store, cluster.name)
-    mtus = mtus_of(state.layout) if len({place.adapter.mtu for place in places}) > 1 else {}
+    mtus = mtus_of(state.layout, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
     orders = Orders(
-        plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation, shared, mtus
-    )
+        plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation,
+        placed.split_driver, mtus,
+    )  # fmt: skip
     before = baseline(cluster)
     with nullcontext(Path(logs).absolute()) if logs else temporary_directory("logs") as directory:
         directory.mkdir(parents=True, exist_ok=True)
@@ -123,6 +124,33 @@ def agents(
             if holder >= 0 and state.holder is not None:
                 run.end_with(holder, ended(state.name, state.holder))
             yield run
+
+
+def _places(
+    cluster: RunningCluster, store: Store, chosen: Sequence[Rank], ranks: Sequence[Rank], shared: bool
+) -> list[NodePlacement]:
+    """Return where the chosen ranks run. ranks: all. shared: whether a NIC is shared even with a single rank. Raises
+    NotFoundError for a node without a NIC."""
+    state = cluster.state
+    nodes = {node.name: node for node in state.layout.nodes}
+    addresses = addresses_of(state.layout, ranks)
+    routed, ordered = state.layout.routed(), state.layout.keeps_order()
+    adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
+    for rank in ranks:
+        if nics := nodes[rank.node].nics:
+            adapters[rank.node].append(
+                Adapter(rank.number, addresses, nics[0].mtu, routed=rank.node in routed, ordered=ordered)
+            )
+    places = []
+    for rank in chosen:
+        own, nics = adapters[rank.node], nodes[rank.node].nics
+        if not nics:
+            raise NotFoundError(f"node {rank.node} of cluster {cluster.name} has no NIC")
+        context = in_nodes.node_context(store, state, rank.node)
+        functions = tuple(own) if shared or len(own) > 1 else ()
+        place = NodePlacement(rank.name, context, nics[0].name, own[rank.function], node=rank.node)
+        places.append(replace(place, function=rank.function, functions=functions))
+    return places
 
 
 @contextmanager

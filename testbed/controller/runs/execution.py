@@ -24,6 +24,7 @@ from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import End, Layout
 from testbed.spec.layout import Node as LaidOutNode
+from testbed.spec.placement import Rank, ranks_of
 from testbed.spec.problems import joined
 from testbed.workloads.active_messages.request_history import RequestHistory
 from testbed.workloads.form import Clock, Node
@@ -70,8 +71,8 @@ class Closable(Protocol):
 class Plan:
     """Settings of an execution. timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`;
     live only. history: whether to write one. capture: whether the simulation writes frames. follow: progress callback.
-    profile: costs of NICs and hosts in the simulation and where time is dilated. dilate: the factor, or 0. shared:
-    whether NICs are shared, in namespaces."""
+    profile: costs of NICs and hosts in the simulation and where time is dilated; profiles: by node, of those with others.
+    dilate: the factor, or 0. shared: whether NICs are shared, in namespaces. ranks: the programs, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -83,15 +84,29 @@ class Plan:
     beside: Sequence[Beside] = ()
     follow: Follow | None = None
     profile: Profile = IDEAL
+    profiles: Mapping[str, Profile] = field(default_factory=dict, kw_only=True)
     shared: bool = field(default=False, kw_only=True)
+    ranks: tuple[Rank, ...] = field(default=(), kw_only=True)
     dilate: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ranks' names, in order."""
+        return tuple([rank.name for rank in self.ranks])
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether any node's NIC or host takes time."""
+        return not all(profile.is_free for profile in (self.profile, *self.profiles.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Result of one repetition. results, counted (the firmware's counters): by node. checks: the checkers' report on
+    """Result of one repetition. results, counted (the firmware's counters): by rank, which has its node's name where it is
+    the only one. checks: the checkers' report on
     its history, where checks were asked for. used: where a profile prices them, the use of a node's parts, by node and
-    part: jobs, busy_ns (the sum of their costs), waited_ns, and the share of time in which the part was busy. switches:
+    part: jobs, busy_ns (the sum of their costs), waited_ns, and the share of time in which the part was busy; of a core also
+    the nanoseconds by cause, as compute_ns. switches:
     of modelled switches, by name: frames dropped or truncated there, by cause; in namespaces also stops, how often NICs
     at them were sent STOP. lateness: by node, of its frames where time is dilated."""
 
@@ -108,9 +123,10 @@ class TimeIsUpError(TestbedError):
     """A run exceeded its timeout."""
 
 
-def names_of(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> tuple[str, ...]:
-    """Return the nodes' names by rank. Raises UnsupportedError where a node has no NIC, its frames cannot reach the
-    others by raw Ethernet, or the switches cannot forward them; DescriptionError where there are too few nodes."""
+def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
+    """Check that a workload can run on all nodes. Raises UnsupportedError where a node has no NIC, its frames cannot reach
+    the others by raw Ethernet, or the switches cannot forward them, and where nodes cannot have several ranks;
+    DescriptionError where there are too few."""
     for node in layout.nodes:
         if not node.nics:
             raise UnsupportedError(f"node {node.name} has no NIC: a workload runs on all nodes of a cluster")
@@ -127,10 +143,30 @@ def names_of(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> tuple[str
             f"no frame gets from {first} to {second}: a NIC's firmware has its node's first NIC, and these are in different "
             f"networks; join them by switches, or use a protocol of the kernel's (tcp), which is routed"
         )
-    if len(layout.nodes) < chosen.least:
-        found = f"{len(layout.nodes)} node" + ("s" if len(layout.nodes) != 1 else "")
+    ranks = ranks_of(layout)
+    if len(ranks) < chosen.least:
+        what = "node" if len(ranks) == len(layout.nodes) else "rank"
+        found = f"{len(ranks)} {what}" + ("s" if len(ranks) != 1 else "")
         raise DescriptionError(layout.name, [Problem("", found, f"at least {chosen.least} for workload {chosen.name}")])
-    return tuple(node.name for node in layout.nodes)
+    if len(ranks) > len(layout.nodes):
+        _check_several_ranks(layout, chosen, protocol)
+
+
+def _check_several_ranks(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
+    """Check that nodes may have several ranks. Raises UnsupportedError."""
+    if protocol.is_kernels:
+        raise UnsupportedError(
+            "several ranks on a node share its NIC's firmware, which the kernel's protocols have not"
+        )
+    framed = layout.framed()
+    if framed:
+        first = min(framed)
+        raise UnsupportedError(
+            f"node {first} is at a switch that goes by {framed[first].framing}, which lead to a NIC and not to one of its "
+            f"functions: one rank on each node"
+        )
+    if chosen.native is not None:
+        raise UnsupportedError(f"workload {chosen.name} speaks to a host library itself: one rank on each node")
 
 
 def _others(kind: Kind) -> str:

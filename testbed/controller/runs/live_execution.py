@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from protocols.core.firmware import Host
 from testbed.cluster.running_cluster import RunningCluster
-from testbed.controller.runs.agents import agents
-from testbed.controller.runs.execution import Execution, Plan, names_of, run_rank
+from testbed.controller.runs.agents import Placement, agents
+from testbed.controller.runs.execution import Execution, Plan, run_rank
 from testbed.controller.runs.folders import Part
 from testbed.controller.verdict.accounts import switch_counts, switch_counts_since
 from testbed.runtime.nodes.dilated_nic import Lateness
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, ProgramNode
 from testbed.runtime.sockets.protocol import KernelProtocol
+from testbed.spec.layout import Layout
+from testbed.spec.placement import Rank
 
 _SHARE: Final = 2
 """Percent of a figure that lateness may amount to."""
@@ -33,8 +36,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     ended within plan.timeout, or made no progress for plan.patience.
     """
     layout = cluster.state.layout
-    names = names_of(layout, plan.chosen, plan.protocol)
-    protocol = plan.protocol
+    names, protocol = plan.names, plan.protocol
     addresses = [node.address for node in layout.nodes]
     if plan.history:
         part.history.mkdir(exist_ok=True)
@@ -47,8 +49,9 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
         return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
 
     programs = dict.fromkeys(names, rank)
-    dilation = Dilation(plan.dilate, plan.profile) if plan.dilate else None
+    dilation = Dilation(plan.dilate, plan.profile, plan.profiles) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
+    cpus, unbound = bindings(layout, plan.ranks) if not plan.dilate else ({}, ())
     before = switch_counts(cluster)
     companions = contextlib.ExitStack()
 
@@ -58,21 +61,45 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
 
     with companions, agents(
         cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
-        shared=protocol.split_driver if plan.shared else None, on_ready=begin_companions,
+        placement=Placement(plan.ranks, protocol.split_driver, everywhere=plan.shared),
+        cpus=cpus, on_ready=begin_companions,
     ) as run:  # fmt: skip
         with companions:  # they end before the programs' processes do
             outcome = run.wait(plan.timeout, patience=plan.patience)
         counted = {name: report.counted for name, report in outcome.reports.items()}
     switches = switch_counts_since(before, switch_counts(cluster))
     if not plan.dilate:
-        return Execution(outcome.results, counted, outcome.verdict, switches=switches)
+        told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *unbound))
+        return Execution(outcome.results, counted, told, switches=switches)
     used = {name: report.used for name, report in outcome.reports.items()}
     late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
     notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
-    if plan.profile.is_free:
+    if not plan.is_priced:
         notes.append("no profile: NICs and hosts take no time, only links do; --profile names one")
     told = replace(outcome.verdict, notes=tuple(notes))
     return Execution(outcome.results, counted, told, used=used, lateness=late, switches=switches)
+
+
+def bindings(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, int], tuple[str, ...]]:
+    """Return the processors of this machine to which ranks are bound, by rank, and a sentence on those that are not. A
+    node's cores are the processors of its `cpus`, otherwise of this machine, in order; ranks of a node whose description
+    names no cores are free."""
+    machine = sorted(os.sched_getaffinity(0))
+    nodes = {node.name: node for node in layout.nodes}
+    bound, free = {}, []
+    for rank in ranks:
+        node = nodes[rank.node]
+        cpus = [cpu for cpu in node.cpus or machine if cpu in machine]
+        if not node.cores:
+            continue
+        if node.cores <= len(cpus):
+            bound[rank.name] = cpus[rank.core]
+        else:
+            free.append(rank.node)
+    if not free:
+        return bound, ()
+    names = ", ".join(dict.fromkeys(free))
+    return bound, (f"more cores are described of {names} than processors are here: their programs run on any",)
 
 
 class WallClock:
@@ -116,7 +143,7 @@ class ModelClock:
         await self._loop.sleep_until(self.now() + nanoseconds)
 
     async def compute(self, nanoseconds: int) -> None:
-        await self._loop.sleep_until(self._model.core.reserve(self._loop.now(), nanoseconds))
+        await self._model.core.compute(nanoseconds)
 
 
 def late_notes(late: Iterable[Lateness], factor: int) -> tuple[str, ...]:

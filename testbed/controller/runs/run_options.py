@@ -48,6 +48,9 @@ class PlainOptions(TypedDict, total=False):
     scenario: faults beside the programs, or their file.
     profile: costs of NICs and hosts in the simulation and where time is dilated; a name or a file, see `profiles`. By
         default "ideal", which costs nothing.
+    profiles: by node, of those with other hardware; stronger than what the description says.
+    ranks_per_node: programs on each node whose description does not say, 1 by default, each with a function of its NIC. In
+        namespaces the NIC of a node with several ranks is shared, and dilated runs have one rank a node.
     nics: "inline" by default; "shared" runs the firmware of every node in a process of its own, in namespaces.
     dilate: the factor by which time is slowed in mode dilated, 200 by default.
     """
@@ -65,6 +68,8 @@ class PlainOptions(TypedDict, total=False):
     fates: bool
     scenario: Scenario | str | Path | None
     profile: str | Path | Profile | Mapping[str, Any]
+    profiles: Mapping[str, str | Path | Profile | Mapping[str, Any]]
+    ranks_per_node: int
     nics: Nics
     dilate: int | None
 
@@ -89,8 +94,8 @@ class RunOptions(PlainOptions, total=False):
 DEFAULTS: Final[RunOptions] = {
     "protocol": DEFAULT_PROTOCOL, "codec": "generated", "mode": "live", "settings": None, "seed": None, "repeat": 1,
     "output": None, "timeout": TIMEOUT, "patience": None, "history": False, "check": None, "capture": False,
-    "fates": False, "scenario": None, "profile": "ideal", "firmware": None, "nics": "inline", "dilate": None,
-    "beside": (), "follow": None,
+    "fates": False, "scenario": None, "profile": "ideal", "profiles": {}, "ranks_per_node": 1,
+    "firmware": None, "nics": "inline", "dilate": None, "beside": (), "follow": None,
 }  # fmt: skip
 
 

@@ -48,9 +48,9 @@ from protocols.core.profile import Profile
 from protocols.core.protocol import Protocol
 from testbed import packages
 from testbed.cluster.records.ownership import temporary_directory
-from testbed.controller.runs.execution import Beside, Execution, Follow, Plan, names_of
+from testbed.controller.runs.execution import Beside, Execution, Follow, Plan, check_layout
 from testbed.controller.runs.folders import Part, RunFolder, undelivered_messages
-from testbed.controller.runs.profiles import profile_of, profile_values
+from testbed.controller.runs.profiles import node_profiles, profile_of, profile_values
 from testbed.controller.runs.run_options import DILATE, Codec, Mode, Nics, RunOptions, complete
 from testbed.controller.runs.run_recorder import KeptFolder, open_folder
 from testbed.controller.runs.run_target import RunTarget, find_target
@@ -58,6 +58,7 @@ from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.runtime.journal import read
 from testbed.runtime.sockets.protocol import is_lossy
+from testbed.spec.placement import ranks_of, with_ranks
 from testbed.workloads.lookup import Chosen, Form, choose, named
 from testbed.workloads.workload_settings import checked
 
@@ -120,7 +121,13 @@ def run(
     check = _resolve_check(given["check"], chosen, protocol, stack_of, history)
     shared = _are_shared(nics, mode, codec, protocol, stack_of)
     slow, prices = _slow(mode, given["dilate"], stack_of), _prices(given["profile"], mode, stack_of)
-    target = _target(cluster, mode, seed, chosen, stack_of, slow)
+    target = find_target(cluster, mode, seed)
+    profiles = node_profiles(target, given["profiles"], mode, stack_of, prices)
+    target = _placed(target, given["ranks_per_node"], profiles, prices)
+    _check_target(target, chosen, stack_of, mode, slow)
+    if slow and any(profile.hosted for profile in (prices, *profiles.values())):
+        raise UnsupportedError("a profile of firmware on the host's cores (hosted) runs in sim, not in a dilated run")
+    ranks = ranks_of(target.layout)
     faults = _scenario(given["scenario"], target, mode, stack_of, slow, chosen)
     first = target.layout.seed if seed is None else seed
     asked = {
@@ -129,6 +136,8 @@ def run(
         "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
         "scenario": faults.name if faults is not None else "", "profile": profile_values(prices), "dilate": slow,
         "nics": nics, "firmware": dict(firmware or {}),
+        "profiles": {name: profile_values(profile) for name, profile in profiles.items()},
+        "ranks": [{"rank": rank.number, "name": rank.name, "node": rank.node, "core": rank.core} for rank in ranks],
     }  # fmt: skip
     begun = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -139,7 +148,8 @@ def run(
         checking = _checking(check, chosen, folder, target, patience, beside)
         plan = Plan(
             chosen, _presuming_nothing(stack_of, faults, mode), first, timeout, patience,
-            history or checking is not None, given["capture"], beside, follow, prices, slow, shared=shared,
+            history or checking is not None, given["capture"], beside, follow, prices, slow, profiles=profiles,
+            shared=shared, ranks=ranks,
         )  # fmt: skip
         series = _Series(target, folder, plan, repeat, players, checking)
         with target.ready(
@@ -247,20 +257,28 @@ def _prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, proto
     return prices
 
 
-def _target(
-    cluster: str | Path | Description | Layout | RunningCluster,
-    mode: Mode,
-    seed: int | None,
-    chosen: Chosen,
-    protocol: Protocol,
-    slow: int,
-) -> RunTarget:
-    """Find the target, and refuse one that the workload cannot run on, before anything starts."""
-    target = find_target(cluster, mode, seed)
-    names_of(target.layout, chosen, protocol)
+def _placed(target: RunTarget, per_node: int, profiles: Mapping[str, Profile], usual: Profile) -> RunTarget:
+    """Return the target with the ranks of its nodes decided."""
+    cores = {node.name: node.cores or profiles.get(node.name, usual).cores for node in target.layout.nodes}
+    for node in target.layout.nodes:
+        if node.ranks and max(node.ranks) >= cores[node.name]:
+            raise UnsupportedError(
+                f"node {node.name} has a rank on core {max(node.ranks)}: its cores are 0 to {cores[node.name] - 1}"
+            )
+    return replace(target, layout=with_ranks(target.layout, per_node, cores))
+
+
+def _check_target(target: RunTarget, chosen: Chosen, protocol: Protocol, mode: Mode, slow: int) -> None:
+    """Refuse a target that the workload cannot run on, before anything starts. Raises UnsupportedError."""
+    layout = target.layout
+    check_layout(layout, chosen, protocol)
+    several = len(ranks_of(layout)) > len(layout.nodes)
+    if slow and several:
+        raise UnsupportedError("in a dilated run a node has one rank: its model is one process")
+    if mode == "live" and several and protocol.split_driver is None:
+        raise UnsupportedError("several ranks on a node share its NIC, and this protocol has none that could be shared")
     if slow and target.up is not None:
         raise UnsupportedError(f"{target.name} is up already: a dilated run brings up its own, whose links are slowed")
-    return target
 
 
 def _checking(
@@ -276,7 +294,7 @@ def _checking(
         return None
     from testbed.controller.checkers.runs import Checking
 
-    return Checking(folder, [node.name for node in target.layout.nodes], patience, beside)
+    return Checking(folder, [rank.name for rank in ranks_of(target.layout)], patience, beside)
 
 
 def _resolve_check_of_native(

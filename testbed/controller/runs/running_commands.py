@@ -142,6 +142,10 @@ class RunningCommands:
         """Schedule a call, nanoseconds after the last command's start: `wait` makes it, and its exception ends the wait."""
         heapq.heappush(self._due, (when, self._orderly(), act))
 
+    def ranks_on(self, node: str) -> list[str]:
+        """Return the node: commands have no ranks."""
+        return [node]
+
     def has_ended(self, node: str) -> bool:
         """Whether no command runs on a node."""
         return not self._on(node)

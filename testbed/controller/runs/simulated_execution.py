@@ -16,10 +16,11 @@ from types import FrameType
 from typing import Final, TextIO, cast
 
 from protocols.core.firmware import Host
-from testbed.controller.runs.execution import Closable, Execution, Follow, Plan, TimeIsUpError, names_of, run_rank
+from testbed.controller.runs.execution import Closable, Execution, Follow, Plan, TimeIsUpError, run_rank
 from testbed.controller.runs.folders import Part
 from testbed.controller.verdict.verdicts import Grade, Verdict
 from testbed.engine.loop import Loop
+from testbed.engine.server import usage_of
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import complete_traceback, program_traceback
 from testbed.errors import FirmwareError, NotFoundError, TestbedError, reason_of
@@ -31,6 +32,7 @@ from testbed.mpi.escape import Escape, keep_for_ever
 from testbed.observe.recorded import FATES
 from testbed.runtime.journal import Lines
 from testbed.runtime.nodes.node_run import ProgramError, printed
+from testbed.sim.sim_host import Prices
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.layout import Layout
@@ -57,7 +59,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
     Raises ProgramError with the node's name and a traceback; StalledError where programs wait for ever, or for longer
     than plan.timeout of virtual time; TimeIsUpError after plan.timeout of real time.
     """
-    names = names_of(layout, plan.chosen, plan.protocol)
+    names = plan.names
     rules = RuleSet(known_fields(), [link.name for link in layout.links]) if plan.beside else None
     if plan.history:
         part.history.mkdir(exist_ok=True)
@@ -73,7 +75,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             Simulation(
                 layout,
                 plan.protocol.plug,
-                profile=plan.profile,
+                profile=Prices(plan.profile, plan.profiles, plan.protocol.steer),
                 seed=plan.seed,
                 rules=rules,
                 files=_texts(layout, base),
@@ -85,14 +87,14 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             assert rules is not None
             beside.simulated(simulation, rules)
         output = _Output(simulation.loop, part.logs)
-        clock = _SimClock if plan.profile.is_free else _CoreClock
+        clock = _CoreClock if plan.is_priced else _SimClock
         starts: Counter[str] = Counter()
 
         async def rank(endpoint: Host, node: SimNode) -> object:
             output.belongs(node.name)
             starts[node.name] += 1
             try:
-                node_clock = clock(simulation.loop, node, output)
+                node_clock = clock(simulation, node, output)
                 return await run_rank(plan, part, names, node.number, endpoint, node_clock, starts[node.name])
             except (ProgramError, FirmwareError):  # raised by an awaited task, or by its NIC
                 raise
@@ -122,9 +124,9 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             name: task.result() for name in names for task in simulation.programs(name)
         }  # crashed programs have no result
         counted = {name: dict(node.agent.firmware.counted()) for name, node in simulation.nodes.items()}
-        used = {name: _used(node, simulation.now()) for name, node in simulation.nodes.items()}
+        used = {name: usage_of(host.servers, host.name, simulation.now()) for name, host in simulation.hosts.items()}
         switches = {name: dict(counted) for name, counted in simulation.network.switches.items()}
-    return Execution(results, counted, SIMULATED, used=used if not plan.profile.is_free else {}, switches=switches)
+    return Execution(results, counted, SIMULATED, used=used if plan.is_priced else {}, switches=switches)
 
 
 def _settle(simulation: Simulation, plan: Plan) -> None:
@@ -133,16 +135,6 @@ def _settle(simulation: Simulation, plan: Plan) -> None:
         if isinstance(beside, Closable):
             beside.close()
     simulation.settle(_SETTLES)
-
-
-def _used(node: SimNode, now: int) -> Mapping[str, Mapping[str, float]]:
-    """Return the use of a node's parts, see `Execution`."""
-    return {
-        server.name.removesuffix(f" of {node.name}"): {
-            "jobs": server.jobs, "busy_ns": server.busy, "waited_ns": server.waited, "share": server.utilisation(now),
-        }
-        for server in (node.core, *node.nic.servers)
-    }  # fmt: skip
 
 
 def _progress_reporter(simulation: Simulation, follow: Follow) -> Callable[[], object]:
@@ -161,10 +153,11 @@ def _progress_reporter(simulation: Simulation, follow: Follow) -> Callable[[], o
 class _SimClock:
     """A node's `Clock`."""
 
-    __slots__ = ("_loop", "_node", "_output", "compute", "now", "sleep")
+    __slots__ = ("_loop", "_node", "_output", "_simulation", "compute", "now", "sleep")
 
-    def __init__(self, loop: Loop, node: SimNode, output: _Output) -> None:
-        self._loop = loop
+    def __init__(self, simulation: Simulation, node: SimNode, output: _Output) -> None:
+        self._simulation = simulation
+        self._loop = simulation.loop
         self._node = node
         self._output = output
         self.now = node.now
@@ -177,6 +170,7 @@ class _SimClock:
     def spawn(self, work: Work[object], name: str) -> Task[object]:
         task = self._loop.spawn(self._output.of(self._node, work), f"{name} on {self._node.name}")
         self._node.tasks[task] = work
+        self._simulation.adopt(task, self._node)
         return task
 
 
@@ -186,8 +180,8 @@ class _CoreClock(_SimClock):
 
     __slots__ = ()
 
-    def __init__(self, loop: Loop, node: SimNode, output: _Output) -> None:
-        super().__init__(loop, node, output)
+    def __init__(self, simulation: Simulation, node: SimNode, output: _Output) -> None:
+        super().__init__(simulation, node, output)
         self.now = node.reached
         self.sleep = self._sleep
 

@@ -199,7 +199,8 @@ class LiveStage:
     # On nodes
 
     def _running(self, fault: Fault) -> list[str]:
-        return [name for name in touched_nodes(self._layout, fault) if not self._run.has_ended(name)]
+        ranks = [rank for name in touched_nodes(self._layout, fault) for rank in self._run.ranks_on(name)]
+        return [rank for rank in ranks if not self._run.has_ended(rank)]
 
     def _crash(self, occurrence: Occurrence) -> Active:
         names = self._running(occurrence.fault)

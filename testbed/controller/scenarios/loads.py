@@ -11,8 +11,8 @@ from typing import Final
 
 from testbed.engine.loop import Loop
 from testbed.sim.network import Network
+from testbed.sim.sim_host import SimHost
 from testbed.sim.sim_network import AnyDirection
-from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import End, Node
 
 _SECOND: Final = 1_000_000_000
@@ -51,7 +51,7 @@ class Sink:
 
     __slots__ = ("_end", "_network", "_node", "taken")
 
-    def __init__(self, network: Network, end: End, node: SimNode) -> None:
+    def __init__(self, network: Network, end: End, node: SimHost) -> None:
         self._network = network
         self._end = end
         self._node = node
@@ -65,7 +65,7 @@ class Sink:
         if frame[12:14] == _MARK:
             self.taken += 1
         else:
-            self._node.nic.receive(now, frame)
+            self._node.receive(now, frame)
 
 
 def datagram(sender: Node, receiver: Node) -> bytes:

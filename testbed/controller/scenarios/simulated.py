@@ -150,8 +150,8 @@ class SimulatedStage:
         names = self._running(occurrence.fault)
         now = self._simulation.now()
         nics = []
-        for name in names:
-            node = self._simulation.nodes[name]
+        ranks = [rank for name in names for rank in self._simulation.hosts[name].ranks]
+        for node in ranks:
             nics.append(node.nic)
             node.nic.pause()
             self._pauses[node.nic] += 1
@@ -173,26 +173,29 @@ class SimulatedStage:
         )
 
     def _slow(self, occurrence: Occurrence, fault: Slow) -> Active:
-        nodes = [self._simulation.nodes[name] for name in touched_nodes(self._layout, fault)]
-        nics = [node.nic for node in nodes]
-        before = sum(nic.processed for nic in nics)
-        for nic in nics:
-            nic.cost(self._simulation.profile.slowed(fault.factor))
+        hosts = [self._simulation.hosts[name] for name in touched_nodes(self._layout, fault)]
+        firsts = [host.ranks[0].nic for host in hosts]  # the functions of a NIC share its processors
+        before = sum(nic.processed for nic in firsts)
+        for host in hosts:
+            for rank in host.ranks:
+                rank.nic.cost(host.profile.slowed(fault.factor))
 
         def lift(_over: bool) -> None:
-            for nic in nics:
-                nic.cost(self._simulation.profile)
+            for host in hosts:
+                for rank in host.ranks:
+                    rank.nic.cost(host.profile)
 
         def counted() -> Counts:
-            busy = sum(nic.processed for nic in nics) - before
+            busy = sum(nic.processed for nic in firsts) - before
             return {"busy_ns": busy, "longer_ns": round(busy * (1 - 1 / fault.factor))}
 
-        reason = NOTHING_PRICED if self._simulation.profile.is_free else ""
+        reason = NOTHING_PRICED if all(host.profile.is_free for host in hosts) else ""
         return Active(occurrence, counted, lift, needed=("longer_ns",), reason=reason)
 
     def _burn(self, occurrence: Occurrence, fault: Cpu) -> Active:
-        loop, nodes = self._simulation.loop, self._simulation.nodes
-        burners = [Burner(loop, nodes[name].core, fault.share) for name in touched_nodes(self._layout, fault)]
+        loop, hosts = self._simulation.loop, self._simulation.hosts
+        names = touched_nodes(self._layout, fault)
+        burners = [Burner(loop, core, fault.share) for name in names for core in hosts[name].cores]
 
         def lift(_over: bool) -> None:
             for burner in burners:
@@ -208,7 +211,7 @@ class SimulatedStage:
         network, loop = self._simulation.network, self._simulation.loop
         receiver = self._nodes[node_of(self._layout, fault.receiver)]
         if receiver.name not in self._sinks:
-            self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.nodes[receiver.name])
+            self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.hosts[receiver.name])
         self._sinks[receiver.name].listen()
         talkers = [
             TrafficSender(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)

@@ -15,14 +15,14 @@ from typing import Final
 from protocols.core.firmware import Agent
 from protocols.core.profile import Profile
 from testbed.engine.loop import POLL_TIME, DilatedClock, Loop
-from testbed.engine.server import Burner, Server
+from testbed.engine.server import Burner, Core, usage_of
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
-from testbed.nic.priced import PricedNic
+from testbed.nic.priced import Hardware, PricedNic
 from testbed.runtime.nodes.places import Burn, ModelFault, Resume, Slowed, Stand, Unburn
 from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on
 
-_OF: Final = " of NIC"
+_NIC: Final = "NIC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,13 @@ class DilatedNic(PricedNic):
         and its frames' EtherType."""
         self.clock = DilatedClock(Waiter(), factor)
         self.loop = Loop(self.clock, profile.poll or POLL_TIME)
-        self.core = Server("core", self.loop)
+        self.core = Core("core", self.loop)
         self.port = port_on(wire, head)
         if isinstance(self.port, HoldingPort):
             Asking(self.loop, self.port, factor)
         self.cable = Cable(self.port, self.clock)
-        super().__init__(self.clock, self.loop, "NIC", self.cable, self.core, profile, mtu)
+        hardware = Hardware(self.clock, self.loop, _NIC, profile.processors)
+        super().__init__(self.clock, self.loop, self.cable, self.core, profile, mtu, hardware)
         self._wire = wire
         self._asked = profile
         self._burners: list[tuple[float, Burner]] = []
@@ -90,16 +91,7 @@ class DilatedNic(PricedNic):
 
     def used(self) -> dict[str, dict[str, float]]:
         """Return the usage of its parts and of its host's core, see `Report`."""
-        now = self.loop.now()
-        return {
-            server.name.removesuffix(_OF): {
-                "jobs": server.jobs,
-                "busy_ns": server.busy,
-                "waited_ns": server.waited,
-                "share": server.utilisation(now),
-            }
-            for server in (self.core, *self.servers)
-        }
+        return usage_of((self.core, *self.servers), _NIC, self.loop.now())
 
     def attach(self, agent: Agent) -> None:
         """Set the agent that the NIC serves, before its first action."""

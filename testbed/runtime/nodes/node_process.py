@@ -20,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, cast
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
+from protocols.core.profile import Profile
 from testbed.engine.loop import running
 from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
 from testbed.errors import FirmwareError
@@ -124,14 +125,15 @@ def build_inline_nic(orders: Orders, device: str, adapter: Adapter) -> tuple[Fra
 
 
 def build_nic(
-    orders: Orders, device: str, adapter: Adapter
+    orders: Orders, device: str, adapter: Adapter, profile: Profile | None = None
 ) -> tuple[FrameSocket, InlineNic | DilatedNic, Agent, Driver | DilatedNic]:
-    """Build a NIC, inline or dilated as the orders say, and its driver. OSError."""
+    """Build a NIC, inline or dilated as the orders say, and its driver. profile: of a dilated one, if not the run's.
+    OSError."""
     if orders.dilation is None:
         return build_inline_nic(orders, device, adapter)
     from testbed.runtime.nodes.dilated_nic import DilatedNic  # the simulation's parts, which no other run needs
 
-    profile = orders.dilation.profile
+    profile = profile or orders.dilation.profile
     wire = _wire(orders, device, adapter)
     nic = DilatedNic(wire, adapter.mtu, profile, orders.dilation.factor, _head(orders, adapter))
     agent = orders.plug(replace(adapter, pages_apart=profile.pages_apart), nic)
@@ -174,14 +176,14 @@ class _Node:
         self._nic: InlineNic | DilatedNic | NodesNic
         self._port: VethPort | NodesNic
         self._firmware: Firmware | NodesNic
-        if orders.shared is not None:
-            self._shared = shared = NodesNic(orders, orders.shared, place.device)
+        if orders.shared is not None and place.functions:
+            self._shared = shared = NodesNic(orders, orders.shared, place.device, place.function)
             self._wire = self._nic = self._port = self._firmware = shared
             self._host: Host = shared.host
             self._driver: Driver | DilatedNic | HostDriver = shared.driver
             shared.attach(watched(self._host))
         else:
-            self._wire, nic, agent, self._driver = build_nic(orders, place.device, adapter)
+            self._wire, nic, agent, self._driver = build_nic(orders, place.device, adapter, place.profile)
             nic.attach(Agent(agent.firmware, watched(agent.host)))
             self._nic, self._port, self._firmware, self._host = nic, nic.port, agent.firmware, agent.host
             if not isinstance(nic, InlineNic):

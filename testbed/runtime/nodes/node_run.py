@@ -161,6 +161,10 @@ class Run:
         self._ends_with = handle, why
         self._ready.register(handle, select.POLLIN)
 
+    def ranks_on(self, node: str) -> list[str]:
+        """Return the names of a node's ranks in this run."""
+        return [place.name for place in self._orders.places if place.on == node]
+
     def at(self, when: int, act: Callable[[], object]) -> None:
         """Schedule a call, nanoseconds after the programs begin: `wait` makes it, and raises its error."""
         heapq.heappush(self._due, (when, self._next_sequence(), act))

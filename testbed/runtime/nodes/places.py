@@ -12,7 +12,7 @@ from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import Profile
 from protocols.core.split_memory import SplitDriver
 from testbed.engine.loop import Loop
-from testbed.engine.server import Server
+from testbed.engine.server import Core
 from testbed.engine.waitables import Awaited
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.setns import NodeContext
@@ -24,20 +24,34 @@ program's `Here`. Its result is plain data, 128 KiB at most, and is returned to 
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """A node, its NIC's interface, and the NIC's adapter. cpu: the processor that its process is bound to, or -1."""
+    """Where a rank runs: its node, the NIC's interface, and its adapter.
+
+    name: the rank's. cpu: the processor that its process is bound to, or -1. node: where the rank has another name.
+    functions: adapters of all functions of the node's NIC, which is shared; the rank attaches to `function`. Empty: the NIC
+    is inline. profile: in a dilated run, where it is another than the run's.
+    """
 
     name: str
     node_context: NodeContext
     device: str
     adapter: Adapter
     cpu: int = -1
+    node: str = ""
+    function: int = 0
+    functions: tuple[Adapter, ...] = ()
+    profile: Profile | None = None
+
+    @property
+    def on(self) -> str:
+        """The node's name."""
+        return self.node or self.name
 
 
 class Model(Protocol):
     """Model of a host in a dilated run. core: its only core. posted: when the core has done the posts to the NIC that its
     program has made."""
 
-    core: Server
+    core: Core
 
     @property
     def posted(self) -> int: ...
@@ -59,10 +73,12 @@ class ProgramNode:
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
-    """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts."""
+    """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts;
+    profiles: by node, of those with others."""
 
     factor: int
     profile: Profile
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]
@@ -77,8 +93,9 @@ def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
 @dataclass(frozen=True, slots=True)
 class Orders:
     """Orders for the processes of one run. spin: nanoseconds that they poll for a frame before sleeping. offloading: called
-    when they have ended. dilation: of a dilated run. shared: of shared NICs, which run in agents beside the node processes.
-    mtus: MAC address -> a node's name and its NIC's MTU, where the MTUs differ."""
+    when they have ended. dilation: of a dilated run. shared: of the shared NICs, which run in agents beside the node
+    processes; each place says whether its NIC is. mtus: MAC address -> a rank's name and its NIC's MTU, where the MTUs
+    differ."""
 
     plug: Plug
     ethertype: int

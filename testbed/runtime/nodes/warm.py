@@ -163,9 +163,9 @@ class _WarmParent:
     def _fork_agents(self, split_driver: SplitDriver) -> None:
         """Fork the agents of shared NICs and wait until they listen. Its node process notices one that does not."""
         waiting = []
-        for place in self._orders.places:
-            pid, ready = node_agents.begin(self._orders, split_driver, place, self._logs / f"{place.name}.nic.log")
-            self._watch(_Child(place.name, pid, os.pidfd_open(pid), agent=True))
+        for place in [place for place in self._orders.places if place.functions and not place.function]:
+            pid, ready = node_agents.begin(self._orders, split_driver, place, self._logs / f"{place.on}.nic.log")
+            self._watch(_Child(place.on, pid, os.pidfd_open(pid), agent=True))
             waiting.append(ready)
         for ready in waiting:
             node_agents.listens(ready)
@@ -254,8 +254,8 @@ def put_back(orders: Orders, cluster_directory: Path) -> None:
         entered = _entered(orders)
         with orders.offloading() as wanted:
             for place in entered.places:
-                if place.name in wanted:
-                    _restore(place, wanted[place.name])
+                if place.on in wanted:
+                    _restore(place, wanted[place.on])
     except (TestbedError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         event_log.record(

@@ -24,20 +24,13 @@ from testbed.runtime.nodes.veth_port import HoldingPort, VethPort
 from testbed.runtime.shared.heap import ReachedMemory
 from testbed.runtime.shared.region import Region
 from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
+from testbed.spec.names import MAX_RANKS
 
 _LOCAL: Final = 4_096
 """Frames between functions that may wait; further ones are dropped, as by a switch."""
 
 
-def address_of(node: bytes, function: int) -> bytes:
-    """Return the MAC address of a NIC's function: the NIC's with the function added to the first byte's upper six bits,
-    which locally administered addresses leave free. Function 0 has the NIC's own."""
-    if not function:
-        return node
-    return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
-
-
-MAX: Final = 64
+MAX: Final = MAX_RANKS
 """Maximum of functions of one NIC."""
 
 

@@ -26,9 +26,9 @@ _LISTENS: Final = b"\n"
 class NodesNic:
     """A node process's side of its shared NIC. Counts are the agent's at the last `look`."""
 
-    def __init__(self, orders: Orders, split_driver: SplitDriver, device: str) -> None:
+    def __init__(self, orders: Orders, split_driver: SplitDriver, device: str, function: int = 0) -> None:
         """Raises AttachError."""
-        self._attachment = Attachment(device, orders.ethertype, split_driver)
+        self._attachment = Attachment(device, orders.ethertype, split_driver, function)
         self.adapter: Final = self._attachment.adapter
         self.host: Final = self._attachment.host
         self.driver: Final = HostDriver(self._attachment, self.host, orders.spin)
@@ -79,14 +79,12 @@ def begin(orders: Orders, split_driver: SplitDriver, place: NodePlacement, log: 
             os._exit(1)
         os.closerange(3, writing)
         os.closerange(writing + 1, 1 << 20)
-        syscalls.name_process(f"nic {place.name}")
+        syscalls.name_process(f"nic {place.on}")
         write_output_to(os.fspath(log))
-        if place.cpu >= 0:
+        if place.cpu >= 0 and len(place.functions) == 1:
             os.sched_setaffinity(0, {place.cpu})
         namespaces.enter(place.node_context.namespace)
-        offer = Offer(
-            split_driver, orders.ethertype, place.device, (place.adapter,), spin=orders.spin, mtus=orders.mtus
-        )
+        offer = Offer(split_driver, orders.ethertype, place.device, place.functions, spin=orders.spin, mtus=orders.mtus)
         agent = SharedAgent(offer)
         os.write(writing, _LISTENS)
         os.close(writing)

@@ -13,9 +13,10 @@ from testbed import packages
 from testbed.errors import TestbedError, UnsupportedError
 from testbed.kernel import namespaces
 from testbed.runtime.shared.agent import Offer, SharedAgent
-from testbed.runtime.shared.functions import MAX, address_of
+from testbed.runtime.shared.functions import MAX
 from testbed.runtime.supervision import Supervision
 from testbed.spec.layout import Layout
+from testbed.spec.placement import address_of
 
 NAME: Final = "nic {}"
 """Name of its process, for a node."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from protocols.core.host_work import Cost
 from protocols.core.profile import IDEAL, OF_PROCESSOR, Profile
 from protocols.emp.profile import EMP_2001, EMP_2002
 from protocols.emp.protocol import PROTOCOL
@@ -61,6 +63,36 @@ def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
         profile_of(one, PROTOCOL)
 
 
+def test_a_file_prices_work_on_host_cores_by_kind(tmp_path: Path) -> None:
+    file = tmp_path / "kernel.toml"
+    file.write_text('hosted = true\n[work.trap]\nfixed = "300ns"\n[work.copy]\nrate = "2gbit"\nsame_rate = "4gbit"\n')
+    found = profile_of(file, PROTOCOL)
+    assert found.hosted
+    assert found.work == {"trap": Cost(300), "copy": Cost(0, 2 * 10**9, 4 * 10**9)}
+    assert not found.is_free
+    assert profile_of(json.loads(json.dumps(profile_values(found))), PROTOCOL) == found
+
+
+def test_kinds_of_work_add_to_those_of_the_profile_that_it_is_like(tmp_path: Path) -> None:
+    base, file = tmp_path / "base.toml", tmp_path / "own.toml"
+    base.write_text('[work.trap]\nfixed = "300ns"\n[work.wake]\nfixed = "2us"\n')
+    file.write_text(f'like = "{base}"\n[work.trap]\nfixed = "1us"\n')
+    assert profile_of(file, PROTOCOL).work == {"trap": Cost(1_000), "wake": Cost(2_000)}
+
+
+def test_work_of_an_unknown_kind_or_an_unknown_cost_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text('[work]\ntrap = 3\n[work.tarp]\nfixed = "1us"\n[work.copy]\nspeed = "1gbit"\nrate = "fast"\n')
+    with pytest.raises(DescriptionError) as caught:
+        profile_of(file, PROTOCOL)
+    found = [str(problem) for problem in caught.value.problems]
+    assert len(found) == 4
+    assert any("'tarp'" in one and "did you mean 'trap'" in one for one in found)
+    assert any("'speed'" in one for one in found)
+    assert any(one.startswith("work.copy.rate: ") and "a rate" in one for one in found)
+    assert any(one.startswith("work.trap: ") and "a table" in one for one in found)
+
+
 @pytest.mark.parametrize("profile", [IDEAL, EMP_2001, EMP_2002], ids=lambda one: one.name)
 def test_what_a_folder_tells_of_a_profile_gives_it_again(profile: Profile) -> None:
     assert profile_of(profile_values(profile), PROTOCOL) == profile
@@ -71,4 +103,4 @@ def test_a_slow_processor_takes_a_multiple_for_everything_and_nothing_else_does(
     for key in Profile.__slots__:
         factor = 3 if key in OF_PROCESSOR else 1
         value = getattr(EMP_2001, key)
-        assert getattr(slowed, key) == (value if isinstance(value, str) else factor * value)
+        assert getattr(slowed, key) == (factor * value if isinstance(value, int) else value)

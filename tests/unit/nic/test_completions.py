@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from protocols.core.firmware import Agent
+from protocols.core.host_work import TRAP, Cost
 from protocols.core.profile import Profile
 from testbed.engine.loop import Loop, VirtualClock
-from testbed.engine.server import Server
+from testbed.engine.server import Core
+from testbed.nic.hosted import HostedNic, HostSide
 from testbed.nic.immediate import ImmediateNic
-from testbed.nic.priced import PricedNic
+from testbed.nic.priced import Hardware, PricedNic
 from testbed.runtime.nodes.dilated_nic import DilatedNic
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.veth_port import VethPort
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from testbed.nic.immediate import Port
 
 PRICES = Profile("round figures", ring=200, show=70, notice=30, doorbell=20)
+KERNEL = Profile("of the kernel", hosted=True, post=50, notice=30, work={TRAP: Cost(200)})
 
 
 class Wire:
@@ -98,8 +101,17 @@ def immediate(card: Card, _wire: Wire) -> Callable[[], object]:
 
 def priced(card: Card, _wire: Wire) -> Callable[[], object]:
     loop = Loop(clock := VirtualClock())
-    nic = PricedNic(clock, loop, "NIC", cast("Port", None), Server("core", loop), PRICES, 1_500)
+    hardware = Hardware(clock, loop, "NIC", PRICES.processors)
+    nic = PricedNic(clock, loop, cast("Port", None), Core("core", loop), PRICES, 1_500, hardware)
     card.nic = nic
+    nic.begin(0, Agent(cast("Firmware", card), cast("Host", card)))
+    return loop.run
+
+
+def hosted(card: Card, _wire: Wire) -> Callable[[], object]:
+    loop = Loop(clock := VirtualClock())
+    host = HostSide(clock, "n1", [Core("core", loop)], [0], 1, None)
+    card.nic = nic = HostedNic(clock, loop, cast("Port", None), 0, KERNEL, 1_500, host, bytes(6))
     nic.begin(0, Agent(cast("Firmware", card), cast("Host", card)))
     return loop.run
 
@@ -120,7 +132,7 @@ def dilated(card: Card, wire: Wire) -> Callable[[], object]:
 
 
 AT_ONCE = pytest.mark.parametrize("executor", [immediate, inline])
-ANY = pytest.mark.parametrize("executor", [immediate, priced, inline, dilated])
+ANY = pytest.mark.parametrize("executor", [immediate, priced, hosted, inline, dilated])
 
 
 def happened(executor: Executor, gives: dict[int, list[int]], rings: dict[int, list[int]]) -> list[tuple[str, int]]:

@@ -8,7 +8,8 @@ import pytest
 
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
-from testbed.runtime.shared.functions import MAX, Wire, address_of
+from testbed.runtime.shared.functions import MAX, Wire
+from testbed.spec.placement import address_of
 
 ETHERNET = bytes(8)
 

@@ -18,8 +18,9 @@ from protocols.emp.settings import Settings
 from protocols.emp.split_driver import split_driver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
+from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
+from testbed.spec.placement import address_of
 
 DESCRIPTORS = 16
 HEAP = 8_192

@@ -1,0 +1,165 @@
+"""A simulated computer: its cores, and the NIC that its ranks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from protocols.core.firmware import Adapter
+from protocols.core.host_work import SWITCH, Cost
+from protocols.core.profile import Profile
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.server import Core, Server
+from testbed.fabric.interface import Receive
+from testbed.nic.hosted import HostedNic, HostSide, Steer
+from testbed.nic.immediate import ImmediateNic, Port
+from testbed.nic.priced import Hardware, PricedNic
+from testbed.spec.layout import End
+from testbed.spec.layout import Node as NodeLayout
+
+if TYPE_CHECKING:
+    from testbed.sim.sim_node import SimNode
+
+_GROUP: Final = 1  # in a MAC's first byte
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Costs of a cluster's hardware. usual: of nodes that `by_node` does not name. steer: the protocol's choice of a
+    frame's receive queue."""
+
+    usual: Profile
+    by_node: Mapping[str, Profile] = field(default_factory=dict)
+    steer: Steer | None = None
+
+    def of(self, node: str) -> Profile:
+        return self.by_node.get(node, self.usual)
+
+
+class SimHost:
+    """One computer. end: its NIC's end of a link. profile: its costs. ranks: its programs' environments, in order."""
+
+    __slots__ = (
+        "_clock",
+        "_loop",
+        "_steer",
+        "caches",
+        "cores",
+        "end",
+        "hardware",
+        "name",
+        "port",
+        "profile",
+        "ranks",
+        "side",
+    )
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        loop: Loop,
+        layout: NodeLayout,
+        profile: Profile,
+        out: Port,
+        steer: Steer | None = None,
+    ) -> None:
+        """out: where the NIC's frames go. steer: see `Prices`."""
+        self._clock = clock
+        self._steer = steer
+        self._loop = loop
+        self.name: Final = layout.name
+        self.end: Final = End(layout.name, layout.nics[0].name)
+        self.profile: Final = profile
+        self.ranks: Final[list[SimNode]] = []
+        count = max(layout.cores or profile.cores, *(core + 1 for core in layout.ranks), 1)
+        names = [f"core of {layout.name}"] if count == 1 else [f"core {core} of {layout.name}" for core in range(count)]
+        switch = profile.work.get(SWITCH, Cost()).fixed
+        self.cores: Final = tuple(Core(name, loop, switch, profile.timeslice) for name in names)
+        self.caches: Final = caches_of(layout, profile, count)
+        for core in layout.ranks or (0,):
+            self.cores[core].programs += 1
+        self.port: Final = FunctionPort(loop, out) if len(layout.ranks) > 1 else out
+        self.renew()
+
+    def renew(self) -> None:
+        """Replace the NIC's parts: a restarted NIC has forgotten what they did."""
+        profile = self.profile
+        self.hardware = Hardware(self._clock, self._loop, self.name, profile.processors)
+        self.side = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, self._steer)
+
+    def nic(self, rank: SimNode, adapter: Adapter) -> ImmediateNic:
+        """Make a rank's NIC, or its function of the NIC."""
+        clock, loop, port, profile = self._clock, self._loop, self.port, self.profile
+        number, mtu = rank.rank.core, adapter.mtu
+        rank.core = self.cores[number]
+        if profile.is_free:
+            return ImmediateNic(clock, loop, port, mtu)
+        if not profile.hosted:
+            return PricedNic(clock, loop, port, rank.core, profile, mtu, self.hardware)
+        nic = HostedNic(clock, loop, port, number, profile, mtu, self.side, adapter.address)
+        nic.on_bind = rank.move_to
+        return nic
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """Receive a frame from the wire."""
+        if isinstance(self.port, FunctionPort):
+            self.port.receive(now, frame)
+        else:
+            self.ranks[0].nic.receive(now, frame)
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """Everything of it that can be busy."""
+        return (*self.cores, *(self.ranks[0].nic.servers if self.ranks else ()))
+
+
+def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ...]:
+    """Return the number of the cache of each core."""
+    if not layout.caches:
+        return tuple([core // profile.cores_per_cache for core in range(cores)])
+    shared = {core: number for number, group in enumerate(layout.caches) for core in group}
+    return tuple([shared.get(core, len(layout.caches) + core) for core in range(cores)])
+
+
+class FunctionPort:
+    """The port that the functions of a NIC share. A frame from one to another is looped back in the NIC: a switch would not
+    send it back. strangers: frames for none of them."""
+
+    __slots__ = ("_loop", "_out", "_receivers", "strangers")
+
+    def __init__(self, loop: Loop, out: Port) -> None:
+        self._loop = loop
+        self._out = out
+        self._receivers: dict[bytes, Receive] = {}
+        self.strangers = 0
+
+    def lead_to(self, address: bytes, receive: Receive) -> None:
+        """Pass frames for a function's address to it from now on."""
+        self._receivers[address] = receive
+
+    def enter(self, now: int, frame: bytes) -> bool | None:
+        """Send a frame of a function, at that time or later."""
+        receive = self._receivers.get(frame[:6])
+        if receive is None:
+            return self._out.enter(now, frame)
+        self._loop.at(max(now, self._loop.now()), self._loop_back, frame)
+        return None
+
+    def when_sent(self, now: int, then: Callable[[int], object]) -> None:
+        """As the port to the link: frames that are looped back do not wait."""
+        self._out.when_sent(now, then)
+
+    def _loop_back(self, frame: bytes) -> None:
+        self._receivers[frame[:6]](self._loop.now(), frame)
+
+    def receive(self, now: int, frame: bytes) -> None:
+        """Receive a frame from the wire for the function that it names, or for all."""
+        receive = self._receivers.get(frame[:6])
+        if receive is not None:
+            receive(now, frame)
+        elif frame[0] & _GROUP:
+            for function in self._receivers.values():
+                function(now, frame)
+        else:
+            self.strangers += 1

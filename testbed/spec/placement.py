@@ -1,0 +1,91 @@
+"""Placement of a run's programs: ranks on nodes, their cores, and their functions of the nodes' NICs.
+
+Each rank is a program with a NIC of its own to its peers, as a PCI function: it has a number (its rank), a MAC address and a
+firmware. The functions of one node share the node's interface. Ranks are numbered node by node, in the order of the
+description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from testbed.errors import UnsupportedError
+from testbed.spec.layout import Layout, Node
+from testbed.spec.names import MAX_RANKS
+
+NO_ADDRESS: Final = bytes(6)
+"""Address of a node without a NIC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One program of a run. name: the node's, behind which a node of several ranks has a dot and the rank's place on it.
+    number: among all. function: of the node's NIC, from 0. core: of the node."""
+
+    name: str
+    number: int
+    node: str
+    function: int
+    core: int
+
+
+def node_of(rank: str) -> str:
+    """Return the name of a rank's node."""
+    return rank.partition(".")[0]
+
+
+def ranks_of(layout: Layout) -> tuple[Rank, ...]:
+    """Return the ranks in their order."""
+    ranks: list[Rank] = []
+    for node in layout.nodes:
+        cores = node.ranks or (0,)
+        for function, core in enumerate(cores):
+            name = node.name if len(cores) == 1 else f"{node.name}.{function}"
+            ranks.append(Rank(name, len(ranks), node.name, function, core))
+    return tuple(ranks)
+
+
+def one_each(layout: Layout) -> tuple[Rank, ...]:
+    """Return one rank for each node, whatever the layout says."""
+    return tuple([Rank(node.name, number, node.name, 0, 0) for number, node in enumerate(layout.nodes)])
+
+
+def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layout:
+    """Place so many ranks on each node that does not say itself, on its cores in turn. cores: number of each node's. Raises
+    UnsupportedError for a number of ranks that no node can have."""
+    if not 1 <= per_node <= MAX_RANKS:
+        raise UnsupportedError(f"ranks per node must be 1 to {MAX_RANKS}, got {per_node}")
+    if per_node == 1:
+        return layout
+    nodes = [
+        node if node.ranks else replace(node, ranks=tuple(rank % cores[node.name] for rank in range(per_node)))
+        for node in layout.nodes
+    ]
+    return replace(layout, nodes=tuple(nodes))
+
+
+def address_of(node: bytes, function: int) -> bytes:
+    """Return the MAC address of a NIC's function: the NIC's with the function added to the first byte's upper six bits,
+    which locally administered addresses leave free. Function 0 has the NIC's own."""
+    if not function:
+        return node
+    return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
+
+
+def addresses_of(layout: Layout, ranks: Sequence[Rank]) -> tuple[bytes, ...]:
+    """Return the MAC address of each rank; zeros where the node has no NIC. Raises UnsupportedError where two would have
+    the same."""
+    by_node = {node.name: node for node in layout.nodes}
+    addresses = tuple([_address(by_node[rank.node], rank.function) for rank in ranks])
+    real = [address for address in addresses if any(address)]
+    if len(set(real)) < len(real):
+        raise UnsupportedError(
+            "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
+        )
+    return addresses
+
+
+def _address(node: Node, function: int) -> bytes:
+    return address_of(bytes.fromhex(node.nics[0].mac.replace(":", "")), function) if node.nics else NO_ADDRESS

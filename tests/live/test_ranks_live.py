@@ -1,0 +1,94 @@
+"""Several ranks on a node of a cluster that is up: processes that share the node's NIC."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed.controller.verdict.verdicts import Grade
+from testbed.errors import UnsupportedError
+from testbed.spec.model import Description
+from testbed.spec.scenario import Scenario
+from testbed.workloads.form import Comm, Node
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+MIXED = """
+name = "mixed"
+[[node]]
+name = "a"
+cores = 1
+ranks = [0, 0]
+[[node]]
+name = "b"
+[[link]]
+ends = ["a", "b"]
+loss = "1%"
+"""
+
+
+async def tells_its_processor(comm: Comm, node: Node) -> tuple[int, list[int]]:
+    """Greet everybody, and return the greetings' sum and the processors that the process may use."""
+    for rank in range(comm.size):
+        if rank != comm.rank:
+            await comm.isend(comm.rank, rank, 1)
+    total = sum([await comm.recv(source=rank, tag=1) for rank in range(comm.size) if rank != comm.rank])
+    await node.barrier()
+    return total, sorted(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
+def test_ranks_of_one_node_share_its_nic_and_a_single_one_has_it_inline(protocol: str, tmp_path: Path) -> None:
+    result = testbed.run(
+        Description.from_toml(MIXED), tells_its_processor, protocol=protocol, output=tmp_path / "run", timeout=60
+    )
+    assert {name: total for name, (total, _) in result.results.items()} == {"a.0": 3, "a.1": 2, "b": 1}
+    machine = sorted(os.sched_getaffinity(0))
+    assert result.results["a.0"][1] == result.results["a.1"][1] == machine[:1]
+    assert result.results["b"][1] == machine
+    assert [entry["name"] for entry in json.loads((tmp_path / "run" / "run.json").read_text())["ranks"]] == [
+        "a.0", "a.1", "b",
+    ]  # fmt: skip
+    agents = sorted(path.name for path in (tmp_path / "run" / "logs").glob("*.nic.log"))
+    assert agents == ["a.nic.log"]
+
+
+def test_nothing_is_lost_between_ranks_whose_node_is_paused() -> None:
+    paused = Scenario.from_toml('[[fault]]\nkind = "pause"\non = "a"\nfrom = "50ms"\nto = "150ms"\n')
+    result = testbed.run(
+        Description.from_toml(MIXED), "random", settings={"messages": 100}, check=True, scenario=paused, timeout=60
+    )
+    assert result.checks is not None
+    assert result.verdict.grade in (Grade.TRUSTED, Grade.DEGRADED)
+
+
+def test_more_cores_than_processors_leave_the_programs_free_with_a_note() -> None:
+    described = MIXED.replace("cores = 1", f"cores = {len(os.sched_getaffinity(0)) + 1}")
+    result = testbed.run(Description.from_toml(described), tells_its_processor, timeout=60)
+    assert result.results["a.0"][1] == sorted(os.sched_getaffinity(0))
+    assert any("more cores are described of a than processors" in note for note in result.verdict.notes)
+
+
+def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
+    mixed = Description.from_toml(MIXED)
+    with pytest.raises(UnsupportedError, match="a node has one rank"):
+        testbed.run(mixed, tells_its_processor, mode="dilated")
+    with pytest.raises(UnsupportedError, match="kernel's protocols"):
+        testbed.run(mixed, tells_its_processor, protocol="tcp")
+    with pytest.raises(UnsupportedError, match="what this machine takes"):
+        testbed.run(mixed, tells_its_processor, profiles={"b": "emp-2001"})
+
+
+def test_a_dilated_run_has_a_profile_for_each_node() -> None:
+    pair = Description.star(2)
+    result = testbed.run(
+        pair, "pingpong", mode="dilated", profile="emp-2001", profiles={"n2": "emp-2002"}, dilate=200,
+        settings={"count": 5}, timeout=60,
+    )  # fmt: skip
+    assert "receiving processor" in result.used["n2"]
+    assert "receiving processor" not in result.used["n1"]
+    assert result.used["n1"]["core"]["library_ns"] > 0

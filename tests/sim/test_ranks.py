@@ -1,0 +1,181 @@
+"""Several ranks on a node: each with a function of the node's NIC, in the simulation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import testbed
+from protocols.emp.profile import EMP_2001, EMP_2002
+from testbed.controller.verdict.verdicts import Grade
+from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
+from testbed.sim.recorder import CAPTURE
+from testbed.spec.model import Description
+from testbed.spec.scenario import Scenario
+from testbed.workloads.form import Comm, Node
+from tests.sim.scapy_captures import read_capture
+
+PROTOCOLS = pytest.mark.parametrize("protocol", ["emp", "am2"])
+LOSSY = Description.star(3, loss="2%", delay="5us")
+CORES = """
+name = "pair"
+[[node]]
+name = "a"
+cores = 2
+ranks = [1, 0]
+[[node]]
+name = "b"
+[[link]]
+ends = ["a", "b"]
+delay = "5us"
+"""
+
+
+async def everybody_greets(comm: Comm, node: Node) -> list[str]:
+    """Each rank sends its name to every other; the result is what it got, by rank."""
+    requests = [await comm.isend(node.name, rank, 1) for rank in range(comm.size) if rank != comm.rank]
+    names = [await comm.recv(source=rank, tag=1) if rank != comm.rank else node.name for rank in range(comm.size)]
+    for request in requests:
+        await request.wait()
+    return names
+
+
+@PROTOCOLS
+def test_ranks_are_numbered_node_by_node_and_all_reach_each_other(protocol: str) -> None:
+    result = testbed.run(LOSSY, everybody_greets, protocol=protocol, mode="sim", ranks_per_node=2, seed=3)
+    names = ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]
+    assert list(result.results) == names
+    assert all(received == names for received in result.results.values())
+
+
+@PROTOCOLS
+@pytest.mark.parametrize("profile", ["ideal", "the paper's"])
+def test_nothing_is_lost_or_out_of_order_between_ranks_under_loss(protocol: str, profile: str) -> None:
+    named = {"ideal": "ideal", "the paper's": {"emp": "emp-2001", "am2": "now-1998"}[protocol]}[profile]
+    result = testbed.run(
+        LOSSY, "random", protocol=protocol, mode="sim", ranks_per_node=3, check=True, profile=named,
+        settings={"messages": 60}, seed=11,
+    )  # fmt: skip
+    assert result.verdict.grade is Grade.TRUSTED
+    assert result.checks is not None
+    assert len(result.results) == 9
+
+
+def test_a_message_between_ranks_of_one_node_never_enters_its_link(tmp_path: Path) -> None:
+    async def first_two(comm: Comm, node: Node) -> None:  # noqa: ARG001
+        if comm.rank == 0:
+            await comm.send("hello", 1)
+        elif comm.rank == 1:
+            assert await comm.recv(source=0) == "hello"
+
+    testbed.run(LOSSY, first_two, mode="sim", ranks_per_node=2, capture=True, output=tmp_path / "run")
+    assert not read_capture(tmp_path / "run" / CAPTURE)
+
+
+def test_one_rank_on_a_node_has_the_nodes_name_beside_a_node_with_several(tmp_path: Path) -> None:
+    result = testbed.run(
+        Description.from_toml(CORES), everybody_greets, mode="sim", history=True, output=tmp_path / "run"
+    )
+    assert list(result.results) == ["a.0", "a.1", "b"]
+    request = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert request["ranks"] == [
+        {"rank": 0, "name": "a.0", "node": "a", "core": 1},
+        {"rank": 1, "name": "a.1", "node": "a", "core": 0},
+        {"rank": 2, "name": "b", "node": "b", "core": 0},
+    ]
+    assert sorted(path.stem for path in (tmp_path / "run" / "history").iterdir()) == ["a.0", "a.1", "b"]
+
+
+async def only_computes_beside_the_others(comm: Comm, node: Node) -> int:
+    """Ranks 0 and 2 exchange ten messages and return the time that it took; rank 1 computes for 100 ms."""
+    if comm.rank == 1:
+        await node.compute(100_000_000)
+        return 0
+    peer = {0: 2, 2: 0}[comm.rank]
+    begun = node.now()
+    for _ in range(10):
+        await comm.Sendrecv(b"x", peer, 1, bytearray(1), peer, 1)
+    return node.now() - begun
+
+
+def test_programs_that_share_a_core_have_their_turns_and_on_cores_of_their_own_do_not_wait() -> None:
+    took = {}
+    for cores in ("cores = 1\nranks = [0, 0]", "cores = 2\nranks = [0, 1]"):
+        pair = Description.from_toml(CORES.replace("cores = 2\nranks = [1, 0]", cores))
+        result = testbed.run(pair, only_computes_beside_the_others, mode="sim", profile="emp-2001")
+        took[cores] = result.results["a.0"]
+        used = result.used["a"]
+    assert took["cores = 2\nranks = [0, 1]"] < 1_000_000
+    assert took["cores = 1\nranks = [0, 0]"] > EMP_2001.timeslice
+    assert used["core 1"]["compute_ns"] == used["core 1"]["busy_ns"] == 100_000_000
+    assert used["core 0"]["library_ns"] == used["core 0"]["busy_ns"]
+
+
+async def polls_for_a_message(comm: Comm, node: Node) -> None:
+    if comm.rank == 0:
+        await node.sleep(1_000_000)
+        await comm.send("late", 1)
+    elif comm.rank == 1:
+        request = await comm.irecv(source=0)
+        while not (await request.test())[0]:
+            pass
+
+
+def test_a_program_that_polls_burns_its_core() -> None:
+    result = testbed.run(Description.star(2), polls_for_a_message, mode="sim", profile="emp-2001")
+    polling, sleeping = result.used["n2"]["core"], result.used["n1"]["core"]
+    assert polling["poll_ns"] > 900_000
+    assert polling["share"] > 0.9
+    assert "poll_ns" not in sleeping
+
+
+def test_nodes_of_one_cluster_have_different_profiles(tmp_path: Path) -> None:
+    described = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "slow.toml"'))
+    (tmp_path / "slow.toml").write_text('like = "emp-2001"\npost = "50us"\n')
+    (tmp_path / "pair.toml").write_text(CORES.replace('name = "b"', 'name = "b"\nprofile = "slow.toml"'))
+    result = testbed.run(
+        tmp_path / "pair.toml", "random", mode="sim", profile="emp-2001", output=tmp_path / "run",
+        settings={"messages": 20},
+    )  # fmt: skip
+    assert described.nodes[1].profile == "slow.toml"
+    assert result.used["b"]["core"]["library_ns"] > 20 * 50_000
+    assert result.used["a"]["core 0"]["library_ns"] < 20 * 50_000
+    request = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert request["profile"]["name"] == "emp-2001"
+    assert request["profiles"]["b"]["post"] == 50_000
+    assert list(request["profiles"]) == ["b"]
+
+
+def test_what_a_run_says_of_a_node_is_stronger_than_its_description() -> None:
+    described = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2001"'))
+    result = testbed.run(described, everybody_greets, mode="sim", profiles={"b": EMP_2002})
+    assert "receiving processor" in result.used["b"]
+    assert "processor" not in result.used["a"]
+
+
+def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="runs in sim, not in a dilated run"):
+        testbed.run(LOSSY, everybody_greets, mode="dilated", profile={"name": "kernel", "hosted": True})
+    with pytest.raises(NotFoundError, match="no node is called so"):
+        testbed.run(LOSSY, everybody_greets, mode="sim", profiles={"n9": "emp-2001"})
+    with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
+        testbed.run(LOSSY, everybody_greets, mode="sim", ranks_per_node=65)
+    with pytest.raises(UnsupportedError, match="source routes"):
+        testbed.run("now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=2)
+    with pytest.raises(UnsupportedError, match="one rank on each node"):
+        testbed.run(LOSSY, "am-logp", protocol="am2", mode="sim", ranks_per_node=2)
+    with pytest.raises(DescriptionError, match=r"node\[1\] \(a\).*core 2.*0 to 1"):
+        Description.from_toml(CORES.replace("[1, 0]", "[1, 2]"))
+    with pytest.raises(DescriptionError, match="core 1 twice"):
+        Description.from_toml(CORES.replace("cores = 2", "cores = 4\ncaches = [[0, 1], [1, 2]]"))
+
+
+def test_a_node_that_crashes_takes_all_its_ranks_along_and_they_start_again() -> None:
+    crash = Scenario.from_toml('[[fault]]\nkind = "restart"\non = "n2"\nfrom = "100ms"\nto = "150ms"\n')
+    result = testbed.run(
+        LOSSY, "churn", mode="sim", ranks_per_node=2, scenario=crash, check=True, seed=4, settings={"time": "300ms"}
+    )
+    assert result.verdict.grade is Grade.TRUSTED
+    assert sorted(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]

@@ -1,0 +1,241 @@
+"""Firmware on a host's cores: what each event costs, on which core, and when its effects appear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from protocols.core.firmware import Agent
+from protocols.core.host_work import (
+    COPY,
+    FREE_WORK,
+    INTERRUPT,
+    LIBRARY,
+    OFFLOAD,
+    POLL,
+    SOFTIRQ,
+    SWITCH,
+    TRAP,
+    WAKE,
+    Cost,
+    HostWork,
+    host_work,
+)  # fmt: skip
+from protocols.core.profile import Profile
+from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.server import Core
+from testbed.nic.hosted import HostedNic, HostSide
+from testbed.nic.immediate import ImmediateNic
+
+GBIT = 8 * 10**9  # bit/s: a byte takes 1 ns
+WORK = {
+    TRAP: Cost(300), INTERRUPT: Cost(5_000), SOFTIRQ: Cost(2_000), WAKE: Cost(3_000), SWITCH: Cost(4_000),
+    COPY: Cost(100, GBIT, 4 * GBIT, 2 * GBIT), OFFLOAD: Cost(50, GBIT), "header": Cost(700),
+}  # fmt: skip
+PROFILE = Profile("round figures", hosted=True, post=500, notice=200, work=WORK)
+OWN, PEER = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2"
+MARK = b"\x88\xb5"
+
+
+def frame(size: int = 100, to: bytes = OWN) -> bytes:
+    return (to + PEER + MARK).ljust(size, b"\0")
+
+
+class Machine:
+    """A host with one NIC, whose firmware and host library are scripts. left: when which frame has left. seen: when which
+    descriptor was seen. handled: when which frame's handler began, and on which core."""
+
+    deadline = None
+
+    def __init__(
+        self, profile: Profile = PROFILE, cores: int = 1, steer: Callable[[bytes, int], int] | None = None
+    ) -> None:
+        self.clock = VirtualClock()
+        self.loop = Loop(self.clock)
+        self.cores = [Core(f"core {number}", self.loop) for number in range(cores)]
+        caches = [number // 2 for number in range(cores)]
+        self.host = HostSide(self.clock, "n1", self.cores, caches, profile.receive_queues, steer)
+        self.nic = HostedNic(self.clock, self.loop, self, 0, profile, 9_000, self.host, OWN)
+        self.nic.begin(0, Agent(self, self))
+        self.left: list[tuple[int, bytes]] = []
+        self.seen: list[tuple[int, int]] = []
+        self.handled: list[tuple[int, int]] = []
+        self.on_frame: Callable[[], object] = lambda: None
+        self.on_descriptor: Callable[[], object] = lambda: None
+
+    def causes(self, core: int = 0) -> Mapping[str, int]:
+        return dict(self.cores[core].causes)
+
+    # The port, the firmware and the host library.
+
+    def enter(self, now: int, frame: bytes) -> None:
+        self.left.append((now, frame))
+
+    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
+        self.handled.append((now, self.nic.core))
+        self.on_frame()
+
+    def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
+        self.on_descriptor()
+
+    def on_timer(self, now: int) -> None:
+        """None is set."""
+
+    def completed(self, index: int) -> bool:
+        self.seen.append((self.clock.time, index))
+        return True
+
+    def counted(self) -> Mapping[str, int]:
+        return {}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+def test_a_doorbell_is_a_trap_and_its_frame_leaves_when_the_core_has_done_all_work() -> None:
+    machine = Machine()
+
+    def send() -> None:
+        machine.nic.spend("header")
+        machine.nic.send(frame(to=PEER))
+
+    machine.on_descriptor = send
+    machine.nic.ring_doorbell(1, 0, 0)
+    assert machine.nic.posted == 500 + 300 + 700
+    machine.loop.run()
+    assert machine.left == [(1_500, frame(to=PEER))]
+    assert machine.causes() == {LIBRARY: 500, TRAP: 300, "header": 700}
+
+
+def test_a_frame_wakes_an_idle_core_interrupts_it_and_is_handled_in_the_softirq() -> None:
+    machine = Machine()
+    machine.on_frame = lambda: machine.nic.post_completion(7)
+    machine.nic.receive(0, frame())
+    machine.loop.run()
+    assert machine.handled == [(3_000 + 5_000 + 2_000, 0)]
+    assert machine.seen == [(10_000 + 200, 7)]
+    assert machine.causes() == {WAKE: 3_000, INTERRUPT: 5_000, SOFTIRQ: 2_000, LIBRARY: 200}
+
+
+def test_frames_that_arrive_while_the_softirq_works_need_no_interrupt_and_a_later_one_does() -> None:
+    machine = Machine()
+    for moment in (0, 1_000, 9_000, 40_000):
+        machine.loop.at(moment, lambda now: machine.nic.receive(now, frame()))
+    machine.loop.run()
+    assert [when for when, _ in machine.handled] == [10_000, 12_000, 14_000, 50_000]
+    assert machine.causes()[INTERRUPT] == 2 * 5_000
+
+
+def test_a_core_whose_program_polls_is_not_woken() -> None:
+    machine = Machine()
+    machine.cores[0].begin_poll(0)
+    machine.nic.receive(0, frame())
+    machine.loop.run()
+    assert WAKE not in machine.causes()
+    machine.cores[0].end_poll(20_000)
+    assert machine.causes()[POLL] == 20_000 - 7_000  # interrupt and softirq are the rest
+
+
+def test_a_computation_is_as_much_longer_as_its_core_was_interrupted() -> None:
+    machine = Machine(cores=2)
+    ended = []
+
+    async def compute(core: Core) -> None:
+        await core.compute(100_000)
+        ended.append((core.name, machine.clock.time))
+
+    for core in machine.cores:
+        machine.loop.spawn(compute(core), core.name)
+    machine.loop.at(30_000, lambda now: machine.nic.receive(now, frame()))
+    machine.loop.run()
+    assert ended == [("core 1", 100_000), ("core 0", 100_000 + 5_000 + 2_000)]
+    assert machine.handled == [(37_000, 0)]
+
+
+def test_a_program_that_sleeps_is_switched_to_before_it_sees_a_completion() -> None:
+    machine = Machine(cores=2)
+    machine.nic.bind(1)
+    machine.on_frame = lambda: machine.nic.interrupt(7)
+    machine.nic.receive(0, frame())
+    machine.loop.run()
+    assert machine.seen == [(10_000 + 3_000 + 4_000 + 200, 7)]
+    assert machine.causes(1) == {WAKE: 3_000, SWITCH: 4_000, LIBRARY: 200}
+
+
+@pytest.mark.parametrize(
+    ("source", "cost"), [(0, 1_100), (2, 350), (3, 600), (-1, 1_100)],
+    ids=["another cache", "its own", "a shared cache", "memory"],
+)  # fmt: skip
+def test_a_copy_is_as_fast_as_the_cache_relation_of_the_bytes_lets_it(source: int, cost: int) -> None:
+    machine = Machine(cores=4)
+    machine.nic.bind(2)
+    machine.nic.spend(COPY, 1_000, source)
+    assert machine.causes(2) == {COPY: cost}
+
+
+def test_a_completion_waits_for_the_copy_engine_and_a_frame_does_not() -> None:
+    machine = Machine()
+
+    def offload() -> None:
+        machine.nic.offload(8_000)
+        machine.nic.send(frame(to=PEER))
+        machine.nic.post_completion(7)
+
+    machine.on_descriptor = offload
+    machine.nic.ring_doorbell(1, 0, 0)
+    machine.loop.run()
+    assert machine.left == [(850, frame(to=PEER))]
+    assert machine.seen == [(850 + 8_000 + 200, 7)]
+    assert machine.host.copying.busy == 8_000
+
+
+def test_each_receive_queue_interrupts_a_core_of_its_own() -> None:
+    many = Profile("queues", hosted=True, receive_queues=2, work=WORK)
+    machine = Machine(many, cores=2, steer=lambda raw, queues: raw[14] % queues)
+    for number in (0, 1, 3):
+        machine.nic.receive(0, frame()[:14] + bytes([number]) + bytes(50))
+    machine.loop.run()
+    assert sorted(machine.handled) == [(10_000, 0), (10_000, 1), (12_000, 1)]
+
+
+def test_frames_wait_in_a_polled_nic_until_the_host_reads_them() -> None:
+    fifo = Profile("fifo", hosted=True, polled=True, receive_ring=2, work={TRAP: Cost(300), "pull": Cost(4_000)})
+    machine = Machine(fifo)
+    machine.on_frame = lambda: machine.nic.spend("pull")
+    for _ in range(3):
+        machine.nic.receive(0, frame())
+    machine.loop.run()
+    assert (machine.handled, machine.nic.dropped) == ([], 1)
+    assert machine.nic.read_frames(1) == 1
+    assert machine.nic.posted == 300 + 4_000
+    assert machine.nic.read_frames(5) == 1
+    assert machine.nic.read_frames(5) == 0
+    assert machine.causes() == {TRAP: 900, "pull": 8_000}
+
+
+def test_a_frame_between_two_ranks_stays_in_the_kernel() -> None:
+    machine = Machine()
+    HostedNic(machine.clock, machine.loop, machine, 0, PROFILE, 9_000, machine.host, PEER).begin(
+        0, Agent(machine, machine)
+    )
+    machine.on_descriptor = lambda: machine.nic.send(frame(to=PEER))
+    machine.nic.ring_doorbell(1, 0, 0)
+    machine.loop.run()
+    assert machine.left == []
+    assert [when for when, _ in machine.handled] == [800]
+    assert machine.causes() == {LIBRARY: 500, TRAP: 300}
+
+
+def test_a_nic_has_no_core_that_its_node_has_not() -> None:
+    with pytest.raises(ValueError, match="core must be 0 to 1, got 2"):
+        Machine(cores=2).nic.bind(2)
+
+
+def test_a_nic_without_prices_offers_work_that_costs_nothing() -> None:
+    clock = VirtualClock()
+    machine = Machine()
+    assert host_work(ImmediateNic(clock, Loop(clock), machine, 1_500)) is FREE_WORK
+    assert host_work(machine.nic) is machine.nic
+    assert isinstance(FREE_WORK, HostWork)
+    assert FREE_WORK.read_frames(3) == 0
