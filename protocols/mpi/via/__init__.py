@@ -1,0 +1,2 @@
+"""MPI's device on VIA: the design of Bertozzi, Panella, Reggiani, "Design of a VIA based communication protocol for
+LAM/MPI Suite"."""
