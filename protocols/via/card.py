@@ -13,9 +13,9 @@ from protocols.core.memory import Reachable, Scatter, UnpinnedError
 from protocols.core.timers import Timers
 from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE
 from protocols.via.counters import Counters
-from protocols.via.descriptors import Command, Op, Segment, Slots
-from protocols.via.names import AsyncError, Done, Result, ViState
 from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import Command, Op, Segment, Slots
+from protocols.via.vipl_names import AsyncError, Done, Result, ViState
 
 _ETHERNET: Final = 14
 _MAX_ERRORS: Final = 256

@@ -25,8 +25,8 @@ from protocols.via.codec import (
     STEP_REQUEST,
     TYPE_ERROR,
 )
-from protocols.via.descriptors import Command, Op
-from protocols.via.names import AsyncError, Done, Result, ViState
+from protocols.via.vip_descriptors import Command, Op
+from protocols.via.vipl_names import AsyncError, Done, Result, ViState
 
 _MAX_DOUBLINGS: Final = 30
 

@@ -29,8 +29,11 @@ from protocols.via.codec import (
     TYPE_SEND,
 )
 from protocols.via.connections import Connections
-from protocols.via.descriptors import Command, MalformedDescriptorError, Op, Queue, Segment, Slots, rung
-from protocols.via.names import (
+from protocols.via.receiver import Receiver
+from protocols.via.sender import Sender
+from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import Command, MalformedDescriptorError, Op, Queue, Segment, Slots, rung
+from protocols.via.vipl_names import (
     OP_MASK,
     OP_RDMAREAD,
     OP_RDMAWRITE,
@@ -40,9 +43,6 @@ from protocols.via.names import (
     Result,
     ViState,
 )
-from protocols.via.receiver import Receiver
-from protocols.via.sender import Sender
-from protocols.via.settings import Settings
 
 RDMA_WRITE_ENABLED: Final = 1
 """Attribute of registered memory: peers may write there by RDMA."""

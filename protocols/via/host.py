@@ -14,11 +14,11 @@ from protocols.core.firmware import Adapter, Agent, HostActions, Nic
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.via import codec
 from protocols.via.card import Codec
-from protocols.via.descriptors import MAX_DISCRIMINATOR, Command, Op, Posted, Queue, Segment, Slots, doorbell
 from protocols.via.firmware import RDMA_WRITE_ENABLED, Firmware
-from protocols.via.names import AsyncError, Reliability, Result, ViaError, ViState
-from protocols.via.queues import CompletionQueue, Descriptor, WorkQueue
 from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import MAX_DISCRIMINATOR, Command, Op, Posted, Queue, Segment, Slots, doorbell
+from protocols.via.vipl_names import AsyncError, Reliability, Result, ViaError, ViState
+from protocols.via.work_queues import CompletionQueue, Descriptor, WorkQueue
 
 _WORD: Final = 4
 

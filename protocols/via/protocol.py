@@ -7,7 +7,7 @@ from typing import Final
 
 from protocols.core.firmware import Plug
 from protocols.core.protocol import Configurable, Protocol
-from protocols.mpi.via.device import device
+from protocols.mpi.via import device
 from protocols.via.codec import ETHERTYPE
 from protocols.via.host import plug
 from protocols.via.settings import Settings

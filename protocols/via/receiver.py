@@ -14,8 +14,8 @@ from protocols.core.memory import Scatter
 from protocols.via.card import Card, Vi, ViolationError
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE_ACK
 from protocols.via.connections import Connections
-from protocols.via.descriptors import MalformedDescriptorError, Segment
-from protocols.via.names import AsyncError, Done, Reliability
+from protocols.via.vip_descriptors import MalformedDescriptorError, Segment
+from protocols.via.vipl_names import AsyncError, Done, Reliability
 
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31

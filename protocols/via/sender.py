@@ -15,7 +15,7 @@ from typing import Final
 from protocols.via.card import Card, Outgoing, Vi, ViolationError
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, TYPE_SEND
 from protocols.via.connections import Connections
-from protocols.via.names import IMMEDIATE, AsyncError, Done, Reliability, ViState
+from protocols.via.vipl_names import IMMEDIATE, AsyncError, Done, Reliability, ViState
 
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.via.names import Reliability
+from protocols.via.vipl_names import Reliability
 
 MILLISECOND: Final = 1_000_000
 MAX_SLOTS: Final = 65_535

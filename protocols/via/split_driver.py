@@ -14,10 +14,10 @@ from protocols.core.memory import Allocating, HostMemory, Reachable
 from protocols.core.split_memory import HostSlot, OnDoorbell, OneHost, SharedActions, SplitDriver
 from protocols.via import codec
 from protocols.via.card import Codec
-from protocols.via.descriptors import SIZE, Slots
 from protocols.via.firmware import Firmware
 from protocols.via.host import ViaNic
 from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import SIZE, Slots
 
 
 def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:

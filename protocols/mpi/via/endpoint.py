@@ -19,10 +19,10 @@ from protocols.core.completion import carry
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
-from protocols.mpi.via.pairs import READABLE, WRITABLE, LostPartError, Outgoing, Pair, Part
+from protocols.mpi.via.rdma_pairs import READABLE, WRITABLE, LostPartError, Outgoing, Pair, Part
 from protocols.via.host import Memory, Vi, ViaNic
-from protocols.via.names import AsyncError, ViaError, ViState
-from protocols.via.queues import CompletionQueue, Descriptor
+from protocols.via.vipl_names import AsyncError, ViaError, ViState
+from protocols.via.work_queues import CompletionQueue, Descriptor
 
 _DISCRIMINATOR: Final = b"mpi"
 _MAX_DEPTH: Final = 32

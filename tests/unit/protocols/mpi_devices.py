@@ -9,7 +9,7 @@ import pytest
 from protocols.am2.plug import plug
 from protocols.am2.settings import SECOND, Settings
 from protocols.mpi import am2
-from protocols.mpi.via.device import device as via_device
+from protocols.mpi.via import device as via_device
 from protocols.via import host as via
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.list_wires import Wires

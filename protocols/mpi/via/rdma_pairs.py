@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
-from protocols.via.descriptors import Segment
 from protocols.via.host import Memory, Vi
-from protocols.via.names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV
-from protocols.via.queues import Descriptor
+from protocols.via.vip_descriptors import Segment
+from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV
+from protocols.via.work_queues import Descriptor
 
 AREA: Final = 32_768
 """Bytes of an RDMA area (ours; the paper states no figure)."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
-from protocols.via.descriptors import Segment
-from protocols.via.names import STATUS_ERRORS, Result, ViaError
+from protocols.via.vip_descriptors import Segment
+from protocols.via.vipl_names import STATUS_ERRORS, Result, ViaError
 
 if TYPE_CHECKING:
     from protocols.via.host import Vi
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Descriptor:
     """A descriptor of a program (VIP_DESCRIPTOR).
 
-    control: an operation of `names.OP_*`, and IMMEDIATE. data: its data segments. remote: the address segment of RDMA.
-    immediate: 32 bits, to send or received. length, status: bytes transferred and `names.Done`, once it is done.
+    control: an operation of `vipl_names.OP_*`, and IMMEDIATE. data: its data segments. remote: the address segment of RDMA.
+    immediate: 32 bits, to send or received. length, status: bytes transferred and `vipl_names.Done`, once it is done.
     context: the program's own.
     """
 

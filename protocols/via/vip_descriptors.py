@@ -15,7 +15,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from protocols.via.names import OP_MASK, OP_RDMAWRITE
+from protocols.via.vipl_names import OP_MASK, OP_RDMAWRITE
 
 SIZE: Final = 128
 MAX_SEGMENTS: Final = 6
@@ -31,7 +31,7 @@ _COMMAND: Final = struct.Struct("<HHIIIQIIB40s")
 
 
 class Queue(IntEnum):
-    """What a doorbell is about."""
+    """Subject of a doorbell."""
 
     SEND = 0
     RECEIVE = 1
@@ -75,7 +75,7 @@ class Op(IntEnum):
 
 
 class Command(NamedTuple):
-    """A command or its result. status: `names.Result`, of a result. number: of a protection tag, memory handle, VI or
+    """A command or its result. status: `vipl_names.Result`, of a result. number: of a protection tag, memory handle, VI or
     node. address: of memory, or a time-out in ns (0: none). value: attributes, a reliability level, a connection
     request's number, or an asynchronous error's code. size: bytes. name: a discriminator."""
 
