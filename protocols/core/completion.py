@@ -6,7 +6,7 @@ that is done: ``completion.add_callback(resume)``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Final, Generic, TypeVar
 
 Value = TypeVar("Value")
@@ -98,3 +98,16 @@ class Turn:
 
     def __await__(self) -> Generator[Completion[None], None, None]:
         yield _DONE
+
+
+def carry(work: Coroutine[Completion[None], None, None]) -> None:
+    """Drive a coroutine until it waits, and again when what it waits for is done."""
+
+    def go_on(_: object = None) -> None:
+        try:
+            awaited = work.send(None)
+        except StopIteration:
+            return
+        awaited.add_callback(go_on)
+
+    go_on()

@@ -31,14 +31,14 @@ def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / codec).rglob("*.pcapng"))}
 
 
-@pytest.mark.parametrize("protocol", ["am2", "emp"])
+@pytest.mark.parametrize("protocol", ["am2", "emp", "via"])
 def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, protocol: str) -> None:
     expected = captured(tmp_path, protocol, "generated")
     assert expected
     assert captured(tmp_path, protocol, "scapy") == expected
 
 
-@pytest.mark.parametrize("protocol", ["am2", "emp"])
+@pytest.mark.parametrize("protocol", ["am2", "emp", "via"])
 @pytest.mark.parametrize("codec", ["generated", "scapy"])
 def test_scapy_builds_the_frames_if_it_is_asked_for_and_only_then(
     monkeypatch: pytest.MonkeyPatch, protocol: str, codec: Codec

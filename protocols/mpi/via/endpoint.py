@@ -1,0 +1,190 @@
+"""MPI on VIA: a VI to each rank, connected on demand, and matching by the library.
+
+One completion queue has the receive queues of all VIs, which serves receives from any source. Unmatched messages are
+kept in a list (`protocols.mpi.matching`). A synchronous send completes when the receiver returns a message that it has
+been matched.
+
+Both ranks of a pair ask for a peer-to-peer connection: one because it has a message, the other because it is asked. A
+send completes when its last part has been copied. When a connection is lost, transfers in progress fail, and the next
+message makes a new one. Over an unreliable provider a lost message is found out by the number of the next one; the
+paper leaves recovery to future work, and so the connection ends there.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from protocols.core.completion import carry
+from protocols.mpi.device import Dispatch
+from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.mpi.via.rdma_pairs import READABLE, WRITABLE, LostPartError, Outgoing, Pair, Part
+from protocols.via.host import Memory, Vi, ViaNic
+from protocols.via.vipl_names import AsyncError, ViaError, ViState
+from protocols.via.work_queues import CompletionQueue, Descriptor
+
+_DISCRIMINATOR: Final = b"mpi"
+_MAX_DEPTH: Final = 32
+"""Receive descriptors of a VI."""
+_MIN_DEPTH: Final = 8
+
+
+class ViaEndpoint(MatchingByLibrary):
+    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint`."""
+
+    def __init__(self, host: ViaNic) -> None:
+        super().__init__()
+        self.rank = host.number
+        self.size = host.size
+        self.contexts = CONTEXTS
+        self.max_tag = (1 << 31) - 1
+        self.max_message_size = 1 << 30
+        self._host = host
+        self._depth = min(_MAX_DEPTH, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
+        self._pairs: dict[int, Pair] = {}
+        self._by_vi: dict[Vi, Pair] = {}
+        self._cq: CompletionQueue = host.create_cq(self._depth * host.size)
+        self._cq.notify(self._serve)
+        self._ptag = 0
+        self._is_serving = False
+        host.on_error = self._on_error
+        carry(self._listen())
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        if destination == self.rank:
+            arrival = self.matching.arrive(destination, context, tag, len(data))
+            arrival.place[:] = data[: len(arrival.place)]
+            over.complete(Envelope(destination, tag, len(data)))
+            self.matching.arrived(arrival)
+            return True
+        pair = self._pairs.get(destination) or self._connect(destination)
+        pair.queue.append(Outgoing(context, tag, data, over))
+        pair.pump()
+        return True
+
+    # Connections.
+
+    async def _listen(self) -> None:
+        """Answer each rank that asks for a connection by asking it, too."""
+        self._ptag = await self._host.create_ptag()
+        for pair in list(self._pairs.values()):  # of messages sent before there was a protection tag
+            carry(self._open(pair))
+        while True:
+            request = await self._host.connect_wait(_DISCRIMINATOR)
+            known = self._pairs.get(request.node)
+            if known is not None and known.vi is not None and known.is_connected and known.vi.joined != request.number:
+                self._lose(known, "has ended the connection")
+            if known is None or known.is_lost:
+                self._connect(request.node)
+
+    def _connect(self, peer: int) -> Pair:
+        known = self._pairs.get(peer)
+        if known is not None:
+            return known
+        self._pairs[peer] = pair = Pair(peer, self._depth)
+        if self._ptag:
+            carry(self._open(pair))
+        return pair
+
+    async def _open(self, pair: Pair) -> None:
+        """Create a pair's VI and memory, and connect."""
+        host, ptag = self._host, self._ptag
+        try:
+            pair.writable = await self._register(WRITABLE, rdma_write=True)
+            pair.readable = await self._register(READABLE, rdma_write=False)
+            pair.vi = vi = await host.create_vi(ptag, receive_cq=self._cq)
+            self._by_vi[vi] = pair
+            vi.send_queue.notify(partial(self._send_done, pair))
+            for descriptor in pair.receives():
+                vi.post_receive(descriptor)
+            await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.give_up)
+            pair.is_connected = True
+            pair.greet()
+        except (ViaError, MemoryError) as error:
+            self._lose(pair, f"cannot be connected: {error}")
+        self._serve()
+
+    async def _register(self, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
+        view = self._host.allocate(size)
+        return view, await self._host.register(view, self._ptag, rdma_write=rdma_write)
+
+    def _on_error(self, error: AsyncError, vi: Vi | None) -> None:
+        pair = None if vi is None else self._by_vi.get(vi)
+        if pair is not None and vi is not None and vi.state is ViState.ERROR:
+            self._serve()  # what has arrived before
+            self._lose(pair, f"has restarted or ended the connection ({error.name})")
+
+    def _lose(self, pair: Pair, why: str) -> None:
+        """End a connection: fail everything in progress."""
+        if pair.is_lost:
+            return
+        pair.is_lost = True
+        if self._pairs.get(pair.peer) is pair:
+            del self._pairs[pair.peer]
+        error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {why}")
+        for outgoing in pair.released:
+            if outgoing is not None and outgoing.over.is_open:
+                outgoing.over.lose(error)
+        for outgoing in pair.queue:
+            if not outgoing.over.done:
+                outgoing.over.fail(error)
+        pair.queue.clear()
+        if pair.arrival is not None:
+            self.matching.lost(pair.arrival, error)
+        self.matching.fail_synchronous(pair.peer, error)
+        if pair.vi is not None:
+            carry(self._close(pair, pair.vi))
+
+    async def _close(self, pair: Pair, vi: Vi) -> None:
+        """Free a lost pair's VI and memory."""
+        await vi.disconnect()
+        self._by_vi.pop(vi, None)
+        await vi.destroy()
+        for view, memory in (pair.writable, pair.readable):
+            await self._host.deregister(memory)
+            self._host.release(view)
+
+    # Messages.
+
+    def _serve(self) -> None:
+        """Handle completions of the receive queues."""
+        if self._is_serving:
+            return
+        self._is_serving = True
+        try:
+            while (entry := self._cq.done()) is not None:
+                descriptor = entry.queue.done()
+                pair = self._by_vi.get(entry.vi)
+                if descriptor is None or pair is None or pair.is_lost or descriptor.has_failed:
+                    continue
+                try:
+                    pair.received(descriptor, self._take)
+                except LostPartError:
+                    self._lose(pair, "has sent a message that was lost")
+                    continue
+                pair.settle()
+                pair.pump()
+        finally:
+            self._is_serving = False
+
+    def _send_done(self, pair: Pair, descriptor: Descriptor) -> None:
+        if pair.is_lost or descriptor.has_failed:
+            return  # the asynchronous error tells why
+        pair.sent(descriptor)
+        pair.pump()
+
+    def _take(self, pair: Pair, part: Part) -> None:
+        """Take a part of a message out of the RDMA area."""
+        arrival = pair.arrival
+        if not part.offset:
+            arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
+        if arrival is None:
+            raise LostPartError
+        room = arrival.place[part.offset : part.offset + len(part.data)]
+        room[:] = part.data[: len(room)]
+        if part.offset + len(part.data) < part.total:
+            pair.arrival = arrival
+        else:
+            pair.arrival = None
+            self.matching.arrived(arrival)

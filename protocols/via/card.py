@@ -1,0 +1,287 @@
+"""State that the parts of the firmware share: the NIC's VIs, registered memory and peers, and its answers to the host."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from protocols.core import peers
+from protocols.core.firmware import Adapter, Buffer, FirmwareActions
+from protocols.core.memory import Reachable, Scatter, UnpinnedError
+from protocols.core.timers import Timers
+from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE
+from protocols.via.counters import Counters
+from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import Command, Op, Segment, Slots
+from protocols.via.vipl_names import AsyncError, Done, Result, ViState
+
+_ETHERNET: Final = 14
+_MAX_ERRORS: Final = 256
+"""Asynchronous errors that wait for the host; later ones are dropped."""
+
+
+class Codec(Protocol):
+    """Converter between fields and frames: `protocols.via.codec`, or Scapy on `protocols.via.frames`."""
+
+    @property
+    def pack_frame(self) -> Callable[..., bytes]: ...
+
+    @property
+    def pack_remote(self) -> Callable[..., bytes]: ...
+
+    @property
+    def pack_connection(self) -> Callable[..., bytes]: ...
+
+    def type_of(self, raw: Buffer) -> int: ...
+
+    def unpack_frame(
+        self, raw: Buffer
+    ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
+
+    def unpack_remote(
+        self, raw: Buffer
+    ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
+
+    def unpack_connection(
+        self, raw: Buffer
+    ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
+
+
+class ViolationError(Exception):
+    """A segment is not registered memory that its VI may access so."""
+
+
+class Region(NamedTuple):
+    """Registered memory. is_writable: by RDMA Writes of peers."""
+
+    address: int
+    size: int
+    ptag: int
+    is_writable: bool
+
+
+class Outgoing:
+    """A message of a send queue. segments: its data, of `length` bytes. sent: bytes in frames so far. last: sequence
+    number of its last frame; None until that is sent."""
+
+    __slots__ = ("control", "immediate", "last", "length", "number", "remote", "segments", "sent", "slot", "span")
+
+    def __init__(
+        self,
+        slot: int,
+        control: int,
+        immediate: int,
+        remote: Segment | None,
+        segments: Sequence[Segment],
+        span: Scatter,
+    ) -> None:
+        self.slot = slot
+        self.control = control
+        self.immediate = immediate
+        self.remote = remote
+        self.segments = segments
+        self.span = span
+        self.length = len(span)
+        self.sent = 0
+        self.number = 0
+        self.last: int | None = None
+
+
+class Vi:
+    """A virtual interface, as the NIC has it.
+
+    session: number of its connection or request, new each time. peer, peer_vi, peer_session: the other end.
+    connecting: the slot of the command that connects. name: the discriminator of its request. step: the kind of its
+    request. expires: time at which the request fails, or 0. tries: how often in a row something was resent.
+    """
+
+    __slots__ = (
+        "connecting", "expected", "expires", "heard_at", "is_gap_told", "max_transfer", "message", "name", "number",
+        "peer", "peer_session", "peer_vi", "ptag", "queue", "receives", "reliability", "resent_from", "sequence",
+        "session", "state", "step", "stored", "target", "tries", "unacknowledged", "unconfirmed", "unsent",
+    )  # fmt: skip
+
+    def __init__(self, number: int, ptag: int, reliability: int, max_transfer: int) -> None:
+        self.number: Final = number
+        self.ptag: Final = ptag
+        self.reliability: Final = reliability
+        self.max_transfer: Final = max_transfer
+        self.state = ViState.IDLE
+        self.session = 0
+        self.receives: deque[int] = deque()  # slots
+        self.connecting = -1
+        self.name = b""
+        self.step = 0
+        self.expires = 0
+        self.begin(None, 0, 0)
+
+    def begin(self, peer: peers.Peer | None, vi: int, session: int) -> None:
+        """Set the other end, and number frames anew."""
+        self.peer = peer
+        self.peer_vi = vi
+        self.peer_session = session
+        self.queue: deque[Outgoing] = deque()  # messages not yet completed
+        self.unsent: deque[Outgoing] = deque()  # those of `queue` with frames still to send
+        self.sequence = 0  # of the next frame
+        self.message = 0  # number of the next message
+        self.unacknowledged: deque[tuple[int, bytes]] = deque()
+        self.resent_from = -1
+        self.tries = 0
+        self.heard_at = 0  # when the peer acknowledged last, or the oldest unacknowledged frame was sent
+        self.expected = 0  # sequence number of the next frame to accept
+        self.unconfirmed = 0  # frames received since the last acknowledgement
+        self.is_gap_told = False
+        self.target: tuple[int, Scatter | memoryview] | None = None  # message being received, and where to
+        self.stored = 0  # bytes of it so far
+
+
+class Card:
+    """One NIC's VIs, memory, counters and peers, and its actions."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        nic: FirmwareActions,
+        memory: Reachable,
+        slots: Slots,
+        settings: Settings,
+        codec: Codec,
+    ) -> None:
+        self.number: Final = adapter.number
+        self.nodes: Final = len(adapter.addresses)
+        self.address: Final = adapter.address
+        self.incarnation: Final = adapter.incarnation
+        self.nic: Final = nic
+        self.memory: Final = memory
+        self.slots: Final = slots
+        self.settings: Final = settings
+        self.codec: Final = codec
+        self.counters: Final = Counters()
+        self.max_send: Final = adapter.mtu - (FRAME_SIZE - _ETHERNET)
+        """Maximum payload of a frame of a Send, in bytes."""
+        self.max_remote: Final = adapter.mtu - (REMOTE_SIZE - _ETHERNET)
+        """Maximum payload of a frame of an RDMA Write, in bytes."""
+        if self.max_remote < 1:
+            raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
+        self.timers: Final[Timers[int]] = Timers()
+        """Keys: a VI's number, doubled; plus 1 for its unacknowledged frames, and 0 for its request."""
+        self.vis: Final[dict[int, Vi]] = {}
+        self.regions: Final[dict[int, Region]] = {}
+        self.ptags: Final[set[int]] = set()
+        self.taken: Final = bytearray(slots.count)
+        """Flags of the slots that the NIC is using: what a host writes into these is ignored."""
+        self.peers: Final[peers.Peers[peers.Peer, None]] = peers.Peers(
+            adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
+        )
+        self._returned: deque[int] = deque()
+        self._is_returning = False
+        self._errors: deque[tuple[AsyncError, int]] = deque()
+        self._error_slot = -1
+        self._session = 0
+
+    def next_session(self) -> int:
+        """Return a number for a new connection."""
+        self._session = self._session + 1 & 0xFFFF_FFFF or 1
+        return self._session
+
+    # Memory.
+
+    def reach(self, ptag: int, segment: Segment, length: int, remote: bool = False) -> memoryview:
+        """Return a view of registered memory. Raises ViolationError unless it is registered with this protection tag,
+        within its bounds, and, for a remote access, for RDMA Writes."""
+        address, handle, _ = segment
+        region = self.regions.get(handle)
+        if (
+            region is None
+            or region.ptag != ptag
+            or ptag not in self.ptags
+            or (remote and not region.is_writable)
+            or address < region.address
+            or address + length > region.address + region.size
+        ):
+            raise ViolationError
+        try:
+            return self.memory.view(address, length)
+        except UnpinnedError as error:
+            raise ViolationError from error
+
+    def span(self, ptag: int, segments: Sequence[Segment]) -> Scatter:
+        """Return the location of a descriptor's data. Raises ViolationError."""
+        return Scatter([self.reach(ptag, segment, segment.length) for segment in segments if segment.length])
+
+    # Answers to the host.
+
+    def finish(self, slot: int, status: int, length: int = 0, immediate: int = 0) -> None:
+        """Return a descriptor."""
+        self.taken[slot] = 0
+        self.slots.finish(slot, status, length, immediate)
+        self._returned.append(slot)
+
+    def answer(self, slot: int, result: Result, command: Command) -> None:
+        """Return a command with its result."""
+        self.taken[slot] = 0
+        self.slots.write_command(slot, command._replace(status=result))
+        self._returned.append(slot)
+
+    def report(self, error: AsyncError, vi: int) -> None:
+        """Report an asynchronous error."""
+        if len(self._errors) < _MAX_ERRORS:
+            self._errors.append((error, vi))
+            self._tell()
+
+    def await_error(self, slot: int) -> None:
+        """Answer this command with the next asynchronous error."""
+        self._error_slot = slot
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._error_slot >= 0 and self._errors:
+            error, vi = self._errors.popleft()
+            slot, self._error_slot = self._error_slot, -1
+            self.answer(slot, Result.SUCCESS, Command(Op.NEXT_ERROR, vi=vi, value=error))
+
+    def show_returned(self) -> None:
+        """Show the host what was returned. It may ring a doorbell meanwhile, which re-enters the firmware: its state is
+        consistent, and the outer call shows what that returns."""
+        if self._is_returning:
+            return
+        self._is_returning = True
+        try:
+            while self._returned:
+                self.nic.post_completion(self._returned.popleft())
+        finally:
+            self._is_returning = False
+
+    # Frames.
+
+    def send_frame(self, vi: Vi, kind: int, flags: int, sequence: int, total: int = 0) -> None:
+        """Send a frame without data to the other end of a VI, with low priority."""
+        peer = vi.peer
+        assert peer is not None
+        peer.send_later(
+            partial(
+                self.codec.pack_frame, peer.address, self.address, kind, flags, self.incarnation, peer.incarnation,
+                vi.peer_vi, vi.peer_session, vi.number, vi.session, sequence, 0, total, 0, 0,
+            )
+        )  # fmt: skip
+
+    def flush(self, vi: Vi, head: int = 0) -> None:
+        """Return all descriptors of a VI. head: bits of the status of the oldest send descriptor."""
+        queue, receives = vi.queue, vi.receives
+        vi.queue, vi.unsent, vi.receives = deque(), deque(), deque()
+        for outgoing in queue:
+            kind = Done.COMPLETED_RDMA_WRITE if outgoing.remote is not None else 0
+            self.finish(outgoing.slot, Done.DONE | (head or Done.DESC_FLUSHED_ERROR) | kind)
+            head = 0
+        for slot in receives:
+            self.finish(slot, Done.DONE | Done.DESC_FLUSHED_ERROR | Done.COMPLETED_RECEIVE)
+        self.timers.cancel(vi.number << 1 | 1)
+
+
+def _make_peer(
+    addresses: Sequence[bytes], number: int, incarnation: int, send: peers.Send, send_later: peers.SendLater
+) -> peers.Peer:
+    """Make a peer. A function without the card, so that peers do not keep it alive: see `Peers.hear`."""
+    return peers.Peer(number, addresses[number], incarnation, send, send_later)

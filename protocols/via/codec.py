@@ -1,0 +1,468 @@
+"""The frames of protocols.via, packed and unpacked. Generated: change frames.py, then
+
+    python -m protocols.core.codegen protocols.via
+
+Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
+`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
+bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from protocols.core.checksum import crc32
+from protocols.core.firmware import Buffer
+from protocols.core.frame_kinds import Kind
+from protocols.core.malformed import MalformedError
+
+ETHERTYPE: Final = 0x88B7
+OUI: Final = 2
+OUI_REST: Final = 0
+PROTOCOL: Final = 1
+TYPE_SEND: Final = 1
+TYPE_RDMA_WRITE: Final = 2
+TYPE_CONNECT: Final = 3
+TYPE_ACK: Final = 4
+TYPE_ERROR: Final = 5
+FLAGS_LAST: Final = 1
+FLAGS_IMMEDIATE: Final = 2
+FLAGS_MISSING: Final = 4
+STEP_REQUEST: Final = 1
+STEP_PEER_REQUEST: Final = 2
+STEP_ACCEPT: Final = 3
+STEP_REJECT: Final = 4
+STEP_NO_MATCH: Final = 5
+STEP_DISCONNECT: Final = 6
+
+FRAME: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHI")
+"""Ether / VIA."""
+REMOTE: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIQI")
+"""Ether / VIA / VIARemote."""
+CONNECTION: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIBBI")
+"""Ether / VIA / VIAConnection."""
+
+FRAME_SIZE: Final = 67
+REMOTE_SIZE: Final = 79
+CONNECTION_SIZE: Final = 73
+
+FIELDS: Final[dict[str, tuple[object, ...]]] = {
+    "oui": (0, 1),
+    "oui_rest": (1, 2),
+    "protocol": (3, 2),
+    "type": (5, 1),
+    "flags": (6, 1),
+    "flags.last": (6, 1, 0x1),
+    "flags.immediate": (6, 1, 0x2),
+    "flags.missing": (6, 1, 0x4),
+    "sender": (7, 4),
+    "receiver": (11, 4),
+    "vi": (15, 2),
+    "session": (17, 4),
+    "from_vi": (21, 2),
+    "from_session": (23, 4),
+    "sequence": (27, 4),
+    "message": (31, 4),
+    "total": (35, 4),
+    "offset": (39, 4),
+    "immediate": (43, 4),
+    "length": (47, 2),
+    "check": (49, 4),
+    "address": (53, 8, 0, (("type", 2),)),
+    "handle": (61, 4, 0, (("type", 2),)),
+    "step": (53, 1, 0, (("type", 3),)),
+    "reliability": (54, 1, 0, (("type", 3),)),
+    "max_transfer": (55, 4, 0, (("type", 3),)),
+}
+"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+
+FLOW: Final = ("type",)
+"""The fields that tell flows apart."""
+
+NAMES: Final[dict[str, dict[int, str]]] = {
+    "type": {1: "SEND", 2: "RDMA_WRITE", 3: "CONNECT", 4: "ACK", 5: "ERROR"},
+    "step": {1: "REQUEST", 2: "PEER_REQUEST", 3: "ACCEPT", 4: "REJECT", 5: "NO_MATCH", 6: "DISCONNECT"},
+}
+"""What values of fields are called."""
+
+KIND: Final = "type"
+KINDS: Final[dict[int, Kind]] = {
+    TYPE_SEND: Kind(
+        "data", "VIA SEND[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}"
+    ),
+    TYPE_RDMA_WRITE: Kind(
+        "data",
+        "VIA RDMA_WRITE[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at "
+        "{offset} of {total}, to {address:#x} of memory {handle}",
+    ),
+    TYPE_CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}"),
+    TYPE_ACK: Kind("ack", "VIA ACK[ {flags}] VI {vi}, up to frame {sequence}"),
+    TYPE_ERROR: Kind("control", "VIA ERROR VI {vi}, cause {total:#x}"),
+}
+"""How the sorts of frames are told of, by the values of KIND."""
+
+_pack_frame = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_unpack_frame = FRAME.unpack_from
+_pack_remote = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_unpack_remote = REMOTE.unpack_from
+_pack_remote_rest = struct.Struct("!QI").pack
+_pack_connection = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_unpack_connection = CONNECTION.unpack_from
+_pack_connection_rest = struct.Struct("!BBI").pack
+_pack_check = struct.Struct("!I").pack
+
+
+def type_of(raw: Buffer) -> int:
+    """The type alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    if len(raw) < 20:
+        raise MalformedError("short")
+    return raw[19]
+
+
+def pack_frame(
+    dst: bytes,
+    src: bytes,
+    type_: int,
+    flags: int,
+    sender: int,
+    receiver: int,
+    vi: int,
+    session: int,
+    from_vi: int,
+    from_session: int,
+    sequence: int,
+    message: int,
+    total: int,
+    offset: int,
+    immediate: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / VIA."""
+    header = _pack_frame(
+        dst,
+        src,
+        ETHERTYPE,
+        OUI,
+        OUI_REST,
+        PROTOCOL,
+        type_,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        len(payload),
+    )
+    return header + _pack_check(crc32(payload, crc32(header))) + payload
+
+
+def unpack_frame(
+    raw: Buffer,
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / VIA: dst, src, type_, flags, sender, receiver, vi, session, from_vi, from_session, sequence,
+    message, total, offset, immediate, payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            oui,
+            oui_rest,
+            protocol,
+            type_,
+            flags,
+            sender,
+            receiver,
+            vi,
+            session,
+            from_vi,
+            from_session,
+            sequence,
+            message,
+            total,
+            offset,
+            immediate,
+            length,
+            check,
+        ) = _unpack_frame(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if oui != OUI:
+        raise MalformedError("oui")
+    if oui_rest != OUI_REST:
+        raise MalformedError("oui_rest")
+    if protocol != PROTOCOL:
+        raise MalformedError("protocol")
+    if type_ not in (TYPE_SEND, TYPE_ACK, TYPE_ERROR):
+        raise MalformedError("type")
+    end = 67 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[67:end]
+    if crc32(rest, crc32(raw[:63])) != check:
+        raise MalformedError("check")
+    return (
+        dst,
+        src,
+        type_,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        rest,
+    )
+
+
+def pack_remote(
+    dst: bytes,
+    src: bytes,
+    flags: int,
+    sender: int,
+    receiver: int,
+    vi: int,
+    session: int,
+    from_vi: int,
+    from_session: int,
+    sequence: int,
+    message: int,
+    total: int,
+    offset: int,
+    immediate: int,
+    address: int,
+    handle: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / VIA / VIARemote."""
+    rest = _pack_remote_rest(address, handle) + payload
+    header = _pack_remote(
+        dst,
+        src,
+        ETHERTYPE,
+        OUI,
+        OUI_REST,
+        PROTOCOL,
+        TYPE_RDMA_WRITE,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        len(payload),
+    )
+    return header + _pack_check(crc32(rest, crc32(header))) + rest
+
+
+def unpack_remote(
+    raw: Buffer,
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / VIA / VIARemote: dst, src, flags, sender, receiver, vi, session, from_vi, from_session, sequence,
+    message, total, offset, immediate, address, handle, payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            oui,
+            oui_rest,
+            protocol,
+            type_,
+            flags,
+            sender,
+            receiver,
+            vi,
+            session,
+            from_vi,
+            from_session,
+            sequence,
+            message,
+            total,
+            offset,
+            immediate,
+            length,
+            check,
+            address,
+            handle,
+        ) = _unpack_remote(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if oui != OUI:
+        raise MalformedError("oui")
+    if oui_rest != OUI_REST:
+        raise MalformedError("oui_rest")
+    if protocol != PROTOCOL:
+        raise MalformedError("protocol")
+    if type_ != TYPE_RDMA_WRITE:
+        raise MalformedError("type")
+    end = 79 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[67:end]
+    if crc32(rest, crc32(raw[:63])) != check:
+        raise MalformedError("check")
+    return (
+        dst,
+        src,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        address,
+        handle,
+        rest[12:],
+    )
+
+
+def pack_connection(
+    dst: bytes,
+    src: bytes,
+    flags: int,
+    sender: int,
+    receiver: int,
+    vi: int,
+    session: int,
+    from_vi: int,
+    from_session: int,
+    sequence: int,
+    message: int,
+    total: int,
+    offset: int,
+    immediate: int,
+    step: int,
+    reliability: int,
+    max_transfer: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / VIA / VIAConnection."""
+    rest = _pack_connection_rest(step, reliability, max_transfer) + payload
+    header = _pack_connection(
+        dst,
+        src,
+        ETHERTYPE,
+        OUI,
+        OUI_REST,
+        PROTOCOL,
+        TYPE_CONNECT,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        len(payload),
+    )
+    return header + _pack_check(crc32(rest, crc32(header))) + rest
+
+
+def unpack_connection(
+    raw: Buffer,
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / VIA / VIAConnection: dst, src, flags, sender, receiver, vi, session, from_vi, from_session,
+    sequence, message, total, offset, immediate, step, reliability, max_transfer, payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            oui,
+            oui_rest,
+            protocol,
+            type_,
+            flags,
+            sender,
+            receiver,
+            vi,
+            session,
+            from_vi,
+            from_session,
+            sequence,
+            message,
+            total,
+            offset,
+            immediate,
+            length,
+            check,
+            step,
+            reliability,
+            max_transfer,
+        ) = _unpack_connection(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if oui != OUI:
+        raise MalformedError("oui")
+    if oui_rest != OUI_REST:
+        raise MalformedError("oui_rest")
+    if protocol != PROTOCOL:
+        raise MalformedError("protocol")
+    if type_ != TYPE_CONNECT:
+        raise MalformedError("type")
+    if step not in (STEP_REQUEST, STEP_PEER_REQUEST, STEP_ACCEPT, STEP_REJECT, STEP_NO_MATCH, STEP_DISCONNECT):
+        raise MalformedError("step")
+    end = 73 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[67:end]
+    if crc32(rest, crc32(raw[:63])) != check:
+        raise MalformedError("check")
+    return (
+        dst,
+        src,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        step,
+        reliability,
+        max_transfer,
+        rest[6:],
+    )

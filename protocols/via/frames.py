@@ -1,0 +1,123 @@
+"""VIA's frames: the one definition of the format on the wire, as Scapy layers.
+
+The VIA specification 1.0 leaves the wire to the provider, and no description of M-VIA's Ethernet header is public: this
+layout is ours. The EtherType is the OUI Extended one of IEEE Std 802, so the first five bytes are a protocol
+identifier; its OUI is a locally administered address block. Numbers are in network byte order. `codec.py` beside this
+file is made from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scapy.fields import (
+    ByteEnumField,
+    ByteField,
+    FlagsField,
+    IntField,
+    ShortEnumField,
+    ShortField,
+    XIntField,
+    XLongField,
+)
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, bind_layers
+
+from protocols.core.frame_kinds import Kind
+from protocols.core.frames import Counted
+
+ETHERTYPE: Final = 0x88B7
+"""IEEE Std 802 - OUI Extended Ethertype."""
+
+SEND: Final = 1
+RDMA_WRITE: Final = 2
+CONNECT: Final = 3
+ACK: Final = 4
+ERROR: Final = 5
+
+
+class VIA(Counted):
+    """The header of every frame, 53 bytes."""
+
+    name = "VIA"
+    fields_desc = [  # noqa: RUF012
+        ByteEnumField("oui", 2, {2: "LOCAL"}),  # 02-00-00: locally administered
+        ShortEnumField("oui_rest", 0, {0: "LOCAL"}),
+        ShortEnumField("protocol", 1, {1: "VIA"}),
+        # Data of a Send; data of an RDMA Write; a step of a connection; acknowledgement; the connection is broken.
+        ByteEnumField(
+            "type", SEND, {SEND: "SEND", RDMA_WRITE: "RDMA_WRITE", CONNECT: "CONNECT", ACK: "ACK", ERROR: "ERROR"}
+        ),
+        # The message's last frame; the message has immediate data; of an ACK: a later frame has come before this one.
+        FlagsField("flags", 0, 8, ["LAST", "IMMEDIATE", "MISSING"]),
+        XIntField("sender", 0),  # incarnation of the NIC that sends the frame
+        XIntField("receiver", 0),  # incarnation of the NIC that it is for, as far as known or presumed; 0: unknown
+        ShortField("vi", 0),  # the receiver's VI
+        XIntField("session", 0),  # number of the connection at the receiver's VI
+        ShortField("from_vi", 0),  # the sender's VI
+        XIntField("from_session", 0),  # number of the connection there
+        IntField("sequence", 0),  # frame of the connection; of an ACK the next one that is expected
+        IntField("message", 0),  # message of the connection
+        IntField("total", 0),  # bytes of the message; of an ERROR its cause, a bit of the descriptor's status
+        IntField("offset", 0),  # of the payload in the message
+        XIntField("immediate", 0),
+        ShortField("length", None),  # bytes of payload of this frame
+        # CRC-32 as in zlib over the frame from its first byte to the end of the payload, without this field.
+        # It stands in for Ethernet's frame check sequence, which a veth does not have.
+        XIntField("check", None),
+    ]
+
+    def mysummary(self) -> str:
+        return str(self.sprintf("VIA %VIA.type% VI %VIA.vi% frame %VIA.sequence%"))
+
+
+class VIARemote(Packet):
+    """The second header of an RDMA Write, 12 bytes: where the message begins in the target's memory."""
+
+    name = "VIA remote address"
+    fields_desc = [  # noqa: RUF012
+        XLongField("address", 0),
+        IntField("handle", 0),
+    ]
+
+
+class VIAConnection(Packet):
+    """The second header of a step of a connection, 6 bytes; the payload is the discriminator."""
+
+    name = "VIA connection"
+    fields_desc = [  # noqa: RUF012
+        ByteEnumField(
+            "step",
+            1,
+            {1: "REQUEST", 2: "PEER_REQUEST", 3: "ACCEPT", 4: "REJECT", 5: "NO_MATCH", 6: "DISCONNECT"},
+        ),
+        ByteField("reliability", 0),
+        IntField("max_transfer", 0),  # bytes of a message
+    ]
+
+
+bind_layers(Ether, VIA, type=ETHERTYPE)
+bind_layers(VIA, VIARemote, type=RDMA_WRITE)
+bind_layers(VIA, VIAConnection, type=CONNECT)
+
+# What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; and what tells flows
+# apart.
+STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
+    "frame": (Ether, VIA),
+    "remote": (Ether, VIA, VIARemote),
+    "connection": (Ether, VIA, VIAConnection),
+}
+LENGTH: Final = "length"
+CHECK: Final = "check"
+FLOW: Final = ("type",)
+
+# For people: a frame in words.
+KIND: Final = "type"
+_DATA: Final = "VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}"
+KINDS: Final = {
+    SEND: Kind("data", f"VIA SEND[ {{flags}}] {_DATA}"),
+    RDMA_WRITE: Kind("data", f"VIA RDMA_WRITE[ {{flags}}] {_DATA}, to {{address:#x}} of memory {{handle}}"),
+    CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}"),
+    ACK: Kind("ack", "VIA ACK[ {flags}] VI {vi}, up to frame {sequence}"),
+    ERROR: Kind("control", "VIA ERROR VI {vi}, cause {total:#x}"),
+}

@@ -1,0 +1,53 @@
+"""Settings of a VIA provider."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.via.vipl_names import Reliability
+
+MILLISECOND: Final = 1_000_000
+MAX_SLOTS: Final = 65_535
+MAX_TIME: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of a VIA provider, all ours. Raises ValueError for an invalid value.
+
+    reliability: the highest level of reliability that the provider offers: 4, the reliable one; 1, M-VIA's unreliable
+    delivery. window: maximum unacknowledged frames of a connection. acknowledge: frames after which a receiver
+    acknowledges, if no message ends before. timeout: nanoseconds after which unacknowledged frames and connection
+    requests are resent, doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after
+    which a connection is lost; 0: never. slots: descriptors and commands in the NIC's memory. max_transfer: maximum
+    bytes of a message. requests: maximum connection requests that wait for an answer.
+    """
+
+    reliability: int = 4
+    window: int = 32
+    acknowledge: int = 8
+    timeout: int = 5 * MILLISECOND
+    longest_timeout: int = 160 * MILLISECOND
+    give_up: int = 0
+    slots: int = 2048
+    max_transfer: int = 1 << 24
+    requests: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if type(value) is not int:
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
+        levels = [int(level) for level in Reliability]
+        if self.reliability not in levels:
+            raise ValueError(f"reliability must be one of {levels}, got {self.reliability}")
+        limits = {
+            "window": (1, 1 << 15), "acknowledge": (1, self.window), "longest_timeout": (self.timeout, MAX_TIME),
+            "timeout": (1, MAX_TIME), "give_up": (0, MAX_TIME), "slots": (8, MAX_SLOTS),
+            "max_transfer": (1, (1 << 31) - 1), "requests": (1, 1 << 20),
+        }  # fmt: skip
+        for name, (least, most) in limits.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                raise ValueError(f"{name} must be {least} to {most}, got {value}")

@@ -1,0 +1,63 @@
+"""VIA as a split driver: NIC with kernel agent, and host library, in two processes.
+
+The host is not trusted: a descriptor's memory must be registered, and lie in the host's own, whatever the descriptor
+contains. A NIC whose host has died begins a greater incarnation and tells the peers that it knew: their connections end.
+While there is no host, connection requests stay unanswered, and come again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.core.firmware import Adapter, HostActions
+from protocols.core.memory import Allocating, HostMemory, Reachable
+from protocols.core.split_memory import HostSlot, OnDoorbell, OneHost, SharedActions, SplitDriver
+from protocols.via import codec
+from protocols.via.card import Codec
+from protocols.via.firmware import Firmware
+from protocols.via.host import ViaNic
+from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import SIZE, Slots
+
+
+def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:
+    """Make VIA's split driver; arguments as for `protocols.via.host.plug`. It has one host."""
+    own = settings if settings is not None else Settings()
+
+    def nic(adapter: Adapter, nic: SharedActions) -> Nic:
+        return Nic(adapter, nic, own, codec)
+
+    def host(
+        adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, _place: HostSlot
+    ) -> ViaNic:
+        return ViaNic(adapter, nic, memory, Slots(own.slots, descriptors), own)
+
+    return SplitDriver(own.slots * SIZE, own.slots, nic, host)
+
+
+class Nic:
+    """Implements `SharedNic`: each host gets new firmware, which succeeds the former."""
+
+    def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
+        self.adapter = adapter
+        self._nic: Final = OneHost(nic)
+        self._settings = settings
+        self._codec = codec
+        self.firmware = self._vacant()
+
+    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
+        slots = Slots(self._settings.slots, descriptors)
+        former = self.firmware
+        self.firmware = Firmware(self.adapter, self._nic, memory, slots, self._settings, self._codec)
+        self.firmware.loop_outside()
+        self.firmware.succeed(former)
+        return self.firmware.on_doorbell
+
+    def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
+        self.adapter = self.adapter.of_incarnation(incarnation)
+        former, self.firmware = self.firmware, self._vacant()
+        self.firmware.succeed(former)
+
+    def _vacant(self) -> Firmware:
+        memory, slots = HostMemory(), Slots(1)
+        return Firmware(self.adapter, self._nic, memory, slots, self._settings, self._codec, is_vacant=True)

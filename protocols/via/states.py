@@ -1,0 +1,93 @@
+"""State tables of a VI, implemented by `connections`, and of its send queue at the reliable levels, implemented by
+`sender`.
+
+Section 2.2 of the specification: a VI is Idle, Pending Connect, Connected or in Error. The state machine of peers is
+`protocols.core.peers.PEER`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.core.peers import PEER
+from protocols.core.states import Row, StateTable
+
+IDLE: Final = "idle"
+PENDING: Final = "connect pending"
+CONNECTED: Final = "connected"
+ERROR: Final = "error"
+
+_MADE: Final = ("connections_made",)
+_LOST: Final = ("connections_lost",)
+_FAILED: Final = ("requests_failed",)
+_REQUEST: Final = ("requests_sent",)
+_AGAIN: Final = ("requests_resent",)
+_REPEATED: Final = ("accepts_resent",)
+_ENDED: Final = ("disconnections",)
+
+VI: Final = StateTable(
+    "VI",
+    IDLE,
+    (
+        Row(IDLE, "connect", "send a request", PENDING, _REQUEST),
+        Row(IDLE, "accept", "answer the request", CONNECTED, _MADE),
+        Row(IDLE, "peer request came before", "answer the request", CONNECTED, _MADE),
+        Row(PENDING, "time-out", "send the request again", PENDING, _AGAIN),
+        Row(PENDING, "accepted", "connect", CONNECTED, _MADE),
+        Row(PENDING, "matching peer request", "answer and connect", CONNECTED, _MADE),
+        Row(PENDING, "refused", "fail the request", IDLE, _FAILED),
+        Row(PENDING, "expired", "fail the request", IDLE, _FAILED),
+        Row(PENDING, "disconnect", "fail the request", IDLE, _FAILED),
+        Row(CONNECTED, "request again", "answer again", CONNECTED, _REPEATED),
+        Row(CONNECTED, "disconnect", "flush and tell the peer", IDLE, _ENDED),
+        Row(CONNECTED, "peer disconnected", "flush", ERROR, _LOST),
+        Row(CONNECTED, "peer restarted", "flush", ERROR, _LOST),
+        Row(CONNECTED, "gave up", "flush and tell the peer", ERROR, _LOST),
+        Row(CONNECTED, "violation", "flush and tell the peer", ERROR, _LOST),
+        Row(CONNECTED, "error at the peer", "flush", ERROR, _LOST),
+        Row(ERROR, "disconnect", "flush", IDLE, _ENDED),
+    ),
+)
+"""A VI."""
+
+EMPTY: Final = "all acknowledged"
+WAITING: Final = "unacknowledged"
+
+SEND_QUEUE: Final = StateTable(
+    "Send queue, reliable",
+    EMPTY,
+    (
+        Row(EMPTY, "window has room", "send a frame", WAITING, ("frames_sent",)),
+        Row(WAITING, "window has room", "send a frame", WAITING, ("frames_sent",)),
+        Row(WAITING, "acknowledgement", "forget the frames", WAITING, ("acknowledgements_received",)),
+        Row(WAITING, "last acknowledgement", "forget the frames", EMPTY, ("acknowledgements_received",)),
+        Row(WAITING, "frame is missing", "resend all", WAITING, ("frames_resent",)),
+        Row(WAITING, "time-out", "resend all", WAITING, ("frames_resent", "timeouts")),
+        Row(WAITING, "connection ended", "forget the frames", EMPTY),
+    ),
+)
+"""The frames of a send queue at a reliable level: go-back-N."""
+
+TABLES: Final = (VI, SEND_QUEUE, PEER)
+
+STATELESS: Final = frozenset(
+    {
+        "acknowledgements_sent",
+        "corrupt",
+        "data_stored",
+        "duplicates",
+        "early",
+        "frames_received",
+        "invalid",
+        "late_acknowledgements",
+        "malformed",
+        "messages_received",
+        "messages_sent",
+        "partial",
+        "receive_queue_empty",
+        "strangers",
+        "unconnected",
+        "violations",
+    }
+)
+"""Counters of frames and descriptors that no state machine sees."""

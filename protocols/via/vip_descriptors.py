@@ -1,0 +1,162 @@
+"""Descriptors and commands: 128 bytes each in memory that host and NIC share.
+
+A descriptor has the specification's layout (section 6): 64-byte aligned, a control segment of 32 bytes, for RDMA an
+address segment of 16, and data segments of 16 bytes each, in the byte order of the paper's hosts (little-endian). Our
+descriptors have room for MAX_SEGMENTS segments. They lie in the NIC's memory instead of registered memory, and a
+doorbell tells queue and descriptor, so the fields Next are unused.
+
+A command passes a call of the VI Provider Library to its kernel agent, which returns the result in the same place. Its
+layout is ours: the specification leaves it to the provider.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from protocols.via.vipl_names import OP_MASK, OP_RDMAWRITE
+
+SIZE: Final = 128
+MAX_SEGMENTS: Final = 6
+"""Address and data segments of a descriptor."""
+MAX_DISCRIMINATOR: Final = 40
+"""Bytes."""
+
+_CONTROL: Final = struct.Struct("<QIHHIIII")  # next, its handle, segments, control, reserved, immediate, length, status
+_SEGMENT: Final = struct.Struct("<QII")  # address, handle, length (of an address segment: reserved)
+_STATUS: Final = struct.Struct("<III")  # immediate, length, status
+_STATUS_AT: Final = 20
+_COMMAND: Final = struct.Struct("<HHIIIQIIB40s")
+
+
+class Queue(IntEnum):
+    """Subject of a doorbell."""
+
+    SEND = 0
+    RECEIVE = 1
+    COMMAND = 2
+
+
+class Segment(NamedTuple):
+    """Registered memory. length: bytes; 0 in an address segment."""
+
+    address: int
+    handle: int
+    length: int = 0
+
+
+class Posted(NamedTuple):
+    """A descriptor as the NIC reads it. remote: of RDMA."""
+
+    control: int
+    immediate: int
+    length: int
+    remote: Segment | None
+    data: tuple[Segment, ...]
+
+
+class Op(IntEnum):
+    """Commands."""
+
+    CREATE_PTAG = 1
+    DESTROY_PTAG = 2
+    REGISTER = 3
+    DEREGISTER = 4
+    CREATE_VI = 5
+    DESTROY_VI = 6
+    CONNECT = 7
+    CONNECT_PEER = 8
+    WAIT = 9
+    ACCEPT = 10
+    REJECT = 11
+    DISCONNECT = 12
+    NEXT_ERROR = 13
+
+
+class Command(NamedTuple):
+    """A command or its result. status: `vipl_names.Result`, of a result. number: of a protection tag, memory handle, VI or
+    node. address: of memory, or a time-out in ns (0: none). value: attributes, a reliability level, a connection
+    request's number, or an asynchronous error's code. size: bytes. name: a discriminator."""
+
+    op: int
+    vi: int = 0
+    number: int = 0
+    ptag: int = 0
+    address: int = 0
+    size: int = 0
+    value: int = 0
+    name: bytes = b""
+    status: int = 0
+
+
+class MalformedDescriptorError(ValueError):
+    """A descriptor's format is wrong."""
+
+
+def doorbell(queue: Queue, vi: int, slot: int) -> int:
+    """Encode a doorbell."""
+    return (vi << 16 | slot) << 2 | queue
+
+
+def rung(index: int) -> tuple[int, int, int]:
+    """Decode a doorbell: queue, VI, slot."""
+    return index & 3, index >> 18, index >> 2 & 0xFFFF
+
+
+class Slots:
+    """The memory of descriptors and commands. count: their number."""
+
+    def __init__(self, count: int, memory: memoryview | None = None) -> None:
+        self.count: Final = count
+        self.memory = memoryview(bytearray(count * SIZE)) if memory is None else memory
+
+    def write(self, slot: int, posted: Posted) -> int:
+        """Write a descriptor; return its bytes. Raises MalformedDescriptorError for too many segments."""
+        segments = (*([] if posted.remote is None else [posted.remote]), *posted.data)
+        if len(segments) > MAX_SEGMENTS:
+            raise MalformedDescriptorError(f"a descriptor has {len(segments)} segments: at most {MAX_SEGMENTS}")
+        at = slot * SIZE
+        _CONTROL.pack_into(self.memory, at, 0, 0, len(segments), posted.control, 0, posted.immediate, posted.length, 0)
+        for segment in segments:
+            at += _SEGMENT.size if at > slot * SIZE else _CONTROL.size
+            _SEGMENT.pack_into(self.memory, at, *segment)
+        return _CONTROL.size + len(segments) * _SEGMENT.size
+
+    def read(self, slot: int) -> Posted:
+        """Read a descriptor. Raises MalformedDescriptorError."""
+        at = slot * SIZE
+        _, _, count, control, _, immediate, length, _ = _CONTROL.unpack_from(self.memory, at)
+        if count > MAX_SEGMENTS:
+            raise MalformedDescriptorError(f"a descriptor has {count} segments: at most {MAX_SEGMENTS}")
+        begin = at + _CONTROL.size
+        segments = [Segment(*_SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT.size)) for n in range(count)]
+        remote = None
+        if control & OP_MASK == OP_RDMAWRITE:
+            if not segments:
+                raise MalformedDescriptorError("an RDMA descriptor has no address segment")
+            remote = segments.pop(0)
+        return Posted(control, immediate, length, remote, tuple(segments))
+
+    def finish(self, slot: int, status: int, length: int, immediate: int) -> None:
+        """Write a descriptor's result."""
+        _STATUS.pack_into(self.memory, slot * SIZE + _STATUS_AT, immediate, length, status)
+
+    def result(self, slot: int) -> tuple[int, int, int]:
+        """Read a descriptor's result: immediate data, length, status."""
+        immediate, length, status = _STATUS.unpack_from(self.memory, slot * SIZE + _STATUS_AT)
+        return immediate, length, status
+
+    def write_command(self, slot: int, command: Command) -> None:
+        """Write a command or its result."""
+        op, vi, number, ptag, address, size, value, name, status = command
+        _COMMAND.pack_into(
+            self.memory, slot * SIZE, op, status, vi, number, ptag, address, size, value, len(name), name
+        )
+
+    def read_command(self, slot: int) -> Command:
+        """Read a command or its result."""
+        op, status, vi, number, ptag, address, size, value, length, name = _COMMAND.unpack_from(
+            self.memory, slot * SIZE
+        )
+        return Command(op, vi, number, ptag, address, size, value, name[:length], status)

@@ -1,0 +1,129 @@
+"""VIA's provider library on two NICs joined by lists: connections, transfers, protection, and loss."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from protocols.via.host import Memory, Vi, ViaNic, plug
+from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import Segment
+from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Reliability, Result, ViaError
+from protocols.via.work_queues import Descriptor
+from tests.unit.protocols.host_programs import run
+from tests.unit.protocols.list_wires import Wires
+
+
+class Two:
+    """Two NICs with a connected VI and 4,096 bytes of registered memory each; the second's is open to RDMA Writes."""
+
+    def __init__(self, settings: Settings | None = None, *, connects: bool = True) -> None:
+        self.wires = Wires(plug(settings), 2)
+        self.nics = [cast(ViaNic, agent.host) for agent in self.wires.agents]
+        self.bytes = [memoryview(bytearray(4096)) for _ in range(2)]
+        self.memory: list[Memory] = []
+        self.vis: list[Vi] = []
+        for nic, view in zip(self.nics, self.bytes, strict=True):
+            memory, vi = run(self.wires, self._prepare(nic, view))[0]
+            self.memory.append(memory)
+            self.vis.append(vi)
+        if connects:
+            run(self.wires, *(vi.connect_peer(1 - number, b"test") for number, vi in enumerate(self.vis)))
+
+    async def _prepare(self, nic: ViaNic, view: memoryview) -> tuple[Memory, Vi]:
+        ptag = await nic.create_ptag()
+        return await nic.register(view, ptag, rdma_write=nic.number == 1), await nic.create_vi(ptag)
+
+    def transfer(self, descriptor: Descriptor) -> Descriptor:
+        """Post a send at the first NIC, and let everything arrive."""
+        self.vis[0].post_send(descriptor)
+        self.wires.exchange()
+        return descriptor
+
+
+def test_a_send_arrives_in_the_posted_receive_in_several_frames() -> None:
+    two = Two()
+    two.bytes[0][:] = bytes(range(256)) * 16
+    receive = Descriptor(data=(two.memory[1].segment(),))
+    two.vis[1].post_receive(receive)
+    sent = two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(),)))
+    assert two.bytes[1] == two.bytes[0]
+    assert (receive.length, receive.has_failed, sent.has_failed) == (4096, False, False)
+
+
+@pytest.mark.parametrize(
+    ("offset", "handle", "length"), [(4000, 0, 100), (0, 7, 8)], ids=["beyond its region", "unknown handle"]
+)
+def test_an_rdma_write_elsewhere_breaks_the_connection_and_touches_nothing(
+    offset: int, handle: int, length: int
+) -> None:
+    two = Two()
+    two.bytes[0][:] = b"x" * 4096
+    target = two.memory[1]
+    remote = Segment(target.address + offset, target.handle + handle)
+    sent = two.transfer(Descriptor(OP_RDMAWRITE, (two.memory[0].segment(0, length),), remote))
+    assert sent.status & Done.RDMA_PROT_ERROR
+    assert bytes(two.bytes[1]) == bytes(4096)
+    assert [agent.firmware.counted()["connections_lost"] for agent in two.wires.agents] == [1, 1]
+
+
+def test_an_rdma_write_into_memory_of_another_protection_tag_is_refused() -> None:
+    two = Two()
+    nic, other = two.nics[1], memoryview(bytearray(64))
+
+    async def register() -> Memory:
+        return await nic.register(other, await nic.create_ptag(), rdma_write=True)
+
+    target = run(two.wires, register())[0]
+    sent = two.transfer(
+        Descriptor(OP_RDMAWRITE, (two.memory[0].segment(0, 8),), Segment(target.address, target.handle))
+    )
+    assert sent.status & Done.RDMA_PROT_ERROR
+
+
+def test_a_descriptor_with_unregistered_memory_fails_alone() -> None:
+    two = Two()
+    receive = Descriptor(data=(two.memory[1].segment(),))
+    two.vis[1].post_receive(receive)
+    wrong = two.transfer(Descriptor(OP_SENDRECV, (Segment(1, 99, 8),)))
+    right = two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),)))
+    assert wrong.status & Done.PROTECTION_ERROR
+    assert (right.has_failed, receive.length) == (False, 8)
+
+
+def test_a_descriptor_with_too_many_segments_is_not_posted() -> None:
+    two = Two()
+    with pytest.raises(ViaError) as caught:
+        two.vis[0].post_send(Descriptor(OP_SENDRECV, [two.memory[0].segment(0, 1)] * 7))
+    assert caught.value.result is Result.DESCRIPTOR_ERROR
+
+
+def test_a_request_that_no_server_waits_for_has_no_match() -> None:
+    two = Two(connects=False)
+    with pytest.raises(ViaError) as caught:
+        run(two.wires, two.vis[0].connect_request(1, b"nobody"))
+    assert caught.value.result is Result.NO_MATCH
+
+
+def test_a_lost_frame_is_resent_at_the_reliable_level() -> None:
+    two = Two()
+    receive = Descriptor(data=(two.memory[1].segment(),))
+    two.vis[1].post_receive(receive)
+    two.vis[0].post_send(Descriptor(OP_SENDRECV, (two.memory[0].segment(),)))
+    del two.wires.nics[0].sent[0]
+    two.wires.elapse(1_000_000_000)
+    assert (receive.length, receive.has_failed) == (4096, False)
+    assert two.wires.agents[0].firmware.counted()["frames_resent"]
+
+
+def test_a_lost_frame_loses_its_message_at_the_unreliable_level_and_the_next_one_arrives() -> None:
+    two = Two(Settings(reliability=int(Reliability.UNRELIABLE)))
+    receive = Descriptor(data=(two.memory[1].segment(),))
+    two.vis[1].post_receive(receive)
+    two.vis[0].post_send(Descriptor(OP_SENDRECV, (two.memory[0].segment(),)))
+    del two.wires.nics[0].sent[0]
+    two.wires.elapse(1_000_000_000)
+    assert receive.is_posted
+    two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 16),)))
+    assert (receive.length, receive.has_failed) == (16, False)
