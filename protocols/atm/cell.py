@@ -23,7 +23,7 @@ HEADER: Final = 5
 PAYLOAD: Final = 48
 FIRST_VCI: Final = 32
 MAX_NODES: Final = 4094
-"""So many nodes have circuits to each other in 8 bits of VPI and 16 of VCI."""
+"""Limit of nodes: 8 bits of VPI and 16 of VCI suffice for circuits between all of them."""
 
 _VCIS: Final = (1 << 16) - FIRST_VCI
 _COSET: Final = 0x55

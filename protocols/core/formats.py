@@ -103,7 +103,7 @@ class Stack:
 
 
 RulePlace = tuple[int, int, int, tuple[tuple[str, int], ...]]
-"""Of a field for rules: offset behind Ethernet, width, mask, and what other fields must be."""
+"""Place of a field for rules: offset behind Ethernet, width, mask, and the values required of other fields."""
 
 
 class FormatError(TypeError):

@@ -72,7 +72,7 @@ class Profile:
     bus_transaction: int = 0
     """Overhead of each DMA transaction on the bus."""
     dma_transaction: int = 0
-    """The same of the NIC's DMA engines, if it differs. 0: as `bus_transaction`."""
+    """Overhead of each transaction of the NIC's DMA engines, if it differs. 0: as `bus_transaction`."""
     bus_burst: int = 0
     """Maximum bytes of a transaction; 0: a transfer is one transaction."""
 

@@ -28,7 +28,7 @@ from protocols.ssam.settings import MAX_BACKOFF, Settings
 
 
 class Reply(NamedTuple):
-    """What a request's handler returns to reply: a handler of the requester, and at most DATA bytes."""
+    """Reply of a request's handler: a handler of the requester, and at most DATA bytes."""
 
     handler: int
     data: Buffer

@@ -17,7 +17,7 @@ from protocols.core.firmware import Buffer
 from protocols.core.frame_kinds import Kind
 from protocols.core.malformed import MalformedError
 
-ETHERTYPE: Final = 0x88B7
+ETHERTYPE: Final = 0x5649
 OUI: Final = 2
 OUI_REST: Final = 0
 PROTOCOL: Final = 1
@@ -85,6 +85,9 @@ NAMES: Final[dict[str, dict[int, str]]] = {
     "step": {1: "REQUEST", 2: "PEER_REQUEST", 3: "ACCEPT", 4: "REJECT", 5: "NO_MATCH", 6: "DISCONNECT"},
 }
 """What values of fields are called."""
+
+CHECK: Final = "check"
+"""The field that is computed from all others."""
 
 KIND: Final = "type"
 KINDS: Final[dict[int, Kind]] = {
@@ -466,3 +469,19 @@ def unpack_connection(
         max_transfer,
         rest[6:],
     )
+
+
+def mended(raw: bytes, begin: int = 14) -> bytes:
+    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
+    a source route if there is one."""
+    header = raw[begin:]
+    if len(header) < 53:
+        return raw
+    size = 53
+    if header[5] == 2:
+        size = 65
+    if header[5] == 3:
+        size = 59
+    end = size + int.from_bytes(header[47:49], "big")
+    check = crc32(header[53:end], crc32(header[:49], crc32(raw[:14])))
+    return raw[:begin] + header[:49] + _pack_check(check) + header[53:]

@@ -26,8 +26,8 @@ from scapy.packet import Packet, bind_layers
 from protocols.core.frame_kinds import Kind
 from protocols.core.frames import Counted
 
-ETHERTYPE: Final = 0x88B7
-"""IEEE Std 802 - OUI Extended Ethertype."""
+ETHERTYPE: Final = 0x5649
+"""Ours, the letters VI: no EtherType of M-VIA is published."""
 
 SEND: Final = 1
 RDMA_WRITE: Final = 2

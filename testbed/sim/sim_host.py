@@ -147,7 +147,7 @@ class FunctionPort:
         return None
 
     def when_sent(self, now: int, then: Callable[[int], object]) -> None:
-        """As the port to the link: frames that are looped back do not wait."""
+        """Delegate to the port to the link: frames that are looped back do not wait."""
         self._out.when_sent(now, then)
 
     def _loop_back(self, frame: bytes) -> None:

@@ -231,7 +231,7 @@ class Flap(Down, init=False):
 
 
 class Partition(Fault, init=False):
-    """Nothing passes between groups of nodes."""
+    """Partition: no frame passes between groups of nodes."""
 
     kind: Literal["partition"] = "partition"
     groups: Annotated[tuple[Texts, ...], Listed] | None = Field(

@@ -1,4 +1,4 @@
-"""What two runs of one description must have in common, whichever clocks they had: fates flow by flow, and messages."""
+"""Parity of two runs of one description under different clocks: fates flow by flow, and messages."""
 
 from __future__ import annotations
 

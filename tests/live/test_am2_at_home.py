@@ -88,7 +88,7 @@ def test_another_seed_has_other_fates(simulated: Path, tmp_path: Path) -> None:
 
 
 def test_a_capture_at_a_nic_tells_which_of_its_frames_its_cable_loses(tmp_path: Path) -> None:
-    """What a NIC sends is captured before its cable takes it. What its switch sends is captured when it has come: of what
+    """Frames of a NIC are captured before its cable takes them. What its switch sends is captured when it has come: of what
     is lost there, or between switches, the log of fates tells."""
     path, log = tmp_path / "n1.pcapng", tmp_path / "fates.jsonl"
     with Cluster.ring(4, kind="myrinet", loss="5%", seed=7).up(fates=log) as cluster:

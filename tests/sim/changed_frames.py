@@ -29,5 +29,5 @@ async def tags(comm: Comm, node: Node) -> list[tuple[int, bytes]]:
 
 
 def expected(second: int) -> list[tuple[int, bytes]]:
-    """What rank 1 gets when the second message has this tag."""
+    """Receive at rank 1 when the second message has this tag."""
     return [(second if number == 1 else TAG, bytes([number]) * 4) for number in range(COUNT)]

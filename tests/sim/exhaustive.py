@@ -30,7 +30,7 @@ from testbed.spec.layout import Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 from tests.sim.am2_exchanges import CASES, STRANGERS, Active
-from tests.sim.exhaustive_exchanges import EMP_MATCHING, EXCHANGES, Matching
+from tests.sim.exhaustive_exchanges import EMP_MATCHING, EXCHANGES, SSAM_MATCHING, VIA_MATCHING, Matching
 from tests.sim.swarm_faults import Violation, unwrapped
 from tests.sim.trials import print_line
 
@@ -75,7 +75,13 @@ EMP: Final = Subject("emp", {name: partial(Matching, EMP_MATCHING, exchange) for
 AM2: Final = Subject(
     "am2", {name: partial(Active, case, have_met=name not in STRANGERS) for name, case in CASES.items()}, depth=5
 )
-SUBJECTS: Final = {EMP.name: EMP, AM2.name: AM2}
+SSAM: Final = Subject(
+    "ssam", {name: partial(Matching, SSAM_MATCHING, exchange) for name, exchange in EXCHANGES.items()}, depth=4
+)
+VIA: Final = Subject(
+    "via", {name: partial(Matching, VIA_MATCHING, exchange) for name, exchange in EXCHANGES.items()}, depth=4
+)
+SUBJECTS: Final = {subject.name: subject for subject in (EMP, AM2, SSAM, VIA)}
 
 
 @cache

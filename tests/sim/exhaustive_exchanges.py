@@ -15,6 +15,8 @@ from protocols.emp import host as emp
 from protocols.emp.settings import Settings
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import Envelope, MPIError
+from protocols.ssam import plug as ssam
+from protocols.via import host as via
 from testbed.registry import PROTOCOLS, load
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
@@ -87,6 +89,18 @@ class Matched:
 EMP_MATCHING: Final = Matched(
     "emp", payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
     resources=lambda host: (host.free, host.pinned), plug=emp.plug(Settings(window=2)),
+)  # fmt: skip
+
+# A session is made first: an introduction and its answer may be lost, and each is sent again after a time-out that doubles.
+# Then a tail of requests may be lost, twice. Time-outs are looked for in steps, so that each may take two.
+SSAM_MATCHING: Final = Matched(
+    "ssam", payload=40, bound=4 * (ssam.Settings().timeout << 4) + MILLISECOND,
+    resources=lambda host: (len(host.waiting()),), plug=ssam.plug(ssam.Settings(window=4)),
+)  # fmt: skip
+# As for EMP, after connections have been made, for which the same holds.
+VIA_MATCHING: Final = Matched(
+    "via", payload=1400, bound=4 * via.Settings().longest_timeout + MILLISECOND,
+    resources=lambda host: (len(host.waiting()),), plug=via.plug(via.Settings(window=2, acknowledge=1)),
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from tests.sim.trials import Swarm
 
 NO_FAULT: Final = ""
 FAULTS: Final = (NO_FAULT, NO_FAULT, NO_FAULT, "cut", "long cut", "pause", "reset", "restart", "crash")
-"""What happens beside a case; a long cut is longer than a NIC sends again."""
+"""Faults beside a case; a long cut is longer than a NIC sends again."""
 LIMIT: Final = 120.0
 """Seconds of virtual time."""
 

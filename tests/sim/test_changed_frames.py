@@ -55,7 +55,7 @@ def test_a_run_finds_the_message_whose_tag_was_changed_on_the_way_and_its_replay
 
 
 def test_a_request_whose_endpoint_is_changed_on_the_way_comes_back_to_its_sender() -> None:
-    """Its packets have Myrinet's CRC-8 beside AM-II's own CRC-32: both are right afterwards."""
+    """AM-II's packets have Myrinet's CRC-8 beside AM-II's own CRC-32: both are right afterwards."""
     pair = Pair()
     pair.asker.map(0, AWAY, TAG)
     pair.simulation.network.link_directions[pair.link, "forward"].change(0, Impairment(rules=("set am2.endpoint = 9",)))

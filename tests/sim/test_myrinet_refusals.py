@@ -47,7 +47,7 @@ def test_a_scenario_that_injects_it_is_refused_before_the_run(mode: str) -> None
     [Incast(receiver="n1", at="1s", rate="1mbit"), Traffic(senders=("n1",), receiver="n2", at="1s", rate="1mbit")],
 )
 def test_loads_of_the_kernels_datagrams_have_no_routes(fault: Fault, mode: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"n[12], n[12]: the kernel's datagrams have no routes"):
+    with pytest.raises(UnsupportedError, match=r"n[12], n[12]: the kernel's datagrams have no source routes"):
         check(Scenario(name="load", faults=(fault,)), resolve(pair()), mode)
 
 

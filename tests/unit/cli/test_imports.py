@@ -44,7 +44,7 @@ OPENSSL = "hashlib"
 
 
 def output(arguments: Sequence[str], root: Path) -> str:
-    """What a command prints, the number of classes made by `dataclasses`, and the modules imported by its end."""
+    """Return a command's output, the number of classes made by `dataclasses`, and the modules imported by its end."""
     command = [sys.executable, "-c", PROGRAM, str(root), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "modules:" in done.stdout, done.stderr

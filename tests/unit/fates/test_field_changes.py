@@ -39,7 +39,7 @@ ROUTE = b"\x81\xbf"
 def offered(
     rule: object, frames: list[bytes], impairment: Impairment | None = None
 ) -> tuple[list[bytes], list[Record]]:
-    """What arrives of these frames under a rule, and the log."""
+    """Return the frames that arrive under a rule, and the log."""
     log: list[Record] = []
     rules = RuleSet(known_fields())
     rules.add(0, rule)  # type: ignore[arg-type]

@@ -25,7 +25,8 @@ from protocols.core.firmware import Adapter
 from protocols.core.split_memory import HostSlot, SplitDriver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.runtime.shared.functions import Attached, Function, Wire, address_of
+from testbed.runtime.shared.functions import Attached, Function, Wire
+from testbed.spec.placement import address_of
 from testbed.runtime.shared.heap import Heap
 from testbed.runtime.shared.region import Layout, Region
 
