@@ -26,9 +26,9 @@ from protocols.core.split_memory import HostSlot, SplitDriver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.shared.functions import Attached, Function, Wire
-from testbed.spec.placement import address_of
 from testbed.runtime.shared.heap import Heap
 from testbed.runtime.shared.region import Layout, Region
+from testbed.spec.placement import address_of
 
 HEAP = 4 << 20
 SEGMENT = 400_000
