@@ -49,3 +49,5 @@ CONNECTION: Final = StateTable(
     ),
 )
 """A connection between two processes. Sessions are ours: the paper's prototype does not restart."""
+
+TABLES: Final = (SLOT, REQUEST, CONNECTION)
