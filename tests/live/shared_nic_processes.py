@@ -23,8 +23,8 @@ from testbed.kernel import syscalls
 from testbed.runtime.calls import call
 from testbed.runtime.shared.agent import Offer, SharedAgent
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from testbed.runtime.shared.functions import address_of
 from testbed.runtime.shared.standing_agent import socket_of
+from testbed.spec.placement import address_of
 
 PATIENCE = 30.0  # s
 HEAP = 8 << 20
