@@ -219,8 +219,10 @@ class Classifier:
             if set(by_begin) == {b""} and not fields.is_routed(ethertype)
         }
         ends = {ethertype: max(span.stop for span in of_key) for ethertype, of_key in plain.items()}
-        self._short = frozenset(ethertype for ethertype, end in ends.items() if end <= ETHERNET_HEADER + _GAP)
-        self.head: Final = slice(max([ETHERNET_HEADER, *[ends[ethertype] for ethertype in self._short]]))
+        # One slice serves all of these. A longer one would hold bytes that change from frame to frame of the others.
+        end = min([ETHERNET_HEADER + _GAP, *ends.values()])
+        self._short = frozenset(ethertype for ethertype, own in ends.items() if own == end)
+        self.head: Final = slice(end if self._short else ETHERNET_HEADER)
         self._takers: dict[int, Callable[[bytes], object]] = {
             ethertype: itemgetter(_HEADER, *plain[ethertype])
             if ethertype in plain
