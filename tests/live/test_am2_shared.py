@@ -3,9 +3,9 @@ misbehaving process does not disturb the others."""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
-import os
 import time
 from typing import Any, Final
 
