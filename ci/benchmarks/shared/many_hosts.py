@@ -22,7 +22,7 @@ from testbed import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.runtime.shared.agent import Offer
 from testbed.runtime.shared.attachment import Attachment, HostDriver
-from testbed.runtime.shared.functions import address_of
+from testbed.spec.placement import address_of
 
 _QUIET = 2.0  # s in which nobody does anything
 _SIZE = 64  # bytes of a message
