@@ -14,8 +14,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 
 from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
@@ -24,6 +25,10 @@ from protocols.core.firmware import Plug
 from protocols.emp import host as emp
 from protocols.mpi import emp as mpi
 from protocols.mpi.device import Device
+from protocols.mpi.ssam import device as ssam_device
+from protocols.mpi.via import device as via_device
+from protocols.ssam.plug import plug as ssam_plug
+from protocols.via.host import plug as via_plug
 from testbed.engine.tasks import Task
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
@@ -73,11 +78,11 @@ _HEAD: Final = """\
 """
 
 
-def by_device(simulation: Simulation, size: int) -> Task[int]:
+def by_device(device: Callable[[Any], Device], simulation: Simulation, size: int) -> Task[int]:
     """Send through MPI's device."""
     sender, receiver = simulation.nodes.values()
-    task = simulation.spawn(sender.name, send_all, mpi.device(cast(emp.Endpoint, sender.endpoint)), size)
-    simulation.spawn(receiver.name, receive_all, mpi.device(cast(emp.Endpoint, receiver.endpoint)), size)
+    task = simulation.spawn(sender.name, send_all, device(sender.endpoint), size)
+    simulation.spawn(receiver.name, receive_all, device(receiver.endpoint), size)
     return task
 
 
@@ -143,7 +148,7 @@ SUBJECTS: Final = {
             "acks": ("acknowledgements_sent", "reacknowledgements_sent"),
             "time-outs": ("collections_resent",),
         },
-        by_device,
+        partial(by_device, mpi.device),
         emp.plug(),
         "each sent when the one before has been acknowledged",
     ),
@@ -157,6 +162,28 @@ SUBJECTS: Final = {
         by_requests,
         am2_plug(),
         "as requests, each sent when the one before has been replied to",
+    ),
+    "ssam": Subject(
+        {
+            "cells": ("cells_written",),
+            "resent": ("hurried", "resent"),
+            "again": ("answered_again",),
+            "time-outs": ("resent",),
+        },
+        partial(by_device, ssam_device),
+        ssam_plug(),
+        "each sent when the one before is in the window",
+    ),
+    "via": Subject(
+        {
+            "frames": ("frames_sent",),
+            "resent": ("frames_resent",),
+            "acks": ("acknowledgements_sent",),
+            "time-outs": ("timeouts",),
+        },
+        partial(by_device, via_device),
+        via_plug(),
+        "each sent when the one before has been copied",
     ),
 }
 """frames, packets: data, for the first time. acks: NACKs, too. time-outs: how often something was sent again as a whole."""
