@@ -88,6 +88,11 @@ class ViaNic:
         """Number of descriptors and commands that can still be posted."""
         return len(self._free)
 
+    @property
+    def registered(self) -> int:
+        """Number of memories that are registered."""
+        return len(self._memories)
+
     async def open(self) -> None:
         """VipOpenNic, after `close`."""
         await self.command(Command(Op.OPEN))

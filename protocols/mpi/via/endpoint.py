@@ -32,7 +32,8 @@ _MIN_DEPTH: Final = 8
 
 
 class ViaEndpoint(MatchingByLibrary):
-    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint`."""
+    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections, by
+    the peer's rank."""
 
     def __init__(self, host: ViaNic) -> None:
         super().__init__()
@@ -43,7 +44,7 @@ class ViaEndpoint(MatchingByLibrary):
         self.max_message_size = 1 << 30
         self._host = host
         self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
-        self._pairs: dict[int, Pair] = {}
+        self.pairs: dict[int, Pair] = {}
         self._by_vi: dict[Vi, Pair] = {}
         self._cq: CompletionQueue = host.create_cq(self._depth * host.size)
         self._cq.notify(self._arrived)
@@ -58,7 +59,7 @@ class ViaEndpoint(MatchingByLibrary):
             over.complete(Envelope(destination, tag, len(data)))
             self.matching.arrived(arrival)
             return True
-        pair = self._pairs.get(destination) or self._connect(destination)
+        pair = self.pairs.get(destination) or self._connect(destination)
         outgoing = Outgoing(context, tag, data, over)
         pair.queue.append(outgoing)
         limit = self._host.settings.register_from
@@ -95,22 +96,22 @@ class ViaEndpoint(MatchingByLibrary):
     async def _listen(self) -> None:
         """Answer each rank that asks for a connection by asking it, too."""
         self._ptag = await self._host.create_ptag()
-        for pair in list(self._pairs.values()):  # of messages sent before there was a protection tag
+        for pair in list(self.pairs.values()):  # of messages sent before there was a protection tag
             carry(self._open(pair))
         while True:
             request = await self._host.connect_wait(_DISCRIMINATOR)
-            known = self._pairs.get(request.node)
+            known = self.pairs.get(request.node)
             if known is not None and known.vi is not None and known.is_connected and known.vi.joined != request.number:
                 self._lose(known, "has ended the connection")
             if known is None or known.is_lost:
                 self._connect(request.node)
 
     def _connect(self, peer: int) -> Pair:
-        known = self._pairs.get(peer)
+        known = self.pairs.get(peer)
         if known is not None:
             return known
         settings = self._host.settings
-        self._pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer)
+        self.pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer)
         if self._ptag:
             carry(self._open(pair))
         return pair
@@ -147,8 +148,8 @@ class ViaEndpoint(MatchingByLibrary):
         if pair.is_lost:
             return
         pair.is_lost = True
-        if self._pairs.get(pair.peer) is pair:
-            del self._pairs[pair.peer]
+        if self.pairs.get(pair.peer) is pair:
+            del self.pairs[pair.peer]
         error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {why}")
         for outgoing in (*pair.released, *pair.queue):
             if outgoing is not None:

@@ -89,7 +89,8 @@ class Pair:
     its area is. is_lost: the connection has ended. arrival: the message that is being received. opened: completes
     when `is_open`. registered: memory of messages that a lost connection leaves.
 
-    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft.
+    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. `sent_parts` and `written` are
+    what the peer counts as `received_parts` and `consumed`.
     """
 
     def __init__(self, peer: int, depth: int, area: int, buffer: int) -> None:
@@ -121,25 +122,25 @@ class Pair:
         self._cell: Segment
         self._buffers: deque[int] = deque(range(_BUFFERS))
         self._next_cell = 0
-        self._sent = 0  # parts
+        self.sent_parts = 0  # parts
         self._write_pointer = 0
-        self._written = 0  # bytes of the peer's area used since the beginning
-        self._freed = 0
+        self.written = 0  # bytes of the peer's area used since the beginning
+        self.freed = 0
         self._posted_again = 0  # by the peer
-        self._received = 0  # parts
+        self.received_parts = 0  # parts
         self._read_pointer = 0
-        self._consumed = 0  # bytes of the own area
+        self.consumed = 0  # bytes of the own area
         self._told = 0  # bytes in the last credit
 
     @property
     def desc_left(self) -> int:
         """Receive descriptors of the peer that messages may still use."""
-        return self.depth - RESERVE - (self._sent - self._posted_again)
+        return self.depth - RESERVE - (self.sent_parts - self._posted_again)
 
     @property
     def space_left(self) -> int:
         """Free bytes of the peer's area."""
-        return self._area_size - (self._written - self._freed)
+        return self._area_size - (self.written - self.freed)
 
     # Begin.
 
@@ -219,7 +220,7 @@ class Pair:
         view, memory = self.readable
         at = buffer * self._buffer_size
         total = len(outgoing.data)
-        _HEAD.pack_into(view, at, outgoing.context, self._sent & _NUMBERS, outgoing.tag, total, begin)
+        _HEAD.pack_into(view, at, outgoing.context, self.sent_parts & _NUMBERS, outgoing.tag, total, begin)
         if outgoing.memory is None:
             view[at + _HEAD.size : at + length] = data
             segments: tuple[Segment, ...] = (memory.segment(at, length),)
@@ -228,8 +229,8 @@ class Pair:
         outgoing.taken = begin + len(data)
         remote = Segment(self._area.address + self._write_pointer, self._area.handle)
         self._write_pointer += need
-        self._written += skipped + need
-        self._sent += 1
+        self.written += skipped + need
+        self.sent_parts += 1
         self.released.append(outgoing if outgoing.taken == total else None)
         immediate = (-length if wraps else length) & _MASK
         self._post(segments, remote, immediate, buffer)
@@ -248,7 +249,7 @@ class Pair:
             self.greeted()
         elif not immediate:
             credit = _CREDIT.unpack_from(self.writable[0], self._area_size)
-            self._freed, self._posted_again, self._answered = credit
+            self.freed, self._posted_again, self._answered = credit
         elif immediate != ASK:
             self._read(immediate, take)
         assert self.vi is not None
@@ -259,16 +260,16 @@ class Pair:
 
     def settle(self) -> None:
         """Tell the peer what is free again, if it is half of the area."""
-        if self._consumed - self._told >= self._area_size // 2:
+        if self.consumed - self._told >= self._area_size // 2:
             self._credit()
 
     def _credit(self) -> None:
         """Tell the peer how much of the area is free again, and how many descriptors were posted again."""
-        self._told = self._consumed
+        self._told = self.consumed
         view, memory = self.readable
         at = _BUFFERS * self._buffer_size + self._next_cell * _CELL
         self._next_cell = (self._next_cell + 1) % _CELLS
-        _CREDIT.pack_into(view, at, self._consumed, self._received, self._answers)
+        _CREDIT.pack_into(view, at, self.consumed, self.received_parts, self._answers)
         self.released.append(None)
         self._post((memory.segment(at, _CREDIT.size),), self._cell, 0, None)
 
@@ -276,19 +277,19 @@ class Pair:
         length = immediate
         if immediate & 1 << 31:
             length = (1 << 32) - immediate
-            self._consumed += self._area_size - self._read_pointer
+            self.consumed += self._area_size - self._read_pointer
             self._read_pointer = 0
         begin = self._read_pointer
         if not _HEAD.size <= length <= self._area_size - begin:
             raise LostPartError
         area = self.writable[0]
         context, number, tag, total, offset = _HEAD.unpack_from(area, begin)
-        if number != self._received & _NUMBERS:
+        if number != self.received_parts & _NUMBERS:
             raise LostPartError
-        self._received += 1
+        self.received_parts += 1
         take(self, Part(context, tag, total, offset, area[begin + _HEAD.size : begin + length]))
         self._read_pointer += _aligned(length)
-        self._consumed += _aligned(length)
+        self.consumed += _aligned(length)
 
 
 def _aligned(length: int) -> int:
