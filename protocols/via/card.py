@@ -152,9 +152,9 @@ class Vi:
         self.peer_vi = vi
         self.peer_session = session
         self.queue: deque[Outgoing] = deque()  # messages not yet completed
-        self.unsent: deque[Outgoing] = deque()  # those with frames still to send, and answers to RDMA Reads
+        self.unsent: deque[Outgoing] = deque()  # those with frames still to send
+        self.replies: deque[Outgoing] = deque()  # answers to the peer's RDMA Reads, with frames still to send
         self.reads = 0  # RDMA Reads under way
-        self.replies = 0  # answers to the peer's RDMA Reads that are in `unsent`
         self.sequence = 0  # of the next frame
         self.message = 0  # number of the next message
         self.unacknowledged: deque[tuple[int, bytes]] = deque()
@@ -326,6 +326,7 @@ class Card:
         """Return all descriptors of a VI. head: bits of the status of the oldest send descriptor."""
         queue, receives = vi.queue, vi.receives
         vi.queue, vi.unsent, vi.receives = deque(), deque(), deque()
+        vi.replies.clear()
         for outgoing in queue:
             self.finish(outgoing.slot, Done.DONE | (head or Done.DESC_FLUSHED_ERROR) | COMPLETED[outgoing.kind])
             head = 0

@@ -151,7 +151,7 @@ class Receiver:
     def _serve_read(self, vi: Vi, message: int, total: int, remote: Segment) -> bool:
         """Queue the answer to an RDMA Read. False: it was refused."""
         card = self._card
-        if vi.replies >= _MAX_REPLIES:
+        if len(vi.replies) >= _MAX_REPLIES:
             return False
         try:
             if not vi.attributes & RDMA_READ_ENABLED or total > vi.max_transfer:
@@ -163,8 +163,7 @@ class Receiver:
             return False
         reply = Outgoing(TYPE_READ_REPLY, -1, 0, 0, None, (Segment(remote.address, remote.handle, total),), span)
         reply.number = message
-        vi.replies += 1
-        vi.unsent.append(reply)
+        vi.replies.append(reply)
         card.counters.reads_served += 1
         return True
 

@@ -8,7 +8,8 @@ data is in the target memory, so reliable delivery and reliable reception are on
 At the unreliable level a message is complete when its last frame has been sent.
 
 An RDMA Read takes a place in this order, and is complete when its data has come. A descriptor with QFENCE waits until all
-RDMA Reads before it are complete. The answers to a peer's RDMA Reads are sent with this side's messages.
+RDMA Reads before it are complete. The answers to a peer's RDMA Reads go before this side's own messages: behind them, two
+sides with fences would wait for each other.
 """
 
 from __future__ import annotations
@@ -96,8 +97,10 @@ class Sender:
         window = self._card.settings.window
         is_reliable = vi.reliability != Reliability.UNRELIABLE
         was_empty = not vi.unacknowledged
-        unsent = vi.unsent
-        while unsent and len(vi.unacknowledged) < window:
+        while len(vi.unacknowledged) < window:
+            unsent = vi.replies or vi.unsent
+            if not unsent:
+                break
             outgoing = unsent[0]
             if vi.reads and outgoing.control & QFENCE:
                 break
@@ -120,8 +123,6 @@ class Sender:
                 unsent.popleft()
                 if outgoing.kind == TYPE_RDMA_READ:
                     vi.reads += 1
-                elif outgoing.kind == TYPE_READ_REPLY:
-                    vi.replies -= 1
                 if not is_reliable:
                     self.complete(vi)
         if was_empty and vi.unacknowledged and vi.state == CONNECTED:
