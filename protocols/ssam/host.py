@@ -19,12 +19,18 @@ from typing import Final, NamedTuple
 from protocols.atm.cell import PAYLOAD
 from protocols.core.completion import Completion, Turn
 from protocols.core.firmware import Adapter, Buffer, HostActions
+from protocols.core.host_work import HostWork
 from protocols.ssam import cells
 from protocols.ssam.cells import DATA, Message
 from protocols.ssam.connection import Connection, introduced
 from protocols.ssam.counters import Counters
-from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Sba100, answer_slot, request_slot
+from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Batch, Sba100, answer_slot, request_slot
 from protocols.ssam.settings import MAX_BACKOFF, Settings
+
+FORMAT: Final = "format"
+"""Format a request's cell, with the flow control."""
+DISPATCH: Final = "dispatch"
+"""Flow control of a message that has come, and the call of its handler."""
 
 
 class Reply(NamedTuple):
@@ -61,14 +67,20 @@ class ReturnedError(SsamError):
 class Library:
     """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
 
-    node: this node's number. size: number of nodes. on_returned: called with requests that are returned; without it the
-    next request to that node raises ReturnedError. on_cells: called when cells have come, in place of a poll by the
-    program: the interrupt of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have
-    come.
+    node: this node's number. size: number of nodes. device: the traps, for programs that use them beside. on_returned:
+    called with requests that are returned; without it the next request to that node raises ReturnedError. on_cells: called
+    when cells have come, in place of a poll by the program: the interrupt of section 3.1.1, which the prototype lacks (see
+    `watch`). on_space: called after answers have come.
     """
 
     def __init__(
-        self, adapter: Adapter, bell: HostActions, device: Sba100, settings: Settings, counters: Counters
+        self,
+        adapter: Adapter,
+        bell: HostActions,
+        work: HostWork,
+        device: Sba100,
+        settings: Settings,
+        counters: Counters,
     ) -> None:
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)
@@ -77,7 +89,8 @@ class Library:
         self.on_cells: Callable[[], object] | None = None
         self.on_space: Callable[[], object] | None = None
         self._bell = bell
-        self._device = device
+        self._work = work
+        self.device: Final = device
         self._settings = settings
         self._counters = counters
         self._handlers: dict[int, Handler] = {}
@@ -103,13 +116,25 @@ class Library:
         """Send a request (ssam_10), after polling; waits while the window to the node is full. Raises RuleError in a
         handler, ValueError for more than DATA bytes or no such node, ReturnedError, TrapError for too many
         connections."""
-        self._handle_all()
-        while not self.try_request(node, handler, data):
-            await self.wait()
-            self._handle_all()
+        while (connection := self._admit(node, data)) is None:
+            await self.poll()
+        offset = self._keep(connection, handler, data)
+        if connection.is_open:
+            self._handle(self.device.write_read(connection.number, offset))
+        await self._work.caught_up()
 
     def try_request(self, node: int, handler: int, data: Buffer = b"") -> bool:
         """Send a request, unless the window to the node is full. Raises as `request`."""
+        connection = self._admit(node, data)
+        if connection is None:
+            return False
+        offset = self._keep(connection, handler, data)
+        if connection.is_open:
+            self.device.write(connection.number, offset)
+        return True
+
+    def _admit(self, node: int, data: Buffer) -> Connection | None:
+        """Return the connection of a request that may be sent; None: the window is full. Raises as `request`."""
         if self._is_handling:
             raise RuleError("a handler may send no request: a request's handler returns its reply, a reply's nothing")
         if not 0 <= node < self.size:
@@ -119,24 +144,26 @@ class Library:
         if node in self._failed:
             raise ReturnedError(_sentence(self._failed.pop(node)))
         connection = self._connection(node)
-        if not connection.has_room:
-            return False
+        return connection if connection.has_room else None
+
+    def _keep(self, connection: Connection, handler: int, data: Buffer) -> int:
+        """Keep a request's cell in the window's buffers; return its offset."""
         number = connection.take_number()
         self._counters.requests += 1
-        self._write(
-            connection, request_slot(number), Message(cells.REQUEST, 0, number % cells.NUMBERS, handler, bytes(data))
-        )
+        self._work.spend(FORMAT)
+        request = Message(cells.REQUEST, connection.session, number % cells.NUMBERS, handler, bytes(data))
+        cells.pack_into(self.device.memory(connection.number), request_slot(number), request)
         self._arm()
-        return True
+        return request_slot(number)
 
     async def poll(self) -> int:
         """Handle the messages that have come (ssam_poll); return their number. A poll in vain gives way."""
         if self._is_handling:
             raise RuleError("a handler may not poll")
-        handled = self._handle_all()
+        handled = await self._take()
         if not handled:
             await Turn()
-            handled = self._handle_all()
+            handled = await self._take()
         return handled
 
     def handle_all(self) -> int:
@@ -148,10 +175,10 @@ class Library:
         if self._waits is None or self._waits.done:
             self._waits = Completion("a cell")
         waits = self._waits
-        if self._device.has_cells:
+        if self.device.has_cells:
             waits.complete(None)
         else:
-            self._device.is_watched = True
+            self.device.is_watched = True
         return waits
 
     def sent(self, node: int) -> int:
@@ -177,13 +204,13 @@ class Library:
             if self.on_cells is not None:
                 self._handle_all()
                 self.on_cells()
-                self._device.is_watched = True
+                self.device.is_watched = True
             self._wake()
         return None
 
     def watch(self) -> None:
         """Call `on_cells` from now on."""
-        self._device.is_watched = True
+        self.device.is_watched = True
 
     def waiting(self) -> list[str]:
         return [
@@ -198,25 +225,39 @@ class Library:
 
     # Messages.
 
+    async def _take(self) -> int:
+        """Handle batches until none comes while the core handles one."""
+        handled = 0
+        while self.device.has_cells:
+            handled += self._handle(self.device.read())
+            await self._work.caught_up()
+        return handled
+
     def _handle_all(self) -> int:
-        handled, answered = 0, dict[Connection, None]()
-        while batch := self._device.read():
-            for number, message in batch:
-                handled += 1
-                connection = self._known(number, message)
-                if connection is None:
-                    continue
-                if message.kind == cells.REQUEST:
-                    self._requested(connection, message)
-                else:
-                    answered[connection] = None
-                    self._answered(connection, message)
+        handled = 0
+        while self.device.has_cells:
+            handled += self._handle(self.device.read())
+        return handled
+
+    def _handle(self, batch: Batch) -> int:
+        """Handle the messages of a batch; return their number."""
+        answered = dict[Connection, None]()
+        for number, message in batch:
+            self._work.spend(DISPATCH)
+            connection = self._known(number, message)
+            if connection is None:
+                continue
+            if message.kind == cells.REQUEST:
+                self._requested(connection, message)
+            else:
+                answered[connection] = None
+                self._answered(connection, message)
         for connection in answered:
             for number in connection.recover():
                 self._hurry(connection, number)
         if answered and self.on_space is not None:
             self.on_space()
-        return handled
+        return len(batch)
 
     def _known(self, number: int, message: Message) -> Connection | None:
         """Return the connection of a message of its session; None for another message, which has been dealt with."""
@@ -236,7 +277,7 @@ class Library:
         counters, place = self._counters, connection.place_of(message.number)
         if place < 0:
             counters.answered_again += 1
-            self._device.write(connection.number, answer_slot(message.number))
+            self.device.write(connection.number, answer_slot(message.number))
         elif place > 0:
             if message.number in connection.kept:
                 counters.duplicates += 1
@@ -259,21 +300,21 @@ class Library:
         else:
             answer = Message(cells.REPLY, connection.session, number, reply.handler, bytes(reply.data))
         offset = answer_slot(number)
-        cells.pack_into(self._device.memory(connection.number), offset, answer)
-        self._device.write(connection.number, offset)
+        cells.pack_into(self.device.memory(connection.number), offset, answer)
+        self.device.write(connection.number, offset)
 
     def _report_missing(self, connection: Connection) -> None:
         """Tell the peer which request has not come, since later ones have."""
         number = connection.expected % cells.NUMBERS
         missing = Message(cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING, b"")
-        cells.pack_into(self._device.memory(connection.number), CONTROL_SLOT, missing)
-        self._device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, missing)
+        self.device.write(connection.number, CONTROL_SLOT)
 
     def _hurry(self, connection: Connection, number: int | None) -> None:
         """Send a request again that is known to be lost."""
         if number is not None:
             self._counters.hurried += 1
-            self._device.write(connection.number, request_slot(number))
+            self.device.write(connection.number, request_slot(number))
 
     def _answered(self, connection: Connection, message: Message) -> None:
         counters = self._counters
@@ -312,11 +353,11 @@ class Library:
 
     def _connection(self, node: int) -> Connection:
         """Return the connection to a node, opened if there is none. Raises TrapError."""
-        number = self._device.connect(node)
+        number = self.device.connect(node)
         return self._connections.get(number) or self._connection_of(number, node)
 
     def _connection_of(self, number: int, node: int | None = None) -> Connection:
-        there = self._device.node_of(number) if node is None else node
+        there = self.device.node_of(number) if node is None else node
         connection = Connection(number, there, self._settings.window, self.incarnation)
         self._connections[number] = connection
         if there == self.node:
@@ -327,8 +368,8 @@ class Library:
 
     def _introduce(self, connection: Connection) -> None:
         introduction = Message(cells.INTRODUCTION, 0, 0, 0, connection.introduction())
-        cells.pack_into(self._device.memory(connection.number), CONTROL_SLOT, introduction)
-        self._device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, introduction)
+        self.device.write(connection.number, CONTROL_SLOT)
 
     def _introduced(self, connection: Connection, data: bytes) -> None:
         identities = introduced(data)
@@ -342,7 +383,7 @@ class Library:
                 self._return(connection, "has begun anew")
             connection.adopt(theirs)
             for number in connection.outstanding:
-                self._device.write(connection.number, self._stamped(connection, number))
+                self.device.write(connection.number, self._stamped(connection, number))
         if ours != connection.ours or theirs != connection.theirs:
             self._introduce(connection)
 
@@ -351,7 +392,7 @@ class Library:
         overdue = connection.overdue()
         if overdue is not None and connection.is_open:
             self._counters.resent += 1
-            self._device.write(connection.number, request_slot(overdue))
+            self.device.write(connection.number, request_slot(overdue))
         if connection.outstanding:
             if not connection.is_open:
                 self._introduce(connection)
@@ -363,7 +404,7 @@ class Library:
 
     def _return(self, connection: Connection, reason: str) -> None:
         """Return the requests without an answer to the program."""
-        memory = self._device.memory(connection.number)
+        memory = self.device.memory(connection.number)
         for number in connection.outstanding:
             self._counters.returned += 1
             message = cells.unpack(cells.checked(memory[request_slot(number) : request_slot(number) + PAYLOAD]))
@@ -374,16 +415,9 @@ class Library:
             else:
                 self._failed[connection.node] = returned
 
-    def _write(self, connection: Connection, offset: int, message: Message) -> None:
-        """Keep a request's cell, and send it if the session is known."""
-        stamped = message._replace(session=connection.session)
-        cells.pack_into(self._device.memory(connection.number), offset, stamped)
-        if connection.is_open:
-            self._device.write(connection.number, offset)
-
     def _stamped(self, connection: Connection, number: int) -> int:
         """Set the session of a kept request, which was not known before; return its offset."""
-        memory, offset = self._device.memory(connection.number), request_slot(number)
+        memory, offset = self.device.memory(connection.number), request_slot(number)
         memory[offset : offset + 2] = (cells.REQUEST << 14 | connection.session << 6 | number % cells.NUMBERS).to_bytes(
             2, "big"
         )

@@ -4,7 +4,9 @@ Section 3.2: the interface moves cells to and from the fibre and checks them; it
 FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process names a connection and an offset into its
 buffers; the kernel checks both, and looks the circuit up.
 
-The input FIFO and the alarm are this object's part of the `Firmware`; `write` and `read` are the traps.
+The input FIFO and the alarm are this object's part of the `Firmware`; `write`, `read` and `write_read` are the traps,
+`call_write` and `call_read` the slow path: system calls on the device's file (section 3.4.2). Each spends the core's time
+item by item, as tables 1 and 2 list them. A cell occupies the input FIFO until the core has pulled it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final, NamedTuple
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, circuit, circuit_of, header, is_intact, nodes_of
 from protocols.atm.fields import ETHERTYPE
 from protocols.core.firmware import Adapter, FirmwareActions
+from protocols.core.host_work import TRAP, HostWork
 from protocols.ssam.cells import NUMBERS, Message, checked, unpack
 from protocols.ssam.counters import Counters
 from protocols.ssam.settings import MAX_WINDOW, Settings
@@ -29,6 +32,38 @@ SLOT: Final = 56
 """Bytes of a cell in the buffers, padded as in the FIFOs."""
 AREA: Final = (2 * MAX_WINDOW + 1) * SLOT
 """Bytes of a connection's buffers: requests, held answers, and one cell for what is not kept."""
+
+
+WRITE_CHECK: Final = "write check"
+"""Check the process and the connection, fetch its addresses; the kernel's other overhead of a write."""
+LOAD: Final = "load cell"
+"""Load a cell into registers."""
+PUSH: Final = "push cell"
+"""Push 56 bytes into the output FIFO, by programmed output."""
+COUNT: Final = "read count"
+"""Read the interface's count register: how many cells wait."""
+READ_CHECK: Final = "read check"
+"""The kernel's other overhead of a read."""
+PULL: Final = "pull cell"
+"""Pull 56 bytes out of the input FIFO, by programmed input."""
+DEMULTIPLEX: Final = "demultiplex"
+"""Find the process's buffer by the circuit."""
+STORE: Final = "store cell"
+"""Store a cell, and check the interface's flags."""
+CALL_WRITE, CALL_READ = "call write", "call read"
+"""Enter and leave a system call of the driver that does nothing."""
+COPY_IN, COPY_OUT = "copy in", "copy out"
+"""Check the file's descriptor, and move a cell between the process and the kernel's buffer (uiomove)."""
+CALL_PUSH, CALL_PULL = "call push", "call pull"
+"""Move a cell between the kernel's buffer and a FIFO."""
+KINDS: Final = (
+    WRITE_CHECK, LOAD, PUSH, COUNT, READ_CHECK, PULL, DEMULTIPLEX, STORE,
+    CALL_WRITE, COPY_IN, CALL_PUSH, CALL_READ, COPY_OUT, CALL_PULL,
+)  # fmt: skip
+"""What the kernel does on the host's core, by the items of tables 1 and 2."""
+
+Batch = list[tuple[int, Message]]
+"""Messages that one trap delivers, each with its connection."""
 
 
 class TrapError(Exception):
@@ -47,14 +82,19 @@ class Sba100:
     """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. is_watched: the process is told
     when a cell comes."""
 
-    def __init__(self, adapter: Adapter, nic: FirmwareActions, settings: Settings, counters: Counters) -> None:
+    def __init__(
+        self, adapter: Adapter, nic: FirmwareActions, work: HostWork, settings: Settings, counters: Counters
+    ) -> None:
+        """work: the host's cores, on which the traps run."""
         self._number = adapter.number
         self._nodes = len(adapter.addresses)
         self._addresses = adapter.addresses
         self._nic = nic
+        self._work = work
         self._settings = settings
         self._counters = counters
         self._input: deque[bytes] = deque()
+        self._pulled: deque[int] = deque()  # when the core has pulled cells that a trap has taken
         self._circuits: list[_Circuit] = []
         self._by_node: dict[int, int] = {}
         self.is_watched = False
@@ -67,12 +107,12 @@ class Sba100:
 
     # The interface.
 
-    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
+    def receive(self, now: int, frame: bytes) -> None:
         cell = frame[ETHERNET:]
         while len(cell) > CELL:
-            self._arrive(cell[:CELL])
+            self._arrive(now, cell[:CELL])
             cell = cell[CELL:]
-        self._arrive(cell)
+        self._arrive(now, cell)
 
     def on_doorbell(self, now: int, index: int) -> None:
         """Set the alarm."""
@@ -90,11 +130,13 @@ class Sba100:
         waiting = len(self._input)
         return [f"{waiting} cells wait in the input FIFO"] if waiting else []
 
-    def _arrive(self, cell: bytes) -> None:
-        counters = self._counters
+    def _arrive(self, now: int, cell: bytes) -> None:
+        counters, pulled = self._counters, self._pulled
+        while pulled and pulled[0] <= now:
+            pulled.popleft()
         if not is_intact(cell):
             counters.bad_headers += 1
-        elif len(self._input) >= self._settings.input_fifo:
+        elif len(self._input) + len(pulled) >= self._settings.input_fifo:
             counters.overruns += 1
         else:
             self._input.append(cell)
@@ -130,24 +172,69 @@ class Sba100:
 
     def write(self, connection: int, offset: int) -> None:
         """Send the cell at an offset of a connection's buffers. Raises TrapError for a wrong connection or offset."""
+        self._work.spend(TRAP)
+        self._work.spend(WRITE_CHECK)
+        self._push(connection, offset, PUSH)
+
+    def read(self) -> Batch:
+        """Deliver the cells that have come, at most BATCH; none: the FIFO is empty. Such a trap takes what the profile says
+        of a poll in vain."""
+        if not self._input:
+            return []
+        self._work.spend(TRAP)
+        return self._pull_all()
+
+    def write_read(self, connection: int, offset: int) -> Batch:
+        """Send a cell and deliver those that have come, in one trap. Raises as `write`."""
+        self.write(connection, offset)
+        return self._pull_all()
+
+    def call_write(self, connection: int, offset: int) -> None:
+        """Send a cell by the system call write(2). Raises as `write`."""
+        self._work.spend(CALL_WRITE)
+        self._work.spend(COPY_IN)
+        self._push(connection, offset, CALL_PUSH)
+
+    def call_read(self) -> Batch:
+        """Deliver one cell, or none, by the system call read(2)."""
+        self._work.spend(CALL_READ)
+        self._work.spend(COPY_OUT)
+        return self._pull(1, CALL_PULL)
+
+    def _push(self, connection: int, offset: int, kind: str) -> None:
+        """Check what the process names, and put the cell into the output FIFO."""
         if not 0 <= connection < len(self._circuits):
             raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
         if offset % SLOT or not 0 <= offset <= AREA - SLOT:
             raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
+        work = self._work
+        if kind == PUSH:
+            work.spend(LOAD)
+        work.spend(kind)
         node, head, memory = self._circuits[connection]
         frame = head + checked(memory[offset : offset + PAYLOAD])
         self._counters.cells_written += 1
         if node == self._number:
-            self._arrive(frame[ETHERNET:])
+            self._arrive(work.reached, frame[ETHERNET:])
         else:
             self._nic.send(frame)
 
-    def read(self) -> list[tuple[int, Message]]:
-        """Deliver the cells that have come, at most BATCH, each with its connection; none: the FIFO is empty."""
-        delivered: list[tuple[int, Message]] = []
-        counters, cells = self._counters, self._input
-        while cells and len(delivered) < BATCH:
+    def _pull_all(self) -> Batch:
+        self._work.spend(COUNT)
+        self._work.spend(READ_CHECK)
+        return self._pull(BATCH, PULL)
+
+    def _pull(self, most: int, kind: str) -> Batch:
+        """Take cells out of the input FIFO, and find their connections. kind: of the work that pulls one."""
+        delivered: Batch = []
+        counters, cells, work = self._counters, self._input, self._work
+        for _ in range(min(most, len(cells))):
             cell = cells.popleft()
+            work.spend(kind)
+            self._pulled.append(work.reached)
+            if kind == PULL:
+                work.spend(DEMULTIPLEX)
+                work.spend(STORE)
             counters.cells_read += 1
             ends = nodes_of(circuit_of(cell), self._nodes)
             if ends is None or ends[1] != self._number:

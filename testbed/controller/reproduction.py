@@ -143,7 +143,7 @@ def _measure(
 ) -> RunResult:
     return run(
         measured_run.cluster or paper.cluster, measured_run.workload, protocol=protocol, mode=mode,
-        settings=measured_run.settings,
+        settings=measured_run.settings, profiles=measured_run.profiles,
         profile=measured_run.profile or own, firmware=measured_run.firmware, dilate=dilate, check=False, timeout=600,
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def _our_value(row: Row, measured: Mapping[str, Rows], before: Mapping[str, Comp
     """Return our value in the row's unit. A sum adds earlier rows."""
     if row.sum:
         return sum(before[name].ours for name in row.sum)
-    value = figure(row, measured[row.run], measured[row.less_than] if row.less_than else ())
+    value = figure(row, measured[row.run], measured[row.other_run] if row.other_run else ())
     if value is None:
         raise TestbedError(f"{row.name}: run {row.run} has told no {row.take} where {dict(row.where)}")
     return value

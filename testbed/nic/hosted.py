@@ -16,8 +16,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
-from protocols.core.host_work import ANYWHERE, COPY, INTERRUPT, LIBRARY, OFFLOAD, SOFTIRQ, SWITCH, TRAP, WAKE, Cost
+from protocols.core.host_work import (
+    ANYWHERE,
+    CAUGHT_UP,
+    COPY,
+    INTERRUPT,
+    LIBRARY,
+    OFFLOAD,
+    SOFTIRQ,
+    SWITCH,
+    TRAP,
+    WAKE,
+    Cost,
+)
 from protocols.core.profile import Profile
 from testbed.engine.failures import HEADER, too_long
 from testbed.engine.loop import Loop, VirtualClock
@@ -127,6 +140,20 @@ class HostedNic(ImmediateNic):
     def core(self) -> int:
         """Number of the core on which the calling code runs."""
         return self._at if self._in_kernel else self._bound
+
+    @property
+    def reached(self) -> int:
+        """When the core has done what the calling code has spent."""
+        return self._when()
+
+    def caught_up(self) -> Completion[None]:
+        """Return what is done at `reached`."""
+        reached = self._when()
+        if reached <= self._clock.time:
+            return CAUGHT_UP
+        completion: Completion[None] = Completion("its core")
+        self._loop.at(reached, completion.complete, None)
+        return completion
 
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
         """Occupy the core of the calling code."""

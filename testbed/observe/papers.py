@@ -25,13 +25,14 @@ _MAX_CALIBRATED: Final = 3  # rows
 
 @dataclass(frozen=True, slots=True)
 class PaperRun:
-    """A run to measure. profile, cluster: where they differ from the paper's. firmware: NIC settings that differ from
-    the default."""
+    """A run to measure. profile, cluster: where they differ from the paper's. profiles: of nodes with another one. firmware:
+    NIC settings that differ from the default."""
 
     workload: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     profile: str = ""
     cluster: str = ""
+    profiles: Mapping[str, str] = field(default_factory=dict)
     firmware: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -41,8 +42,8 @@ class Row:
 
     Our value is `take` of the rows of `run` that match `where`; `pick` selects the "last" or the "max" of several. It
     is divided by `per`, and by `of` to give a fraction of a whole. less_than: another run, which ours stays below; the
-    value is then the largest reduction, as a fraction. sum: names of rows to add up instead. others: the paper's values
-    of other systems.
+    value is then the largest reduction, as a fraction. beyond: another run, whose value is subtracted. sum: names of rows
+    to add up instead. others: the paper's values of other systems.
     """
 
     name: str
@@ -58,8 +59,14 @@ class Row:
     per: float = 1.0
     of: float = 0.0
     less_than: str = ""
+    beyond: str = ""
     sum: tuple[str, ...] = ()
     others: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def other_run(self) -> str:
+        """The run that it compares with; empty: none."""
+        return self.less_than or self.beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +171,18 @@ def paper_of(protocol: str) -> Paper:
 
 def figure(row: Row, rows: Iterable[Mapping[str, Any]], whole: Iterable[Mapping[str, Any]] = ()) -> float | None:
     """Compute our figure for a row, in the row's unit; None where the run's rows do not have it. whole: the rows of the
-    run named by `less_than`. Sums are not computed here."""
+    run named by `less_than` or `beyond`. Sums are not computed here."""
     values = _taken(row, rows)
     if not values:
         return None
     if row.less_than:
         return UNITS[row.unit] * max(1 - ours / theirs for ours, theirs in zip(values, _taken(row, whole), strict=True))
     value = max(values) if row.pick == "max" else values[-1]
+    if row.beyond:
+        base = _taken(row, whole)
+        if not base:
+            return None
+        value -= base[-1]
     return value / row.per / (row.of or 1.0) * UNITS[row.unit]
 
 
@@ -206,7 +218,7 @@ def restrict(paper: Paper, runs: Collection[str]) -> Paper:
     rows: list[Row] = []
     for row in paper.rows:
         parts = {row.name for row in rows}
-        if all(part in parts for part in row.sum) if row.sum else {row.run, row.less_than or row.run} <= set(runs):
+        if all(part in parts for part in row.sum) if row.sum else {row.run, row.other_run or row.run} <= set(runs):
             rows.append(row)
     names = {row.name for row in rows}
     return replace(
@@ -291,8 +303,8 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
             named(f"{row.name}.sum", part, names, "row")
         if not row.sum:
             named(f"{row.name}.run", row.run, runs, "run")
-        if row.less_than:
-            named(f"{row.name}.less_than", row.less_than, runs, "run")
+        if row.other_run:
+            named(f"{row.name}.{'less_than' if row.less_than else 'beyond'}", row.other_run, runs, "run")
     for shape in paper.shapes:
         named(f"{shape.name}.kind", shape.kind, ["order", "step", "flat"], "kind of shape")
         if shape.kind == "order":

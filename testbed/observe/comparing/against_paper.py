@@ -69,7 +69,7 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
 
 def _is_of(row: Row, paper: Paper, run: Recorded) -> bool:
     """Whether a run of this workload can have measured the row."""
-    if row.sum or row.less_than:
+    if row.sum or row.other_run:
         return False
     measured = paper.runs[row.run]
     return measured.workload == str(run.asked.get("form")) and not measured.profile and not measured.firmware

@@ -51,7 +51,7 @@ def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoi
         rows = [
             row
             for row in paper.rows
-            if row.take == y and x in row.where and not (row.sum or row.less_than or row.of)
+            if row.take == y and x in row.where and not (row.sum or row.other_run or row.of)
             and paper.runs[row.run].workload == workload
             and not (paper.runs[row.run].profile or paper.runs[row.run].firmware)
         ]  # fmt: skip

@@ -17,12 +17,31 @@ from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Buffer
+from protocols.core.host_work import FREE_WORK, TRAP
 from protocols.ssam import cells
 from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, Message, checked, crc10, unpack
 from protocols.ssam.frames import Ssam
 from protocols.ssam.host import Library, Reply, Returned, ReturnedError, RuleError
 from protocols.ssam.plug import plug
-from protocols.ssam.sba100 import SLOT, Sba100, TrapError
+from protocols.ssam.sba100 import (
+    CALL_PULL,
+    CALL_PUSH,
+    CALL_READ,
+    CALL_WRITE,
+    COPY_IN,
+    COPY_OUT,
+    DEMULTIPLEX,
+    LOAD,
+    PULL,
+    PUSH,
+    READ_CHECK,
+    SLOT,
+    STORE,
+    WRITE_CHECK,
+    Sba100,
+    TrapError,
+)
+from protocols.ssam.sba100 import COUNT as COUNT_REGISTER
 from protocols.ssam.settings import Settings
 
 ADDRESSES = [bytes((2, 0, 0, 0, 0, number)) for number in range(3)]
@@ -388,6 +407,65 @@ def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
     assert second.counters()["overruns"] == 3
     pair.settle(time_outs=6)
     assert second.counted == [b"first", *[bytes((number,)) for number in range(8)]]
+
+
+class PricedNode(Node):
+    """A node whose core takes 1 us for each piece of work. Implements `HostWork`, too."""
+
+    core = 0
+    reached = 0
+
+    def spend(self, kind: str, size: int = 0, source: int = -1) -> None:  # noqa: ARG002
+        self.reached = max(self.reached, self.now) + 1_000
+        self.spent.append(kind)
+
+    def caught_up(self) -> Completion[None]:
+        return FREE_WORK.caught_up()
+
+    offload = read_frames = bind = lambda *_: None
+
+    def __init__(self, number: int, own: Settings) -> None:
+        self.spent: list[str] = []
+        super().__init__(number, own)
+
+
+def test_a_cell_occupies_the_fifo_until_the_core_has_pulled_it() -> None:
+    node = PricedNode(0, Settings(input_fifo=2))
+    empty = header(circuit(1, 0, 3)) + checked(bytes(PAYLOAD))
+    frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty
+    for _ in range(3):
+        node.device.receive(0, frame)
+    assert node.counters()["overruns"] == 1
+    node.device.read()
+    assert node.spent == [TRAP, COUNT_REGISTER, READ_CHECK, *2 * [PULL, DEMULTIPLEX, STORE]]
+    for now, overruns in ((3_999, 2), (4_000, 2), (6_999, 3), (7_000, 3), (7_000, 4)):
+        node.device.receive(now, frame)
+        assert node.counters()["overruns"] == overruns, f"at {now} ns"
+
+
+def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_costs_of_their_own() -> None:
+    node = PricedNode(0, Settings())
+    own = node.device.connect(0)
+    node.device.write_read(own, 0)
+    assert node.spent == [
+        TRAP, WRITE_CHECK, LOAD, PUSH, COUNT_REGISTER, READ_CHECK, PULL, DEMULTIPLEX, STORE
+    ]  # fmt: skip
+    node.spent.clear()
+    node.device.call_write(own, 0)
+    node.device.call_read()
+    node.device.call_read()
+    assert node.spent == [CALL_WRITE, COPY_IN, CALL_PUSH, CALL_READ, COPY_OUT, CALL_PULL, CALL_READ, COPY_OUT]
+    with pytest.raises(TrapError):
+        node.device.call_write(7, 0)
+
+
+def test_a_trap_delivers_sixteen_cells_at_most() -> None:
+    node = Node(0, Settings())
+    own = node.device.connect(0)
+    for number in range(20):
+        cells.pack_into(node.device.memory(own), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
+        node.device.write(own, 0)
+    assert [len(node.device.read()) for _ in range(3)] == [16, 4, 0]
 
 
 @pytest.mark.parametrize(
