@@ -74,6 +74,11 @@ class HostWork(Protocol):
         """Number of the core on which the calling code runs: the program's, or the one that handles an interrupt."""
         ...
 
+    @property
+    def writer(self) -> int:
+        """The core that has written into the program's memory last, by a copy of the firmware; ANYWHERE: none has."""
+        ...
+
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
         """Occupy the core for one piece of work. size: bytes. source: the core that touched them last, or ANYWHERE. What
         the caller does afterwards takes effect when the core has done it."""
@@ -99,6 +104,7 @@ class FreeWork:
     """Work that costs nothing: of NICs without prices, and on the machine's clock, where it takes what it takes."""
 
     core: Final = 0
+    writer: Final = ANYWHERE
 
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
         """Do nothing."""
