@@ -86,6 +86,11 @@ class HostWork(Protocol):
         what has come meanwhile. Where work is free, it is done at once, and awaiting it lets nothing else run."""
         ...
 
+    @property
+    def writer(self) -> int:
+        """The core that has written into the program's memory last, by a copy of the firmware; ANYWHERE: none has."""
+        ...
+
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
         """Occupy the core for one piece of work. size: bytes. source: the core that touched them last, or ANYWHERE. What
         the caller does afterwards takes effect when the core has done it."""
@@ -116,6 +121,7 @@ class FreeWork:
 
     core: Final = 0
     reached: Final = 0
+    writer: Final = ANYWHERE
 
     def caught_up(self) -> Completion[None]:
         return CAUGHT_UP

@@ -17,7 +17,7 @@ from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, UnpinnedError
 from protocols.core.peers import Peer, Standing
-from protocols.via.card import Card, Codec, Outgoing, Region, Vi, ViolationError
+from protocols.via.card import REGISTER, Card, Codec, Outgoing, Region, Vi, ViolationError
 from protocols.via.codec import (
     FLAGS_MISSING,
     STEP_PEER_REQUEST,
@@ -332,6 +332,8 @@ class Firmware:
         """Carry out a command for protection tags, memory or a new VI."""
         card = self._card
         op, number, ptag = command.op, command.number, command.ptag
+        if op in (Op.REGISTER, Op.DEREGISTER):
+            card.work.spend(REGISTER, command.size)
         if op == Op.CREATE_PTAG:
             card.ptags.add(ptag)
         elif op == Op.DESTROY_PTAG:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, HostActions, Nic
+from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.via import codec
 from protocols.via.card import Codec
@@ -109,7 +110,8 @@ class Vi:
 
 class ViaNic:
     """A node's access to its NIC (VipOpenNic). number: the node's number. size: number of nodes. reliability: the
-    highest level of this provider. on_error: called with every asynchronous error and its VI (VipErrorCallback)."""
+    highest level of this provider. work: the cores of its host. on_error: called with every asynchronous error and its VI
+    (VipErrorCallback)."""
 
     def __init__(
         self,
@@ -125,6 +127,7 @@ class ViaNic:
         self.settings: Final = settings
         self.reliability: Final = Reliability(settings.reliability)
         self.on_error: Callable[[AsyncError, Vi | None], object] = _ignore
+        self.work: Final[HostWork] = host_work(nic)
         self._nic = nic
         self._memory: Pinning = memory
         self._heap = None if isinstance(memory, HostMemory) else memory

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.memory import Scatter
-from protocols.via.card import Card, Vi, ViolationError
+from protocols.via.card import AGENT, Card, Vi, ViolationError
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE_ACK
 from protocols.via.connections import Connections
 from protocols.via.vip_descriptors import MalformedDescriptorError, Segment
@@ -41,6 +41,7 @@ class Receiver:
         payload: memoryview,
     ) -> None:
         """Handle a frame of a connected VI with data. remote: of an RDMA Write, where its message begins."""
+        self._card.work.spend(AGENT)
         if vi.reliability == Reliability.UNRELIABLE:
             if offset and (vi.target is None or vi.target[0] != message or vi.stored != offset):
                 self._card.counters.partial += 1

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.via.card import Card, Outgoing, Vi, ViolationError
+from protocols.via.card import AGENT, Card, Outgoing, Vi, ViolationError
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, TYPE_SEND
 from protocols.via.connections import Connections
 from protocols.via.vipl_names import IMMEDIATE, AsyncError, Done, Reliability, ViState
@@ -122,6 +122,7 @@ class Sender:
         """Make a message's next frame. Raises ViolationError."""
         card, peer, remote = self._card, vi.peer, outgoing.remote
         assert peer is not None
+        card.work.spend(AGENT)
         for segment in outgoing.segments:
             card.reach(vi.ptag, segment, segment.length)
         begin, total = outgoing.sent, outgoing.length

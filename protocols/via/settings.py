@@ -21,7 +21,8 @@ class Settings:
     acknowledges, if no message ends before. timeout: nanoseconds after which unacknowledged frames and connection
     requests are resent, doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after
     which a connection is lost; 0: never. slots: descriptors and commands in the NIC's memory. max_transfer: maximum
-    bytes of a message. requests: maximum connection requests that wait for an answer.
+    bytes of a message. requests: maximum connection requests that wait for an answer. area, buffer: bytes of MPI's RDMA
+    areas and send buffers; a message longer than a buffer is cut.
     """
 
     reliability: int = 4
@@ -33,6 +34,8 @@ class Settings:
     slots: int = 2048
     max_transfer: int = 1 << 24
     requests: int = 1024
+    area: int = 32_768
+    buffer: int = 8_192
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -45,7 +48,8 @@ class Settings:
         limits = {
             "window": (1, 1 << 15), "acknowledge": (1, self.window), "longest_timeout": (self.timeout, MAX_TIME),
             "timeout": (1, MAX_TIME), "give_up": (0, MAX_TIME), "slots": (8, MAX_SLOTS),
-            "max_transfer": (1, (1 << 31) - 1), "requests": (1, 1 << 20),
+            "max_transfer": (1, (1 << 31) - 1), "requests": (1, 1 << 20), "buffer": (64, 1 << 24),
+            "area": (2 * self.buffer + 1, 1 << 26),
         }  # fmt: skip
         for name, (least, most) in limits.items():
             value = getattr(self, name)

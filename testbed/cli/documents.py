@@ -319,6 +319,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             )
         ),
         median_error=_said({"type": "number"}, "of the predicted rows"),
+        errors=_said({"type": "object"}, 'of the predicted rows, by table: rows, median, p90, worst; "": rows of none'),
         tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
         shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
         failures=_said(_list(_TEXT), "a sentence for each calibrated row and each shape that has not come out"),

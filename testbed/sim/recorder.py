@@ -192,6 +192,10 @@ class NicWatcher:
         return self._work.core
 
     @property
+    def writer(self) -> int:
+        return self._work.writer
+
+    @property
     def reached(self) -> int:
         return self._work.reached
 

@@ -16,14 +16,17 @@ from functools import partial
 from typing import Final
 
 from protocols.core.completion import carry
+from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
-from protocols.mpi.via.rdma_pairs import READABLE, WRITABLE, LostPartError, Outgoing, Pair, Part
+from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.host import Memory, Vi, ViaNic
 from protocols.via.vipl_names import AsyncError, ViaError, ViState
 from protocols.via.work_queues import CompletionQueue, Descriptor
 
+MPI: Final = "mpi"
+"""Work on the host (`protocols.core.host_work`): the MPI library's for one message, at its sender and at its receiver."""
 _DISCRIMINATOR: Final = b"mpi"
 _MAX_DEPTH: Final = 32
 """Receive descriptors of a VI."""
@@ -58,6 +61,7 @@ class ViaEndpoint(MatchingByLibrary):
             over.complete(Envelope(destination, tag, len(data)))
             self.matching.arrived(arrival)
             return True
+        self._host.work.spend(MPI)
         pair = self._pairs.get(destination) or self._connect(destination)
         pair.queue.append(Outgoing(context, tag, data, over))
         pair.pump()
@@ -82,7 +86,8 @@ class ViaEndpoint(MatchingByLibrary):
         known = self._pairs.get(peer)
         if known is not None:
             return known
-        self._pairs[peer] = pair = Pair(peer, self._depth)
+        settings = self._host.settings
+        self._pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer, self._host.work)
         if self._ptag:
             carry(self._open(pair))
         return pair
@@ -91,8 +96,8 @@ class ViaEndpoint(MatchingByLibrary):
         """Create a pair's VI and memory, and connect."""
         host, ptag = self._host, self._ptag
         try:
-            pair.writable = await self._register(WRITABLE, rdma_write=True)
-            pair.readable = await self._register(READABLE, rdma_write=False)
+            pair.writable = await self._register(pair.writable_size, rdma_write=True)
+            pair.readable = await self._register(pair.readable_size, rdma_write=False)
             pair.vi = vi = await host.create_vi(ptag, receive_cq=self._cq)
             self._by_vi[vi] = pair
             vi.send_queue.notify(partial(self._send_done, pair))
@@ -178,11 +183,13 @@ class ViaEndpoint(MatchingByLibrary):
         """Take a part of a message out of the RDMA area."""
         arrival = pair.arrival
         if not part.offset:
+            self._host.work.spend(MPI)
             arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
         if arrival is None:
             raise LostPartError
         room = arrival.place[part.offset : part.offset + len(part.data)]
         room[:] = part.data[: len(room)]
+        self._host.work.spend(COPY, len(room), self._host.work.writer)
         if part.offset + len(part.data) < part.total:
             pair.arrival = arrival
         else:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
+from protocols.core.host_work import COPY, HostWork
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
@@ -30,10 +31,6 @@ from protocols.via.vip_descriptors import Segment
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV
 from protocols.via.work_queues import Descriptor
 
-AREA: Final = 32_768
-"""Bytes of an RDMA area (ours; the paper states no figure)."""
-_BUFFER: Final = 8_192
-"""Bytes of a send buffer. Less than half an area, so an empty area has room for one, wherever WritePointer is."""
 _BUFFERS: Final = 4
 _RESERVE: Final = 5
 """Receive descriptors that messages may not use."""
@@ -46,11 +43,6 @@ _CELLS: Final = 8
 """Copies of credit that are being sent."""
 _MASK: Final = 0xFFFF_FFFF
 _NUMBERS: Final = 0xFFFF
-WRITABLE: Final = AREA + _CELL
-"""Bytes of a pair's memory that the peer writes: RDMA area, and credit cell."""
-READABLE: Final = _BUFFERS * _BUFFER + (_CELLS + 1) * _CELL
-"""Bytes of a pair's memory that it sends from: buffers, credits, and greeting."""
-_PART: Final = _BUFFER - _HEAD.size
 
 
 class Part(NamedTuple):
@@ -87,10 +79,18 @@ class Pair:
     The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft.
     """
 
-    def __init__(self, peer: int, depth: int) -> None:
-        """depth: receive descriptors."""
+    def __init__(self, peer: int, depth: int, area: int, buffer: int, work: HostWork) -> None:
+        """depth: receive descriptors. area: bytes of an RDMA area. buffer: bytes of a send buffer, less than half an area,
+        so that an empty area has room for one, wherever WritePointer is. work: the host's cores."""
         self.peer: Final = peer
         self.depth: Final = depth
+        self.writable_size: Final = area + _CELL
+        """Bytes of the memory that the peer writes: RDMA area, and credit cell."""
+        self.readable_size: Final = _BUFFERS * buffer + (_CELLS + 1) * _CELL
+        """Bytes of the memory that it sends from: buffers, credits, and greeting."""
+        self._area_size: Final = area
+        self._buffer: Final = buffer
+        self._work: Final = work
         self.queue: deque[Outgoing] = deque()  # messages with parts still to send
         self.released: deque[Outgoing | None] = deque()  # per part under way: the message of which it is the last
         self.vi: Vi | None = None
@@ -122,7 +122,7 @@ class Pair:
     @property
     def space_left(self) -> int:
         """Free bytes of the peer's area."""
-        return AREA - (self._written - self._freed)
+        return self._area_size - (self._written - self._freed)
 
     # Begin.
 
@@ -130,22 +130,23 @@ class Pair:
         """Return the receive descriptors to post before connecting. Only the greeting has data, and comes first; it lands
         in the credit cell, which no credit needs before."""
         memory = self.writable[1]
-        return [Descriptor(data=(memory.segment(AREA, _CELL),)) for _ in range(self.depth)]
+        return [Descriptor(data=(memory.segment(self._area_size, _CELL),)) for _ in range(self.depth)]
 
     def greet(self) -> None:
         """Tell the peer where the RDMA area and the credit cell are."""
         view, memory = self.readable
         own = self.writable[1]
-        _GREETING.pack_into(view, READABLE - _CELL, own.address, own.address + AREA, own.handle, own.handle)
+        cell = own.address + self._area_size
+        _GREETING.pack_into(view, self.readable_size - _CELL, own.address, cell, own.handle, own.handle)
         assert self.vi is not None
         self.released.append(None)
-        data = (memory.segment(READABLE - _CELL, _GREETING.size),)
+        data = (memory.segment(self.readable_size - _CELL, _GREETING.size),)
         self.vi.post_send(Descriptor(OP_SENDRECV, data, context=None))
 
     def greeted(self) -> None:
         """Take the peer's greeting."""
-        area, cell, area_handle, cell_handle = _GREETING.unpack_from(self.writable[0], AREA)
-        _CREDIT.pack_into(self.writable[0], AREA, 0, 0)
+        area, cell, area_handle, cell_handle = _GREETING.unpack_from(self.writable[0], self._area_size)
+        _CREDIT.pack_into(self.writable[0], self._area_size, 0, 0)
         self._area, self._cell = Segment(area, area_handle), Segment(cell, cell_handle)
         self.is_open = True
 
@@ -175,21 +176,22 @@ class Pair:
     def _write(self, outgoing: Outgoing) -> bool:
         """Copy a part into a send buffer, and write it to the peer's area; False: there is no space."""
         begin = outgoing.taken
-        data = outgoing.data[begin : begin + _PART]
+        data = outgoing.data[begin : begin + self._buffer - _HEAD.size]
         length = _HEAD.size + len(data)
         need = _aligned(length)
-        wraps = self._write_pointer + need > AREA
-        skipped = AREA - self._write_pointer if wraps else 0
+        wraps = self._write_pointer + need > self._area_size
+        skipped = self._area_size - self._write_pointer if wraps else 0
         if self.space_left < skipped + need:
             return False
         if wraps:
             self._write_pointer = 0
         buffer = self._buffers.popleft()
         view, memory = self.readable
-        at = buffer * _BUFFER
+        at = buffer * self._buffer
         total = len(outgoing.data)
         _HEAD.pack_into(view, at, outgoing.context, self._sent & _NUMBERS, outgoing.tag, total, begin)
         view[at + _HEAD.size : at + length] = data
+        self._work.spend(COPY, length, self._work.core)
         outgoing.taken = begin + len(data)
         remote = Segment(self._area.address + self._write_pointer, self._area.handle)
         self._write_pointer += need
@@ -212,7 +214,7 @@ class Pair:
         if not self.is_open:
             self.greeted()
         elif not immediate:
-            self._freed, self._posted_again = _CREDIT.unpack_from(self.writable[0], AREA)
+            self._freed, self._posted_again = _CREDIT.unpack_from(self.writable[0], self._area_size)
         else:
             self._read(immediate, take)
         assert self.vi is not None
@@ -222,11 +224,11 @@ class Pair:
         """Tell the peer what is free again, if it is half of the area or of the descriptors."""
         bytes_told, parts_told = self._told
         due_bytes, due_parts = self._consumed - bytes_told, self._received - parts_told
-        if due_bytes < AREA // 2 and due_parts < (self.depth - _RESERVE + 1) // 2:
+        if due_bytes < self._area_size // 2 and due_parts < (self.depth - _RESERVE + 1) // 2:
             return
         self._told = (self._consumed, self._received)
         view, memory = self.readable
-        at = _BUFFERS * _BUFFER + self._next_cell * _CELL
+        at = _BUFFERS * self._buffer + self._next_cell * _CELL
         self._next_cell = (self._next_cell + 1) % _CELLS
         _CREDIT.pack_into(view, at, *self._told)
         self.released.append(None)
@@ -236,10 +238,10 @@ class Pair:
         length = immediate
         if immediate & 1 << 31:
             length = (1 << 32) - immediate
-            self._consumed += AREA - self._read_pointer
+            self._consumed += self._area_size - self._read_pointer
             self._read_pointer = 0
         begin = self._read_pointer
-        if not _HEAD.size <= length <= AREA - begin:
+        if not _HEAD.size <= length <= self._area_size - begin:
             raise LostPartError
         area = self.writable[0]
         context, number, tag, total, offset = _HEAD.unpack_from(area, begin)

@@ -17,7 +17,7 @@ from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Buffer
-from protocols.core.host_work import FREE_WORK, TRAP
+from protocols.core.host_work import ANYWHERE, FREE_WORK, TRAP
 from protocols.ssam import cells
 from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, Message, checked, crc10, unpack
 from protocols.ssam.frames import Ssam
@@ -414,6 +414,7 @@ class PricedNode(Node):
 
     core = 0
     reached = 0
+    writer = ANYWHERE
 
     def spend(self, kind: str, size: int = 0, source: int = -1) -> None:  # noqa: ARG002
         self.reached = max(self.reached, self.now) + 1_000
