@@ -5,8 +5,8 @@ FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process 
 buffers; the kernel checks both, and looks the circuit up.
 
 The input FIFO and the alarm are this object's part of the `Firmware`; `write`, `read` and `write_read` are the traps,
-`call_write` and `call_read` the slow path: system calls on the device's file (section 3.4.2). Each spends the core's time
-item by item, as tables 1 and 2 list them. A cell occupies the input FIFO until the core has pulled it.
+`call_write` and `call_read` the slow path: system calls on the device's file (section 3.4.2). Each spends the core's time.
+A cell occupies the input FIFO until the core has read it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, circuit, circuit_of, header, is_intact, nodes_of
 from protocols.atm.fields import ETHERTYPE
 from protocols.core.firmware import Adapter, FirmwareActions
-from protocols.core.host_work import TRAP, HostWork
+from protocols.core.host_work import HostWork
 from protocols.ssam.cells import NUMBERS, Message, checked, unpack
 from protocols.ssam.counters import Counters
 from protocols.ssam.settings import MAX_WINDOW, Settings
@@ -34,33 +34,17 @@ AREA: Final = (2 * MAX_WINDOW + 1) * SLOT
 """Bytes of a connection's buffers: requests, held answers, and one cell for what is not kept."""
 
 
-WRITE_CHECK: Final = "write check"
-"""Check the process and the connection, fetch its addresses; the kernel's other overhead of a write."""
-LOAD: Final = "load cell"
-"""Load a cell into registers."""
-PUSH: Final = "push cell"
-"""Push 56 bytes into the output FIFO, by programmed output."""
-COUNT: Final = "read count"
-"""Read the interface's count register: how many cells wait."""
-READ_CHECK: Final = "read check"
-"""The kernel's other overhead of a read."""
-PULL: Final = "pull cell"
-"""Pull 56 bytes out of the input FIFO, by programmed input."""
-DEMULTIPLEX: Final = "demultiplex"
-"""Find the process's buffer by the circuit."""
-STORE: Final = "store cell"
-"""Store a cell, and check the interface's flags."""
-CALL_WRITE, CALL_READ = "call write", "call read"
-"""Enter and leave a system call of the driver that does nothing."""
-COPY_IN, COPY_OUT = "copy in", "copy out"
-"""Check the file's descriptor, and move a cell between the process and the kernel's buffer (uiomove)."""
-CALL_PUSH, CALL_PULL = "call push", "call pull"
-"""Move a cell between the kernel's buffer and a FIFO."""
-KINDS: Final = (
-    WRITE_CHECK, LOAD, PUSH, COUNT, READ_CHECK, PULL, DEMULTIPLEX, STORE,
-    CALL_WRITE, COPY_IN, CALL_PUSH, CALL_READ, COPY_OUT, CALL_PULL,
-)  # fmt: skip
-"""What the kernel does on the host's core, by the items of tables 1 and 2."""
+WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP = "write trap", "read trap", "write-read trap"
+"""Enter the kernel by one of its traps, and return: a write with the cell that it pushes, a read without the cells that it
+pulls."""
+CELL_READ: Final = "read cell"
+"""Pull a cell out of the input FIFO by a trap, find the process's buffer, store it and check the interface's flags."""
+WRITE_CALL, READ_CALL = "write call", "read call"
+"""The same by system calls of the driver."""
+CELL_CALL: Final = "read cell by call"
+"""Pull a cell out of the input FIFO by a system call."""
+KINDS: Final = (WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP, CELL_READ, WRITE_CALL, READ_CALL, CELL_CALL)
+"""What the kernel does on the host's core (tables 1 and 2)."""
 
 Batch = list[tuple[int, Message]]
 """Messages that one trap delivers, each with its connection."""
@@ -94,9 +78,10 @@ class Sba100:
         self._settings = settings
         self._counters = counters
         self._input: deque[bytes] = deque()
-        self._pulled: deque[int] = deque()  # when the core has pulled cells that a trap has taken
+        self._reads: deque[int] = deque()  # when the core will have read cells that a trap has taken
         self._circuits: list[_Circuit] = []
         self._by_node: dict[int, int] = {}
+        self._incoming: dict[bytes, int] = {}  # connections by the headers of their cells
         self.is_watched = False
         self.deadline: int | None = None
 
@@ -131,12 +116,12 @@ class Sba100:
         return [f"{waiting} cells wait in the input FIFO"] if waiting else []
 
     def _arrive(self, now: int, cell: bytes) -> None:
-        counters, pulled = self._counters, self._pulled
-        while pulled and pulled[0] <= now:
-            pulled.popleft()
-        if not is_intact(cell):
+        counters, reads = self._counters, self._reads
+        while reads and reads[0] <= now:
+            reads.popleft()
+        if (len(cell) != CELL or cell[:HEADER] not in self._incoming) and not is_intact(cell):
             counters.bad_headers += 1
-        elif len(self._input) + len(pulled) >= self._settings.input_fifo:
+        elif len(self._input) + len(reads) >= self._settings.input_fifo:
             counters.overruns += 1
         else:
             self._input.append(cell)
@@ -160,6 +145,7 @@ class Sba100:
         head = self._addresses[node] + self._addresses[self._number] + ETHERTYPE.to_bytes(2, "big") + there
         self._by_node[node] = number = len(self._circuits)
         self._circuits.append(_Circuit(node, head, bytearray(AREA)))
+        self._incoming[header(circuit(node, self._number, self._nodes))] = number
         return number
 
     def node_of(self, connection: int) -> int:
@@ -172,34 +158,29 @@ class Sba100:
 
     def write(self, connection: int, offset: int) -> None:
         """Send the cell at an offset of a connection's buffers. Raises TrapError for a wrong connection or offset."""
-        self._work.spend(TRAP)
-        self._work.spend(WRITE_CHECK)
-        self._push(connection, offset, PUSH)
+        self._push(connection, offset, WRITE_TRAP)
 
     def read(self) -> Batch:
         """Deliver the cells that have come, at most BATCH; none: the FIFO is empty. Such a trap takes what the profile says
         of a poll in vain."""
         if not self._input:
             return []
-        self._work.spend(TRAP)
-        return self._pull_all()
+        self._work.spend(READ_TRAP)
+        return self._pull(BATCH, CELL_READ)
 
     def write_read(self, connection: int, offset: int) -> Batch:
         """Send a cell and deliver those that have come, in one trap. Raises as `write`."""
-        self.write(connection, offset)
-        return self._pull_all()
+        self._push(connection, offset, WRITE_READ_TRAP)
+        return self._pull(BATCH, CELL_READ)
 
     def call_write(self, connection: int, offset: int) -> None:
         """Send a cell by the system call write(2). Raises as `write`."""
-        self._work.spend(CALL_WRITE)
-        self._work.spend(COPY_IN)
-        self._push(connection, offset, CALL_PUSH)
+        self._push(connection, offset, WRITE_CALL)
 
     def call_read(self) -> Batch:
         """Deliver one cell, or none, by the system call read(2)."""
-        self._work.spend(CALL_READ)
-        self._work.spend(COPY_OUT)
-        return self._pull(1, CALL_PULL)
+        self._work.spend(READ_CALL)
+        return self._pull(1, CELL_CALL)
 
     def _push(self, connection: int, offset: int, kind: str) -> None:
         """Check what the process names, and put the cell into the output FIFO."""
@@ -207,48 +188,47 @@ class Sba100:
             raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
         if offset % SLOT or not 0 <= offset <= AREA - SLOT:
             raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
-        work = self._work
-        if kind == PUSH:
-            work.spend(LOAD)
-        work.spend(kind)
+        self._work.spend(kind)
         node, head, memory = self._circuits[connection]
         frame = head + checked(memory[offset : offset + PAYLOAD])
         self._counters.cells_written += 1
         if node == self._number:
-            self._arrive(work.reached, frame[ETHERNET:])
+            self._arrive(self._work.reached, frame[ETHERNET:])
         else:
             self._nic.send(frame)
 
-    def _pull_all(self) -> Batch:
-        self._work.spend(COUNT)
-        self._work.spend(READ_CHECK)
-        return self._pull(BATCH, PULL)
-
     def _pull(self, most: int, kind: str) -> Batch:
-        """Take cells out of the input FIFO, and find their connections. kind: of the work that pulls one."""
+        """Take cells out of the input FIFO, and find their connections. kind: of the work for each."""
         delivered: Batch = []
         counters, cells, work = self._counters, self._input, self._work
         for _ in range(min(most, len(cells))):
             cell = cells.popleft()
             work.spend(kind)
-            self._pulled.append(work.reached)
-            if kind == PULL:
-                work.spend(DEMULTIPLEX)
-                work.spend(STORE)
+            self._reads.append(work.reached)
             counters.cells_read += 1
-            ends = nodes_of(circuit_of(cell), self._nodes)
-            if ends is None or ends[1] != self._number:
+            connection = self._connection_of(cell)
+            if connection is None:
                 counters.no_circuit += 1
                 continue
             message = unpack(cell[HEADER:])
             if message is None:
                 counters.bad_checks += 1
-                continue
-            try:
-                delivered.append((self.connect(ends[0]), message))
-            except TrapError:
-                counters.no_circuit += 1
+            else:
+                delivered.append((connection, message))
         return delivered
+
+    def _connection_of(self, cell: bytes) -> int | None:
+        """Return the connection of a cell's circuit; None: the process has none and can open none."""
+        known = self._incoming.get(cell[:HEADER])
+        if known is not None:
+            return known
+        ends = nodes_of(circuit_of(cell), self._nodes)
+        if ends is None or ends[1] != self._number:
+            return None
+        try:
+            return self.connect(ends[0])
+        except TrapError:
+            return None
 
 
 def request_slot(number: int) -> int:

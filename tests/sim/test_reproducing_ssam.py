@@ -8,7 +8,7 @@ import pytest
 
 from protocols.core.host_work import Cost
 from protocols.ssam.profile import SPARCSTATION_1, SPARCSTATION_20
-from protocols.ssam.sba100 import BATCH, KINDS, PULL, PUSH
+from protocols.ssam.sba100 import BATCH, CELL_READ, KINDS, READ_CALL, READ_TRAP, WRITE_CALL, WRITE_TRAP
 from testbed.controller.reproduction import MAX, Reproduction, reproduce
 
 
@@ -35,7 +35,7 @@ def test_a_cell_that_a_trap_reads_beside_others_costs_its_items_alone(ssam: Repr
     assert BATCH == 16
     one, more = ours["SS20 read trap, 1 cell"], ours["SS20 read trap, each further cell"]
     work = SPARCSTATION_20.work
-    assert one - more == pytest.approx((work["trap"].fixed + work["read count"].fixed + work["read check"].fixed) / 1e3)
+    assert one - more == pytest.approx(work[READ_TRAP].fixed / 1e3)
 
 
 def test_every_item_of_the_kernel_has_a_cost_on_both_machines() -> None:
@@ -44,13 +44,13 @@ def test_every_item_of_the_kernel_has_a_cost_on_both_machines() -> None:
 
 
 def test_an_interface_as_fast_to_read_as_to_write_breaks_the_shape() -> None:
-    faster = replace(SPARCSTATION_20, work={**SPARCSTATION_20.work, PULL: SPARCSTATION_20.work[PUSH]})
+    faster = replace(SPARCSTATION_20, work={**SPARCSTATION_20.work, CELL_READ: SPARCSTATION_20.work[WRITE_TRAP]})
     found = reproduce("ssam", profile=faster, runs=["ss20"])
     assert any(sentence.startswith("reading a cell takes") for sentence in found.failures)
 
 
 def test_a_system_call_as_cheap_as_a_trap_breaks_the_shape() -> None:
-    cheap = {kind: Cost(400) for kind in ("call write", "copy in", "call read", "copy out")}
+    cheap = {kind: Cost(400) for kind in (WRITE_CALL, READ_CALL)}
     faster = replace(SPARCSTATION_20, work={**SPARCSTATION_20.work, **cheap})
     found = reproduce("ssam", profile=faster, runs=["ss20"])
     assert sum("by the system call" in sentence for sentence in found.failures) == 2

@@ -30,8 +30,8 @@ Progress = Callable[[str], None]
 
 
 def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Measure in turn 4-byte messages of EMP and 40-byte requests of SSAM with their replies, both spinning, between the same
-    interfaces; and SSAM's on the fibre of the paper in the relay, which has its rate."""
+    """Measure in turn 4-byte messages of EMP and 40-byte requests of SSAM with their replies, both spinning, between the
+    same interfaces; and SSAM's on the fibre of the paper in the relay, which has its rate."""
     pair = Cluster.back_to_back()
     direct = pair.model_copy(
         update={"links": tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)}
@@ -52,7 +52,7 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
                     found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
                     found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
     settings = {
-        "cluster": {EMP: "two nodes, one pair of interfaces", SSAM: "the same", SSAM_RELAYED: "two nodes on a fibre as ssam-1995's"},
+        "cluster": {EMP: "two nodes, one pair of interfaces", SSAM: "the same", SSAM_RELAYED: "a fibre as ssam-1995's"},
         "bytes": {EMP: 4, SSAM: 40, SSAM_RELAYED: 40}, "count": count, "interleaved": list(contenders),
         "waiting": {EMP: "spinning", SSAM: "spinning", SSAM_RELAYED: "sleeping"}, "processors": [SENDER, RECEIVER],
     }  # fmt: skip

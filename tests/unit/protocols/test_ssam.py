@@ -17,31 +17,23 @@ from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Buffer
-from protocols.core.host_work import ANYWHERE, FREE_WORK, TRAP
+from protocols.core.host_work import ANYWHERE, FREE_WORK
 from protocols.ssam import cells
 from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, Message, checked, crc10, unpack
 from protocols.ssam.frames import Ssam
 from protocols.ssam.host import Library, Reply, Returned, ReturnedError, RuleError
 from protocols.ssam.plug import plug
 from protocols.ssam.sba100 import (
-    CALL_PULL,
-    CALL_PUSH,
-    CALL_READ,
-    CALL_WRITE,
-    COPY_IN,
-    COPY_OUT,
-    DEMULTIPLEX,
-    LOAD,
-    PULL,
-    PUSH,
-    READ_CHECK,
+    CELL_CALL,
+    CELL_READ,
+    READ_CALL,
+    READ_TRAP,
     SLOT,
-    STORE,
-    WRITE_CHECK,
+    WRITE_CALL,
+    WRITE_READ_TRAP,
     Sba100,
     TrapError,
 )
-from protocols.ssam.sba100 import COUNT as COUNT_REGISTER
 from protocols.ssam.settings import Settings
 
 ADDRESSES = [bytes((2, 0, 0, 0, 0, number)) for number in range(3)]
@@ -430,7 +422,7 @@ class PricedNode(Node):
         super().__init__(number, own)
 
 
-def test_a_cell_occupies_the_fifo_until_the_core_has_pulled_it() -> None:
+def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
     node = PricedNode(0, Settings(input_fifo=2))
     empty = header(circuit(1, 0, 3)) + checked(bytes(PAYLOAD))
     frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty
@@ -438,8 +430,8 @@ def test_a_cell_occupies_the_fifo_until_the_core_has_pulled_it() -> None:
         node.device.receive(0, frame)
     assert node.counters()["overruns"] == 1
     node.device.read()
-    assert node.spent == [TRAP, COUNT_REGISTER, READ_CHECK, *2 * [PULL, DEMULTIPLEX, STORE]]
-    for now, overruns in ((3_999, 2), (4_000, 2), (6_999, 3), (7_000, 3), (7_000, 4)):
+    assert node.spent == [READ_TRAP, CELL_READ, CELL_READ]
+    for now, overruns in ((1_999, 2), (2_000, 2), (2_999, 3), (3_000, 3), (3_000, 4)):
         node.device.receive(now, frame)
         assert node.counters()["overruns"] == overruns, f"at {now} ns"
 
@@ -448,14 +440,12 @@ def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_ha
     node = PricedNode(0, Settings())
     own = node.device.connect(0)
     node.device.write_read(own, 0)
-    assert node.spent == [
-        TRAP, WRITE_CHECK, LOAD, PUSH, COUNT_REGISTER, READ_CHECK, PULL, DEMULTIPLEX, STORE
-    ]  # fmt: skip
+    assert node.spent == [WRITE_READ_TRAP, CELL_READ]
     node.spent.clear()
     node.device.call_write(own, 0)
     node.device.call_read()
     node.device.call_read()
-    assert node.spent == [CALL_WRITE, COPY_IN, CALL_PUSH, CALL_READ, COPY_OUT, CALL_PULL, CALL_READ, COPY_OUT]
+    assert node.spent == [WRITE_CALL, READ_CALL, CELL_CALL, READ_CALL]
     with pytest.raises(TrapError):
         node.device.call_write(7, 0)
 
