@@ -15,7 +15,8 @@ from testbed.controller.runs.agents import Placement, agents
 from testbed.controller.runs.execution import Execution, Plan, run_rank
 from testbed.controller.runs.folders import Part
 from testbed.controller.verdict.accounts import switch_counts, switch_counts_since
-from testbed.runtime.nodes.dilated_nic import Lateness
+from testbed.engine.tasks import Task, Work
+from testbed.runtime.nodes.dilated_host import Lateness
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, ProgramNode
 from testbed.runtime.sockets.protocol import KernelProtocol
@@ -49,7 +50,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
         return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
 
     programs = dict.fromkeys(names, rank)
-    dilation = Dilation(plan.dilate, plan.profile, plan.profiles) if plan.dilate else None
+    dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steer) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
     cpus, unbound = bindings(layout, plan.ranks) if not plan.dilate else ({}, ())
     before = switch_counts(cluster)
@@ -66,18 +67,26 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     ) as run:  # fmt: skip
         with companions:  # they end before the programs' processes do
             outcome = run.wait(plan.timeout, patience=plan.patience)
-        counted = {name: report.counted for name, report in outcome.reports.items()}
+        counted: Mapping[str, Mapping[str, int]] = {name: report.counted for name, report in outcome.reports.items()}
     switches = switch_counts_since(before, switch_counts(cluster))
     if not plan.dilate:
         told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *unbound))
         return Execution(outcome.results, counted, told, switches=switches)
+    results = {name: result for of_node in outcome.results.values() for name, result in _by_rank(of_node).items()}
+    counted = {name: counts for report in outcome.reports.values() for name, counts in report.ranks.items()}
     used = {name: report.used for name, report in outcome.reports.items()}
     late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
     notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
     if not plan.is_priced:
         notes.append("no profile: NICs and hosts take no time, only links do; --profile names one")
     told = replace(outcome.verdict, notes=tuple(notes))
-    return Execution(outcome.results, counted, told, used=used, lateness=late, switches=switches)
+    return Execution(results, counted, told, used=used, lateness=late, switches=switches)
+
+
+def _by_rank(results: object) -> Mapping[str, object]:
+    """Return what a node's process in a dilated run has returned of its programs."""
+    assert isinstance(results, Mapping)
+    return results
 
 
 def bindings(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, int], tuple[str, ...]]:
@@ -125,25 +134,26 @@ class WallClock:
 class ModelClock:
     """A node's `Clock` where time is dilated: a program continues once its core has done what it asked for."""
 
-    __slots__ = ("_loop", "_model", "spawn")
+    __slots__ = ("_adopt", "_loop", "_model", "compute", "now")
 
     def __init__(self, here: ProgramNode) -> None:
         assert here.model is not None
         self._loop = here.loop
         self._model = here.model
-        self.spawn = here.loop.spawn
+        self._adopt = here.adopt
+        self.now = here.model.reached
+        self.compute = here.model.compute
 
-    def now(self) -> int:
-        return max(self._loop.now(), self._model.posted)
+    def spawn(self, work: Work[object], name: str) -> Task[object]:
+        task = self._loop.spawn(work, name)
+        self._adopt(task)
+        return task
 
     def cpu(self) -> int:
         return self._model.core.busy
 
     async def sleep(self, nanoseconds: int) -> None:
         await self._loop.sleep_until(self.now() + nanoseconds)
-
-    async def compute(self, nanoseconds: int) -> None:
-        await self._model.core.compute(nanoseconds)
 
 
 def late_notes(late: Iterable[Lateness], factor: int) -> tuple[str, ...]:
