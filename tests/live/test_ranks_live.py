@@ -73,6 +73,17 @@ def test_more_cores_than_processors_leave_the_programs_free_with_a_note() -> Non
     assert any("more cores are described of a than processors" in note for note in result.verdict.notes)
 
 
+def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
+    machine = sorted(os.sched_getaffinity(0))
+    described = {number: MIXED.replace('name = "b"', f'name = "b"\ncores = {number}') for number in (1, len(machine))}
+    found = testbed.run(Description.from_toml(described[1]), tells_its_processor, timeout=60)
+    assert found.results["a.0"][1] == machine[:1]
+    assert found.results["b"][1] == machine[1:2]
+    found = testbed.run(Description.from_toml(described[len(machine)]), tells_its_processor, timeout=60)
+    assert found.results["b"][1] == machine
+    assert any("more cores are described of b than processors" in note for note in found.verdict.notes)
+
+
 def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
     mixed = Description.from_toml(MIXED)
     with pytest.raises(UnsupportedError, match="kernel's protocols"):

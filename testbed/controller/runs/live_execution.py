@@ -72,7 +72,6 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     if not plan.dilate:
         told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *unbound))
         return Execution(outcome.results, counted, told, switches=switches)
-    results = {name: result for of_node in outcome.results.values() for name, result in _by_rank(of_node).items()}
     counted = {name: counts for report in outcome.reports.values() for name, counts in report.ranks.items()}
     used = {name: report.used for name, report in outcome.reports.items()}
     late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
@@ -80,31 +79,26 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     if not plan.is_priced:
         notes.append("no profile: NICs and hosts take no time, only links do; --profile names one")
     told = replace(outcome.verdict, notes=tuple(notes))
-    return Execution(results, counted, told, used=used, lateness=late, switches=switches)
-
-
-def _by_rank(results: object) -> Mapping[str, object]:
-    """Return what a node's process in a dilated run has returned of its programs."""
-    assert isinstance(results, Mapping)
-    return results
+    return Execution(outcome.results, counted, told, used=used, lateness=late, switches=switches)
 
 
 def bindings(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, int], tuple[str, ...]]:
     """Return the processors of this machine to which ranks are bound, by rank, and a sentence on those that are not. A
-    node's cores are the processors of its `cpus`, otherwise of this machine, in order; ranks of a node whose description
-    names no cores are free."""
+    node's cores are the processors of its `cpus`; of other nodes they are processors of this machine, in order, each of
+    one node. Ranks of a node whose description names no cores are free."""
     machine = sorted(os.sched_getaffinity(0))
-    nodes = {node.name: node for node in layout.nodes}
-    bound, free = {}, []
-    for rank in ranks:
-        node = nodes[rank.node]
-        cpus = [cpu for cpu in node.cpus or machine if cpu in machine]
-        if not node.cores:
-            continue
-        if node.cores <= len(cpus):
-            bound[rank.name] = cpus[rank.core]
-        else:
-            free.append(rank.node)
+    named = {cpu for node in layout.nodes for cpu in node.cpus}
+    left = [cpu for cpu in machine if cpu not in named]
+    cores: dict[str, list[int]] = {}
+    free = []
+    for node in layout.nodes:
+        cpus = [cpu for cpu in node.cpus if cpu in machine] if node.cpus else left
+        if node.cores and node.cores <= len(cpus):
+            cores[node.name] = cpus[: node.cores]
+            left = left if node.cpus else left[node.cores :]
+        elif node.cores:
+            free.append(node.name)
+    bound = {rank.name: cores[rank.node][rank.core] for rank in ranks if rank.node in cores}
     if not free:
         return bound, ()
     names = ", ".join(dict.fromkeys(free))

@@ -161,6 +161,10 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
     return adapter.address + orders.ethertype.to_bytes(2, "big")
 
 
+class ByRank(dict[str, object]):
+    """Results of the programs of a node's ranks, by rank: what "done" brings in a dilated run."""
+
+
 @dataclass(frozen=True, slots=True)
 class _RankAgent:
     """A rank's firmware and host library. model: in a dilated run."""
@@ -251,7 +255,7 @@ class _Node:
             for program in [program for program in left if program.done]:
                 program.result()  # raises its error
                 left.remove(program)
-        results = {rank.name: task.result() for rank, task in zip(self._agents, self._programs, strict=True)}
+        results = ByRank((rank.name, task.result()) for rank, task in zip(self._agents, self._programs, strict=True))
         self._channel.tell("done", results if self._dilated is not None else self._programs[0].result())
         if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
