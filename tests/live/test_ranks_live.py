@@ -14,6 +14,7 @@ from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
+from tests.live.busy_cores import beside, figures, polls
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -163,3 +164,12 @@ def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
         )  # fmt: skip
         assert list(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1"]
         assert result.checks is not None
+
+
+def test_comb_and_pingpong_beside_a_busy_program_have_the_order_of_the_simulation() -> None:
+    found = figures("dilated", 20)
+    polled = beside(polls, 2, "dilated", 20).used["a"]
+    assert polled["core 0"]["poll_ns"] > 4_000_000
+    assert "poll_ns" not in polled["core 1"]
+    assert found["pingpong"][1] > 5 * found["pingpong"][2]
+    assert found["comb"][1] > found["comb"][2] + 500_000
