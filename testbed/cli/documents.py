@@ -270,7 +270,8 @@ DOCUMENTS: Mapping[str, Schema] = {
             counted=_said(_list({"type": "object"}), "of each repetition, the counters of the NICs' firmware, by node"),
             used=_said(
                 _list({"type": "object"}),
-                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share",
+                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share; of a host's core "
+                "also the nanoseconds by cause, as trap_ns",
             ),
             switches=_said(
                 _list({"type": "object"}),

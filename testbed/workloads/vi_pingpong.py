@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from protocols.via.host import Memory, Vi, ViaNic
+from protocols.via.attributes import Memory
+from protocols.via.host import ViaNic
+from protocols.via.virtual_interface import Vi
 from protocols.via.work_queues import Descriptor
 from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import quantiles

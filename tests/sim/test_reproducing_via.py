@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import testbed
 from protocols.core.host_work import COPY, INTERRUPT, Cost
 from protocols.core.profile import SECOND, Profile
 from protocols.mpi.via.endpoint import MPI
@@ -13,6 +14,7 @@ from protocols.via import tcp_costs
 from protocols.via.card import AGENT
 from protocols.via.profile import LAM_VIA_2000, WORK
 from testbed.controller.reproduction import MAX, Compared, Reproduction, reproduce
+from testbed.engine.server import transfer_time
 from testbed.errors import DescriptionError
 from testbed.observe.papers import paper_of, parse
 from testbed.spec.loader import load
@@ -100,3 +102,18 @@ def test_a_paper_whose_column_has_too_few_values_is_refused() -> None:
     ]  # fmt: skip
     with pytest.raises(DescriptionError, match="as many as in 'at', 2"):
         parse("\n".join(lines), "a paper")
+
+
+def test_between_ranks_of_a_node_a_message_takes_one_copy_of_the_kernel_agent_and_no_interrupt() -> None:
+    """MPI adds two copies, into registered memory and out of the RDMA area. Every doorbell is a trap: for a message there
+    are two, one with the receive descriptor and one with the send descriptor."""
+    size, count = 1_024, 10
+    result = testbed.run(
+        "lam-via-2000", "via-pingpong", protocol="via", mode="sim", profile=LAM_VIA_2000, ranks_per_node=2,
+        firmware={"reliability": 1}, settings={"sizes": str(size), "count": count},
+    )  # fmt: skip
+    used = [result.used["n1"][core] for core in ("core 0", "core 1")]
+    messages = 2 * (count + 1)
+    assert sum(core["copy_ns"] for core in used) == messages * transfer_time(size, WORK[COPY].same_rate)
+    assert sum(core["agent_ns"] for core in used) == messages * 2 * WORK[AGENT].fixed
+    assert all("interrupt_ns" not in core for core in used)
