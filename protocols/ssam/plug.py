@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocols.core.firmware import Adapter, Agent, Nic, Plug
+from protocols.ssam.am_library import ActiveMessages
 from protocols.ssam.counters import Counters
-from protocols.ssam.host import Library
 from protocols.ssam.sba100 import Sba100
 from protocols.ssam.settings import Settings
 
@@ -16,6 +16,6 @@ def plug(settings: Settings | None = None) -> Plug:
     def build(adapter: Adapter, nic: Nic) -> Agent:
         counters = Counters()
         device = Sba100(adapter, nic, own, counters)
-        return Agent(device, Library(adapter, nic, device, own, counters))
+        return Agent(device, ActiveMessages(adapter, nic, device, own, counters))
 
     return build

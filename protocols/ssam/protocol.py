@@ -10,4 +10,6 @@ from protocols.mpi.ssam import device
 from protocols.ssam.plug import plug
 from protocols.ssam.settings import Settings
 
-PROTOCOL: Final = Protocol(plug(), ETHERTYPE, device, framings=("cells",), configurable=Configurable(Settings, plug))
+PROTOCOL: Final = Protocol(
+    plug(), ETHERTYPE, device, framings=("cells",), configurable=Configurable(Settings, plug), active_messages=True
+)
