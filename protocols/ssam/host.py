@@ -13,19 +13,22 @@ return one reply. No handler may send a request or poll, so that messages cannot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.atm.cell import PAYLOAD
 from protocols.core.completion import Completion, Turn
 from protocols.core.firmware import Adapter, Buffer, HostActions
 from protocols.core.host_work import HostWork
 from protocols.ssam import cells
-from protocols.ssam.cells import DATA, Message
-from protocols.ssam.connection import Connection, introduced
+from protocols.ssam.cells import DATA, LONG, Message
+from protocols.ssam.connection import Connection, Pending, introduced
 from protocols.ssam.counters import Counters
-from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Batch, Sba100, answer_slot, request_slot
-from protocols.ssam.settings import MAX_BACKOFF, Settings
+from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Sba100, answer_slot, request_slot
+from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW, Settings
 
 FORMAT: Final = "format"
 """Format a request's cell, with the flow control."""
@@ -52,15 +55,7 @@ class Returned(NamedTuple):
 Handler = Callable[[int, bytes], Reply | None]
 
 
-class SsamError(Exception):
-    """Base of SSAM's errors."""
-
-
-class RuleError(SsamError):
-    """A handler has done what handlers may not do (section 3.1)."""
-
-
-class ReturnedError(SsamError):
+class ReturnedError(ActiveMessageError):
     """A request was returned, and there is no `on_returned`."""
 
 
@@ -70,7 +65,8 @@ class Library:
     node: this node's number. size: number of nodes. device: the traps, for programs that use them beside. on_returned:
     called with requests that are returned; without it the next request to that node raises ReturnedError. on_cells: called
     when cells have come, in place of a poll by the program: the interrupt of section 3.1.1, which the prototype lacks (see
-    `watch`). on_space: called after answers have come.
+    `watch`). on_space: called after answers have come. on_message: the handler of requests at addresses without one.
+    on_renewed: called with a node with which a new session has begun, in place of an earlier one.
     """
 
     def __init__(
@@ -88,18 +84,25 @@ class Library:
         self.on_returned: Callable[[Returned], object] | None = None
         self.on_cells: Callable[[], object] | None = None
         self.on_space: Callable[[], object] | None = None
+        self.on_message: Callable[[int, Message], Reply | None] | None = None
+        self.on_renewed: Callable[[int], object] | None = None
+        self.settings: Final = settings
+        self.device: Final = device
         self._bell = bell
         self._work = work
-        self.device: Final = device
-        self._settings = settings
         self._counters = counters
         self._handlers: dict[int, Handler] = {}
         self._connections: dict[int, Connection] = {}  # by number
         self._is_handling = False
+        self._has_ended = False  # the program
         self._is_armed = False
         self._backoff = 0
         self._waits: Completion[None] | None = None
         self._failed: dict[int, Returned] = {}
+        self._read: deque[tuple[int, Message]] = deque()  # what the last read trap has delivered and is not handled yet
+        if settings.interrupts:
+            self.on_cells = _nothing
+            self.watch()
 
     @property
     def is_handling(self) -> bool:
@@ -116,45 +119,64 @@ class Library:
         """Send a request (ssam_10), after polling; waits while the window to the node is full. Raises RuleError in a
         handler, ValueError for more than DATA bytes or no such node, ReturnedError, TrapError for too many
         connections."""
-        while (connection := self._admit(node, data)) is None:
+        while not self.try_request(node, handler, data):
             await self.poll()
-        offset = self._keep(connection, handler, data)
-        if connection.is_open:
-            self._handle(self.device.write_read(connection.number, offset))
+        await self.handle_read()
+
+    async def handle_read(self) -> None:
+        """Handle the messages that the trap which has sent a request has read beside."""
+        if self._read:
+            self._handle_batch()
         await self._work.caught_up()
 
-    def try_request(self, node: int, handler: int, data: Buffer = b"") -> bool:
-        """Send a request, unless the window to the node is full. Raises as `request`."""
-        connection = self._admit(node, data)
-        if connection is None:
+    def try_request(self, node: int, handler: int, data: Buffer = b"", pending: Pending | None = None) -> bool:
+        """Send a request, unless the window to the node is full. pending: gets the answer, or the return, in place of the
+        handlers that are set. Raises as `request`."""
+        if len(data) > DATA:
+            raise ValueError(f"{len(data)} bytes: a message carries {DATA} at most")
+        return self._try(cells.REQUEST, node, handler, data, pending)
+
+    def try_bytes(self, node: int, data: Buffer, pending: Pending) -> bool:
+        """Send at most LONG bytes for the node's `on_message`, as `try_request`."""
+        if len(data) > LONG:
+            raise ValueError(f"{len(data)} bytes: a cell of a long message carries {LONG} at most")
+        return self._try(cells.BYTES, node, 0, data, pending)
+
+    def _try(self, kind: int, node: int, handler: int, data: Buffer, pending: Pending | None) -> bool:
+        if not self.has_room(node):
             return False
-        offset = self._keep(connection, handler, data)
-        if connection.is_open:
-            self.device.write(connection.number, offset)
+        if pending is None and node in self._failed:
+            raise ReturnedError(_sentence(self._failed.pop(node)))
+        connection = self._connection(node)
+        number = connection.take_number()
+        connection.pending[number % MAX_WINDOW] = pending
+        self._counters.requests += 1
+        self._work.spend(FORMAT)
+        self._write(connection, request_slot(number), Message(kind, 0, number % cells.NUMBERS, handler, bytes(data)))
+        self._arm()
         return True
 
-    def _admit(self, node: int, data: Buffer) -> Connection | None:
-        """Return the connection of a request that may be sent; None: the window is full. Raises as `request`."""
+    def has_room(self, node: int) -> bool:
+        """Whether the window to a node permits a request. Raises as `request`."""
         if self._is_handling:
             raise RuleError("a handler may send no request: a request's handler returns its reply, a reply's nothing")
         if not 0 <= node < self.size:
             raise ValueError(f"no node {node}: there are {self.size}")
-        if len(data) > DATA:
-            raise ValueError(f"{len(data)} bytes: a message carries {DATA} at most")
-        if node in self._failed:
-            raise ReturnedError(_sentence(self._failed.pop(node)))
-        connection = self._connection(node)
-        return connection if connection.has_room else None
+        return self._connection(node).has_room
 
-    def _keep(self, connection: Connection, handler: int, data: Buffer) -> int:
-        """Keep a request's cell in the window's buffers; return its offset."""
-        number = connection.take_number()
-        self._counters.requests += 1
-        self._work.spend(FORMAT)
-        request = Message(cells.REQUEST, connection.session, number % cells.NUMBERS, handler, bytes(data))
-        cells.pack_into(self.device.memory(connection.number), request_slot(number), request)
-        self._arm()
-        return request_slot(number)
+    def set_window(self, node: int, window: int) -> None:
+        """Change the window to a node, 1 to MAX_WINDOW requests."""
+        self._connection(node).window = window
+
+    def unanswered(self, node: int) -> int:
+        """Return how many requests to a node have no answer."""
+        connection = self._connection(node)
+        return connection.next - connection.base
+
+    def incarnation_of(self, node: int) -> int:
+        """Return the incarnation of a node with which there is a session; 0: there is none."""
+        theirs = self._connection(node).theirs
+        return 0 if theirs is None else theirs.incarnation
 
     async def poll(self) -> int:
         """Handle the messages that have come (ssam_poll); return their number. A poll in vain gives way."""
@@ -175,7 +197,7 @@ class Library:
         if self._waits is None or self._waits.done:
             self._waits = Completion("a cell")
         waits = self._waits
-        if self.device.has_cells:
+        if self.device.has_cells or self._read:
             waits.complete(None)
         else:
             self.device.is_watched = True
@@ -189,6 +211,40 @@ class Library:
         """Return how many of them, from the first one on, have been answered."""
         return self._connection(node).base
 
+    def unread(self) -> Iterator[tuple[int, Message, Pending | None]]:
+        """Iterate over the cells of this session that have come and are not handled, each with its node, and what waits for
+        it, if it is an answer."""
+        while batch := self.device.read():
+            self._read.extend(batch)
+        for number, message in self._read:
+            connection = self._connections.get(number)
+            if connection is None or message.session != connection.session:
+                continue
+            if message.kind in (cells.REPLY, cells.ACKNOWLEDGEMENT):
+                yield connection.node, message, connection.pending[message.number % MAX_WINDOW]
+            elif message.kind != cells.INTRODUCTION and connection.place_of(message.number) >= 0:
+                yield connection.node, message, None
+        for connection in self._connections.values():
+            for message in connection.kept.values():
+                yield connection.node, message, None
+
+    @contextmanager
+    def as_handler(self) -> Iterator[None]:
+        """Run a block as a handler, which may send nothing."""
+        self._is_handling = True
+        try:
+            yield
+        finally:
+            self._is_handling = False
+
+    def program_ended(self) -> None:
+        """Go on by interrupts, without the program: answer again what has been handled, take answers, handle nothing
+        new."""
+        self._has_ended = True
+        self.on_cells = _nothing
+        self.handle_all()
+        self.watch()
+
     # From the interface.
 
     def completed(self, index: int) -> bool | None:
@@ -198,14 +254,14 @@ class Library:
             self._backoff = min(max(min(filter(None, quiet), default=1) - 1, 0), MAX_BACKOFF)
             if any(connection.outstanding for connection in self._connections.values()):
                 self._arm()
-            self._wake()
+            self.wake()
             return False
         if index == CELLS:
             if self.on_cells is not None:
-                self._handle_all()
+                self.handle_all()
                 self.on_cells()
                 self.device.is_watched = True
-            self._wake()
+            self.wake()
         return None
 
     def watch(self) -> None:
@@ -219,35 +275,40 @@ class Library:
             if (outstanding := connection.outstanding)
         ]
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake tasks that wait."""
         if self._waits is not None and not self._waits.done:
             self._waits.complete(None)
 
     # Messages.
 
     async def _take(self) -> int:
-        """Handle batches until none comes while the core handles one."""
-        handled = 0
-        while self.device.has_cells:
-            handled += self._handle(self.device.read())
+        """Handle batches, until none comes while the core handles one."""
+        taken = 0
+        while handled := self._handle_batch():
+            taken += handled
             await self._work.caught_up()
-        return handled
+        return taken
 
     def _handle_all(self) -> int:
-        handled = 0
-        while self.device.has_cells:
-            handled += self._handle(self.device.read())
-        return handled
+        taken = 0
+        while handled := self._handle_batch():
+            taken += handled
+        return taken
 
-    def _handle(self, batch: Batch) -> int:
-        """Handle the messages of a batch; return their number."""
-        answered = dict[Connection, None]()
-        for number, message in batch:
+    def _handle_batch(self) -> int:
+        """Handle what one read trap delivers; return the number of messages."""
+        handled, answered = 0, dict[Connection, None]()
+        if not self._read:
+            self._read.extend(self.device.read())
+        while self._read:
+            number, message = self._read.popleft()
+            handled += 1
             self._work.spend(DISPATCH)
             connection = self._known(number, message)
             if connection is None:
                 continue
-            if message.kind == cells.REQUEST:
+            if message.kind in (cells.REQUEST, cells.BYTES):
                 self._requested(connection, message)
             else:
                 answered[connection] = None
@@ -257,7 +318,7 @@ class Library:
                 self._hurry(connection, number)
         if answered and self.on_space is not None:
             self.on_space()
-        return len(batch)
+        return handled
 
     def _known(self, number: int, message: Message) -> Connection | None:
         """Return the connection of a message of its session; None for another message, which has been dealt with."""
@@ -278,20 +339,30 @@ class Library:
         if place < 0:
             counters.answered_again += 1
             self.device.write(connection.number, answer_slot(message.number))
-        elif place > 0:
-            if message.number in connection.kept:
-                counters.duplicates += 1
-            else:
+            return
+        if message.number in connection.kept:
+            counters.duplicates += 1
+        else:
+            connection.kept[message.number] = message
+            if place > 0:
                 counters.early += 1
-                connection.kept[message.number] = message
                 if len(connection.kept) == 1:
                     self._report_missing(connection)
-        else:
-            for turn in connection.in_turn(message):
-                counters.handled += 1
-                self._answer(connection, turn.number, self._run(connection, turn))
-            if connection.kept:
-                self._report_missing(connection)
+        self._take_turns(connection)
+
+    def _take_turns(self, connection: Connection) -> None:
+        """Run the handlers of the requests whose turn has come. One whose handler raises an exception is answered, too:
+        it counts as handled."""
+        before = connection.expected
+        while not self._has_ended and (turn := connection.next_turn()) is not None:
+            self._counters.handled += 1
+            reply = None
+            try:
+                reply = self._run(connection, turn)
+            finally:
+                self._answer(connection, turn.number, reply)
+        if connection.kept and connection.expected > before:
+            self._report_missing(connection)
 
     def _answer(self, connection: Connection, number: int, reply: Reply | None) -> None:
         """Hold the answer to a request, and send it."""
@@ -324,21 +395,38 @@ class Library:
         if not connection.answered(message.number):
             counters.old_answers += 1
             return
-        if message.kind == cells.REPLY:
+        is_reply = message.kind == cells.REPLY
+        if is_reply:
             counters.replies += 1
-            self._run(connection, message)
         else:
             counters.acknowledged += 1
         self._hurry(connection, connection.lost())
+        slot = message.number % MAX_WINDOW
+        pending, connection.pending[slot] = connection.pending[slot], None
+        if self._has_ended:
+            return
+        if pending is not None:
+            self._is_handling = True
+            try:
+                pending.answered(message)
+            finally:
+                self._is_handling = False
+        elif is_reply:
+            self._run(connection, message)
 
     def _run(self, connection: Connection, message: Message) -> Reply | None:
-        handler = self._handlers.get(message.handler)
-        if handler is None:
+        handler = self._handlers.get(message.handler) if message.kind != cells.BYTES else None
+        general = self.on_message if message.kind != cells.REPLY else None
+        if handler is None and general is None:
             self._counters.no_handler += 1
             return None
         self._is_handling = True
         try:
-            reply = handler(connection.node, message.data)
+            if handler is not None:
+                reply = handler(connection.node, message.data)
+            else:
+                assert general is not None
+                reply = general(connection.node, message)
         finally:
             self._is_handling = False
         if reply is None:
@@ -358,7 +446,7 @@ class Library:
 
     def _connection_of(self, number: int, node: int | None = None) -> Connection:
         there = self.device.node_of(number) if node is None else node
-        connection = Connection(number, there, self._settings.window, self.incarnation)
+        connection = Connection(number, there, self.settings.window, self.incarnation)
         self._connections[number] = connection
         if there == self.node:
             connection.adopt(connection.ours)
@@ -382,6 +470,8 @@ class Library:
                 self._counters.restarts += 1
                 self._return(connection, "has begun anew")
             connection.adopt(theirs)
+            if known is not None:
+                self._renewed(connection)
             for number in connection.outstanding:
                 self.device.write(connection.number, self._stamped(connection, number))
         if ours != connection.ours or theirs != connection.theirs:
@@ -396,9 +486,10 @@ class Library:
         if connection.outstanding:
             if not connection.is_open:
                 self._introduce(connection)
-            if self._settings.give_up and connection.quiet >= self._settings.give_up:
+            if self.settings.give_up and connection.quiet >= self.settings.give_up:
                 self._return(connection, "has not answered for as long as the settings allow")
                 connection.renew()
+                self._renewed(connection)
                 self._introduce(connection)
         return connection.quiet if connection.outstanding else 0
 
@@ -407,6 +498,11 @@ class Library:
         memory = self.device.memory(connection.number)
         for number in connection.outstanding:
             self._counters.returned += 1
+            slot = number % MAX_WINDOW
+            pending, connection.pending[slot] = connection.pending[slot], None
+            if pending is not None:
+                pending.returned(reason)
+                continue
             message = cells.unpack(cells.checked(memory[request_slot(number) : request_slot(number) + PAYLOAD]))
             assert message is not None
             returned = Returned(connection.node, message.handler, message.data, reason)
@@ -415,18 +511,34 @@ class Library:
             else:
                 self._failed[connection.node] = returned
 
+    def _renewed(self, connection: Connection) -> None:
+        connection.window = self.settings.window
+        if self.on_renewed is not None:
+            self.on_renewed(connection.node)
+
+    def _write(self, connection: Connection, offset: int, message: Message) -> None:
+        """Keep a request's cell, and send it if the session is known. Section 3.1.1: each send polls."""
+        stamped = message._replace(session=connection.session)
+        cells.pack_into(self.device.memory(connection.number), offset, stamped)
+        if connection.is_open:
+            self._read.extend(self.device.write_read(connection.number, offset))
+
     def _stamped(self, connection: Connection, number: int) -> int:
         """Set the session of a kept request, which was not known before; return its offset."""
         memory, offset = self.device.memory(connection.number), request_slot(number)
-        memory[offset : offset + 2] = (cells.REQUEST << 14 | connection.session << 6 | number % cells.NUMBERS).to_bytes(
-            2, "big"
-        )
+        kind = memory[offset] >> 6
+        control = kind << 14 | connection.session << 6 | number % cells.NUMBERS
+        memory[offset : offset + 2] = control.to_bytes(2, "big")
         return offset
 
     def _arm(self) -> None:
         if not self._is_armed:
             self._is_armed = True
             self._bell.ring_doorbell(ALARM + self._backoff, 0, 0)
+
+
+def _nothing() -> None:
+    """Let the handlers that an interrupt has run be all."""
 
 
 def _sentence(returned: Returned) -> str:

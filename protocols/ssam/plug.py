@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from protocols.core.firmware import Adapter, Agent, Nic, Plug
 from protocols.core.host_work import host_work
+from protocols.ssam.am_library import ActiveMessages
 from protocols.ssam.counters import Counters
-from protocols.ssam.host import Library
 from protocols.ssam.sba100 import Sba100
 from protocols.ssam.settings import Settings
 
@@ -17,6 +17,6 @@ def plug(settings: Settings | None = None) -> Plug:
     def build(adapter: Adapter, nic: Nic) -> Agent:
         counters, work = Counters(), host_work(nic)
         device = Sba100(adapter, nic, work, own, counters)
-        return Agent(device, Library(adapter, nic, work, device, own, counters))
+        return Agent(device, ActiveMessages(adapter, nic, work, device, own, counters))
 
     return build

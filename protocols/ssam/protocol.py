@@ -15,5 +15,5 @@ from protocols.ssam.settings import Settings
 
 PROTOCOL: Final = Protocol(
     plug(), ETHERTYPE, device, profiles=(SPARCSTATION_20, SPARCSTATION_1), framings=("cells",),
-    configurable=Configurable(Settings, plug), host_work=(*KINDS, FORMAT, DISPATCH),
+    configurable=Configurable(Settings, plug), active_messages=True, host_work=(*KINDS, FORMAT, DISPATCH),
 )  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from protocols.active_messages.am_interface import ActiveMessages
 from protocols.active_messages.observer import Observable
 from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
@@ -230,7 +231,7 @@ async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: U
     assert plan.chosen.native is not None
     history = None
     if plan.history:
-        assert isinstance(host, Observable), "the protocol says that it is observable"
+        assert isinstance(host, Observable), "the protocol says that it has active messages"
         history = RequestHistory(host, clock.now, lines.write)
     try:
         result = await plan.chosen.native(host, node)
@@ -238,6 +239,8 @@ async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: U
         if history is not None:
             history.close()
         lines.close()
+        if plan.protocol.active_messages:
+            cast(ActiveMessages, host).program_ended()
     packed("done", result)
     return result
 

@@ -297,14 +297,19 @@ def _resolve_check_of_native(
     chosen: Chosen, protocol: str, stack_of: Protocol, history: bool, check: bool | None
 ) -> bool | None:
     """Return whether checkers examine the history of a native workload; None: by default. Raises UnsupportedError for
-    another protocol than its own, and for a history where the host library reports none."""
-    if chosen.protocol != protocol:
+    a protocol that it does not run on, and for a history where the host library reports none."""
+    if chosen.protocol and chosen.protocol != protocol:
         raise UnsupportedError(
             f"workload {chosen.name} speaks to the host library of {chosen.protocol} itself: "
             f"it runs over that, not over {protocol}"
         )
-    if stack_of.observable:
+    if stack_of.active_messages:
         return check
+    if not chosen.protocol:
+        raise UnsupportedError(
+            f"workload {chosen.name} sends active messages, which {protocol} does not have: choose one of "
+            f"{', '.join(packages.with_active_messages())} (--protocol)"
+        )
     if history or check:
         raise UnsupportedError(
             f"workload {chosen.name} has no history: the host library of {protocol} does not report its messages"

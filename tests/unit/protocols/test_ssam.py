@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
+from protocols.active_messages.am_errors import RuleError
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, Circuit, circuit, circuit_of, header
 from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
@@ -19,9 +20,21 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.host_work import ANYWHERE, FREE_WORK
 from protocols.ssam import cells
-from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, Message, checked, crc10, unpack
+from protocols.ssam.cells import (
+    ACKNOWLEDGEMENT,
+    BYTES,
+    DATA,
+    INTRODUCTION,
+    LONG,
+    REPLY,
+    REQUEST,
+    Message,
+    checked,
+    crc10,
+    unpack,
+)
 from protocols.ssam.frames import Ssam
-from protocols.ssam.host import Library, Reply, Returned, ReturnedError, RuleError
+from protocols.ssam.host import Library, Reply, Returned, ReturnedError
 from protocols.ssam.plug import plug
 from protocols.ssam.sba100 import (
     CELL_CALL,
@@ -151,12 +164,21 @@ def test_the_check_is_aal34s_crc_10() -> None:
 
 messages = st.builds(
     Message,
-    st.integers(0, 3),
+    st.sampled_from([REQUEST, REPLY]),
     st.integers(0, 255),
     st.integers(0, 63),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=DATA),
 )
+
+
+@given(
+    st.builds(Message, st.just(BYTES), st.integers(0, 255), st.integers(0, 63), st.just(0), st.binary(max_size=LONG))
+)
+def test_a_cell_of_a_long_message_has_data_in_the_place_of_a_handler(message: Message) -> None:
+    buffer = bytearray(PAYLOAD)
+    cells.pack_into(buffer, 0, message)
+    assert unpack(checked(buffer)) == message
 
 
 @given(messages)
@@ -183,7 +205,8 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
 @given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
 def test_any_payload_is_read_or_refused(payload: bytes) -> None:
     message = unpack(payload)
-    assert (message is None) == (crc10(payload) != 0 or not 4 <= payload[-2] >> 2 <= DATA + 4)
+    least = 0 if payload[0] >> 6 == BYTES else 4
+    assert (message is None) == (crc10(payload) != 0 or not least <= payload[-2] >> 2 <= LONG)
 
 
 # Requests and replies
