@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from benchmarks.harness.rows import Row
 from benchmarks.harness.targets import Target
 from benchmarks.ssam import measurements as m
+from benchmarks.ssam import requests as r
 
 OVER_EMP = 1.2
 OF_FRAMES = 1.0
@@ -21,6 +22,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             [ours / theirs for ours, theirs in zip(samples[contender], samples[other], strict=True)]
         )
 
+    wrong = next((row.median for row in rows if (row.subject, row.measure) == (r.REQUESTS, r.WRONG)), None)
     relayed = [ratio(m.RELAY, m.RATE, cells, m.FRAMES) for cells in (m.CELLS, m.CELLS_OF_8)]
     return [
         Target("40 bytes on a direct fibre: over EMP's 4", OVER_EMP, "×", ratio(m.TRIPS, m.TRIP, m.SSAM, m.EMP)),
@@ -30,4 +32,5 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             "simulation: cells/s of EMP's frames/s", OF_SIMULATED, "×",
             ratio(m.SIMULATION, m.SIMULATED, m.SSAM, m.EMP), least=True,
         ),
+        Target("requests that were not handled once and answered once", 0, "", wrong),
     ]  # fmt: skip
