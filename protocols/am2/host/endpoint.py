@@ -11,11 +11,11 @@ from enum import IntFlag
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from protocols.active_messages.am_errors import RuleError, Status
+from protocols.active_messages.endpoint_names import ANY, NONE, EndpointName
 from protocols.am2 import page as layout
-from protocols.am2.host.am_errors import RuleError, Status
-from protocols.am2.host.endpoint_names import ANY, NONE, Correspondent, EndpointName
 from protocols.am2.host.inbox import ErrorHandler, Handler, Inbox
-from protocols.am2.host.outbox import Outbox
+from protocols.am2.host.outbox import Correspondent, Outbox
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 

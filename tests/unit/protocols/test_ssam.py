@@ -12,17 +12,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
+from protocols.active_messages.am_errors import RuleError
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, Circuit, circuit, circuit_of, header
 from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Buffer
+from protocols.core.host_work import ANYWHERE, FREE_WORK
 from protocols.ssam import cells
-from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, Message, checked, crc10, unpack
+from protocols.ssam.cells import (
+    ACKNOWLEDGEMENT,
+    BYTES,
+    DATA,
+    INTRODUCTION,
+    LONG,
+    REPLY,
+    REQUEST,
+    Message,
+    checked,
+    crc10,
+    unpack,
+)
 from protocols.ssam.frames import Ssam
-from protocols.ssam.host import Library, Reply, Returned, ReturnedError, RuleError
+from protocols.ssam.host import Library, Reply, Returned, ReturnedError
 from protocols.ssam.plug import plug
-from protocols.ssam.sba100 import SLOT, Sba100, TrapError
+from protocols.ssam.sba100 import (
+    CELL_CALL,
+    CELL_READ,
+    READ_CALL,
+    READ_TRAP,
+    SLOT,
+    WRITE_CALL,
+    WRITE_READ_TRAP,
+    Sba100,
+    TrapError,
+)
 from protocols.ssam.settings import Settings
 
 ADDRESSES = [bytes((2, 0, 0, 0, 0, number)) for number in range(3)]
@@ -140,12 +164,21 @@ def test_the_check_is_aal34s_crc_10() -> None:
 
 messages = st.builds(
     Message,
-    st.integers(0, 3),
+    st.sampled_from([REQUEST, REPLY]),
     st.integers(0, 255),
     st.integers(0, 63),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=DATA),
 )
+
+
+@given(
+    st.builds(Message, st.just(BYTES), st.integers(0, 255), st.integers(0, 63), st.just(0), st.binary(max_size=LONG))
+)
+def test_a_cell_of_a_long_message_has_data_in_the_place_of_a_handler(message: Message) -> None:
+    buffer = bytearray(PAYLOAD)
+    cells.pack_into(buffer, 0, message)
+    assert unpack(checked(buffer)) == message
 
 
 @given(messages)
@@ -172,7 +205,8 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
 @given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
 def test_any_payload_is_read_or_refused(payload: bytes) -> None:
     message = unpack(payload)
-    assert (message is None) == (crc10(payload) != 0 or not 4 <= payload[-2] >> 2 <= DATA + 4)
+    least = 0 if payload[0] >> 6 == BYTES else 4
+    assert (message is None) == (crc10(payload) != 0 or not least <= payload[-2] >> 2 <= LONG)
 
 
 # Requests and replies
@@ -388,6 +422,64 @@ def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
     assert second.counters()["overruns"] == 3
     pair.settle(time_outs=6)
     assert second.counted == [b"first", *[bytes((number,)) for number in range(8)]]
+
+
+class PricedNode(Node):
+    """A node whose core takes 1 us for each piece of work. Implements `HostWork`, too."""
+
+    core = 0
+    reached = 0
+    writer = ANYWHERE
+
+    def spend(self, kind: str, size: int = 0, source: int = -1) -> None:  # noqa: ARG002
+        self.reached = max(self.reached, self.now) + 1_000
+        self.spent.append(kind)
+
+    def caught_up(self) -> Completion[None]:
+        return FREE_WORK.caught_up()
+
+    offload = read_frames = bind = lambda *_: None
+
+    def __init__(self, number: int, own: Settings) -> None:
+        self.spent: list[str] = []
+        super().__init__(number, own)
+
+
+def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
+    node = PricedNode(0, Settings(input_fifo=2))
+    empty = header(circuit(1, 0, 3)) + checked(bytes(PAYLOAD))
+    frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty
+    for _ in range(3):
+        node.device.receive(0, frame)
+    assert node.counters()["overruns"] == 1
+    node.device.read()
+    assert node.spent == [READ_TRAP, CELL_READ, CELL_READ]
+    for now, overruns in ((1_999, 2), (2_000, 2), (2_999, 3), (3_000, 3), (3_000, 4)):
+        node.device.receive(now, frame)
+        assert node.counters()["overruns"] == overruns, f"at {now} ns"
+
+
+def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_costs_of_their_own() -> None:
+    node = PricedNode(0, Settings())
+    own = node.device.connect(0)
+    node.device.write_read(own, 0)
+    assert node.spent == [WRITE_READ_TRAP, CELL_READ]
+    node.spent.clear()
+    node.device.call_write(own, 0)
+    node.device.call_read()
+    node.device.call_read()
+    assert node.spent == [WRITE_CALL, READ_CALL, CELL_CALL, READ_CALL]
+    with pytest.raises(TrapError):
+        node.device.call_write(7, 0)
+
+
+def test_a_trap_delivers_sixteen_cells_at_most() -> None:
+    node = Node(0, Settings())
+    own = node.device.connect(0)
+    for number in range(20):
+        cells.pack_into(node.device.memory(own), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
+        node.device.write(own, 0)
+    assert [len(node.device.read()) for _ in range(3)] == [16, 4, 0]
 
 
 @pytest.mark.parametrize(
