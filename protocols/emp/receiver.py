@@ -111,9 +111,9 @@ class Receiver:
     def post(self, posted: Posted) -> None:
         """Post a receive: for the oldest matching message, or for a future one."""
         if self._held:
-            for place, (peer, receiving) in enumerate(self._held):
+            for index, (peer, receiving) in enumerate(self._held):
                 if posted.takes(receiving.source, receiving.tag):
-                    del self._held[place]
+                    del self._held[index]
                     peer.held -= 1
                     receiving.goes_to(posted)
                     return
@@ -130,10 +130,10 @@ class Receiver:
 
     def probe(self, posted: Posted, wait: bool, claim: bool) -> None:
         """Answer a probe: find the message that such a receive would get."""
-        for place, (peer, receiving) in enumerate(self._held):
+        for index, (peer, receiving) in enumerate(self._held):
             if posted.takes(receiving.source, receiving.tag):
                 if claim:
-                    del self._held[place]
+                    del self._held[index]
                     self._claimed[peer.number, receiving.id] = receiving
                 self._tell(posted, receiving)
                 return
@@ -144,9 +144,9 @@ class Receiver:
 
     def take_back(self, index: int) -> None:
         """Return a receive's descriptor to the host, unless the receive has matched a message."""
-        for place, posted in enumerate(self._posted):
+        for position, posted in enumerate(self._posted):
             if posted.index == index:
-                del self._posted[place]
+                del self._posted[position]
                 self._card.give_back(index, stat.TAKEN_BACK, 0, posted.source, posted.tag)
                 return
 
@@ -195,9 +195,9 @@ class Receiver:
             return
         peer.expected = (message + 1) & _MASK
         counters.headers_admitted += 1
-        for place, posted in enumerate(self._posted):  # the oldest matching receive gets the message
+        for index, posted in enumerate(self._posted):  # the oldest matching receive gets the message
             if tag & posted.mask == posted.tag and (posted.source == source or posted.source == _ANY_SOURCE):
-                del self._posted[place]
+                del self._posted[index]
                 break
         else:
             posted = None
@@ -328,8 +328,8 @@ class Receiver:
         if posted is not None and receiving.next >= 0:
             receiving.lose_order()
         collection = number // unit
-        begun = receiving.missing
-        missing = begun.get(collection)
+        started = receiving.missing
+        missing = started.get(collection)
         if missing is None:
             if collection < receiving.below:
                 self._again(cached, receiving.id, number)
@@ -350,11 +350,11 @@ class Receiver:
             card.nic.dma_write(receiving.span[begin:end], payload)
         else:
             self._store(posted.span, begin, end, payload)
-        begun[collection] = missing = missing ^ bit
+        started[collection] = missing = missing ^ bit
         if missing:
             return
-        while begun.get(receiving.below) == 0:
-            del begun[receiving.below]
+        while started.get(receiving.below) == 0:
+            del started[receiving.below]
             receiving.below += 1
         self._complete(cached, receiving, number)
 

@@ -182,11 +182,11 @@ class Sender:
 
     def restarted(self, now: int, peer: Peer) -> None:
         """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
-        begun = [one for one in peer.sending.values() if one.sent]
-        for sending in begun:
+        started = [one for one in peer.sending.values() if one.sent]
+        for sending in started:
             self._forget(peer, sending)
         # Completions come last: the host may post at once, and headers name the oldest message.
-        for sending in begun:
+        for sending in started:
             self._give_back(peer, sending, stat.RESTARTED)
         self.pump(now, peer)
 

@@ -119,12 +119,12 @@ class Map(_Open):
         keys = ctypes.create_string_buffer(_BATCH * self.key_size)
         values = ctypes.create_string_buffer(_BATCH * self.value_size)
         place = ctypes.create_string_buffer(max(self.key_size, 4))
-        begun = finished = False
+        started = finished = False
         batch = struct.Struct("=QQQQIIQQ")
         while not finished:
             where = ctypes.addressof(place)
             packed = batch.pack(
-                where if begun else 0, where, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
+                where if started else 0, where, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
                 self.descriptor, 0, 0,
             )  # fmt: skip
             attributes = ctypes.create_string_buffer(packed, batch.size)
@@ -134,7 +134,7 @@ class Map(_Open):
                 if error.errno != errno.ENOENT:  # the last batch says so
                     raise
                 finished = True
-            begun = True
+            started = True
             count: int = batch.unpack(attributes.raw)[4]
             raw_keys, raw_values = keys.raw, values.raw
             for i in range(count):

@@ -102,8 +102,8 @@ class Program:
     def assemble(self, maps: Mapping[str, int]) -> bytes:
         """Encode the program. maps: name -> file descriptor."""
         code = bytearray()
-        for place, instruction in enumerate(self._instructions):
-            offset = self._distance(place, instruction.label) if instruction.label else instruction.offset
+        for index, instruction in enumerate(self._instructions):
+            offset = self._distance(index, instruction.label) if instruction.label else instruction.offset
             immediate = maps[instruction.map_name] if instruction.map_name else instruction.immediate
             registers = instruction.source << 4 | instruction.destination
             code += _ENCODING.pack(instruction.opcode, registers, offset, immediate)

@@ -83,13 +83,13 @@ class Waiter:
             self._learn(now() - wake)
         elif ready := self._without_timer(poll(0)):
             return ready
-        begun = moment = now()
+        started = moment = now()
         while moment < deadline:
             if deadline - moment > _CLOSE and (ready := self._without_timer(poll(0))):
-                self.spun += moment - begun
+                self.spun += moment - started
                 return ready
             moment = now()
-        self.spun += moment - begun
+        self.spun += moment - started
         return ()
 
     def _learn(self, late: int) -> None:

@@ -52,7 +52,7 @@ class Comb(Workload):
         """Return the nanoseconds of posting, sending, working and waiting."""
         peer, now = 1 - comm.rank, node.now
         buffers = [bytearray(self.size) for _ in range(self.batch)]
-        begun = now()
+        started = now()
         coming = [await comm.Irecv(buffer, peer, _DATA) for buffer in buffers]
         posted = now()
         await comm.Sendrecv(None, peer, _READY, None, peer, _READY)
@@ -67,4 +67,4 @@ class Comb(Workload):
         waited = now()
         for number, buffer in enumerate(buffers):
             contents.check(number, buffer, f"from rank {peer}")
-        return posted - begun, sent - ready, worked - sent, waited - worked
+        return posted - started, sent - ready, worked - sent, waited - worked

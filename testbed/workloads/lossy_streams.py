@@ -50,17 +50,17 @@ class LossyStreams(Streams):
         if count > MAX:
             raise ValueError(f"count: at most {MAX:,} over a protocol that loses messages")
         comm, node, contents, first = self._comm, self._node, self._contents, self._first[peer]
-        begun, unheard = node.now(), 0
+        started, unheard = node.now(), 0
         for number in range(count):
             await comm.Send(contents.of(number, size), peer, first + number)
             unheard += size + _OVERHEAD
             if unheard > _DEAF:  # receive the other direction's messages
                 await node.sleep(0)
                 unheard = 0
-        sending = node.now() - begun
+        sending = node.now() - started
         await node.say(count, peer)
         lost, idle = await node.heard(peer, _OF_RECEIVER)
-        return Sent(max(sending, node.now() - begun - idle), lost)
+        return Sent(max(sending, node.now() - started - idle), lost)
 
     async def receive(self, peer: int, size: int, count: int, window: int) -> int:
         comm, node, contents, status = self._comm, self._node, self._contents, Status()

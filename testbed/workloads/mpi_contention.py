@@ -77,23 +77,23 @@ class Contention(Workload):
         """Return the requests per second, their round trips in nanoseconds, and how many were sent again."""
         now, trips = node.now, []
         under_way: deque[tuple[int, Request, Request]] = deque()
-        begun, number = now(), 0
+        started, number = now(), 0
         while True:
             if len(under_way) == self.window:
-                began, sent, answered = under_way.popleft()
+                start_time, sent, answered = under_way.popleft()
                 await answered.Wait()
-                trips.append(now() - began)
+                trips.append(now() - start_time)
                 await sent.Wait()
-            if now() >= begun + self.time:
+            if now() >= started + self.time:
                 break
             answer = await comm.Irecv(None, 0, ANSWER)
             under_way.append((now(), await comm.Isend(contents.of(number, self.size), 0, ASK), answer))
             number += 1
-        for began, sent, answered in under_way:
+        for start_time, sent, answered in under_way:
             await answered.Wait()
-            trips.append(now() - began)
+            trips.append(now() - start_time)
             await sent.Wait()
-        rate = 1e9 * number / max(1, now() - begun)
+        rate = 1e9 * number / max(1, now() - started)
         await comm.Send(contents.of(0, self.size + 1), 0, ASK)
         return rate, trips, 0
 
@@ -104,16 +104,16 @@ class Contention(Workload):
         asking = RetryingClient(comm, node, contents, 0, size=self.size, reply=0, retry=self.retry, first=first)
         await asking.begin()
         under_way: deque[tuple[int, Completion[int]]] = deque()
-        begun, number = now(), 0
-        while now() < begun + self.time:
+        started, number = now(), 0
+        while now() < started + self.time:
             if len(under_way) == self.window:
-                began, answered = under_way.popleft()
-                trips.append(await answered - began)
+                start_time, answered = under_way.popleft()
+                trips.append(await answered - start_time)
             under_way.append((now(), await asking.ask()))
             number += 1
-        for began, answered in under_way:
-            trips.append(await answered - began)
-        rate = 1e9 * number / max(1, now() - begun)
+        for start_time, answered in under_way:
+            trips.append(await answered - start_time)
+        rate = 1e9 * number / max(1, now() - started)
         await asking.end()
         return rate, trips, asking.again
 

@@ -63,11 +63,11 @@ class PingPong(Workload):
         samples, buffer, now, peer = [], bytearray(size), node.now, self.peer
         await comm.Recv(None, peer, _READY)
         for number in range(count):
-            begun = now()
+            started = now()
             answer = await comm.Irecv(buffer, peer, _TAG)
             sent = await comm.Isend(contents.of(number, size), peer, _TAG)
             await answer.Wait()
-            samples.append(now() - begun)
+            samples.append(now() - started)
             await sent.Wait()
             contents.check(number, buffer, f"rank {peer}'s answer")
         return samples
@@ -136,7 +136,7 @@ class _RetryingPing:
         comm, contents, size, peer, now = self._comm, self._contents, self._size, self._form.peer, self._node.now
         samples, buffer, status = [], bytearray(max(self._form.sizes)), Status()
         for _ in range(count):
-            begun = now()
+            started = now()
             self.number = number = self.number + 1
             answer = await comm.Irecv(buffer, peer)
             await comm.Send(contents.of(number, size), peer, number)
@@ -145,7 +145,7 @@ class _RetryingPing:
             while status.tag != number:  # late, or twice
                 await comm.Recv(buffer, peer, status=status)
             self._waits = False
-            samples.append(now() - begun)
+            samples.append(now() - started)
             contents.check(number, memoryview(buffer)[: status.count], f"rank {peer}'s answer")
         return samples
 

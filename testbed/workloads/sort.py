@@ -35,7 +35,7 @@ class Sort(Workload):
         chance = node.random("keys")
         mine = array(_TYPE, chance.randbytes(self.keys * array(_TYPE).itemsize))
         await node.barrier()
-        begun = node.now()
+        started = node.now()
         gathered = await node.gather(sorted(chance.sample(mine, min(len(mine), _OVERSAMPLED * comm.size))))
         samples = sorted(key for some in gathered or () for key in some)
         splitters = await node.share([samples[len(samples) * part // comm.size] for part in range(1, comm.size)] if samples
@@ -43,9 +43,9 @@ class Sort(Workload):
         received = await _exchange(comm, _parts(mine, splitters))
         merged = array(_TYPE, sorted(key for part in received for key in part))
         await node.barrier()
-        took = node.now() - begun
+        elapsed = node.now() - started
         await self._verify(comm, node, mine, merged)
-        everybody = await node.gather((took, len(merged)))
+        everybody = await node.gather((elapsed, len(merged)))
         if everybody is not None:
             slowest = max(time for time, _ in everybody)
             counts = [count for _, count in everybody]

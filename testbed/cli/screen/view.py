@@ -64,7 +64,7 @@ class View:
     def chosen(self, rows: Sequence[Row]) -> int:
         """Index of the selected row; 0 where it is gone, or none has been selected."""
         key = self.keys[self.panel]
-        return next((place for place, row in enumerate(rows) if row.key == key), 0)
+        return next((index for index, row in enumerate(rows) if row.key == key), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,14 +196,14 @@ class _HistoryCheck:
         who = names[peer] if 0 <= peer < len(names) else ""
         return bool(receive.error) and is_allowed(receive, who, self._how.disturbances)
 
-    def _doubt(self, send: Send, truth: str, why: str) -> None:
+    def _doubt(self, send: Send, truth: str, reason: str) -> None:
         buffered = send.buffered != UNDER_WAY
         end = "its program was started again" if send.gone else "the run was over"
         if send.error:
             told = f"done, and then that it has failed: {send.error}" if buffered else f"failed: {send.error}"
         else:
             told = f"done, and not known to have arrived when {end}" if buffered else f"not done when {end}"
-        self._ambiguous.append(Ambiguity(str(send), told, truth, why))
+        self._ambiguous.append(Ambiguity(str(send), told, truth, reason))
 
     def _count(self, what: str) -> None:
         name = f"messages that {what}"

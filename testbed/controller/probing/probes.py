@@ -212,10 +212,10 @@ class _Session:
             loop.watch(tap.fileno(), partial(self._hear, place))
         self._mark_for(loop, _WARM_UP)
         heard = self._received()
-        begun = loop.now()
-        limit = begun + round(longest * _SECOND)
+        started = loop.now()
+        limit = started + round(longest * _SECOND)
         for number, path in enumerate(self._paths):
-            first = begun + path.plan.interval * number // len(self._paths)
+            first = started + path.plan.interval * number // len(self._paths)
             self._pulse(loop, number, first)
 
         def look(now: int) -> None:
@@ -224,11 +224,11 @@ class _Session:
             else:
                 loop.at(now + _LOOK_EVERY, look)
 
-        loop.at(begun + round(seconds * _SECOND), look)
+        loop.at(started + round(seconds * _SECOND), look)
         loop.run()
         self._pulsing = False
         self._drain(loop, loop.now(), slow)
-        self._seconds = (loop.now() - begun) / _SECOND
+        self._seconds = (loop.now() - started) / _SECOND
         self._others = self._foreign(heard)
         for place, tap in self._taps.items():
             self._overrun[place] += tap.overrun()
@@ -375,26 +375,26 @@ class _Session:
         track.train_came.clear()
         sender = self._senders[path.source]
         build = partial(probe_frames.build, self._run, number, TRAIN, size=train.size)
-        frames = [path.along(build(place)) for place in range(train.count)]
+        frames = [path.along(build(index)) for index in range(train.count)]
         poll = select.poll()
         poll.register(sink, select.POLLIN)
         # The kernel stamps frames on arrival, so they are read as late as the buffer allows.
         unread = max(1, sink.room // _ROOM_OF_TRAIN // 4)
-        begun = time.monotonic_ns()
-        for place, frame in enumerate(frames):
-            due = begun + train.duration * place // train.count
+        started = time.monotonic_ns()
+        for index, frame in enumerate(frames):
+            due = started + train.duration * index // train.count
             while (now := time.monotonic_ns()) < due:
                 if due - now > _NAP:
                     time.sleep((due - now - _NAP // 2) / _SECOND)
             sender.send(frame)
-            if place % unread == unread - 1:
+            if index % unread == unread - 1:
                 self._read_waiting(path.sink)
                 self._read_waiting(path.source)
-        took = time.monotonic_ns() - begun
+        elapsed = time.monotonic_ns() - started
         self._await_train(path, train, track, poll, slow)
         self._read_waiting(path.source)
         _, other_bytes = self._foreign(heard)[number]
-        offered = train.bits * train.count * _SECOND / took
+        offered = train.bits * train.count * _SECOND / elapsed
         left = track.train_left
         times = tuple((left[number], came) for number, came in track.train_came if number in left)
         return TrainResult(offered, times, other_bytes, sink.overrun() + source.overrun())
@@ -451,7 +451,7 @@ class _Session:
         path, track = self._paths[number], self._tracks[number]
         sent = arrived = skipped = 0
         delays = []
-        for place, (left, came) in enumerate(zip(track.left, track.came, strict=True)):
+        for index, (left, came) in enumerate(zip(track.left, track.came, strict=True)):
             if not left:
                 continue
             sent += 1
@@ -460,7 +460,7 @@ class _Session:
             arrived += 1
             if came - left < path.plan.skip_below:
                 skipped += 1
-            elif place % self._bursts[number] == 0:
+            elif index % self._bursts[number] == 0:
                 delays.append(came - left)
         arrived = min(sent, arrived + track.unreadable)
         frames, size = self._others[number]

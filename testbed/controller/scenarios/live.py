@@ -251,20 +251,20 @@ class LiveStage:
 
     def _load(self, occurrence: Occurrence, start: Sequence[Callable[[float], fault_injection.Injected]]) -> Active:
         """Start loads, measured by their processor time. start: each gets the seconds after which it ends by itself."""
-        begun: list[Injection] = []
+        started: list[Injection] = []
 
         def lift(_over: bool) -> None:
-            self._heal([injection.number for injection in begun])
+            self._heal([injection.number for injection in started])
 
         try:
             for begin in start:
-                begun.append(begin((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
+                started.append(begin((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
         except BaseException:
             lift(True)
             raise
 
         def counted() -> Counts:
-            return {"cpu_ns": sum(schedstat(program.pid)[0] for injection in begun for program in injection.programs)}
+            return {"cpu_ns": sum(schedstat(program.pid)[0] for injection in started for program in injection.programs)}
 
         return Active(occurrence, counted, lift)
 

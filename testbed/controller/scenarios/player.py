@@ -226,7 +226,7 @@ class ScenarioPlayer:
 
     def _put_in_force(self, occurrence: Occurrence) -> None:
         assert self._stage is not None
-        begun = self._now()
+        started = self._now()
         self._said.add(occurrence.fault.what)
         laid = injection_of(self._as_laid(occurrence.fault), self._layout)
         rules = laid.rules if laid is not None else ()
@@ -234,7 +234,7 @@ class ScenarioPlayer:
         self._active[occurrence] = self._stage.begin(occurrence)
         self._tell(
             "fault begins", fault=occurrence.name, kind=occurrence.fault.kind, what=occurrence.fault.what,
-            at=occurrence.begin, begun=begun, in_force=self._now(),
+            at=occurrence.begin, begun=started, in_force=self._now(),
         )  # fmt: skip
 
     def _end(self, active: Active, *, over: bool) -> None:
@@ -255,14 +255,14 @@ class ScenarioPlayer:
             counted=counts, had_effect=moved,
         )  # fmt: skip
         if not moved:
-            why = (
+            reason = (
                 active.reason
                 or ", ".join(f"{name}: {count}" for name, count in counts.items())
                 or "nothing was counted"
             )
             self._notes.append(
                 f"{occurrence.name} ({fault.what}) had no effect from {_rounded(occurrence.begin)} to {_rounded(ended)}: "
-                f"{why}"
+                f"{reason}"
             )
 
 

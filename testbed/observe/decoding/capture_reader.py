@@ -286,8 +286,8 @@ class CaptureReader:
             at = end
         return at
 
-    def _broken(self, at: int, why: str) -> NoReturn:
-        raise BrokenCaptureError(f"{self.name} is damaged at byte {self._begin + at:,}: {why}")
+    def _broken(self, at: int, reason: str) -> NoReturn:
+        raise BrokenCaptureError(f"{self.name} is damaged at byte {self._begin + at:,}: {reason}")
 
 
 def _text(value: bytes) -> str:

@@ -98,11 +98,11 @@ class SnapshotSampler:
             return self._watched.look(agents=agents)
         except (TestbedError, OSError) as error:
             self.close()
-            why = reason_of(error) if isinstance(error, OSError) else str(error)
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
             if before is None or before.cluster in self._store.names():
-                return Absent(why)
+                return Absent(reason)
             gone = f"{before.cluster} has been taken down"
-            return Absent(gone if self._name is not None else f"{gone}; {why}")
+            return Absent(gone if self._name is not None else f"{gone}; {reason}")
 
     def _cluster(self) -> str:
         """Name of the cluster to look at. The watched cluster is kept while it is up, even if others come up."""

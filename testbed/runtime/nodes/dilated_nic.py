@@ -122,8 +122,8 @@ class DilatedNic(PricedNic):
             case Burn(share):
                 self._burners.append((share, Burner(self.loop, self.core, share)))
             case Unburn(share):
-                place = next(place for place, (taken, _) in enumerate(self._burners) if taken == share)
-                self._burners.pop(place)[1].stop()
+                index = next(index for index, (taken, _) in enumerate(self._burners) if taken == share)
+                self._burners.pop(index)[1].stop()
 
     def _read(self, now: int) -> None:
         """Receive frames."""

@@ -223,12 +223,12 @@ class Run:
 
         Raises ProgramError, FirmwareError and NodeDiedError at once; StuckError when the time or the patience is over.
         """
-        begun = moved = looked = time.monotonic()
+        started = moved = looked = time.monotonic()
         between = seconds if patience is None else patience / _LOOKS
         left = len(self._heard)
         while waited := sum(not self._has_ended(name, "done", without) for name in self._heard):
-            due = (self._begun + self._due[0][0]) / 1e9 if self._due else begun + seconds
-            self._receive(min(begun + seconds, looked + between, due))
+            due = (self._begun + self._due[0][0]) / 1e9 if self._due else started + seconds
+            self._receive(min(started + seconds, looked + between, due))
             self._act()
             now = time.monotonic()
             if patience is not None and now >= looked + between:
@@ -236,7 +236,7 @@ class Run:
                 if now >= moved + patience:
                     raise self._stuck(f"for {now - moved:.3g} s no program and no transfer has ended, anywhere")
                 looked, left = now, waited
-            if now >= begun + seconds:
+            if now >= started + seconds:
                 raise self._stuck(f"programs have not ended within {seconds:g} s")
         for name in sorted(self._paused):
             self.resume(name)
@@ -330,11 +330,11 @@ class Run:
             self._pids[name] = pid
         if on_ready is not None:
             on_ready(self)
-        begun = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
+        started = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
         for line in self._lines.values():
             with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
-                line.tell("go", begun)
-        self._begun = begun
+                line.tell("go", started)
+        self._begun = started
 
     def _until(self, word: str, without: Collection[str]) -> None:
         """Wait until every node has sent this word. Raises StuckError."""

@@ -94,10 +94,10 @@ class SharedAgent:
         addresses = [adapter.address for adapter in offer.adapters]
         head = addresses[0] + offer.ethertype.to_bytes(2, "big")
         self._wire = Wire(port_on(self._socket, head if self._routed else b""), frozenset(addresses))
-        began = incarnation()
+        started = incarnation()
         self._suspects: list[Attached] = []
         self._functions = [
-            Function(adapter.of_incarnation(began), self._wire, offer.split_driver, self._suspects)
+            Function(adapter.of_incarnation(started), self._wire, offer.split_driver, self._suspects)
             for adapter in offer.adapters
         ]
         self._turns_of: Counter[int] = Counter()
@@ -473,12 +473,12 @@ class SharedAgent:
         for host in suspects:
             self._refuse(host, host.suspect)
 
-    def _refuse(self, host: Attached, why: str) -> None:
+    def _refuse(self, host: Attached, reason: str) -> None:
         if host.function.hosts[host.place] is not host:
             return
         self.refused += 1
         sys.stderr.write(
-            f"function {self._slots.index((host.function, host.place))}: its host process is refused: {why}\n"
+            f"function {self._slots.index((host.function, host.place))}: its host process is refused: {reason}\n"
         )
         self._detach(host)
 

@@ -174,10 +174,10 @@ class Function:
         try:
             if attached.completions.put(index):
                 return
-            why = "it takes no completions, and rings for more"
+            reason = "it takes no completions, and rings for more"
         except ProtocolViolationError as error:
-            why = str(error)
-        self.suspect(attached, why)
+            reason = str(error)
+        self.suspect(attached, reason)
 
     def suspect(self, host: Attached, why: str) -> None:
         """Mark a host to be detached after the present turn."""

@@ -120,12 +120,12 @@ class Heap:
         """Allocate consecutive pages for `size` bytes; return the address. MemoryError."""
         size = max(PAGE, (size + PAGE - 1) // PAGE * PAGE)
         for again in (False, True):
-            for place, (begin, end) in enumerate(self._gaps):
+            for index, (begin, end) in enumerate(self._gaps):
                 if end - begin >= size:
                     if end - begin > size:
-                        self._gaps[place] = begin + size, end
+                        self._gaps[index] = begin + size, end
                     else:
-                        del self._gaps[place]
+                        del self._gaps[index]
                     return begin
             if again or not self._single:
                 break
