@@ -51,10 +51,10 @@ class Announcements:
         """Send the announcements that are due. timeout, longest_timeout: interval before the second announcement, and
         upper limit of all later intervals, in nanoseconds."""
         for number in self.timers.expired(now):
-            incarnation, said = self._said[number]
-            if said == _MAX_ANNOUNCEMENTS:
+            incarnation, attempts = self._said[number]
+            if attempts == _MAX_ANNOUNCEMENTS:
                 del self._said[number]
                 continue
-            self._said[number] = incarnation, said + 1
+            self._said[number] = incarnation, attempts + 1
             self._announce(number, incarnation)
-            self.timers.set(number, now + min(timeout << said, longest_timeout))
+            self.timers.set(number, now + min(timeout << attempts, longest_timeout))

@@ -142,19 +142,19 @@ class Scatter:
         """Return views of the message's bytes from begin to end."""
         if begin >= end:
             return []
-        pieces, begins, place = self._whole, self._begins, self._place
-        if not begins[place] <= begin < begins[place + 1]:
-            place = bisect_right(begins, begin) - 1
-        start, behind = begins[place], begins[place + 1]
+        pieces, begins, index = self._whole, self._begins, self._place
+        if not begins[index] <= begin < begins[index + 1]:
+            index = bisect_right(begins, begin) - 1
+        start, behind = begins[index], begins[index + 1]
         out: list[memoryview] = []
         while end > behind:
             if begin < behind:
-                out.append(pieces[place][begin - start :])
+                out.append(pieces[index][begin - start :])
                 begin = behind
-            place += 1
-            start, behind = behind, begins[place + 1]
-        self._place = place
-        out.append(pieces[place][begin - start : end - start])
+            index += 1
+            start, behind = behind, begins[index + 1]
+        self._place = index
+        out.append(pieces[index][begin - start : end - start])
         return out
 
 

@@ -278,8 +278,8 @@ class Firmware:
     def succeed(self, former: Firmware) -> None:
         """Take the place of former firmware. If it had an earlier incarnation, its peers are told at the next tick; if
         it had the same, announcements continue to the peers that have not yet shown that they know."""
-        told, peers = former._announcements, former._peers
-        untold = told.left() if told is not None else {}
+        known, peers = former._announcements, former._peers
+        untold = known.left() if known is not None else {}
         if peers.incarnation != self._peers.incarnation:
             untold |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
         self._announcements = announcements = Announcements(self._card.announce)

@@ -270,16 +270,16 @@ class Receiver:
 
     def _answer(self, peer: Peer, receiving: Receiving) -> None:
         """Answer the probes that match a message, the oldest first, until one claims it."""
-        told = []
+        replies = []
         for probe in self._probes:
             if probe[0].takes(receiving.source, receiving.tag):
-                told.append(probe)
+                replies.append(probe)
                 if probe[1]:
                     self._held.remove((peer, receiving))
                     self._claimed[peer.number, receiving.id] = receiving
                     break
-        self._probes = [probe for probe in self._probes if probe not in told]
-        for posted, _ in told:
+        self._probes = [probe for probe in self._probes if probe not in replies]
+        for posted, _ in replies:
             self._tell(posted, receiving)
 
     def _tell(self, posted: Posted, receiving: Receiving) -> None:
@@ -328,8 +328,8 @@ class Receiver:
         if posted is not None and receiving.next >= 0:
             receiving.lose_order()
         collection = number // unit
-        started = receiving.missing
-        missing = started.get(collection)
+        missing_by_collection = receiving.missing
+        missing = missing_by_collection.get(collection)
         if missing is None:
             if collection < receiving.below:
                 self._again(cached, receiving.id, number)
@@ -350,11 +350,11 @@ class Receiver:
             card.nic.dma_write(receiving.span[begin:end], payload)
         else:
             self._store(posted.span, begin, end, payload)
-        started[collection] = missing = missing ^ bit
+        missing_by_collection[collection] = missing = missing ^ bit
         if missing:
             return
-        while started.get(receiving.below) == 0:
-            del started[receiving.below]
+        while missing_by_collection.get(receiving.below) == 0:
+            del missing_by_collection[receiving.below]
             receiving.below += 1
         self._complete(cached, receiving, number)
 
@@ -390,7 +390,7 @@ class Receiver:
 
     def _abandon(self, peer: Peer, oldest: int) -> None:
         """Drop the messages that their sender has given up."""
-        gone = [one for one in peer.receiving.values() if (oldest - one.id - 1) & _MASK < _HALF]
+        gone = [receiving for receiving in peer.receiving.values() if (oldest - receiving.id - 1) & _MASK < _HALF]
         if gone:
             self._card.counters.abandoned += len(gone)
             self._drop(peer, gone, stat.ABANDONED)

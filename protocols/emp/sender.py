@@ -182,7 +182,7 @@ class Sender:
 
     def restarted(self, now: int, peer: Peer) -> None:
         """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
-        started = [one for one in peer.sending.values() if one.sent]
+        started = [candidate for candidate in peer.sending.values() if candidate.sent]
         for sending in started:
             self._forget(peer, sending)
         # Completions come last: the host may post at once, and headers name the oldest message.

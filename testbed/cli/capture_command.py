@@ -59,11 +59,11 @@ def capture_command(
     stop = stop_descriptor()
     enter(store, cluster)
 
-    def begun() -> None:
+    def on_start() -> None:
         if not (seconds or count):
             echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
 
-    captured = capture(store, cluster, target, sink, stop, seconds=seconds, count=count or 0, begun=begun)
+    captured = capture(store, cluster, target, sink, stop, seconds=seconds, count=count or 0, on_start=on_start)
     sys.stdout.flush()
     if as_json:
         print_json("capture", {"cluster": cluster, "target": target, **_document(captured)}, line=path is None)
@@ -78,8 +78,8 @@ def _document(captured: CaptureResult) -> Mapping[str, object]:
 def _tell(captured: CaptureResult) -> None:
     """Print totals and warnings on standard error: standard output may be the capture."""
     total = sum(captured.frames.values())
-    by = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
-    echo(f"{total} frames in {captured.seconds:.1f} s" + (f": {by}" if total else ""), err=True)
+    by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
+    echo(f"{total} frames in {captured.seconds:.1f} s" + (f": {by_end}" if total else ""), err=True)
     if captured.met:
         echo("met: " + ", ".join(f"{number} {cause}" for cause, number in sorted(captured.met.items())), err=True)
     if captured.gone:

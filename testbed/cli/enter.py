@@ -50,10 +50,10 @@ def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -
         raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")
     store = Store()
     state = store.choose(name)
-    place = node_context(store, state, node_of(state.layout, node) if node.startswith(SELECTOR) else node)
+    context = node_context(store, state, node_of(state.layout, node) if node.startswith(SELECTOR) else node)
     sys.stdout.flush()
     try:
-        become(place, command)
+        become(context, command)
     except FileNotFoundError:
         echo(f"testbed: {node}: there is no program {command[0]}", err=True)
         sys.exit(127)

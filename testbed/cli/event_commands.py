@@ -173,9 +173,9 @@ def _moment(since: str | None) -> int:
         ) from error
 
 
-def _line(when: int, kind: str, where: str, what: str) -> str:
-    moment = datetime.fromtimestamp(when / 1e9)
+def _line(nanoseconds: int, kind: str, where: str, what: str) -> str:
+    moment = datetime.fromtimestamp(nanoseconds / 1e9)
     day = "" if moment.date() == datetime.now().date() else f"{moment:%Y-%m-%d} "
     details = ": ".join(part for part in (where, what) if part)
-    line = f"{day}{moment:%H:%M:%S}.{when // 10**6 % 1000:03} {f'{kind}:':<{_KIND_WIDTH}} {details}".rstrip()
+    line = f"{day}{moment:%H:%M:%S}.{nanoseconds // 10**6 % 1000:03} {f'{kind}:':<{_KIND_WIDTH}} {details}".rstrip()
     return " ".join(line.splitlines())  # one line for each event

@@ -277,11 +277,11 @@ def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip
             },
         )
         return
-    by = ", ".join(
+    datapaths = ", ".join(
         f"{list(carriers.values()).count(datapath)} by {datapath}" for datapath in dict.fromkeys(carriers.values())
     )
     count = f"{len(carriers)} link" + ("s" if len(carriers) != 1 else "")
-    where = f" ({count}: {by})" if carriers and not injection.down else ""
+    where = f" ({count}: {datapaths})" if carriers and not injection.down else ""
     echo(f"{injection.number}: {injection.what}{where}, in {done.took * 1000:.0f} ms")
     if trip is not None:
         echo(_trip_line(trip))

@@ -225,8 +225,8 @@ def _nic_row(
     link = by_end.get((node, nic))
     if link is None:
         return first, f"{nic} {shown}", "", ""
-    mine, peer = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
-    out, back = (link.forward, link.backward) if mine is link.link.a else (link.backward, link.forward)
+    end, peer = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
+    out, back = (link.forward, link.backward) if end is link.link.a else (link.backward, link.forward)
     return first, f"{nic} {shown} -- {peer}{_tags(link.link.tags)}", _condition(link), _traffic(out, back)
 
 

@@ -20,10 +20,10 @@ _SILENT = 1.0  # s
 
 
 @contextmanager
-def progress(place: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
+def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
     """Context manager: show a run's progress in a terminal, as a line that changes every second.
 
-    place: the run's folder, whose rows are counted. Yields a function that sets the present step, None without a
+    folder: the run's folder, whose rows are counted. Yields a function that sets the present step, None without a
     terminal.
     """
     stream = sys.stderr  # kept: during a simulation sys.stderr is redirected to logs
@@ -37,7 +37,7 @@ def progress(place: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
     def show(_number: int = 0, _frame: FrameType | None = None) -> None:
         nonlocal shown
         try:
-            rows = (place / "rows.jsonl").read_bytes().count(b"\n")
+            rows = (folder / "rows.jsonl").read_bytes().count(b"\n")
         except OSError:
             rows = 0
         stream.write(f"\r{phase}: {time.monotonic() - begun:.0f} s, {rows} row{'s' if rows != 1 else ''}\x1b[K")

@@ -109,12 +109,12 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     ctx.exit(_FAILED if any(report.failed for report in reports) else 0)
 
 
-def print_checks(place: Path) -> None:
+def print_checks(folder: Path) -> None:
     """Print the result of a run's checks on standard error, with the command that repeats a failed run."""
     from testbed.controller.checkers.runs import written_reports
     from testbed.observe.recorded import recorded
 
-    run = recorded(place)
+    run = recorded(folder)
     reports = written_reports(run)
     for number, report in enumerate(reports, 1):
         if report.failed or report.ambiguities:
@@ -127,7 +127,7 @@ def print_checks(place: Path) -> None:
         other_mode = "live" if run.asked["mode"] == "sim" or not _simulated(run.asked["protocol"]) else "sim"
         number = next((at for at, report in enumerate(reports, 1) if report.failed), len(reports))
         which = f" --repetition {number}" if len(reports) > 1 else ""
-        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(place))}{which} --mode {other_mode}", err=True)
+        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(folder))}{which} --mode {other_mode}", err=True)
 
 
 def _simulated(protocol: str) -> bool:

@@ -179,14 +179,14 @@ def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...])
 def _run_commands(
     cluster: str,
     commands: tuple[tuple[str, str], ...],
-    place: Path,
+    folder: Path,
     follow: Callable[[str], None] | None,
     options: PlainOptions,
 ) -> _Ended:
     from testbed.controller.runs.command_runs import run_commands
 
     result = run_commands(
-        cluster, commands, mode=options["mode"], seed=options["seed"], output=place, timeout=options["timeout"],
+        cluster, commands, mode=options["mode"], seed=options["seed"], output=folder, timeout=options["timeout"],
         scenario=options["scenario"], follow=follow or (lambda _: None),
     )  # fmt: skip
     return _Ended(_commands_document(result), partial(_print_commands, result), result.verdict)
@@ -197,7 +197,7 @@ def _run_workload(
     workload: str,
     settings: tuple[str, ...],
     firmware: tuple[str, ...],
-    place: Path,
+    folder: Path,
     follow: Callable[[str], None] | None,
     options: PlainOptions,
 ) -> _Ended:
@@ -206,7 +206,7 @@ def _run_workload(
 
     with imports_frozen():
         result = run(
-            cluster, workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"), output=place,
+            cluster, workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"), output=folder,
             follow=follow, **options,
         )  # fmt: skip
     return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
@@ -229,11 +229,11 @@ def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json:
         return
     from testbed.observe.recorded import recorded, runs
 
-    place = folder or _RUNS
-    if (place / "run.json").exists():
-        run_list, unreadable = [recorded(place)], list[str]()
+    directory = folder or _RUNS
+    if (directory / "run.json").exists():
+        run_list, unreadable = [recorded(directory)], list[str]()
     else:
-        run_list, unreadable = runs(place)
+        run_list, unreadable = runs(directory)
     if as_json:
         shown = [
             {"folder": str(run.folder), "status": run.status, "asked": run.asked, "result": run.result}
@@ -241,7 +241,7 @@ def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json:
         ]
         print_json("runs", {"runs": shown, "unreadable": unreadable})
         return
-    if (place / "run.json").exists():
+    if (directory / "run.json").exists():
         from testbed.cli.table_layout import print_rows
 
         run = run_list[0]
@@ -263,7 +263,7 @@ def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json:
             ],
         )
     else:
-        echo(f"there are no runs in {place}")
+        echo(f"there are no runs in {directory}")
     for sentence in unreadable:
         echo(sentence, err=True)
 
@@ -311,35 +311,35 @@ def _format_setting(value: object) -> str:
 def _new_folder(cluster: str, what: str) -> Path:
     """Create and return a new folder; at once, since another run may begin in the same second."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
-    count, place = 1, _RUNS / stem
+    count, folder = 1, _RUNS / stem
     while True:
         try:
-            place.mkdir(parents=True)
+            folder.mkdir(parents=True)
         except FileExistsError:
             count += 1
-            place = _RUNS / f"{stem}-{count}"
+            folder = _RUNS / f"{stem}-{count}"
         except OSError:  # the run reports it on its first write
-            return place
+            return folder
         else:
-            return place
+            return folder
 
 
 @contextmanager
-def _report_failure(place: Path, *, made: bool) -> Iterator[None]:
+def _report_failure(folder: Path, *, made: bool) -> Iterator[None]:
     """Context manager that reports the folder and the checks when a run fails after it has begun. made: the folder was
     created for this run, and is removed if nothing has begun."""
-    before = (place / "run.json").exists()
+    before = (folder / "run.json").exists()
     try:
         yield
     except BaseException:
         if made:
             with suppress(OSError):  # not empty
-                place.rmdir()
-        if not before and (place / "run.json").exists():
+                folder.rmdir()
+        if not before and (folder / "run.json").exists():
             from testbed.cli.replay import print_checks
 
-            echo(f"what there was until then is in {place}", err=True)
-            print_checks(place)
+            echo(f"what there was until then is in {folder}", err=True)
+            print_checks(folder)
         raise
 
 

@@ -50,7 +50,7 @@ def collect(store: Store) -> list[Finding]:
 def _cluster(store: Store, name: str) -> Iterator[Finding]:
     what = f"cluster {name}"
     try:
-        with store.locked(name, patience=0):
+        with store.locked(name, timeout=0):
             try:
                 state = store.read(name)
             except UnreadableStateError:
@@ -136,7 +136,7 @@ def _groups(store: Store) -> Iterator[Finding]:
             namespace_names.cluster_of(name) == cluster for name in namespaces.names()
         ):  # skipped and reported by _named_namespaces
             continue
-        with contextlib.suppress(TestbedError), store.locked(cluster, patience=0):  # it may just be coming up
+        with contextlib.suppress(TestbedError), store.locked(cluster, timeout=0):  # it may just be coming up
             if store.read(cluster) is not None:
                 continue
             for group in cgroups.of_cluster(cluster):

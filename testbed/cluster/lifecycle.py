@@ -94,10 +94,12 @@ def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, 
     if before is None:
         return
     numbers = {injection.number for injection in kept}
-    for one in before.injected:
-        if one.number not in numbers:
+    for dropped in before.injected:
+        if dropped.number not in numbers:
             reason = "the description has its links no more"
-            event_log.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
+            event_log.record(
+                store.directory(before.name), "heal", number=dropped.number, what=dropped.what, reason=reason
+            )
 
 
 def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> ApplyResult:
@@ -145,8 +147,8 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
     lifted: list[Injection] = []
 
     def without(state: State) -> tuple[Injection, ...]:
-        lifted[:] = [one for one in state.injected if not numbers or one.number in numbers]
-        return tuple(one for one in state.injected if one not in lifted)
+        lifted[:] = [candidate for candidate in state.injected if not numbers or candidate.number in numbers]
+        return tuple(candidate for candidate in state.injected if candidate not in lifted)
 
     alter(store, name, without)
     for injection in lifted:
@@ -194,10 +196,10 @@ def _refuse_taken_names(desired: DesiredState, known: bool) -> None:
     """
     if not has_named_namespaces(desired):
         return
-    there = set(namespaces.names())
+    existing = set(namespaces.names())
     for key in namespace_keys(desired.layout):
         name = namespace_names.namespace(desired.name, key)
-        if name in there and not (known and removal.is_ours(name, desired.name)):
+        if name in existing and not (known and removal.is_ours(name, desired.name)):
             raise ConflictError(taken(name))
 
 

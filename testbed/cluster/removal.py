@@ -79,13 +79,13 @@ def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
 
 def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: float, *, named: bool) -> None:
     """Remove a cluster's programs, groups and namespace names, if it has names. inodes: of the recorded namespaces."""
-    ours = own_names(cluster) if named else []
-    paths = [str(namespaces.NAMES / name) for name in ours]
-    there = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
-    end_programs(cluster, there | set(inodes), grace, store.hosts(cluster))
+    names = own_names(cluster) if named else []
+    paths = [str(namespaces.NAMES / name) for name in names]
+    named_inodes = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
+    end_programs(cluster, named_inodes | set(inodes), grace, store.hosts(cluster))
     for group in cgroups.of_cluster(cluster):
         cgroups.end(group)
-    for name in ours:
+    for name in names:
         namespaces.remove_name(name)
 
 
@@ -138,11 +138,11 @@ def remove_name(name: str, grace: float = GRACE) -> None:
     namespaces.remove_name(name)
 
 
-def tidy(store: Store, patience: float = 10) -> None:
-    """Remove the directories that clusters share if they are empty, and nobody makes anything in them for `patience`
+def tidy(store: Store, timeout: float = 10) -> None:
+    """Remove the directories that clusters share if they are empty, and nobody makes anything in them for `timeout`
     seconds."""
     if is_root():
-        with contextlib.suppress(ConflictError), names_locked(exclusive=True, patience=patience):
+        with contextlib.suppress(ConflictError), names_locked(exclusive=True, timeout=timeout):
             namespaces.drop_empty_names()
-    with contextlib.suppress(ConflictError), store.root_locked(patience):
+    with contextlib.suppress(ConflictError), store.root_locked(timeout):
         store.drop_root()

@@ -100,7 +100,7 @@ def intended_state(
         log=desired.log,
         injected=injected,
         issued=before.issued if before else 0,
-        datapaths={link: one.datapath for link, one in decisions.link_services.items() if one.spliced},
+        datapaths={link: service.datapath for link, service in decisions.link_services.items() if service.spliced},
         notes=decisions.notes,
         nics=still_shared(before) if before else None,
     )

@@ -118,11 +118,11 @@ class Map(_Open):
         """Iterate over all entries. One that is added meanwhile may be missing."""
         keys = ctypes.create_string_buffer(_BATCH * self.key_size)
         values = ctypes.create_string_buffer(_BATCH * self.value_size)
-        place = ctypes.create_string_buffer(max(self.key_size, 4))
+        cursor = ctypes.create_string_buffer(max(self.key_size, 4))
         started = finished = False
         batch = struct.Struct("=QQQQIIQQ")
         while not finished:
-            where = ctypes.addressof(place)
+            where = ctypes.addressof(cursor)
             packed = batch.pack(
                 where if started else 0, where, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
                 self.descriptor, 0, 0,

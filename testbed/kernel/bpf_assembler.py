@@ -109,10 +109,10 @@ class Program:
             code += _ENCODING.pack(instruction.opcode, registers, offset, immediate)
         return bytes(code)
 
-    def _distance(self, place: int, label: str) -> int:
+    def _distance(self, index: int, label: str) -> int:
         if label not in self._labels:
             raise ValueError(f"there is no label {label!r}")
-        distance = self._labels[label] - place - 1
+        distance = self._labels[label] - index - 1
         if not -0x8000 <= distance < 0x8000:
             raise ValueError(f"the label {label!r} is {distance} instructions away, too far for a jump")
         return distance

@@ -185,8 +185,8 @@ def end(path: Path) -> bool:
     """Kill the processes left in a group, and remove it; False when one is left. Only its group tells of a program that
     has left its node's namespaces."""
     deadline = time.monotonic() + _PATIENCE
-    while (left := members(path)) and time.monotonic() < deadline:
-        for pid in left:
+    while (remaining := members(path)) and time.monotonic() < deadline:
+        for pid in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 announce(f"SIGKILL {pid}")

@@ -100,8 +100,8 @@ class Arena:
         first = ctypes.addressof(self._anchor)
         for i in range(BATCH):
             _IOVEC.pack_into(self.vectors, i * _IOVEC.size, first + i * _SLOT, _SLOT)
-            place = (0, 0, vectors + i * _IOVEC.size, 1, control + i * _CONTROL.size, _CONTROL.size, 0, 0)
-            _MESSAGE.pack_into(self.messages, i * _MESSAGE.size, *place)
+            header = (0, 0, vectors + i * _IOVEC.size, 1, control + i * _CONTROL.size, _CONTROL.size, 0, 0)
+            _MESSAGE.pack_into(self.messages, i * _MESSAGE.size, *header)
         self.template = bytes(self.messages)
         self.address = _address(self.messages)
         self.sent_vectors = bytearray(BATCH * _IOVEC.size)
@@ -110,8 +110,8 @@ class Arena:
         self.destination = bytearray(_DESTINATION.size)
         vectors, name = _address(self.sent_vectors), _address(self.destination)
         for i in range(BATCH):
-            place = (name, _DESTINATION.size, vectors + i * _IOVEC.size, 1, 0, 0, 0, 0)
-            _MESSAGE.pack_into(self.sent_messages, i * _MESSAGE.size, *place)
+            header = (name, _DESTINATION.size, vectors + i * _IOVEC.size, 1, 0, 0, 0, 0)
+            _MESSAGE.pack_into(self.sent_messages, i * _MESSAGE.size, *header)
         self.sent_address = _address(self.sent_messages)
 
 
@@ -252,14 +252,14 @@ class PacketSocket:
         for (slot, begin), (length,), (seconds, nanoseconds, status, tci, tpid) in zip(
             _PLACES[:count], lengths, controls, strict=True
         ):
-            when = seconds * _NANOSECONDS + nanoseconds - behind
-            if when > now:
-                when = now
-            if when < earliest:
-                when = earliest
-            earliest = when
+            stamp = seconds * _NANOSECONDS + nanoseconds - behind
+            if stamp > now:
+                stamp = now
+            if stamp < earliest:
+                stamp = earliest
+            earliest = stamp
             if _SHORTEST <= length <= longest and not status & _TAGGED_OR_UNFINISHED:
-                out.append((when, frames[begin : slot + length]))
+                out.append((stamp, frames[begin : slot + length]))
                 continue
             if length < _SHORTEST:
                 continue
@@ -273,7 +273,7 @@ class PacketSocket:
                 frame.header = frames[slot:begin]
                 self.unfinished = True
             if frame is not None:
-                out.append((when, frame))
+                out.append((stamp, frame))
         self._batch = GSO_BATCH if self._has_gso else BATCH
         return out
 
@@ -321,8 +321,8 @@ class PacketSocket:
         arena = self._arena
         arena.destination[:] = self._destination
         lengths = array("Q", [len(frame) + _FRONT for frame in frames])
-        place = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
-        arena.sent[0 : 2 * len(frames) : 2] = array("Q", accumulate(lengths[:-1], initial=place))
+        start = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
+        arena.sent[0 : 2 * len(frames) : 2] = array("Q", accumulate(lengths[:-1], initial=start))
         arena.sent[1 : 2 * len(frames) : 2] = lengths
         first = 0
         while first < len(frames):

@@ -203,24 +203,24 @@ class SurvivorsError(Exception):
         super().__init__(f"processes {', '.join(map(str, pids))} do not end")
 
 
-def end_all(inhabitants: NamespaceProcesses, grace: float, patience: float = 10.0) -> int:
+def end_all(inhabitants: NamespaceProcesses, grace: float, timeout: float = 10.0) -> int:
     """End every inhabitant: SIGTERM, `grace` seconds to comply, then SIGKILL until none is left.
 
-    Return how many were found. Raises SurvivorsError after `patience` seconds of killing.
+    Return how many were found. Raises SurvivorsError after `timeout` seconds of killing.
     """
     ended: set[int] = set()
     with inhabitants:
         if grace > 0 and (first := inhabitants.look()):
             ended.update(first)
             _signal_and_wait(first, signal.SIGTERM, grace)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         # Repeatedly: a process may fork between the scan and the signal. One that forks and ends all the time is gone when
         # a scan is over, and must be killed as soon as it is found.
-        while left := inhabitants.look(_kill):
-            ended.update(left)
+        while remaining := inhabitants.look(_kill):
+            ended.update(remaining)
             if time.monotonic() > deadline:
-                raise SurvivorsError(left)
-            _signal_and_wait(left, signal.SIGKILL, max(0.0, deadline - time.monotonic()))
+                raise SurvivorsError(remaining)
+            _signal_and_wait(remaining, signal.SIGKILL, max(0.0, deadline - time.monotonic()))
     return len(ended)
 
 
@@ -286,11 +286,11 @@ def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: flo
                 signal.pidfd_send_signal(handle, number)
                 announce(f"{number.name} {pid}")
         deadline = time.monotonic() + seconds
-        left = set(handles)
-        while left and (rest := deadline - time.monotonic()) > 0:
+        remaining = set(handles)
+        while remaining and (rest := deadline - time.monotonic()) > 0:
             for handle, _ in waiting.poll(rest * 1000):
                 waiting.unregister(handle)
-                left.discard(handle)
+                remaining.discard(handle)
     finally:
         for handle in handles:
             os.close(handle)

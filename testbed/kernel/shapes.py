@@ -109,8 +109,8 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
         for found, value, convert in zip(places, values, converters, strict=True):
             if found and convert is not None:
                 data = convert(value)
-                for place in found:
-                    message[place : place + len(data)] = data
+                for position in found:
+                    message[position : position + len(data)] = data
         return bytes(message)
 
     return encoded

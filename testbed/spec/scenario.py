@@ -55,7 +55,7 @@ class RandomFaults(Element):
 
     if TYPE_CHECKING:
 
-        def __init__(self, **said: object) -> None: ...
+        def __init__(self, **keys: object) -> None: ...
 
     kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Which are drawn.")
     rate: Annotated[float, Before(_number), Bounds(gt=0, le=1e6)] = Field(

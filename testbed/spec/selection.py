@@ -68,8 +68,8 @@ def _hint(layout: Layout, tag: str) -> str:
     guess = _nearest(tag, tags)
     if guess:
         return f"; did you mean {SELECTOR + guess!r}?"
-    there = ", ".join(tags[:_SHOWN]) + (", ..." if len(tags) > _SHOWN else "")
-    return f"; there are {there}" if tags else ": it has no tags"
+    existing = ", ".join(tags[:_SHOWN]) + (", ..." if len(tags) > _SHOWN else "")
+    return f"; there are {existing}" if tags else ": it has no tags"
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

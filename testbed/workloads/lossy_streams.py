@@ -71,7 +71,7 @@ class LossyStreams(Streams):
         stream = _Coming(node, peer)
         await node.say(first, peer, _OF_RECEIVER)
         ending = node.spawn(stream.end(comm, len(buffers)), f"the end of a stream from rank {peer}")
-        seen, who = bytearray(count), f"from rank {peer}"
+        seen, sender = bytearray(count), f"from rank {peer}"
         while True:
             buffer, arrival = under_way.popleft()
             try:
@@ -83,7 +83,7 @@ class LossyStreams(Streams):
             if status.source == comm.rank:
                 break
             if status.source == peer and 0 <= number < count and status.count == size and not status.error:
-                contents.check(number, buffer, who)
+                contents.check(number, buffer, sender)
                 stream.last = node.now()
                 stream.came += not seen[number]
                 seen[number] = 1

@@ -43,7 +43,7 @@ class Contention(Workload):
             await server.begin(receives)
         for clients in _steps(comm.size - 1):
             await node.barrier()
-            mine: tuple[float, list[int], int] = (0.0, [], 0)
+            measured: tuple[float, list[int], int] = (0.0, [], 0)
             if comm.rank == 0 and node.lossy:
                 await answer_retries(
                     comm, node, contents, range(1, clients + 1), size=self.size, reply=0, receives=receives
@@ -51,12 +51,12 @@ class Contention(Workload):
             elif comm.rank == 0:
                 await server.serve(clients)
             elif comm.rank <= clients:
-                mine = (
+                measured = (
                     await self._ask_again(comm, node, contents, clients * _SERIES)
                     if node.lossy
                     else await self._ask(comm, node, contents)
                 )
-            gathered = await node.gather(mine)
+            gathered = await node.gather(measured)
             if gathered is None:
                 continue
             rates = [8.0 * self.size * rate for rate, _, _ in gathered[1 : clients + 1]]

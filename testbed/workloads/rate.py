@@ -74,5 +74,6 @@ class Rate(Workload):
         sent = [await result for result in sending]
         slowest = max(result.took for result in sent)
         return Sent(
-            slowest if any(result.lost for result in sent) else node.now() - started, sum(result.lost for result in sent)
+            slowest if any(result.lost for result in sent) else node.now() - started,
+            sum(result.lost for result in sent),
         )

@@ -62,11 +62,11 @@ class Streams:
         buffers = [bytearray(size) for _ in range(min(count, window))]
         under_way = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
         await comm.Send(None, peer, _READY)
-        who = f"from rank {peer}"
+        sender = f"from rank {peer}"
         for number in range(count):
             buffer, arrival = under_way.popleft()
             await arrival.Wait()
-            contents.check(number, buffer, who)
+            contents.check(number, buffer, sender)
             if number + len(buffers) < count:
                 under_way.append((buffer, await comm.Irecv(buffer, peer, _DATA)))
         await comm.Send(None, peer, _DONE)

@@ -123,16 +123,16 @@ def checked(form: Any, given: Mapping[str, object], whose: str) -> dict[str, Any
 
 def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
     """Split ``("count=3", ...)`` by name. option: of the command line, for errors. Raises DescriptionError."""
-    given: dict[str, object] = {}
+    settings: dict[str, object] = {}
     problems = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             problems.append(Problem("", repr(text), "a setting as NAME=VALUE"))
-        given[name.strip().replace("-", "_")] = value.strip()
+        settings[name.strip().replace("-", "_")] = value.strip()
     if problems:
         raise DescriptionError(option, problems)
-    return given
+    return settings
 
 
 def _value(kind: Any, value: object) -> object:

@@ -34,8 +34,8 @@ def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard:
                     due = max(due + interval, now) if due else now + interval
                 width, height = console.size
                 console.update_screen(frame(snapshot, view, width, height))
-                left = 60.0 if view.paused else due - time.monotonic()
-                woken = terminal.wait(left, commands.descriptors())
+                timeout = 60.0 if view.paused else due - time.monotonic()
+                woken = terminal.wait(timeout, commands.descriptors())
                 if woken.interrupted or woken.gone or woken.ended_by:
                     ended_by = woken.ended_by
                     break

@@ -39,12 +39,12 @@ def use_processor(store: Store, state: State, nodes: Sequence[str], share: float
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
     places = [node_programs.node_context(store, state, node) for node in nodes]
     with _all_or_none() as started:
-        for place in places:
-            left = share
-            while left > 0:
-                part = min(left, 1.0)
-                started.append(_start(store, state, place, partial(_burn, part, seconds)))
-                left -= part
+        for node_context in places:
+            remaining = share
+            while remaining > 0:
+                part = min(remaining, 1.0)
+                started.append(_start(store, state, node_context, partial(_burn, part, seconds)))
+                remaining -= part
     return started
 
 
@@ -69,8 +69,8 @@ def send_traffic(
     places = [node_programs.node_context(store, state, sender) for sender in senders]
     with _all_or_none() as started:
         started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
-        for place in places:
-            started.append(_start(store, state, place, partial(_send, family, address, rate, seconds)))
+        for node_context in places:
+            started.append(_start(store, state, node_context, partial(_send, family, address, rate, seconds)))
     return started
 
 
@@ -89,18 +89,18 @@ def _all_or_none() -> Iterator[list[Identity]]:
 def _start(
     store: Store,
     state: State,
-    place: NodeContext,
+    node_context: NodeContext,
     run: Callable[[], None],
     first: Callable[[], None] = lambda: None,
 ) -> Identity:
     def prepare() -> None:
-        if place.group is not None:
-            write_setting(f"{place.group}/cgroup.procs", "0")
-        if place.holder and not is_inside(place.holder):
-            enter_holder(place.holder)
-        namespaces.enter(place.namespace)
-        if place.cpus:
-            os.sched_setaffinity(0, place.cpus)
+        if node_context.group is not None:
+            write_setting(f"{node_context.group}/cgroup.procs", "0")
+        if node_context.holder and not is_inside(node_context.holder):
+            enter_holder(node_context.holder)
+        namespaces.enter(node_context.namespace)
+        if node_context.cpus:
+            os.sched_setaffinity(0, node_context.cpus)
         first()
 
     return daemons.start(

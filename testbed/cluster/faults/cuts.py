@@ -25,8 +25,8 @@ from testbed.spec.layout import Layout
 
 def moved(before: Sequence[Injection], after: Sequence[Injection]) -> set[str]:
     """The links that are down in one of the two states but not in the other; none if anything else differs as well."""
-    differing = [one for one in (*before, *after) if one not in before or one not in after]
-    if any(one.places or one.rules or one.programs for one in differing):
+    differing = [injection for injection in (*before, *after) if injection not in before or injection not in after]
+    if any(injection.places or injection.rules or injection.programs for injection in differing):
         return set()
     return _down(before) ^ _down(after)
 

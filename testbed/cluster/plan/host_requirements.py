@@ -60,8 +60,8 @@ def _nodes(layout: Layout) -> list[str]:
     available = os.sched_getaffinity(0)
     for node in layout.nodes:
         if missing := sorted(set(node.cpus) - available):
-            there = _ranges(available)
-            reasons.append(f"node {node.name}: this machine has no CPU {_ranges(missing)} for it (it has {there})")
+            present = _ranges(available)
+            reasons.append(f"node {node.name}: this machine has no CPU {_ranges(missing)} for it (it has {present})")
         if refusal := cgroups.refusal(node.cpu_share, node.memory):
             reasons.append(f"node {node.name}: its CPU share or memory limit cannot be kept: {refusal}")
         for target in node.files:

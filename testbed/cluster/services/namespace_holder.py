@@ -124,7 +124,7 @@ def _take(line: socket.socket) -> bool:
 def _remove_orphan(root: Path, cluster: str, parent: processes.Identity) -> None:
     """Remove the cluster if it was the parent's. The parent may have died while waiting for another owner's lock."""
     store = Store(root)
-    with store.locked(cluster, patience=60):
+    with store.locked(cluster, timeout=60):
         state = store.read(cluster)
         if state is None:
             empty(store.directory(cluster))

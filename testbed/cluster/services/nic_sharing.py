@@ -113,6 +113,6 @@ def reports(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None
         if node.nics:
             found[node.name] = None
             with contextlib.suppress(NotListeningError, KernelError):
-                left = max(0.1, deadline - time.monotonic())
-                found[node.name] = call(socket_of(directory, node.name), {"do": "report"}, left)
+                remaining = max(0.1, deadline - time.monotonic())
+                found[node.name] = call(socket_of(directory, node.name), {"do": "report"}, remaining)
     return found

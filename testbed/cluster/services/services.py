@@ -92,7 +92,7 @@ class SupervisedProcesses(Generic[K]):
 
     @property
     def pids(self) -> Mapping[K, int]:
-        return {key: one.identity.pid for key, one in self._running.items()}
+        return {key: process.identity.pid for key, process in self._running.items()}
 
     def adopt(self) -> None:
         """Adopt the processes that a previous supervisor started."""
@@ -109,7 +109,9 @@ class SupervisedProcesses(Generic[K]):
     def look(self) -> None:
         """Start and end processes as wanted. Raises as `Kind.start`."""
         wanted = self._kind.wanted()
-        for key in sorted(key for key, one in self._running.items() if key not in wanted or one.what != wanted[key]):
+        for key in sorted(
+            key for key, process in self._running.items() if key not in wanted or process.what != wanted[key]
+        ):
             self._stop(key)
         for key in self._died.keys() - wanted.keys():  # an unwanted process leaves no gap
             del self._died[key]

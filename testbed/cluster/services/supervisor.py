@@ -201,7 +201,8 @@ class _Supervisor:
     def _heal(self, now: int) -> None:
         """Heal injections whose time is up."""
         state = self._store.read(self._cluster)
-        due = [one.number for one in state.injected if 0 < one.until <= now] if state is not None else []
+        injected = state.injected if state is not None else ()
+        due = [injection.number for injection in injected if 0 < injection.until <= now]
         if not due:
             self._look()
             return

@@ -31,7 +31,7 @@ def align(sends: Sequence[Send], receives: Sequence[Receive], costs: Sequence[in
     if latest is None:
         return None
     worth_more, count = _worth_more(sends, costs), len(receives)
-    left = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of all sends from it on
+    remaining_costs = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of all sends from it on
     # Least cost in all, then the furthest: (cost at least, -(sends looked at), -(receives assigned), which, cost so far).
     queue: list[tuple[int, int, int, int, int, _Path]] = [(0, 0, 0, 0, 0, None)]
     number = itertools.count(1).__next__
@@ -55,7 +55,7 @@ def align(sends: Sequence[Send], receives: Sequence[Receive], costs: Sequence[in
         if is_left_out and at < latest[assigned]:
             followers.append((assigned, spent + cost, path))
         for matched, so_far, trail in followers:
-            least = so_far + max(0, left[at + 1] - FINISHED * (count - matched))
+            least = so_far + max(0, remaining_costs[at + 1] - FINISHED * (count - matched))
             heappush(queue, (least, -(at + 1), -matched, number(), so_far, trail))
     raise AssertionError("each receive has a place, in order")
 

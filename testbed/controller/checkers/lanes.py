@@ -90,7 +90,7 @@ def _sorted_out(
 ) -> tuple[list[Receive], list[Receive]]:
     """Separate receives of contents that were sent, each at most as often as it was sent, from those whose content
     nobody sent."""
-    left = Counter((send.size, send.digest) for send in sends)
+    unmatched = Counter((send.size, send.digest) for send in sends)
     first: dict[tuple[int, str], Send] = {}
     for send in sends:
         first.setdefault((send.size, send.digest), send)
@@ -101,8 +101,8 @@ def _sorted_out(
         key = (receive.came_size, receive.digest)
         if receive.error:
             (explained if longest > receive.size else unknown).append(receive)
-        elif left[key]:
-            left[key] -= 1
+        elif unmatched[key]:
+            unmatched[key] -= 1
             explained.append(receive)
         elif key in first:
             pairing.twice.append((first[key], receive))
@@ -114,22 +114,22 @@ def _sorted_out(
 def _overtaking(sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing) -> list[int]:
     """Return the index of each receive's send where order is violated: the next send of that content, otherwise the
     first one left; -1 where none is."""
-    left: dict[tuple[int, str], list[int]] = defaultdict(list)
+    unmatched: dict[tuple[int, str], list[int]] = defaultdict(list)
     for at, send in enumerate(sends):
-        left[send.size, send.digest].append(at)
+        unmatched[send.size, send.digest].append(at)
     places: list[int] = []
     last = -1
     for receive in receives:
         if receive.error:
-            some = sorted(at for key, some in left.items() if key[0] > receive.size for at in some)
+            some = sorted(at for key, some in unmatched.items() if key[0] > receive.size for at in some)
         else:
-            some = left[receive.came_size, receive.digest]
+            some = unmatched[receive.came_size, receive.digest]
         if not some:
             places.append(-1)
             continue
         later = bisect_right(some, last)
         at = some[later if later < len(some) else 0]
-        left[sends[at].size, sends[at].digest].remove(at)
+        unmatched[sends[at].size, sends[at].digest].remove(at)
         if at < last:
             pairing.overtaken.append((sends[at], sends[last]))
         last = max(last, at)
@@ -146,12 +146,12 @@ def _change(
 ) -> None:
     """Take a receive whose content nobody sent for a changed message that is missing at its place, if one is. Enters it
     in got."""
-    place = {receive: at for at, receive in enumerate(got) if receive is not None}
+    position = {receive: at for at, receive in enumerate(got) if receive is not None}
     lacking = deque(at for at, receive in enumerate(got) if receive is None)
     strange = set(unknown)
     last = -1
     for receive in receives:
-        last = max(last, place.get(receive, -1))
+        last = max(last, position.get(receive, -1))
         if receive not in strange:
             continue
         while lacking and lacking[0] < last:

@@ -193,17 +193,17 @@ class _HistoryCheck:
     def _is_allowed(self, receive: Receive) -> bool:
         """Whether the receive failed and a fault explains it."""
         peer, names = receive.source if receive.source >= 0 else receive.peer, self._histories.names
-        who = names[peer] if 0 <= peer < len(names) else ""
-        return bool(receive.error) and is_allowed(receive, who, self._how.disturbances)
+        peer_name = names[peer] if 0 <= peer < len(names) else ""
+        return bool(receive.error) and is_allowed(receive, peer_name, self._how.disturbances)
 
     def _doubt(self, send: Send, truth: str, reason: str) -> None:
         buffered = send.buffered != UNDER_WAY
         end = "its program was started again" if send.gone else "the run was over"
         if send.error:
-            told = f"done, and then that it has failed: {send.error}" if buffered else f"failed: {send.error}"
+            reported = f"done, and then that it has failed: {send.error}" if buffered else f"failed: {send.error}"
         else:
-            told = f"done, and not known to have arrived when {end}" if buffered else f"not done when {end}"
-        self._ambiguous.append(Ambiguity(str(send), told, truth, reason))
+            reported = f"done, and not known to have arrived when {end}" if buffered else f"not done when {end}"
+        self._ambiguous.append(Ambiguity(str(send), reported, truth, reason))
 
     def _count(self, what: str) -> None:
         name = f"messages that {what}"

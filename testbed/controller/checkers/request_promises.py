@@ -109,8 +109,8 @@ class _RequestCheck:
         check = self._checks[ONE_END]
         check.checked += 1
         if len(request.ends) > 1:
-            told = " and ".join(f"{_told(end)} ({end.place})" for end in request.ends)
-            check.add_violation(f"{request} has {len(request.ends)} ends: {told}")
+            ends = " and ".join(f"{_told(end)} ({end.place})" for end in request.ends)
+            check.add_violation(f"{request} has {len(request.ends)} ends: {ends}")
         for end in request.ends:
             if end.reply is not None:
                 self._reply(request, end)
@@ -181,18 +181,20 @@ class _RequestCheck:
             return True
         return any(when <= at for when in self._records.freed.get(there, ()))
 
-    def _doubt(self, request: Request, told: str) -> None:
+    def _doubt(self, request: Request, reported: str) -> None:
         """Say what the destination knows of a request whose sender does not know whether it was handled."""
         if request.handlings:
             self._doubts.append(
-                Ambiguity(str(request), told, "delivered", f"handled by {self._words(request.handlings[0])}")
+                Ambiguity(str(request), reported, "delivered", f"handled by {self._words(request.handlings[0])}")
             )
             return
         lives = self._lives(request)
         if lives and all(life.is_graceful and not life.unhandled for life in lives):
-            self._doubts.append(Ambiguity(str(request), told, "not delivered", f"{request.to} has not handled it"))
+            self._doubts.append(Ambiguity(str(request), reported, "not delivered", f"{request.to} has not handled it"))
         else:
-            self._doubts.append(Ambiguity(str(request), told, "unknown", f"{request.to} may not have got round to it"))
+            self._doubts.append(
+                Ambiguity(str(request), reported, "unknown", f"{request.to} may not have got round to it")
+            )
 
     def _lives(self, request: Request) -> list[ProgramLife]:
         rank = request.destination[0]

@@ -46,13 +46,13 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
         raise ConflictError(f"cluster {state.name} was changed while it was measured: check it again")
     findings: list[Finding] = []
     if measured is not None:
-        for one, probed in zip(chosen, measured.paths, strict=True):
-            if one.is_down:
-                findings += judge_down(one.subject, probed, table)
+        for path, probed in zip(chosen, measured.paths, strict=True):
+            if path.is_down:
+                findings += judge_down(path.subject, probed, table)
                 continue
-            lost = sum(spans.overflowed(before, after, *place) for place in one.crossed)
-            ruled = one.subject.ruled or any(spans.ruled(before, after, *place) for place in one.crossed)
-            findings += judge(replace(one.subject, overflowed=lost, ruled=ruled), probed, table)
+            lost = sum(spans.overflowed(before, after, *key) for key in path.crossed)
+            ruled = path.subject.ruled or any(spans.ruled(before, after, *key) for key in path.crossed)
+            findings += judge(replace(path.subject, overflowed=lost, ruled=ruled), probed, table)
         findings += spans.sleeper_findings(measured.floor, measured.lag, table)
         findings.append(_stepped(measured.stepped, table))
     findings += spans.relay_findings(state, before, after, events, table)

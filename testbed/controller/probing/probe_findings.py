@@ -305,16 +305,16 @@ def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) ->
     the longest row of such frames is measured. The first quarter is ignored: it empties a token bucket.
     """
     best = 0, 0  # frames, nanoseconds
-    begun: int | None = None
+    started: int | None = None
     count = 0
-    for left, came in frames[len(frames) // 4 :]:
-        if came - left <= queued:
-            begun = None
+    for departed, arrived in frames[len(frames) // 4 :]:
+        if arrived - departed <= queued:
+            started = None
             continue
-        if begun is None:
-            begun, count = came, 0
+        if started is None:
+            started, count = arrived, 0
         else:
             count += 1
-            best = max(best, (count, came - begun))
+            best = max(best, (count, arrived - started))
     count, time = best
     return count * bits * 1e9 / time if count >= max(_FEW, len(frames) // 8) and time else None

@@ -183,18 +183,18 @@ class _Session:
         self._tracks = [_Track() for _ in paths]
         self._taps: dict[ProbePort, Tap] = {}
         self._senders: dict[ProbePort, Sender] = {}
-        self._overrun = dict.fromkeys([place for path in paths for place in (path.source, path.sink)], 0)
+        self._overrun = dict.fromkeys([port for path in paths for port in (path.source, path.sink)], 0)
         self._incoming: dict[ProbePort, list[_Track]] = {}
         for path, track in zip(paths, self._tracks, strict=True):
             self._incoming.setdefault(path.sink, []).append(track)
-        for place in self._overrun:
-            tap = Tap(place.namespace, place.device, probe_frames.ACCEPTED, _BUFFER, place.port)
+        for port in self._overrun:
+            tap = Tap(port.namespace, port.device, probe_frames.ACCEPTED, _BUFFER, port.port)
             stack.callback(tap.close)
-            self._taps[place] = tap
-        for place in {path.source for path in paths}:
-            sender = Sender(place.namespace, place.device)
+            self._taps[port] = tap
+        for port in {path.source for path in paths}:
+            sender = Sender(port.namespace, port.device)
             stack.callback(sender.close)
-            self._senders[place] = sender
+            self._senders[port] = sender
         # Taps with small buffers (without root) must be read in time.
         self._bursts = [max(1, min(path.plan.burst, self._room(path))) for path in paths]
         self._seconds = 0.0
@@ -208,8 +208,8 @@ class _Session:
         expected any more."""
         waiter = Waiter(spin=0)
         loop = Loop(waiter)
-        for place, tap in self._taps.items():
-            loop.watch(tap.fileno(), partial(self._hear, place))
+        for port, tap in self._taps.items():
+            loop.watch(tap.fileno(), partial(self._hear, port))
         self._mark_for(loop, _WARM_UP)
         heard = self._received()
         started = loop.now()
@@ -230,8 +230,8 @@ class _Session:
         self._drain(loop, loop.now(), slow)
         self._seconds = (loop.now() - started) / _SECOND
         self._others = self._foreign(heard)
-        for place, tap in self._taps.items():
-            self._overrun[place] += tap.overrun()
+        for port, tap in self._taps.items():
+            self._overrun[port] += tap.overrun()
         waiter.close()
 
     def _pulse(self, loop: Loop, number: int, first: int) -> None:
@@ -311,22 +311,22 @@ class _Session:
         loop.at(loop.now(), again)
         loop.run()
 
-    def _hear(self, place: ProbePort, _now: int = 0) -> None:
-        for outgoing, when, length, head in self._taps[place].read(_BATCH):
+    def _hear(self, port: ProbePort, _now: int = 0) -> None:
+        for outgoing, when, length, head in self._taps[port].read(_BATCH):
             seen = probe_frames.read(head)
-            if not outgoing and (tracks := self._incoming.get(place)):
+            if not outgoing and (tracks := self._incoming.get(port)):
                 for track in tracks:
                     track.frames += 1
                     track.bytes += length
                 if len(tracks) == 1:  # of several paths it cannot be told whose it was
                     tracks[0].unreadable += seen is None
             if seen is not None and seen.run == self._run and seen.path < len(self._paths):
-                self._note(place, seen, outgoing, when)
+                self._note(port, seen, outgoing, when)
 
-    def _note(self, place: ProbePort, seen: Seen, outgoing: bool, when: int) -> None:
+    def _note(self, port: ProbePort, seen: Seen, outgoing: bool, when: int) -> None:
         path, track = self._paths[seen.path], self._tracks[seen.path]
         if outgoing:
-            if place != path.source:
+            if port != path.source:
                 return
             if seen.kind == COUNTED and seen.number < len(track.left):
                 track.left[seen.number] = when
@@ -334,7 +334,7 @@ class _Session:
             elif seen.kind == TRAIN:
                 track.train_left[seen.number] = when
             return
-        if place != path.sink:
+        if port != path.sink:
             return
         if seen.kind == MARKER:
             track.marked = max(track.marked, seen.number)
@@ -411,14 +411,14 @@ class _Session:
 
     def _empty(self) -> None:
         """Read all pending frames, which are markers."""
-        for place in self._taps:
-            self._read_waiting(place)
+        for port in self._taps:
+            self._read_waiting(port)
 
-    def _read_waiting(self, place: ProbePort) -> None:
+    def _read_waiting(self, port: ProbePort) -> None:
         waiting = select.poll()
-        waiting.register(self._taps[place], select.POLLIN)
+        waiting.register(self._taps[port], select.POLLIN)
         while waiting.poll(0):
-            self._hear(place)
+            self._hear(port)
 
     # Other frames
 

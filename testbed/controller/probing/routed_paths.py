@@ -67,8 +67,8 @@ def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
         for direction, start in (("forward", link.a), ("backward", link.b)):
             before, behind = graph.nearest(start, link), graph.nearest(graph.beyond(start), link)
             if before and behind:
-                there = [graph.beyond(end) for end in reversed(before)]
-                paths.append(graph.path(link, direction, [*there, start, *behind]))
+                far_ends = [graph.beyond(end) for end in reversed(before)]
+                paths.append(graph.path(link, direction, [*far_ends, start, *behind]))
     return paths
 
 

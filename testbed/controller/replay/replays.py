@@ -223,7 +223,7 @@ def _run_again(
     error = ""
     giving = _RecordedFates(records or ())
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary_directory("replay")) / "run"
+        folder = output or stack.enter_context(temporary_directory("replay")) / "run"
         where: Layout | RunningCluster = repetition.layout
         if mode == "live":
             where = stack.enter_context(_bring_up(repetition.layout, log if records is not None else None))
@@ -234,17 +234,17 @@ def _run_again(
                 where, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
                 nics=request.get("nics", "inline") if mode == "live" else "inline",
                 settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.layout.seed,
-                output=place,
+                output=folder,
                 timeout=request["timeout"], patience=(request["patience"] or STUCK) if mode == "live" else None, check=True,
                 scenario=repetition.scenario, profile=request.get("profile", "ideal") if mode == "sim" else "ideal",
                 firmware=request.get("firmware"),
                 beside=[giving] if mode == "sim" and records is not None else (),
             )  # fmt: skip
         except TestbedError as raised:
-            if not (place / "result.json").exists():
+            if not (folder / "result.json").exists():
                 raise
             error = str(raised)
-        checks: list[Mapping[str, Any]] = recorded(place).result.get("checks") or []
+        checks: list[Mapping[str, Any]] = recorded(folder).result.get("checks") or []
     now = frozenset(name for check in checks for name in check["failed"])
     if error and not now:
         if not checks:

@@ -137,9 +137,11 @@ def _nodes(fault: Fault, layout: Layout) -> None:
 
 def _picks(fault: Fault, layout: Layout) -> None:
     if isinstance(fault, OnNodes | OnLinks) and fault.pick is not None:
-        there = len(candidates(layout, fault))
-        if fault.pick > there:
-            raise DescriptionError("", [Problem("pick", str(fault.pick), f"at most {there}, which is what 'on' means")])
+        available = len(candidates(layout, fault))
+        if fault.pick > available:
+            raise DescriptionError(
+                "", [Problem("pick", str(fault.pick), f"at most {available}, which is what 'on' means")]
+            )
 
 
 def _links(fault: Fault, layout: Layout) -> None:

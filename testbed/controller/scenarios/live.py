@@ -79,11 +79,11 @@ def _held(state: State, scenario: Scenario) -> list[DirectionKey]:
 def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
     """Heal those injections that are still in force: a user may have healed some."""
     state = store.read(name)
-    left = (
+    remaining = (
         [injection.number for injection in state.injected if injection.number in numbers] if state is not None else []
     )
-    if left:
-        fault_injection.heal(store, name, left)
+    if remaining:
+        fault_injection.heal(store, name, remaining)
 
 
 class LiveStage:
@@ -172,11 +172,11 @@ class LiveStage:
                 if (link.link.name, direction) in places:
                     counts["frames"] += traffic.frames
         taken = take_account(self._store, state)
-        for place in places:
-            if place in taken.classifiers:
+        for key in places:
+            if key in taken.classifiers:
                 for name in _CLASSIFIED:
-                    counts[name] += getattr(taken.classifiers[place], name)
-            counters = _of_relay(taken.relay, place).get("counters")
+                    counts[name] += getattr(taken.classifiers[key], name)
+            counters = _of_relay(taken.relay, key).get("counters")
             for name, count in (counters or {}).items():
                 counts[name] += count
         return counts
@@ -269,7 +269,7 @@ class LiveStage:
         return Active(occurrence, counted, lift)
 
 
-def _of_relay(report: Mapping[str, Any] | None, place: DirectionKey) -> Mapping[str, Any]:
-    link, direction = place
+def _of_relay(report: Mapping[str, Any] | None, key: DirectionKey) -> Mapping[str, Any]:
+    link, direction = key
     counters: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
     return counters

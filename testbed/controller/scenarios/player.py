@@ -166,10 +166,12 @@ class ScenarioPlayer:
                 self._end(active, over=True)
             except TestbedError as error:
                 errors.append(error)
-        left = [moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.goes_on]
-        if left:
-            count = "1 fault has" if len(left) == 1 else f"{len(left):,} faults have"
-            first = left[0].occurrence
+        remaining = [
+            moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.goes_on
+        ]
+        if remaining:
+            count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
+            first = remaining[0].occurrence
             self._notes.append(
                 f"{self.scenario.name} goes on after the run, which ended after {_rounded(self._now())}: {count} never "
                 f"come, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
@@ -273,9 +275,9 @@ def _disturbance(fault: Fault) -> str:
     return _DISTURBANCES.get(fault.kind, OTHER)
 
 
-def scenario_of(given: Scenario | str | Path) -> Scenario:
+def scenario_of(source: Scenario | str | Path) -> Scenario:
     """Return a scenario, loaded if it is a file. Raises the errors of loading."""
-    return given if isinstance(given, Scenario) else load(given)
+    return source if isinstance(source, Scenario) else load(source)
 
 
 def _rounded(nanoseconds: int) -> str:

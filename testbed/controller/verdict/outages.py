@@ -74,17 +74,17 @@ def outages(events: Iterable[Mapping[str, Any]], since: int = 0) -> list[Outage]
     )
 
 
-def _outage(what: str, node: str, died: Mapping[str, Any], back: Mapping[str, Any] | None) -> Outage:
-    who = f"the {what}" + (f" of {node}" if node else "")
+def _outage(what: str, node: str, died: Mapping[str, Any], restart: Mapping[str, Any] | None) -> Outage:
+    process = f"the {what}" + (f" of {node}" if node else "")
     pid = f" (process {died['pid']})" if died.get("pid") else ""
     code = died.get("code")
     how = "" if code is None else f" by signal {-code}" if code < 0 else f" with code {code}"
-    reason, gap = f"{who}{pid} died{how}", 0
-    if back is not None:
-        gap = max(1, back["gap"][1] - back["gap"][0])
+    reason, gap = f"{process}{pid} died{how}", 0
+    if restart is not None:
+        gap = max(1, restart["gap"][1] - restart["gap"][0])
         reason += f" and was started again {gap / 1e6:.3g} ms later"
-    if "lost" in (back or {}) and back is not None:
-        reason += f"; {back['lost']} frames were lost meanwhile, beside {back['also_lost']}; {COUNTS}"
+    if "lost" in (restart or {}) and restart is not None:
+        reason += f"; {restart['lost']} frames were lost meanwhile, beside {restart['also_lost']}; {COUNTS}"
     elif what == SUPERVISOR:
         reason += "; relay and agents went on without it"
     elif what == HOLDER:

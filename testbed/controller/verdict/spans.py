@@ -68,9 +68,9 @@ def _lost_before_healed(span: Iterable[Event], carried: Collection[str], table: 
     for event in span:
         if event["event"] == "relay behind" and event["link"] not in carried:
             lost[event["link"], event["direction"]] += event["lost"]
-    for place, count in lost.items():
+    for key, count in lost.items():
         if count:
-            yield _finding(table, "relay lost", count, "as it told while it carried the link", place)
+            yield _finding(table, "relay lost", count, "as it told while it carried the link", key)
 
 
 def agent_findings(before: Account, after: Account, events: Sequence[Event], table: Table) -> list[Finding]:
@@ -82,9 +82,9 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
     gaps: dict[str, list[tuple[int, str]]] = {}
     for event in span:
         if event["event"] == "NIC agent restarted":
-            begun, over = event["gap"]
+            started, over = event["gap"]
             reason = "it died and was started again: what its hosts had under way is over"
-            gaps.setdefault(event["node"], []).append((max(1, over - begun), reason))
+            gaps.setdefault(event["node"], []).append((max(1, over - started), reason))
     for node in before.agents.keys() | after.agents.keys():
         if after.agents.get(node) is None:
             gaps.setdefault(node, []).append(
@@ -95,9 +95,10 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
     findings = [_finding(table, "NIC agent gap", longest, "; ".join(dict.fromkeys(reasons)))]
     for node, now in sorted(after.agents.items()):
         if now is not None:
-            had = before.agents.get(node)
+            earlier = before.agents.get(node)
             since = {
-                name: now[name] - (had[name] if had and had["pid"] == now["pid"] else 0) for name in _LOST_AT_AGENT
+                name: now[name] - (earlier[name] if earlier and earlier["pid"] == now["pid"] else 0)
+                for name in _LOST_AT_AGENT
             }
             lost = sum(since.values())
             detail = (
@@ -126,10 +127,10 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
                 open_since = event
             case "relay restarted":
                 open_since = None
-                begun, ended = event["gap"]
+                started, ended = event["gap"]
                 lost = f"{event['lost']} frames were lost meanwhile, beside {event['also_lost']}"
                 reason = f"the relay died and was started again; {lost}; {COUNTS}"
-                findings.append(_finding(table, "relay gap", max(1, ended - begun), reason))
+                findings.append(_finding(table, "relay gap", max(1, ended - started), reason))
             case "relay not restarted":
                 open_since = open_since or event
     if carried and after.relay is None:
@@ -169,8 +170,8 @@ def _earlier(before: Account, after: Account, link: str, direction: str, events:
 
 def _goes_on(before: Account, after: Account, link: str, direction: str) -> bool:
     """Whether the same process still counts the direction: another one begins at 0."""
-    had, now = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
-    return had is not None and now is not None and had["offered"] <= now["offered"]
+    earlier, later = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
+    return earlier is not None and later is not None and earlier["offered"] <= later["offered"]
 
 
 def _one_direction(
@@ -187,16 +188,16 @@ def _one_direction(
     since = {name: count - had.get(name, 0) for name, count in emulator.items()}
     lost = sum(since[name] for name in _LOST) - earlier.get("told", 0)
     detail = ", ".join(f"{since[name]} {name}" for name in _LOST if since[name])
-    place = link, direction
-    findings = [_finding(table, "relay lost", max(0, lost), detail, place)]
+    key = link, direction
+    findings = [_finding(table, "relay lost", max(0, lost), detail, key)]
     if since["finished"] > 0:
         reason = "a sender's offloads were on: the relay made what its kernel would have made, which takes it time"
-        findings.append(_finding(table, "relay finished", since["finished"], reason, place))
+        findings.append(_finding(table, "relay finished", since["finished"], reason, key))
     if since["down"] > 0:
         what, reason = "relay at a down end", "they could not leave"
         if asked:
             what, reason = "relay at an end taken down", "they could not leave, as was asked for"
-        findings.append(_finding(table, what, since["down"], reason, place))
+        findings.append(_finding(table, what, since["down"], reason, key))
     had_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
     counts = [count - less for count, less in zip(now["lateness"]["buckets"], had_buckets, strict=True)]
     if (frames := sum(counts)) > 0:
@@ -206,7 +207,7 @@ def _one_direction(
             findings.append(Finding("relay lateness p99", link, direction, 0, late, "ns", Grade.UNDECIDED, reason))
         else:
             reason = "since the relay began, not in the span alone" if "told" in earlier else ""
-            findings.append(_finding(table, "relay lateness p99", late, reason, place, delay))
+            findings.append(_finding(table, "relay lateness p99", late, reason, key, delay))
     return findings
 
 
@@ -226,11 +227,11 @@ def classifier_findings(before: Account, after: Account, table: Table) -> list[F
     """Return findings on every direction that a loss classifier decides."""
     findings = []
     for (link, direction), now in after.classifiers.items():
-        had = _classified(before, (link, direction), now)
+        earlier = _classified(before, (link, direction), now)
         counts = {
-            "without room in the table of flows": now.untold - had.untold,
-            "passed by a busy Gilbert-Elliott state": now.unsteady - had.unsteady,
-            "that stood for several (an offload is on)": now.merged - had.merged,
+            "without room in the table of flows": now.untold - earlier.untold,
+            "passed by a busy Gilbert-Elliott state": now.unsteady - earlier.unsteady,
+            "that stood for several (an offload is on)": now.merged - earlier.merged,
         }
         detail = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
         total = sum(counts.values())
@@ -238,10 +239,10 @@ def classifier_findings(before: Account, after: Account, table: Table) -> list[F
     return findings
 
 
-def _classified(before: Account, place: tuple[str, str], now: Counters) -> Counters:
+def _classified(before: Account, key: tuple[str, str], now: Counters) -> Counters:
     """Return what a direction's classifier had counted; one installed since then has counted from 0."""
-    had = before.classifiers.get(place, Counters())
-    return had if had.offered <= now.offered else Counters()
+    earlier = before.classifiers.get(key, Counters())
+    return earlier if earlier.offered <= now.offered else Counters()
 
 
 def replug_findings(events: Iterable[Event], since: int, table: Table) -> list[Finding]:
@@ -285,8 +286,8 @@ def _counted(before: Account, after: Account, link: str, direction: str) -> tupl
     """Return the frames lost, by chance or pattern, and the frames not decided by rules; None where no datapath counts
     them."""
     if (now := after.classifiers.get((link, direction))) is not None:
-        had = _classified(before, (link, direction), now)
-        return now.lost - had.lost, now.offered - had.offered
+        before_counters = _classified(before, (link, direction), now)
+        return now.lost - before_counters.lost, now.offered - before_counters.offered
     counters = _relay_counters(after, link, direction)
     if counters is None:
         return None
@@ -306,16 +307,16 @@ def _relay_counters(account: Account, link: str, direction: str) -> Mapping[str,
 
 def overflowed(before: Account, after: Account, link: str, direction: str) -> int:
     """Return the frames that the relay's model dropped because the queue was full."""
-    now, had = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
+    now, earlier = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
     if now is None:
         return 0
-    return now["queue"] - (had["queue"] if had is not None and _goes_on(before, after, link, direction) else 0)
+    return now["queue"] - (earlier["queue"] if earlier is not None and _goes_on(before, after, link, direction) else 0)
 
 
 def ruled(before: Account, after: Account, link: str, direction: str) -> bool:
     """Whether an injected rule decided a frame's fate in the span."""
-    now, had = _rules(after, link, direction), _rules(before, link, direction)
-    return any(rule["decided"] > had.get(name, {"decided": 0})["decided"] for name, rule in now.items())
+    now, earlier = _rules(after, link, direction), _rules(before, link, direction)
+    return any(rule["decided"] > earlier.get(name, {"decided": 0})["decided"] for name, rule in now.items())
 
 
 def _rules(account: Account, link: str, direction: str) -> Mapping[str, Any]:

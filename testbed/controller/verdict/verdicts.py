@@ -45,8 +45,8 @@ class Finding:
 
     def __str__(self) -> str:
         """Format as one line: name, place, value, reason."""
-        place = " ".join(part for part in (self.link, self.direction) if part)
-        where = f" on {place}" if place else ""
+        location = " ".join(part for part in (self.link, self.direction) if part)
+        where = f" on {location}" if location else ""
         measured = "" if self.measured is None else f" {self.measured:.6g} {self.unit}"
         return f"{self.what}{where}:{measured}" + (f" ({self.reason})" if self.reason else "")
 

@@ -144,12 +144,12 @@ class Messages:
 
     def _is_counted(self, frame: Frame) -> bool:
         """Whether the frame was captured at the point where frames of its NIC are counted."""
-        place = frame.interface.name, frame.bound
+        point = frame.interface.name, frame.bound
         source = frame.interface.capture, frame.raw[6:12]
         if source not in self._places:
             nic = self._nics.get(frame.raw[6:12])
-            self._places[source] = place if nic is None else (nic, "outbound")
-        return self._places[source] == place
+            self._places[source] = point if nic is None else (nic, "outbound")
+        return self._places[source] == point
 
 
 class _FrameKind:

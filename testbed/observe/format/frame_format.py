@@ -85,11 +85,11 @@ class FrameFormatter:
         def guarded(frame: bytes) -> int:
             return reader(frame, (ethertype, ETHERNET_HEADER, -1, -1))
 
-        place = self._fields[f"{self.name}.{field}"]
-        if place.guard or self._routed:
+        position = self._fields[f"{self.name}.{field}"]
+        if position.guard or self._routed:
             return guarded
-        begin, end = ETHERNET_HEADER + place.offset, ETHERNET_HEADER + place.offset + place.width
-        mask, shift = place.mask, place.shift
+        begin, end = ETHERNET_HEADER + position.offset, ETHERNET_HEADER + position.offset + position.width
+        mask, shift = position.mask, position.shift
         if mask:
             return lambda frame: (int.from_bytes(frame[begin:end], "big") & mask) >> shift if len(frame) >= end else -1
         return lambda frame: int.from_bytes(frame[begin:end], "big") if len(frame) >= end else -1
@@ -169,14 +169,14 @@ class FrameFormatter:
         """Whether the field is one bit of another field, which is shown instead."""
         return f"{self.name}.{field.rpartition('.')[0]}" in self._fields
 
-    def place(self, field: str, sort: int) -> tuple[int, int]:
+    def position(self, field: str, sort: int) -> tuple[int, int]:
         """Offset and width in bytes of a field in frames of that kind; (0, 0) for bits, and for fields that not all of
         them have."""
-        place = self._fields[f"{self.name}.{field}"]
+        position = self._fields[f"{self.name}.{field}"]
         selects = f"{self.name}.{self._selects}", sort
-        if place.mask or any(guard != selects for guard in place.guard):
+        if position.mask or any(guard != selects for guard in position.guard):
             return 0, 0
-        return ETHERNET_HEADER + place.offset, place.width
+        return ETHERNET_HEADER + position.offset, position.width
 
     def names_of(self, field: str) -> Callable[[int], str] | None:
         """Return a function from the field's values to their names, if they have names."""
@@ -233,7 +233,7 @@ class _KindWriter:
         """Plan how fields are read: most unpacked together, those of bits and those that not all frames have one by
         one. Returns the indices of their values."""
         end, format_, together, apart = 0, "!", list[str](), list[str]()
-        for (begin, width), name in sorted((formatter.place(name, sort), name) for name in names):
+        for (begin, width), name in sorted((formatter.position(name, sort), name) for name in names):
             if begin < end or width not in _WORDS:
                 apart.append(name)
                 continue
@@ -246,15 +246,15 @@ class _KindWriter:
 
 
 def _name(called: Callable[[int], str]) -> Show:
-    return lambda values, place: called(values[place])
+    return lambda values, position: called(values[position])
 
 
 def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
     """Return a formatter of an optional part: empty where all its values are 0."""
 
     def show(values: tuple[int, ...], _: int) -> str:
-        for place, _name in inner:
-            if values[place] > 0:
+        for position, _name in inner:
+            if values[position] > 0:
                 return text % tuple([values[at] if show is None else show(values, at) for at, show in inner])
         return ""
 

@@ -202,10 +202,10 @@ class _Watched:
 
         return reports(self._store, state)
 
-    def _direction(self, place: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
-        before = self._carried.get(place, now)
+    def _direction(self, key: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
+        before = self._carried.get(key, now)
         drops, dropped = sum(now.dropped.values()), sum(before.dropped.values())
-        declared, injected = self._impaired.get(place, ("", ""))
+        declared, injected = self._impaired.get(key, ("", ""))
         return Direction(
             now.frames,
             now.bytes,
@@ -236,7 +236,7 @@ def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]
 
 def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
     direction_place = (link, direction)
-    rules = [text for place, text in injection.rules if place == direction_place]
+    rules = [text for key, text in injection.rules if key == direction_place]
     parts = [described(injection.keys if direction_place in injection.places else {}, rules)]
     parts += [f"replay of {injection.replay}"] if injection.replay and direction_place in injection.places else []
     parts += ["down"] if link in injection.down else []
@@ -283,8 +283,8 @@ def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any
 
 
 def _fault(injection: Injection, now: int) -> Fault:
-    left = max(0.0, (injection.until - now) / 1e9) if injection.until else None
-    return Fault(injection.number, injection.what, tuple(sorted(injection.links)), left)
+    remaining = max(0.0, (injection.until - now) / 1e9) if injection.until else None
+    return Fault(injection.number, injection.what, tuple(sorted(injection.links)), remaining)
 
 
 def _warning(state: State, directory: Path, silent: Sequence[str]) -> str:

@@ -108,15 +108,15 @@ class Wires:
                 interface = counts[counter.key].get(counter.interface)
                 if interface is None:
                     continue
-                place = link, direction
-                counts_of_relay = relayed.get(place, {})
+                direction_key = link, direction
+                counts_of_relay = relayed.get(direction_key, {})
                 causes = {name: counts_of_relay[name] for name in CAUSES if name in counts_of_relay}
                 met = {name: count for name, count in counts_of_relay.items() if name not in causes}
-                if place in self._classifiers:
-                    causes |= _lost(loss_classifier.counters_in(self._classifiers[place]))
-                if queues and (full := queues.get(self._stages.get(place, 0))):
+                if direction_key in self._classifiers:
+                    causes |= _lost(loss_classifier.counters_in(self._classifiers[direction_key]))
+                if queues and (full := queues.get(self._stages.get(direction_key, 0))):
                     causes["queue"] = causes.get("queue", 0) + full
-                totals[place] = _carried(interface, counter.receives, causes, met)
+                totals[direction_key] = _carried(interface, counter.receives, causes, met)
         return dict(self._wires), totals
 
     def _open_sockets(self, key: str) -> CounterSockets | None:
@@ -161,14 +161,14 @@ class Wires:
         if self._holder or not userns.is_root():
             return
         wire = self._sockets[namespace_names.WIRE].route
-        for place, index in self._free.items():
-            if state.datapaths.get(place[0]) == "tc":
+        for key, index in self._free.items():
+            if state.datapaths.get(key[0]) == "tc":
                 if len(self._classifiers) == _MAX_CLASSIFIERS:
                     return
                 with suppress(OSError, RequestError):  # being replaced: a notification will follow
                     counters = loss_classifier.open_counters(wire, index)
                     if counters is not None:
-                        self._classifiers[place] = counters
+                        self._classifiers[key] = counters
 
     def _forget_classifiers(self) -> None:
         for counters in self._classifiers.values():

@@ -30,8 +30,8 @@ def comparisons(runs: Sequence[RunSummary]) -> Iterator[str]:
             continue
         yield f"<h3>{run.label} against {runs[0].label}</h3><p>{escape(_in_short(comparison))}</p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
-        of = _table(comparison, runs[0].label, run.label)
-        content = table(of, f"comparison-{place}") + (f"<ul>{notes}</ul>" if notes else "")
+        shown = _table(comparison, runs[0].label, run.label)
+        content = table(shown, f"comparison-{place}") + (f"<ul>{notes}</ul>" if notes else "")
         yield details("Measure by measure", content, opened=comparison.worse)
 
 

@@ -217,8 +217,8 @@ def _words(
 def _short(text: str, link: Link) -> str:
     """Text without the place beside which it stands: ``loss 10%`` for ``loss 10% on n1``."""
     a, b = link.a.owner, link.b.owner
-    for place in (a, b, str(link.a), str(link.b), f"{a}--{b}", f"{b}--{a}", link.name):
-        text = text.removesuffix(f" on {place}").removesuffix(f": {place}")
+    for prefix in (a, b, str(link.a), str(link.b), f"{a}--{b}", f"{b}--{a}", link.name):
+        text = text.removesuffix(f" on {prefix}").removesuffix(f": {prefix}")
     return text
 
 

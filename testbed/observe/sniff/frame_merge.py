@@ -123,13 +123,13 @@ class FrameMerge:
     def _match_fates(self, until: int) -> None:
         """Match the reported fates to the frames stamped until then."""
         later: list[FrameFates] = []
-        stamps = {place: sorted(entered) for place, entered in self._entering.items()}
+        stamps = {key: sorted(entered) for key, entered in self._entering.items()}
         for met in self._fates:
             if met.stamp > until + NEAR:
                 later.append(met)
                 continue
-            place = met.link, met.direction
-            seen = self._frame_of(met, self._entering.get(place, {}), stamps.get(place, []))
+            key = met.link, met.direction
+            seen = self._frame_of(met, self._entering.get(key, {}), stamps.get(key, []))
             if seen is not None:
                 seen.met, seen.causes = met.words, met.causes
             elif met.stamp > until:

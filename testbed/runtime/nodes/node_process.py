@@ -87,15 +87,15 @@ def answer_question(number: int, frame: FrameType | None) -> None:
 def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
     """Run the forked node process, which ends with its parent; does not return. number: of its place. starts: how often the
     node has been started, including this time."""
-    status, place = 1, orders.places[number]
+    status, placement = 1, orders.places[number]
     try:
         parent = os.getppid()
         syscalls.end_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
-        syscalls.name_process(f"node {place.name}")
+        syscalls.name_process(f"node {placement.name}")
         write_output_to(log)
-        _Node(orders, place, channel, partial(progress.watched, number), starts).run()
+        _Node(orders, placement, channel, partial(progress.watched, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
         with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
@@ -157,17 +157,18 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
 
 class _Node:
     def __init__(
-        self, orders: Orders, place: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
+        self, orders: Orders, placement: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
     ) -> None:
         """Enter the node, build its NIC and spawn its program. watched: wraps the host library for the NIC. OSError."""
-        enter(place.node_context)
-        for name, value in place.node_context.environment.items():  # `update` would ask abstract classes what this is
+        enter(placement.node_context)
+        # One by one: `update` would ask abstract classes what this is.
+        for name, value in placement.node_context.environment.items():
             os.environ[name] = value
-        if place.cpu >= 0:
-            os.sched_setaffinity(0, {place.cpu})
+        if placement.cpu >= 0:
+            os.sched_setaffinity(0, {placement.cpu})
         # In a dilated run NICs are new, and incarnations count as in the simulation.
-        counted = place.adapter.incarnation + starts - 1
-        adapter = place.adapter.of_incarnation(incarnation() if orders.dilation is None else counted)
+        counted = placement.adapter.incarnation + starts - 1
+        adapter = placement.adapter.of_incarnation(incarnation() if orders.dilation is None else counted)
         self._channel = channel
         self._starts = starts
         self._dilated: DilatedNic | None = None
@@ -176,22 +177,22 @@ class _Node:
         self._nic: InlineNic | DilatedNic | NodesNic
         self._port: VethPort | NodesNic
         self._firmware: Firmware | NodesNic
-        if orders.shared is not None and place.functions:
-            self._shared = shared = NodesNic(orders, orders.shared, place.device, place.function)
+        if orders.shared is not None and placement.functions:
+            self._shared = shared = NodesNic(orders, orders.shared, placement.device, placement.function)
             self._wire = self._nic = self._port = self._firmware = shared
             self._host: Host = shared.host
             self._driver: Driver | DilatedNic | HostDriver = shared.driver
             shared.attach(watched(self._host))
         else:
-            self._wire, nic, agent, self._driver = build_nic(orders, place.device, adapter, place.profile)
+            self._wire, nic, agent, self._driver = build_nic(orders, placement.device, adapter, placement.profile)
             nic.attach(Agent(agent.firmware, watched(agent.host)))
             self._nic, self._port, self._firmware, self._host = nic, nic.port, agent.firmware, agent.host
             if not isinstance(nic, InlineNic):
                 self._dilated = nic
-        here = ProgramNode(place.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
+        here = ProgramNode(placement.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
         self._loop = self._driver.loop
         self._loop.on_failure = self._tell_failure
-        self._program = self._loop.spawn(orders.programs[place.name](self._host, here), "program")
+        self._program = self._loop.spawn(orders.programs[placement.name](self._host, here), "program")
         self._begun = 0
         self._went = 0  # when the program was told to go, where the NIC's clock does not show 0 then
 

@@ -95,7 +95,7 @@ class Run:
         self._pids: dict[str, int] = {}
         self._lines: dict[str, Channel] = {}
         self._names: dict[int, str] = {}
-        self._heard: dict[str, dict[str, object]] = {place.name: {} for place in orders.places}
+        self._heard: dict[str, dict[str, object]] = {placement.name: {} for placement in orders.places}
         self._ended: dict[str, int] = {}
         self._away: dict[str, bool] = {}  # crashed node -> whether it will be restarted
         self._paused: set[str] = set()
@@ -110,8 +110,8 @@ class Run:
         ends: dict[str, Channel] = {}
         self._warm, end = Channel.pair()
         try:
-            for place in orders.places:
-                self._lines[place.name], ends[place.name] = Channel.pair()
+            for placement in orders.places:
+                self._lines[placement.name], ends[placement.name] = Channel.pair()
             pid = warm.start(orders, end, ends, logs, told, self._progress).pid
             self._parent = pid, os.pidfd_open(pid)
         except BaseException:
@@ -156,14 +156,14 @@ class Run:
         """Kill a node process (SIGKILL), as a fault; name the node in `wait(without=...)` then."""
         self._warm.tell("kill", node)
 
-    def end_with(self, handle: int, why: str) -> None:
+    def end_with(self, handle: int, reason: str) -> None:
         """Let `wait` raise ClusterEndedError, with this sentence, as soon as the process behind a pidfd has ended."""
-        self._ends_with = handle, why
+        self._ends_with = handle, reason
         self._ready.register(handle, select.POLLIN)
 
     def ranks_on(self, node: str) -> list[str]:
         """Return the names of a node's ranks in this run."""
-        return [place.name for place in self._orders.places if place.on == node]
+        return [placement.name for placement in self._orders.places if placement.on == node]
 
     def at(self, when: int, act: Callable[[], object]) -> None:
         """Schedule a call, nanoseconds after the programs begin: `wait` makes it, and raises its error."""

@@ -102,7 +102,7 @@ class SharedAgent:
         ]
         self._turns_of: Counter[int] = Counter()
         """Number of hosts that each slot has had."""
-        self._slots = [(function, place) for function in self._functions for place in range(offer.hosts)]
+        self._slots = [(function, host) for function in self._functions for host in range(offer.hosts)]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
         self._awake: list[Attached] = []
         self._touched: set[Function] = set()
@@ -359,27 +359,27 @@ class SharedAgent:
             connection.close()
 
     def _attach(self, connection: socket.socket, pid: int, request: dict[str, Any]) -> None:
-        offer, place = self._offer, request.get("function")
+        offer, index = self._offer, request.get("function")
         wrong = ""
         if request.get("version") != introduction.VERSION or request.get("do") != "attach":
             wrong = "this agent speaks another version"
         elif request.get("ethertype") != offer.ethertype:
             wrong = f"this NIC's frames have EtherType 0x{offer.ethertype:04x}"
-        elif place is None:
+        elif index is None:
             slots = enumerate(self._slots)
-            place = next((slot for slot, (function, host) in slots if function.hosts[host] is None), None)
-            if place is None:
+            index = next((slot for slot, (function, host) in slots if function.hosts[host] is None), None)
+            if index is None:
                 wrong = f"all {len(self._slots)} functions of this NIC have a host process"
-        elif not isinstance(place, int) or not 0 <= place < len(self._slots):
+        elif not isinstance(index, int) or not 0 <= index < len(self._slots):
             wrong = f"this NIC has functions 0 to {len(self._slots) - 1}"
-        elif self._slots[place][0].hosts[self._slots[place][1]] is not None:
-            wrong = f"function {place} of this NIC has a host process"
+        elif self._slots[index][0].hosts[self._slots[index][1]] is not None:
+            wrong = f"function {index} of this NIC has a host process"
         if wrong:
             introduction.tell(connection, {"error": wrong})
             connection.close()
             return
-        assert isinstance(place, int)
-        self._begin(place, connection, pid)
+        assert isinstance(index, int)
+        self._begin(index, connection, pid)
 
     def _begin(self, slot: int, connection: socket.socket, pid: int) -> None:
         """Attach a host process to a slot. OSError when it is gone already."""
@@ -387,7 +387,7 @@ class SharedAgent:
         handle = os.pidfd_open(pid)
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        function, place = self._slots[slot]
+        function, host_index = self._slots[slot]
         self._turns_of[slot] += 1
         memory = make_sealed(f"nic {self._offer.device} function {slot}", layout.size)
         host = Attached(Region(memory, layout), connection, pid, handle, bell, writing)
@@ -399,7 +399,7 @@ class SharedAgent:
                     "entries": layout.entries, "descriptors": layout.descriptors, "heap": layout.heap,
                     "number": adapter.number, "addresses": [address.hex() for address in adapter.addresses],
                     "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": slot,
-                    "place": (place, self._offer.hosts, self._turns_of[slot]),
+                    "place": (host_index, self._offer.hosts, self._turns_of[slot]),
                     "routed": adapter.routed, "ordered": adapter.ordered,
                 },
                 (memory, bell, reading),
@@ -410,7 +410,7 @@ class SharedAgent:
         finally:
             os.close(memory)
             os.close(reading)
-        function.attach(time.monotonic_ns(), host, place)
+        function.attach(time.monotonic_ns(), host, host_index)
         self._touched.add(function)
         self.watch(connection.fileno(), lambda: self._serve_host(host))
         self.watch(handle, lambda: self._detach(host))
@@ -454,7 +454,7 @@ class SharedAgent:
 
     def _hosts(self) -> dict[str, int]:
         """Return the pid of each slot's host process."""
-        hosts = [function.hosts[place] for function, place in self._slots]
+        hosts = [function.hosts[index] for function, index in self._slots]
         return {str(slot): host.pid for slot, host in enumerate(hosts) if host is not None}
 
     def _nic_counts(self) -> dict[str, int]:

@@ -144,10 +144,10 @@ class Heap:
     def _fill(self, begin: int, size: int) -> None:
         """Add free pages to the gaps, merged with adjacent ones."""
         gaps, end = self._gaps, begin + size
-        place = bisect_left(gaps, (begin, 0))
-        if place < len(gaps) and gaps[place][0] == end:
-            end = gaps.pop(place)[1]
-        if place and gaps[place - 1][1] == begin:
-            place -= 1
-            begin = gaps.pop(place)[0]
-        gaps.insert(place, (begin, end))
+        index = bisect_left(gaps, (begin, 0))
+        if index < len(gaps) and gaps[index][0] == end:
+            end = gaps.pop(index)[1]
+        if index and gaps[index - 1][1] == begin:
+            index -= 1
+            begin = gaps.pop(index)[0]
+        gaps.insert(index, (begin, end))

@@ -120,7 +120,7 @@ class Reader:
         numbers, mask = self._numbers, self._mask
         if tail > head + most:
             tail = head + most
-        taken = [numbers[place & mask] for place in range(head, tail)]
+        taken = [numbers[position & mask] for position in range(head, tail)]
         self._head = words[_HEAD] = tail
         return taken
 
