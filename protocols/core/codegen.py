@@ -126,7 +126,7 @@ def _constants(format_: Format) -> str:
         for value, kind in format_.kinds.items():
             text = names.get(format_.kind, {}).get(value)
             constant = f"{format_.kind}_{text}".upper() if text else value
-            lines.append(f"    {constant}: {_told(kind)},")
+            lines.append(f"    {constant}: {_format_kind(kind)},")
         lines += ["}", '"""How the sorts of frames are told of, by the values of KIND."""', ""]
     for stack in format_.stacks:
         lines += _structs(format_, stack)
@@ -135,7 +135,7 @@ def _constants(format_: Format) -> str:
     return "\n".join(lines)
 
 
-def _told(kind: Kind) -> str:
+def _format_kind(kind: Kind) -> str:
     """Format a kind, without the arguments that equal their defaults."""
     words = [kind.words]
     if len(literal(kind.words)) > _WORDS:

@@ -100,7 +100,7 @@ class Firmware:
         counters.frames_received += 1
         cached = self._cached_headers.get(frame[: self._prefix_size])
         if cached is None:
-            self._look_closely(now, frame)
+            self._receive_uncached(now, frame)
             return
         try:
             if cached.kind == TYPE_MESSAGE:
@@ -125,7 +125,7 @@ class Firmware:
         else:
             self._counters.stale += 1  # `Peers.hear` has handled the restart
 
-    def _look_closely(self, now: int, frame: bytes) -> None:
+    def _receive_uncached(self, now: int, frame: bytes) -> None:
         """Handle a frame without a cached header: the first of its kind since the peer's last change of incarnation."""
         card, codec = self._card, self._codec
         counters = card.counters

@@ -135,7 +135,7 @@ class Receiver:
                 if claim:
                     del self._held[index]
                     self._claimed[peer.number, receiving.id] = receiving
-                self._tell(posted, receiving)
+                self._announce(posted, receiving)
                 return
         if wait:
             self._probes.append((posted, claim))
@@ -180,7 +180,7 @@ class Receiver:
                 if (known := peer.receiving.get(message)) is not None:
                     self._take(cached, known, 0, payload)
                 else:
-                    self._again(cached, message, 0)
+                    self._acknowledge_again(cached, message, 0)
                 return
             if message != expected:
                 counters.early += 1
@@ -239,7 +239,7 @@ class Receiver:
         elif (message - peer.expected) & _MASK < _HALF:
             self._card.counters.early += 1
         else:
-            self._again(cached, message, number)
+            self._acknowledge_again(cached, message, number)
 
     def restarted(self, peer: Peer) -> None:
         """Drop the incomplete messages of a restarted peer."""
@@ -280,9 +280,9 @@ class Receiver:
                     break
         self._probes = [probe for probe in self._probes if probe not in replies]
         for posted, _ in replies:
-            self._tell(posted, receiving)
+            self._announce(posted, receiving)
 
-    def _tell(self, posted: Posted, receiving: Receiving) -> None:
+    def _announce(self, posted: Posted, receiving: Receiving) -> None:
         length = receiving.id << 32 | receiving.total
         self._card.give_back(posted.index, stat.FOUND, length, receiving.source, receiving.tag)
 
@@ -307,9 +307,9 @@ class Receiver:
                 receiving.below += 1
                 self._complete(cached, receiving, number - 1)
             return
-        self._take_any(cached, receiving, number, payload)
+        self._store_any_order(cached, receiving, number, payload)
 
-    def _take_any(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
+    def _store_any_order(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
         """Handle a frame of an incomplete message, in any order."""
         card, unit, counters = self._card, cached.unit, self._counters
         length = len(payload)
@@ -332,11 +332,11 @@ class Receiver:
         missing = missing_by_collection.get(collection)
         if missing is None:
             if collection < receiving.below:
-                self._again(cached, receiving.id, number)
+                self._acknowledge_again(cached, receiving.id, number)
                 return
             missing = receiving.frames_of(collection)
         elif not missing:
-            self._again(cached, receiving.id, number)
+            self._acknowledge_again(cached, receiving.id, number)
             return
         if posted is None:
             counters.unmatched += 1
@@ -380,7 +380,7 @@ class Receiver:
             store(piece, payload[at : at + len(piece)])
             at += len(piece)
 
-    def _again(self, cached: CachedHeader, message: int, number: int) -> None:
+    def _acknowledge_again(self, cached: CachedHeader, message: int, number: int) -> None:
         """Handle a frame of a collection that was already complete: its acknowledgement may have been lost."""
         counters = self._card.counters
         counters.duplicates += 1

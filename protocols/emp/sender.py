@@ -289,7 +289,7 @@ class Sender:
     def _send_single(self, peer: Peer, unit: int, message: int, tag: int, span: Span) -> bool | None:
         """Send the only frame of a message, from host memory to the wire. Returns True if it remains in the NIC."""
         if peer.unit != unit:
-            self._look_up(peer, unit)
+            self._cache_single_header(peer, unit)
         card = self._card
         size, oldest = len(span), next(iter(peer.sending)) if peer.sending else message
         payload: Buffer = b""
@@ -322,8 +322,8 @@ class Sender:
             )  # fmt: skip
             frame = 1
         if peer.unit != unit:
-            self._look_up(peer, unit)
-        pack, prefix = self._pack_frame_behind, peer.middle or self._look_up_middle(peer)
+            self._cache_single_header(peer, unit)
+        pack, prefix = self._pack_frame_behind, peer.middle or self._cache_middle_header(peer)
         end = frame * full - MESSAGE_HEADER
         while frame < behind and frame < last:
             begin, end = end, end + full
@@ -344,14 +344,14 @@ class Sender:
         dma_read = self._card.nic.dma_read
         return dma_read((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
 
-    def _look_up(self, peer: Peer, unit: int) -> None:
+    def _cache_single_header(self, peer: Peer, unit: int) -> None:
         """Cache the beginning of single-frame messages to a peer."""
         card = self._card
         to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
         single = self._pack_message(to, own, FLAGS_LAST, unit, sender, receiver, 0, 0, STATUS_OK, 0, 0, 0, 0, 0)
         peer.unit, peer.single, peer.middle = unit, single[: card.prefix_size], b""
 
-    def _look_up_middle(self, peer: Peer) -> bytes:
+    def _cache_middle_header(self, peer: Peer) -> bytes:
         """Cache the beginning of frames to a peer that are neither the first nor the last of their message."""
         card = self._card
         to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation

@@ -68,14 +68,14 @@ def capture_command(
     if as_json:
         print_json("capture", {"cluster": cluster, "target": target, **_document(captured)}, line=path is None)
     else:
-        _tell(captured)
+        _print_totals(captured)
 
 
 def _document(captured: CaptureResult) -> Mapping[str, object]:
     return {**asdict(captured), "whole": captured.complete}
 
 
-def _tell(captured: CaptureResult) -> None:
+def _print_totals(captured: CaptureResult) -> None:
     """Print totals and warnings on standard error: standard output may be the capture."""
     total = sum(captured.frames.values())
     by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))

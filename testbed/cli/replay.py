@@ -163,14 +163,14 @@ def _print_replayed(again: Replayed) -> None:
     echo(f"failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
     echo(f"fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
     if again.error:
-        echo(f"  {_in_a_line(again.error)}")
+        echo(f"  {_one_line(again.error)}")
     if again.before and again.now:
         echo("the same check has failed again" if again.same else "the replay has failed in another way")
     elif again.before:
         echo("the failure was not reproduced")
 
 
-def _in_a_line(error: str) -> str:
+def _one_line(error: str) -> str:
     """Summarize an error in one line; of a traceback its node and its last line."""
     lines = error.strip().splitlines()
     where, traced, _ = lines[0].partition("Traceback (most recent call last)")

@@ -65,7 +65,7 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
                 yield Finding(what, False, f"it was made in another {_elsewhere(state.owner)} and processes live in it")
             else:
                 removal.remove(store, state)
-                removal.let_go(state)
+                removal.end_holder(state)
                 yield Finding(what, True, f"its owner, process {state.owner.pid}, has ended")
     except ConflictError:
         yield Finding(what, False, "another testbed command is at work on it")

@@ -20,7 +20,6 @@ from testbed.cluster.services import namespace_holder, relay_client
 from testbed.cluster.transitions import (
     DesiredState,
     Progress,
-    as_it_is,
     carry_out,
     decided,
     existing_state,
@@ -29,6 +28,7 @@ from testbed.cluster.transitions import (
     namespace_keys,
     open_executor,
     roll_back,
+    running_state,
     silent,
     still_shared,
 )
@@ -63,7 +63,7 @@ def up(
     check_supported(desired.layout)
     with (
         _guard(store, desired, dry_run=dry_run) as guard,
-        _tidied_after_failure(store),
+        _tidy_on_failure(store),
         store.locked(desired.name, PATIENCE),
     ):
         known = store.read(desired.name) is not None
@@ -85,11 +85,11 @@ def up(
             if isinstance(error, OSError):
                 raise KernelError(f"cluster {desired.name} could not be brought up: {reason_of(error)}") from error
             raise
-        _tell_of_dropped(store, before, injected)
+        _record_dropped(store, before, injected)
     return ApplyResult(state, tuple(operations))
 
 
-def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
+def _record_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
     """Record an event for each injection that was dropped with the last of its links."""
     if before is None:
         return
@@ -114,7 +114,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> A
             raise NotFoundError(before.ended)
         if before.abandoned or before.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
-        desired = as_it_is(before, before.owner)
+        desired = running_state(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
         decisions = decided(store, desired, injected)
@@ -185,7 +185,7 @@ def _usable(store: Store, desired: DesiredState, *, replace_other: bool, dry_run
             )
     if not dry_run:
         removal.remove(store, state)
-        removal.let_go(state)
+        removal.end_holder(state)
     return None
 
 
@@ -220,7 +220,7 @@ def _guard(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[na
 
 
 @contextmanager
-def _tidied_after_failure(store: Store) -> Iterator[None]:
+def _tidy_on_failure(store: Store) -> Iterator[None]:
     """After a failure, once the lock is released, remove the shared directories if they are empty."""
     try:
         yield

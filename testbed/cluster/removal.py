@@ -34,7 +34,7 @@ def down(store: Store, name: str, grace: float = GRACE) -> None:
             remove(store, state, grace)
     tidy(store)
     if state is not None:
-        let_go(state)
+        end_holder(state)
 
 
 def _remover(state: State) -> processes.Identity:
@@ -45,7 +45,7 @@ def _remover(state: State) -> processes.Identity:
 def remove(store: Store, state: State, grace: float = GRACE) -> None:
     """Remove a cluster whose lock is held. Objects of others stay, whatever their names.
 
-    The state goes last, so that an interrupted removal can be resumed. The directory goes with the lock. `let_go` then
+    The state goes last, so that an interrupted removal can be resumed. The directory goes with the lock. `end_holder` then
     ends the holder of a held cluster; until then, the holder completes the removal if this process dies.
     """
     if state.phase != "removing":
@@ -63,7 +63,7 @@ def _end_services(directory: Path) -> None:
     end_all(directory)
 
 
-def let_go(state: State) -> None:
+def end_holder(state: State) -> None:
     """End the namespace holder of a removed held cluster, and with it the namespaces."""
     if not state.lasting:
         daemons.end(state.holder, namespace_names.HOLDER, state.name)
@@ -103,10 +103,10 @@ def own_names(cluster: str) -> list[str]:
 
 def is_ours(name: str, cluster: str) -> bool:
     """Whether testbed made /run/netns/`name` for this cluster, or left it unfinished."""
-    return namespaces.is_unfinished(name) or _bears_mark(str(namespaces.NAMES / name), cluster)
+    return namespaces.is_unfinished(name) or _has_mark(str(namespaces.NAMES / name), cluster)
 
 
-def _bears_mark(path: str, cluster: str) -> bool:
+def _has_mark(path: str, cluster: str) -> bool:
     try:
         mark = Mark.parse(namespaces.alias_of(path))
     except OSError:  # it has just ended
@@ -122,7 +122,7 @@ def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, host
     """
 
     def belongs(path: str) -> bool:
-        return is_root() and _bears_mark(path, cluster)
+        return is_root() and _has_mark(path, cluster)
 
     try:
         processes.end_all(processes.NamespaceProcesses(set(inodes), hosts, belongs), grace)

@@ -58,7 +58,7 @@ class DesiredState:
     log: str = ""
 
 
-def as_it_is(state: State, owner: Identity) -> DesiredState:
+def running_state(state: State, owner: Identity) -> DesiredState:
     """The desired state that matches a running cluster."""
     named = state.namespaces.get(namespace_names.WIRE, "").startswith(f"{namespaces.NAMES}/")
     return DesiredState(
@@ -154,11 +154,11 @@ def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: Sta
         _limits(desired),
         frozenset((node.name, nic.name) for layout in layouts for node in layout.nodes for nic in node.nics),
         {node.name: node for node in before.layout.nodes},
-        recorded_treatments(before),
+        recorded_datapaths(before),
     )
 
 
-def recorded_treatments(state: State) -> LinkServices:
+def recorded_datapaths(state: State) -> LinkServices:
     """How the links were carried, as far as known: a file that they need may be gone."""
     with suppress(TestbedError):
         return decide(state.layout, state.injected, state.asked, _base_directory(state.origin)).link_services
@@ -248,7 +248,7 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
         if before is None:
             removal.remove(store, state, grace=0)
             return
-        desired = as_it_is(before, state.owner)
+        desired = running_state(before, state.owner)
         decisions = decided(store, desired, before.injected)
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths

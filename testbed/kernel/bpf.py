@@ -242,7 +242,7 @@ def map_by_id(number: int) -> Map:
     descriptor = call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
     try:
         info = ctypes.create_string_buffer(_INFO_BYTES)
-        _ask(descriptor, info)
+        _get_info(descriptor, info)
         _, _, key_size, value_size, most, _, name = _MAP_INFO.unpack_from(info)
         return Map(descriptor, name.rstrip(b"\0").decode(), key_size, value_size, most)
     except BaseException:
@@ -254,12 +254,12 @@ def _described_program(descriptor: int) -> Loaded:
     numbers = (ctypes.c_uint32 * _MAX_MAPS)()
     info = ctypes.create_string_buffer(_INFO_BYTES)
     _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MAX_MAPS, ctypes.addressof(numbers), b"")
-    _ask(descriptor, info)
+    _get_info(descriptor, info)
     fields = _PROGRAM_INFO.unpack_from(info)
     return Loaded(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(numbers[: fields[9]]))
 
 
-def _ask(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
+def _get_info(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
     attributes = struct.pack("=IIQ", descriptor, len(info), ctypes.addressof(info))
     call(_OBJ_GET_INFO_BY_FD, attributes, "ask what a BPF object is")
 

@@ -33,7 +33,7 @@ def _inside() -> Abilities:
         if userns.is_root():
             syscalls.unshare(syscalls.CLONE_NEWNET)
         else:
-            userns.become_root_of_own()
+            userns.become_namespace_root()
         route = RouteSocket()
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         route.execute([netlink_messages.make_veth("a", _ONE, 1500, here, "b", _OTHER)])

@@ -404,7 +404,7 @@ def _against(
                 f"chance ({', '.join(chances)}) is approximate: it falls otherwise in every run: "
                 f"{abilities.lack('netem_seed')}"
             )
-    return _once(obstacles), _once(approximations)
+    return _distinct(obstacles), _distinct(approximations)
 
 
 def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, refusal: Refusal) -> list[str]:
@@ -428,7 +428,7 @@ def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, r
     return lacks
 
 
-def _once(phrases: list[str]) -> list[str]:
+def _distinct(phrases: list[str]) -> list[str]:
     """Drop repeated phrases: both directions mostly have the same ones."""
     return list(dict.fromkeys(phrases))
 

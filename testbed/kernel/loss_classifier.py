@@ -316,7 +316,7 @@ def probe() -> str:
 
     def inside() -> str:
         if not userns.is_root():
-            userns.become_root_of_own()
+            userns.become_namespace_root()
         syscalls.unshare(syscalls.CLONE_NEWNET)
         route = RouteSocket()
         try:

@@ -84,10 +84,10 @@ def loss_program(losses: Losses) -> Program:
     elif losses.ranges:
         _step_number(program)
     if losses.ranges:
-        _ask_pattern(program, losses)
+        _check_pattern(program, losses)
     if losses.loss:
         find_flow(program, losses.flows)
-        _ask_flow(program, losses)
+        _check_flow(program, losses)
     _finish(program)
     return program
 
@@ -162,7 +162,7 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
     program.label("state asked")
 
 
-def _ask_pattern(program: Program, losses: Losses) -> None:
+def _check_pattern(program: Program, losses: Losses) -> None:
     """Set the cause if the pattern names the number in R8, by binary search."""
     if losses.period:
         program.sub(R8, 1)
@@ -191,7 +191,7 @@ def _ask_pattern(program: Program, losses: Losses) -> None:
     program.label("pattern asked")
 
 
-def _ask_flow(program: Program, losses: Losses) -> None:
+def _check_flow(program: Program, losses: Losses) -> None:
     """Set the cause if the flow's n-th frame is lost."""
     key = flow_place(losses.flows)
     entry = key - 2 * WORD

@@ -170,10 +170,10 @@ def keep_failed(item: pytest.Item, report: pytest.TestReport) -> None:
     report.sections.append(("testbed", "\n".join(lines)))
     report.user_properties.append(("testbed-artefacts", f"{item.nodeid}: {folder}"))
     if isinstance(case.cluster, LiveCluster) and config.getoption("--cli-on-error"):
-        _ask(item, case.cluster, report)
+        _prompt(item, case.cluster, report)
 
 
-def _ask(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) -> None:
+def _prompt(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) -> None:
     """Open the prompt, with the terminal as it is outside pytest."""
     plugins = item.config.pluginmanager
     terminal, capturing = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")

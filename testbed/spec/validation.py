@@ -64,7 +64,7 @@ def check(parts: Parts) -> list[Problem]:
     where = _places(parts)
     references = list(_references(parts, where))
     wiring = wire(parts.nodes, parts.switches, parts.links)
-    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_again(parts, where)]
+    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_doubled_links(parts, where)]
     problems += _nics(parts, where, wiring)
     problems += _hosts(parts, where)
     problems += _impairments(parts, where)
@@ -166,7 +166,7 @@ def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
                     )
 
 
-def _again(parts: Parts, where: _Where) -> Iterator[Problem]:
+def _doubled_links(parts: Parts, where: _Where) -> Iterator[Problem]:
     """Find listed links between two elements that the shape has joined already: mostly that cable is meant."""
     places = parts.link_places or range(len(parts.links))
     switches = {switch.name for switch in parts.switches}

@@ -52,7 +52,7 @@ class Churn(Workload):
         await life.talk()
         await node.sleep(self.settle)
         listening.cancel()
-        await life.hang_up()
+        await life.cancel_receives()
         counts = life.account()
         node.row(**counts)
         return counts
@@ -140,7 +140,7 @@ class _Life:
         )
         self._end = min(self._end, self._node.now() + left)
 
-    async def hang_up(self) -> None:
+    async def cancel_receives(self) -> None:
         """Cancel the receives. One that has begun to get a message of a node that is gone is not awaited."""
         for _, request in self._receives:
             if request.active:

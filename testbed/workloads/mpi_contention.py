@@ -52,9 +52,9 @@ class Contention(Workload):
                 await server.serve(clients)
             elif comm.rank <= clients:
                 measured = (
-                    await self._ask_again(comm, node, contents, clients * _SERIES)
+                    await self._with_retries(comm, node, contents, clients * _SERIES)
                     if node.lossy
-                    else await self._ask(comm, node, contents)
+                    else await self._request(comm, node, contents)
                 )
             gathered = await node.gather(measured)
             if gathered is None:
@@ -73,7 +73,7 @@ class Contention(Workload):
                 **quantiles([trip for _, trips, _ in gathered for trip in trips]),
             )
 
-    async def _ask(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int], int]:
+    async def _request(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int], int]:
         """Return the requests per second, their round trips in nanoseconds, and how many were sent again."""
         now, trips = node.now, []
         under_way: deque[tuple[int, Request, Request]] = deque()
@@ -97,7 +97,9 @@ class Contention(Workload):
         await comm.Send(contents.of(0, self.size + 1), 0, ASK)
         return rate, trips, 0
 
-    async def _ask_again(self, comm: Comm, node: Node, contents: Contents, first: int) -> tuple[float, list[int], int]:
+    async def _with_retries(
+        self, comm: Comm, node: Node, contents: Contents, first: int
+    ) -> tuple[float, list[int], int]:
         """Ask over a protocol that loses messages. first: number of the first request."""
         await node.heard(0)
         now, trips = node.now, []

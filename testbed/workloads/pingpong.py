@@ -41,7 +41,7 @@ class PingPong(Workload):
             raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
         contents = Contents(node.seed, "pingpong", max(self.sizes))
         if node.lossy:
-            await self._over_losses(comm, node, contents)
+            await self._with_retries(comm, node, contents)
             return
         for size in self.sizes:
             if comm.rank == 0:
@@ -92,7 +92,7 @@ class PingPong(Workload):
             await sent.Wait()
             contents.check(number, buffers[number % 2], "rank 0's message")
 
-    async def _over_losses(self, comm: Comm, node: Node, contents: Contents) -> None:
+    async def _with_retries(self, comm: Comm, node: Node, contents: Contents) -> None:
         first = 0
         for size in self.sizes:
             if comm.rank == self.peer:

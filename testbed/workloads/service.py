@@ -62,7 +62,7 @@ class Service(Workload):
                 **quantiles(times),
             )
         else:
-            ask = self._ask_again if node.lossy else self._ask
+            ask = self._with_retries if node.lossy else self._request
             await node.gather(await ask(comm, node, contents, count))
 
     async def _serve(self, comm: Comm, node: Node, contents: Contents) -> None:
@@ -76,7 +76,7 @@ class Service(Workload):
         await server.begin(MAX)
         await server.serve(comm.size - 1)
 
-    async def _ask(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
+    async def _request(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
         """Return the nanoseconds in all, the response times, and how many requests were sent again."""
         now = node.now
         times: list[int] = []
@@ -100,7 +100,7 @@ class Service(Workload):
         await comm.Send(contents.of(0, self.size + 1), 0, ASK)  # one byte longer: the last
         return elapsed, times, 0
 
-    async def _ask_again(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
+    async def _with_retries(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
         await node.heard(0)
         asking = RetryingClient(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
         await asking.begin()

@@ -124,7 +124,7 @@ def start(
         raise TypeError("a command is a list: the program and its arguments; for a shell: ['sh', '-c', ...]")
     reader, writer = os.pipe()
 
-    def enter_or_say_why() -> None:
+    def enter_or_report() -> None:
         try:
             enter(node_context)
         except OSError as error:  # subprocess would hide the reason
@@ -141,7 +141,7 @@ def start(
             stdout=stdout,
             stderr=stderr,
             text=True,
-            preexec_fn=enter_or_say_why,
+            preexec_fn=enter_or_report,
         )
     except FileNotFoundError as error:
         raise NotFoundError(f"{node_context.host_name}: there is no program or directory {error.filename}") from error

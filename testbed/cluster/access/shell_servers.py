@@ -27,14 +27,14 @@ from testbed.kernel.children import default_for_programs, in_child
 from testbed.kernel.filesystem import replace_file, write_setting
 from testbed.kernel.processes import Identity, open_ports
 from testbed.kernel.setns import NodeContext, enter
-from testbed.kernel.userns import become_oneself
+from testbed.kernel.userns import become_user
 from testbed.spec.layout import Node
 
 PORT: Final = 22
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_BEGIN: Final = 10.0  # s until sshd must listen
-_LOOK: Final = 0.002  # s between two looks
+_START_TIMEOUT: Final = 10.0  # s until sshd must listen
+_POLL_INTERVAL: Final = 0.002  # s between two looks
 _SEPARATION: Final = "/run/sshd"  # sshd's privilege separation directory, which must exist
 _FIRST_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # the node's own, as all below net/ipv4
 _LOGINS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
@@ -67,7 +67,7 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
     wanted: dict[str, Callable[[], Identity]] = {}
     for node in [node_programs.node_of(state, name) for name in nodes]:
         node_context = node_programs.node_context(store, state, node.name)
-        text = _server(directory, node, node_context)
+        text = _configuration(directory, node, node_context)
         file = directory / f"{node.name}.conf"
         running = _running(directory, state, node)
         if running is not None and file.exists() and file.read_text() == text:
@@ -75,18 +75,18 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
         if running is not None:
             processes.end(running)  # its sessions continue
         replace_file(file, text)
-        wanted[node.name] = _starter(sshd, directory, node, _own(directory, node, node_context))
+        wanted[node.name] = _starter(sshd, directory, node, _private_files(directory, node, node_context))
     if not wanted:
         return []
     # In a child process: sshd is then reparented, and this process need not wait for it.
     begun = in_child(lambda: {name: start() for name, start in wanted.items()})
-    deadline = time.monotonic() + _BEGIN
+    deadline = time.monotonic() + _START_TIMEOUT
     for name, identity in begun.items():
         _await_listening(identity, deadline, name, directory / f"{name}.log")
     return list(begun)
 
 
-def _server(directory: Path, node: Node, node_context: NodeContext) -> str:
+def _configuration(directory: Path, node: Node, node_context: NodeContext) -> str:
     """The sshd configuration of a node."""
     return "\n".join(
         [
@@ -122,7 +122,7 @@ def _variables(node: Node, environment: Mapping[str, str]) -> Iterator[str]:
         yield f'"{name}={quoted}"'
 
 
-def _own(directory: Path, node: Node, node_context: NodeContext) -> NodeContext:
+def _private_files(directory: Path, node: Node, node_context: NodeContext) -> NodeContext:
     """Give sshd private versions of system files, so that it neither changes nor depends on the machine's."""
     files = dict(node_context.files)
 
@@ -134,20 +134,20 @@ def _own(directory: Path, node: Node, node_context: NodeContext) -> NodeContext:
                 replace_file(files[path], altered_text)
 
     if node_context.holder:
-        altered("/etc/group", _own_tty)
+        altered("/etc/group", _with_own_tty)
         return replace(node_context, files=files)
-    altered("/etc/shadow", _opened)
+    altered("/etc/shadow", _unlocked)
     files |= {path: Path("/dev/null") for path in _LOGINS if os.path.exists(path) or path.endswith("lastlog")}
     return replace(node_context, files=files, directories=(_SEPARATION,))
 
 
-def _own_tty(groups: str) -> str:
+def _with_own_tty(groups: str) -> str:
     """Map the group tty to the user's group: sshd must be able to give terminals to the group of that name."""
     lines = groups.splitlines(keepends=True)
     return "".join(f"tty:x:{os.getegid()}:\n" if line.startswith("tty:") else line for line in lines)
 
 
-def _opened(shadow: str) -> str:
+def _unlocked(shadow: str) -> str:
     """Unlock the user's password: sshd refuses locked users even with a key, and root is locked on many machines."""
     lines = shadow.splitlines(keepends=True)
     locked = f"{user()}:!"
@@ -167,7 +167,7 @@ def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) 
         syscalls.end_with_parent(0)
         if node_context.holder:
             write_setting(_FIRST_PORT, str(PORT))
-            become_oneself(user, group)
+            become_user(user, group)
 
     def become() -> None:
         default_for_programs()
@@ -191,4 +191,4 @@ def _await_listening(identity: Identity, deadline: float, node: str, log: Path) 
         if not identity.alive or time.monotonic() > deadline:
             last_lines = log.read_text(errors="replace").strip().splitlines()[-3:]
             raise TestbedError("\n".join([f"sshd on node {node} does not begin:", *last_lines]))
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)

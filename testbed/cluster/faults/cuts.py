@@ -17,7 +17,7 @@ from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import Operation, SetDown, SetUp
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import State, Store
-from testbed.cluster.transitions import is_namespace_at, recorded_treatments
+from testbed.cluster.transitions import is_namespace_at, recorded_datapaths
 from testbed.kernel import rtnl_dump
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Layout
@@ -85,7 +85,7 @@ def is_for_relay_alone(before: State, decisions: Decisions) -> bool:
         and set(after.values()) <= {"relay"}
         and _down(before.injected)
         == {link for link, link_service in decisions.link_services.items() if link_service.down}
-        and _carrying_gso(recorded_treatments(before)) == _carrying_gso(decisions.link_services)
+        and _carrying_gso(recorded_datapaths(before)) == _carrying_gso(decisions.link_services)
     )
 
 

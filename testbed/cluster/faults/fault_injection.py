@@ -178,7 +178,7 @@ def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injectio
         raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {in_force_text}")
     if not known:
         return ()
-    return as_whoever_may(store, name, partial(lifecycle.heal, store, name, *numbers))
+    return run_in_user_namespace(store, name, partial(lifecycle.heal, store, name, *numbers))
 
 
 def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
@@ -191,7 +191,7 @@ def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
 
 def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> Injected:
     begun = time.monotonic()
-    outcome = as_whoever_may(store, name, partial(_alter, store, name, make))
+    outcome = run_in_user_namespace(store, name, partial(_alter, store, name, make))
     injection = outcome.injected[-1]
     took = time.monotonic() - begun
     event_log.record(
@@ -222,7 +222,7 @@ def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> 
         raise
 
 
-def as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:
+def run_in_user_namespace(store: Store, name: str, act: Callable[[], T]) -> T:
     """Call `act` directly as root, otherwise in the cluster's user namespace."""
     if userns.is_root():
         return act()

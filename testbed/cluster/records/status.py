@@ -283,7 +283,7 @@ def _sent(interface: Interface) -> DirectionCounters:
     return DirectionCounters(counters.tx_packets, counters.tx_bytes, counters.tx_dropped)
 
 
-def carriers_in_words(state: State) -> list[str]:
+def describe_datapaths(state: State) -> list[str]:
     """Lines on who carries the impaired links and what is approximate: "by relay: n1--s1, n2--s1"."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for link, carrier in state.datapaths.items():

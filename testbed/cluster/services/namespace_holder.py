@@ -82,7 +82,7 @@ def hold_user_namespace(root: Path, cluster: str, *, lasting: bool) -> processes
     return daemons.start(
         namespace_names.HOLDER,
         set(),
-        userns.become_root_of_own,
+        userns.become_namespace_root,
         _for_ever if lasting else lambda: _hold(root, cluster, parent, None),
         mark=cluster,
     )

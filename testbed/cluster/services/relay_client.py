@@ -24,7 +24,7 @@ from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.supervision import running_supervisor
 
 _MAX_PROCESSES: Final = 4
-_MOMENT: Final = 0.01  # s
+_POLL_INTERVAL: Final = 0.01  # s
 
 
 class Replugging:
@@ -167,7 +167,7 @@ def _load(socket: Path, start_again: Callable[[], object]) -> None:
             return
         if time.monotonic() > deadline:
             raise KernelError("the relay ends again and again: 'testbed events' says more")
-        time.sleep(_MOMENT)  # it is dying; the supervisor notices when its last socket closes
+        time.sleep(_POLL_INTERVAL)  # it is dying; the supervisor notices when its last socket closes
         start_again()
 
 

@@ -35,7 +35,7 @@ from testbed.runtime.supervision import Death, end_all, supervisor_lock
 
 SOCKET: Final = "supervisor"
 
-_MOMENT: Final = 0.01  # s
+_POLL_INTERVAL: Final = 0.01  # s
 _AGAIN: Final = 1_000_000_000  # ns until a failed action is retried
 
 
@@ -74,7 +74,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
         # A supervisor is just starting or ending.
         if time.monotonic() > deadline:
             raise KernelError(f"the supervisor of cluster {state.name} does not answer")
-        time.sleep(_MOMENT)
+        time.sleep(_POLL_INTERVAL)
 
 
 def main(arguments: Sequence[str]) -> None:

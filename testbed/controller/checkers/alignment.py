@@ -30,7 +30,7 @@ def align(sends: Sequence[Send], receives: Sequence[Receive], costs: Sequence[in
     latest = _latest(sends, receives)
     if latest is None:
         return None
-    worth_more, count = _worth_more(sends, costs), len(receives)
+    worth_more, count = _next_costlier(sends, costs), len(receives)
     remaining_costs = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of all sends from it on
     # Least cost in all, then the furthest: (cost at least, -(sends looked at), -(receives assigned), which, cost so far).
     queue: list[tuple[int, int, int, int, int, _Path]] = [(0, 0, 0, 0, 0, None)]
@@ -89,7 +89,7 @@ def _latest(sends: Sequence[Send], receives: Sequence[Receive]) -> list[int] | N
     return places[::-1]
 
 
-def _worth_more(sends: Sequence[Send], costs: Sequence[int]) -> list[int]:
+def _next_costlier(sends: Sequence[Send], costs: Sequence[int]) -> list[int]:
     """Return, for each send, when the next send of equal content and higher cost began, in nanoseconds."""
     times = [_NEVER] * len(sends)
     begun: dict[tuple[int, str], list[int]] = {}  # of a content: by cost, of the next one that costs at least that

@@ -60,7 +60,7 @@ def _pair(
     if len(sends) == len(receives) and all(map(fits, sends, receives)):
         pairing.pairs.extend(zip(sends, receives, strict=True))
         return
-    explained, unknown = _sorted_out(sends, receives, pairing)
+    explained, unknown = _separated(sends, receives, pairing)
     places = align(sends, explained, costs(sends))
     if places is None:
         places = _overtaking(sends, explained, pairing)
@@ -85,7 +85,7 @@ def _pair(
     pairing.missing += reversed(missing)
 
 
-def _sorted_out(
+def _separated(
     sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing
 ) -> tuple[list[Receive], list[Receive]]:
     """Separate receives of contents that were sent, each at most as often as it was sent, from those whose content

@@ -109,7 +109,7 @@ class _RequestCheck:
         check = self._checks[ONE_END]
         check.checked += 1
         if len(request.ends) > 1:
-            ends = " and ".join(f"{_told(end)} ({end.place})" for end in request.ends)
+            ends = " and ".join(f"{_format_end(end)} ({end.place})" for end in request.ends)
             check.add_violation(f"{request} has {len(request.ends)} ends: {ends}")
         for end in request.ends:
             if end.reply is not None:
@@ -285,5 +285,5 @@ class _RequestCheck:
         return names[rank] if 0 <= rank < len(names) else f"node {rank}"
 
 
-def _told(end: RequestEnd) -> str:
+def _format_end(end: RequestEnd) -> str:
     return f"returned as {end.error}" if end.error else "replied to"

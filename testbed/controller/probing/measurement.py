@@ -17,7 +17,7 @@ from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
 from testbed.controller.probing.probe_plan import LONGEST, SHORTEST, plan_for
 from testbed.controller.probing.probes import Measured, ProbePath, ProbePort, probe
-from testbed.controller.probing.routed_paths import plan_together, routed_links, routed_paths, together
+from testbed.controller.probing.routed_paths import plan_on_path, routed_links, routed_paths, together
 from testbed.controller.verdict import spans
 from testbed.controller.verdict.accounts import take_account
 from testbed.controller.verdict.thresholds import Table
@@ -126,7 +126,7 @@ def _routed(state: State, target: str | None) -> list[_Chosen]:
     for path in paths:
         forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
         expectation = together([(force, expect(force, {})) for force in forces])
-        plan = plan_together(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
+        plan = plan_on_path(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
         ruled = any(force.rules for force in forces)
         chosen.append(
             _Chosen(

@@ -116,13 +116,13 @@ def _delays(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
             reason = f"{max(late, early) / 1e6:.3f} ms too {way}"
             if subject.ruled:
                 grade, reason = Grade.UNDECIDED, f"{reason}, {_RULED}"
-            elif what == "delay min" and (held_up := _perhaps_held_up(expectation, probed)):
+            elif what == "delay min" and (held_up := _reordering_reason(expectation, probed)):
                 grade, reason = Grade.UNDECIDED, f"{reason}, {held_up}"
         findings.append(_finding(subject, what, wanted, measured, table, grade, reason))
     return findings
 
 
-def _perhaps_held_up(expectation: Expectation, probed: Probed) -> str:
+def _reordering_reason(expectation: Expectation, probed: Probed) -> str:
     """Say why frames with too short a delay may have skipped it and then been held up by a busy machine, or return an
     empty string. Likely where as large a share of the delayed frames was held up as long, or where they are few."""
     if not expectation.skip_below:

@@ -34,15 +34,15 @@ _SECOND: Final = 1_000_000_000
 _QUIET: Final = 250_000_000  # ns of the sleeper alone, for the timer floor
 _WARM_UP: Final = 200_000_000  # ns of markers: until stamps are the kernel's, caches are warm
 _MARKER_EVERY: Final = 20_000_000
-_LULL: Final = 100_000_000  # ns without a frame, beyond what delay and rate explain: the train has passed
-_LOOK_EVERY: Final = 100_000_000
+_QUIET_TIME: Final = 100_000_000  # ns without a frame, beyond what delay and rate explain: the train has passed
+_CHECK_INTERVAL: Final = 100_000_000
 _MORE: Final = 1.05
-_PATIENCE: Final = 3 * _SECOND  # for probes under way, beyond their delay
+_PROBE_TIMEOUT: Final = 3 * _SECOND  # for probes under way, beyond their delay
 _CATCH_UP: Final = 0.25  # s of probes that must fit into a tap's buffer
 _TRAINS: Final = 4  # at most, of one direction
 _TRAINS_SECONDS: Final = 30  # s, of all directions together
 _NICENESS: Final = -10  # the relay's; with a lower priority trains could not fill its links
-_NAP: Final = 1_000_000  # ns; for a shorter time the sender spins
+_MIN_SLEEP: Final = 1_000_000  # ns; for a shorter time the sender spins
 _ROOM_OF_TRAIN: Final = 4  # buffer room of a full frame, as a multiple of a small one's
 
 
@@ -196,7 +196,7 @@ class _Session:
             stack.callback(sender.close)
             self._senders[port] = sender
         # Taps with small buffers (without root) must be read in time.
-        self._bursts = [max(1, min(path.plan.burst, self._room(path))) for path in paths]
+        self._bursts = [max(1, min(path.plan.burst, self._burst_size(path))) for path in paths]
         self._seconds = 0.0
         self._pulsing = True
         self._others: list[tuple[int, int]] = [(0, 0)] * len(paths)
@@ -222,14 +222,14 @@ class _Session:
             if now >= limit or self._sent_enough():
                 loop.stop()
             else:
-                loop.at(now + _LOOK_EVERY, look)
+                loop.at(now + _CHECK_INTERVAL, look)
 
         loop.at(started + round(seconds * _SECOND), look)
         loop.run()
         self._pulsing = False
         self._drain(loop, loop.now(), slow)
         self._seconds = (loop.now() - started) / _SECOND
-        self._others = self._foreign(heard)
+        self._others = self._other_traffic(heard)
         for port, tap in self._taps.items():
             self._overrun[port] += tap.overrun()
         waiter.close()
@@ -263,7 +263,7 @@ class _Session:
             for path, track, burst in zip(self._paths, self._tracks, self._bursts, strict=True)
         )
 
-    def _room(self, path: ProbePath) -> int:
+    def _burst_size(self, path: ProbePath) -> int:
         """Return how many probes may go at once so that the taps' buffers hold _CATCH_UP seconds of them."""
         room = min(self._taps[path.source].room, self._taps[path.sink].room)
         return int(room * path.plan.interval / _SECOND / _CATCH_UP / 2)
@@ -293,7 +293,7 @@ class _Session:
         """Wait until every probe has come, or a later marker has, and then as long as reordering may last."""
         after = [track.markers for track in self._tracks]
         longest = max((path.plan.latest for path in self._paths), default=0)
-        limit = end + longest + round(_PATIENCE * slow)
+        limit = end + longest + round(_PROBE_TIMEOUT * slow)
         settled: dict[int, int] = {}
 
         def again(now: int) -> None:
@@ -384,8 +384,8 @@ class _Session:
         for index, frame in enumerate(frames):
             due = started + train.duration * index // train.count
             while (now := time.monotonic_ns()) < due:
-                if due - now > _NAP:
-                    time.sleep((due - now - _NAP // 2) / _SECOND)
+                if due - now > _MIN_SLEEP:
+                    time.sleep((due - now - _MIN_SLEEP // 2) / _SECOND)
             sender.send(frame)
             if index % unread == unread - 1:
                 self._read_waiting(path.sink)
@@ -393,7 +393,7 @@ class _Session:
         elapsed = time.monotonic_ns() - started
         self._await_train(path, train, track, poll, slow)
         self._read_waiting(path.source)
-        _, other_bytes = self._foreign(heard)[number]
+        _, other_bytes = self._other_traffic(heard)[number]
         offered = train.bits * train.count * _SECOND / elapsed
         left = track.train_left
         times = tuple((left[number], came) for number, came in track.train_came if number in left)
@@ -401,7 +401,7 @@ class _Session:
 
     def _await_train(self, path: ProbePath, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
         """Wait until all frames have come, or none has come for longer than delay and rate explain."""
-        quiet = path.plan.latest + 20 * train.duration // train.count + round(_LULL * slow)
+        quiet = path.plan.latest + 20 * train.duration // train.count + round(_QUIET_TIME * slow)
         last, known = time.monotonic_ns(), len(track.train_came)
         while known < train.count and time.monotonic_ns() - last < quiet:
             poll.poll(5)
@@ -434,7 +434,7 @@ class _Session:
             received.append((counters.rx_packets - track.frames, counters.rx_bytes - track.bytes))
         return received
 
-    def _foreign(self, before: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _other_traffic(self, before: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the frames and bytes received since then that were not probes."""
         now = self._received()
         return [

@@ -121,9 +121,9 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     delay = sum(impairment.delay for impairment, _ in expectations)
     on_wire = max(expected.delays[0] - impairment.delay for impairment, expected in expectations)
     parts = [expected for _, expected in expectations]
-    corrupt = _any(part.corrupt for part in parts)
+    corrupt = _at_least_one(part.corrupt for part in parts)
     duplicates = [part.duplicate for part in parts if part.duplicate.share]
-    loss, duplicate = _any(part.loss for part in parts), _any(duplicates)
+    loss, duplicate = _at_least_one(part.loss for part in parts), _at_least_one(duplicates)
     if corrupt.share:
         corrupt, loss = replace(corrupt, open=_ASTRAY), replace(loss, open=loss.open or _ASTRAY)
     if len(duplicates) > 1:
@@ -131,14 +131,14 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     return Expectation((delay + on_wire,), loss, corrupt, duplicate, Chance(), _slowest(parts), rate_open=_NO_TRAIN)
 
 
-def plan_together(expectation: Expectation, paths: int, mtu: int) -> Plan:
+def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
     """Plan the probes of a path, one of so many."""
     impairment = Impairment(rate=expectation.rate, delay=expectation.delays[0])
     plan = plan_for(impairment, expectation, _COST * paths, mtu)
     return replace(plan, burst=min(plan.burst, _MAX_BURST), train=None, no_train=_NO_TRAIN)
 
 
-def _any(chances: Iterable[Chance]) -> Chance:
+def _at_least_one(chances: Iterable[Chance]) -> Chance:
     """Return the chance that at least one of independent chances hits."""
     known = list(chances)
     missed = math.prod(1 - chance.share for chance in known)

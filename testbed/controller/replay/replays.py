@@ -23,11 +23,13 @@ from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.replay.delta_debugging import Cause, Shrunk, shrink
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.runs.runner import run
+from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.fates.records import Record, Replay, without_chance
 from testbed.observe.recorded import FATES, Recorded, read_layout, recorded
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment, Layout
+from testbed.spec.scenario import load
 from testbed.spec.units import format_duration
 from testbed.workloads.lookup import Form
 
@@ -151,8 +153,6 @@ def replay_repetition(
     the new run; without one it is not kept. Raises what `run` raises before programs begin."""
     if repetition.scenario is not None:
         if given is not None:
-            from testbed.spec.scenario import load
-
             repetition = replace(repetition, scenario=load(given))
         return _run_again(repetition, mode, None, None, output)
     log = given or repetition.log
@@ -183,7 +183,6 @@ def find_fewest(repetition: Repetition, most: int) -> Shrunk[str]:
 
 
 def _fewest_faults(repetition: Repetition, scenario: Scenario, most: int) -> Shrunk[str]:
-    from testbed.controller.scenarios.random_faults import draw_faults
 
     faults = list(scenario.faults)
     if scenario.random is not None:  # drawn faults are shrunk like listed ones
@@ -311,7 +310,6 @@ def _with_files(layout: Layout, base: Path) -> Layout:
 
 
 def _scenario(folder: Path) -> Scenario:
-    from testbed.spec.scenario import load
 
     return load(folder / "scenario.toml")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from testbed.cluster.faults.injections import Injection, in_force
 from testbed.cluster.plan.link_decisions import decide
+from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.controller.scenarios.targets import candidates, injection_of, senders_of, touched_nodes
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, UnsupportedError, reason_of
 from testbed.fates.rules import Rule
@@ -56,14 +57,12 @@ def check(
     refusals: list[str] = []
     named = [(item("fault", number), fault) for number, fault in enumerate(scenario.faults)]
     for name, fault in named:
-        for look in (_nodes, _links, _picks):
+        for look in (_nodes, _links, _check_pick):
             try:
                 look(fault, layout)
             except (NotFoundError, RuleError, DescriptionError) as error:
                 problems += _as_problems(name, error)
     if scenario.random is not None:
-        from testbed.controller.scenarios.random_faults import draw_faults
-
         try:
             draw_faults(scenario.random, layout, 0, 0)
         except NotFoundError as error:
@@ -135,7 +134,7 @@ def _nodes(fault: Fault, layout: Layout) -> None:
             raise NotFoundError(f"node {name} has no NIC")
 
 
-def _picks(fault: Fault, layout: Layout) -> None:
+def _check_pick(fault: Fault, layout: Layout) -> None:
     if isinstance(fault, OnNodes | OnLinks) and fault.pick is not None:
         available = len(candidates(layout, fault))
         if fault.pick > available:

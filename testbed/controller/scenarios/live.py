@@ -30,7 +30,7 @@ _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 _SOON = 0.2
 """Seconds for signalled processes to stop."""
 
-_LOOK_AGAIN = 0.001  # seconds
+_POLL_INTERVAL = 0.001  # seconds
 
 _ON_PROGRAMS = (Crash, Restart, Reset, Pause)
 """Faults that leave the cluster as it is."""
@@ -101,7 +101,7 @@ class LiveStage:
         fault = occurrence.fault
         injection = self._injection(fault)
         if injection is not None:
-            return self._lay(occurrence, injection)
+            return self._inject(occurrence, injection)
         if isinstance(fault, Crash | Restart | Reset):
             return self._crash(occurrence)
         if isinstance(fault, Pause):
@@ -129,7 +129,7 @@ class LiveStage:
 
     # On links
 
-    def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
+    def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
         needed = measured_by(occurrence.fault)
         until = self._until(occurrence)
         done = fault_injection.lay(self._store, self._name, replace(injection, until=until))
@@ -243,7 +243,7 @@ class LiveStage:
         # A process stops when it next has a processor: on a busy machine a short pause could be over before.
         latest = time.monotonic() + _SOON
         while counted()["nodes"] < len(names) and time.monotonic() < latest:
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL_INTERVAL)
         return Active(occurrence, counted, lift, reason="" if names else GONE)
 
     def _burn(self, node: str, share: float, seconds: float) -> fault_injection.Injected:

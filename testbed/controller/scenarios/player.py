@@ -45,7 +45,7 @@ class Dilated(NamedTuple):
     priced: bool
 
 
-def _nobody(_event: str, **_facts: object) -> None:
+def _ignore(_event: str, **_facts: object) -> None:
     pass
 
 
@@ -60,7 +60,7 @@ class ScenarioPlayer:
         *,
         seed: int = 0,
         seconds: float = 60.0,
-        tell: Tell = _nobody,
+        tell: Tell = _ignore,
         dilated: Dilated | None = None,
     ) -> None:
         """seconds: that a repetition may take. dilated: how time is dilated, if it is; then all times but `seconds` are
@@ -203,7 +203,7 @@ class ScenarioPlayer:
         for moment in [moment for moment in self._moments if moment.when == 0 and moment.begins]:
             if injection_of(self._as_laid(moment.occurrence.fault), self._layout) is not None:
                 self._moments.remove(moment)
-                self._put_in_force(moment.occurrence)
+                self._start_fault(moment.occurrence)
         self._await()
 
     def _await(self) -> None:
@@ -221,12 +221,12 @@ class ScenarioPlayer:
             self._next += 1
             occurrence = moment.occurrence
             if moment.begins:
-                self._put_in_force(occurrence)
+                self._start_fault(occurrence)
             elif occurrence in self._active:
                 self._end(self._active[occurrence], over=False)
         self._await()
 
-    def _put_in_force(self, occurrence: Occurrence) -> None:
+    def _start_fault(self, occurrence: Occurrence) -> None:
         assert self._stage is not None
         started = self._now()
         self._said.add(occurrence.fault.what)

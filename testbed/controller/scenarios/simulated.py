@@ -42,7 +42,7 @@ class SimulatedStage:
         fault = occurrence.fault
         injection = injection_of(fault, self._layout)
         if injection is not None:
-            return self._lay(occurrence, injection)
+            return self._inject(occurrence, injection)
         if isinstance(fault, Crash | Restart | Reset):
             return self._crash(occurrence)
         if isinstance(fault, Pause):
@@ -57,7 +57,7 @@ class SimulatedStage:
 
     # On links
 
-    def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
+    def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
         self._issued += 1
         injection = replace(injection, number=self._issued)
         places = dict.fromkeys(

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.records.status import missing, needs_supervisor
 from testbed.controller.checkers.disturbances import OUTAGE, Disturbance
+from testbed.controller.runs.run_recorder import KeptFolder, verdict_to_json
 from testbed.controller.verdict.spans import COUNTS
 from testbed.controller.verdict.thresholds import TABLE
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
@@ -24,16 +25,13 @@ from testbed.errors import FirmwareError, TestbedError
 from testbed.runtime import event_log
 from testbed.runtime.supervision import all_run, running_supervisor
 
-if TYPE_CHECKING:
-    from testbed.controller.runs.run_recorder import KeptFolder
-
 RELAY, SUPERVISOR, AGENT, PARENT, HOLDER = "relay", "supervisor", "NIC agent", "node parent", "namespace holder"
 _FINDINGS: Final = {
     RELAY: "relay gap", SUPERVISOR: "supervisor gap", AGENT: "NIC agent gap", PARENT: "node parent gap",
     HOLDER: "cluster ended",
 }  # fmt: skip
-_PATIENCE: Final = 5.0  # s until a supervisor that has died should be back, an interpreter later
-_MOMENT: Final = 0.01  # s
+_RESTART_TIMEOUT: Final = 5.0  # s until a supervisor that has died should be back, an interpreter later
+_POLL_INTERVAL: Final = 0.01  # s
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ def await_supervisor(state: State, directory: Path, since: int) -> None:
     """Wait until a dead supervisor is back and has reported its outage, so that a run that ends meanwhile can say how
     long it was missing. Returns at once where no relay and no agent runs that would restart one, and after _PATIENCE at
     the latest."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _RESTART_TIMEOUT
     while needs_supervisor(state) and (all_run(directory, "relay") or all_run(directory, "nic")):
         known = outages(event_log.read(directory), since)
         back = running_supervisor(directory) is not None and all(
@@ -104,7 +102,7 @@ def await_supervisor(state: State, directory: Path, since: int) -> None:
         )
         if back or time.monotonic() > deadline:
             return
-        time.sleep(_MOMENT)
+        time.sleep(_POLL_INTERVAL)
 
 
 def supervisor_findings(
@@ -171,7 +169,6 @@ class Watched:
     def judging(self, folder: KeptFolder, more: Callable[[], Iterable[Finding]] = list) -> Iterator[None]:
         """Raise InvalidRunError for an exception of the block if an outage may be its reason, and write the verdict to
         the folder's result. more: findings of checkers, which hold in any case."""
-        from testbed.controller.runs.run_recorder import verdict_to_json
 
         try:
             yield

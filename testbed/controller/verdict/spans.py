@@ -156,7 +156,7 @@ def _earlier(before: Account, after: Account, link: str, direction: str, events:
     reported losses."""
     if before.relay is not None:
         known: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
-        return known if _goes_on(before, after, link, direction) else {}
+        return known if _is_continuous(before, after, link, direction) else {}
     restarted = max((event["clock"] for event in events if event["event"] == "relay restarted"), default=0)
     reported = [
         event
@@ -168,7 +168,7 @@ def _earlier(before: Account, after: Account, link: str, direction: str, events:
     return {"told": sum(event["lost"] for event in reported)}
 
 
-def _goes_on(before: Account, after: Account, link: str, direction: str) -> bool:
+def _is_continuous(before: Account, after: Account, link: str, direction: str) -> bool:
     """Whether the same process still counts the direction: another one begins at 0."""
     earlier, later = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
     return earlier is not None and later is not None and earlier["offered"] <= later["offered"]
@@ -291,7 +291,7 @@ def _counted(before: Account, after: Account, link: str, direction: str) -> tupl
     counters = _relay_counters(after, link, direction)
     if counters is None:
         return None
-    earlier = _relay_counters(before, link, direction) if _goes_on(before, after, link, direction) else None
+    earlier = _relay_counters(before, link, direction) if _is_continuous(before, after, link, direction) else None
     if earlier is None:
         earlier = dict.fromkeys(counters, 0)
     since = {name: count - earlier[name] for name, count in counters.items()}
@@ -310,7 +310,9 @@ def overflowed(before: Account, after: Account, link: str, direction: str) -> in
     now, earlier = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
     if now is None:
         return 0
-    return now["queue"] - (earlier["queue"] if earlier is not None and _goes_on(before, after, link, direction) else 0)
+    return now["queue"] - (
+        earlier["queue"] if earlier is not None and _is_continuous(before, after, link, direction) else 0
+    )
 
 
 def ruled(before: Account, after: Account, link: str, direction: str) -> bool:

@@ -27,7 +27,7 @@ from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Link
 
 _LINKS_PER_CALL: Final = 50  # links per call, which is one turn of the relay's loop
-_PATIENCE: Final = 0.5  # s to wait for the relay's reply
+_REPLY_TIMEOUT: Final = 0.5  # s to wait for the relay's reply
 _MAX_CLASSIFIERS: Final = 400  # one descriptor each, of the 1,024 that a process has by default
 
 DirectionKey = tuple[str, DirectionName]
@@ -185,7 +185,7 @@ class Wires:
                     reply = call(
                         self._places.socket(number),
                         {"do": "count", "links": links[first : first + _LINKS_PER_CALL]},
-                        _PATIENCE,
+                        _REPLY_TIMEOUT,
                     )
                 except (NotListeningError, KernelError):
                     break

@@ -96,7 +96,7 @@ def _plot(
     name = f"timeline-{number + 1}"
     faults = run.repetition.faults
     label = f" {run.label}" if several else ""
-    alternative = f"Timeline{label}, {duration:.3g} s. " + _in_words(faults, sample)
+    alternative = f"Timeline{label}, {duration:.3g} s. " + _description(faults, sample)
     panels = ["faults"] if faults else []
     if intervals is not None:
         panels += ["rate" if intervals.rate is not None else "count", "latency"]
@@ -199,7 +199,7 @@ def _caption(run: RunSummary, sample: Samples | None, faults: int) -> str:
     return " ".join(parts)
 
 
-def _in_words(faults: Sequence[FaultPeriod], sample: Samples | None) -> str:
+def _description(faults: Sequence[FaultPeriod], sample: Samples | None) -> str:
     periods = [
         f"{fault.what} from {fault.begin:.3g} s to {'the end' if fault.end is None else f'{fault.end:.3g} s'}"
         for fault in faults[:6]

@@ -191,7 +191,7 @@ class _Node:
                 self._dilated = nic
         here = ProgramNode(placement.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
         self._loop = self._driver.loop
-        self._loop.on_failure = self._tell_failure
+        self._loop.on_failure = self._report_failure
         self._program = self._loop.spawn(orders.programs[placement.name](self._host, here), "program")
         self._begun = 0
         self._went = 0  # when the program was told to go, where the NIC's clock does not show 0 then
@@ -225,7 +225,7 @@ class _Node:
         except FirmwareError as error:
             raise FirmwareError(error.what, error.when - self._went) from error
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         """Report a failure before the program can catch it."""
         if isinstance(error, FirmwareError):
             with contextlib.suppress(ConnectionError):  # the starting process is gone
@@ -239,7 +239,7 @@ class _Node:
         if message[0] == "stop":
             self._driver.loop.stop()
         elif self._dilated is not None:
-            self._dilated.suffer(cast("ModelFault", message[1]))
+            self._dilated.apply_fault(cast("ModelFault", message[1]))
 
     def _used(self) -> int:
         """Return the nanoseconds of processor time until now of this process, and of its NIC's agent if it has one."""

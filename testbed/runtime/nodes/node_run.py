@@ -116,7 +116,7 @@ class Run:
             self._parent = pid, os.pidfd_open(pid)
         except BaseException:
             self.close()
-            self._put_back()
+            self._restore_offloads()
             raise
         finally:
             for line in (end, *ends.values()):
@@ -298,7 +298,7 @@ class Run:
         self._progress.close()
         if self._left_undone:
             self._left_undone = False
-            self._put_back()
+            self._restore_offloads()
 
     def _reap_parent(self) -> None:
         """Wait for the end of the parent of all node processes, and record it as an event if it was a death."""
@@ -318,7 +318,7 @@ class Run:
                 code = os.waitstatus_to_exitcode(status)
                 event_log.record(self._told, "node parent died", nodes=[*self._heard], pid=pid, code=code)
 
-    def _put_back(self) -> None:
+    def _restore_offloads(self) -> None:
         """Restore the NICs' offloads in place of a parent that could not."""
         in_child(partial(warm.put_back, self._orders, self._told))
 

@@ -22,7 +22,7 @@ MAX: Final = 127
 
 
 class Patience:
-    """Spin budget of one process, which calls `budget` when it begins to wait, and `in_vain` when it falls asleep.
+    """Spin budget of one process, which calls `budget` when it begins to wait, and `spin_failed` when it falls asleep.
 
     look: maximum of nanoseconds to spin; 0: always sleep at once.
     """
@@ -54,7 +54,7 @@ class Patience:
         self._looks = True
         return self._look
 
-    def in_vain(self) -> None:
+    def spin_failed(self) -> None:
         """End a spin without success: the wait continues asleep."""
         if self._looks:
             self._looks = False
@@ -93,7 +93,7 @@ class PollPause:
             self._used = 0
         if now < self._look_until:
             return None
-        self._patience.in_vain()
+        self._patience.spin_failed()
         computes = self._used and time.thread_time_ns() - self._used > self.COMPUTES
         return now + (self.BUSY if computes else self.IDLE)
 

@@ -159,7 +159,7 @@ class _WarmParent:
         self._open.remove(self._ends[name].fileno())
         self._ends[name].close()
         self._watch(_Child(name, pid, os.pidfd_open(pid)))
-        self._tell("forked", (name, pid))
+        self._send("forked", (name, pid))
 
     def _fork_agents(self, split_driver: SplitDriver) -> None:
         """Fork the agents of shared NICs and wait until they listen. Its node process notices one that does not."""
@@ -187,7 +187,7 @@ class _WarmParent:
             if child is not None:
                 self._reap(child)
                 continue
-            message, end = self._channel.hear_with()
+            message, end = self._channel.receive_with_channel()
             if message is None:
                 return False
             word, name = message
@@ -218,9 +218,9 @@ class _WarmParent:
             return
         if status:
             event_log.record(self._cluster_directory, "node process died", node=child.name, pid=child.pid, code=code)
-        self._tell("ended", (child.name, status))
+        self._send("ended", (child.name, status))
 
-    def _tell(self, word: str, data: object) -> None:
+    def _send(self, word: str, data: object) -> None:
         with contextlib.suppress(ConnectionError):  # then the next turn is the last
             self._channel.tell(word, data)
 
