@@ -1,7 +1,7 @@
 """Announcements of a new incarnation: a NIC tells its peers that it has restarted, until each shows that it knows.
 
 Without announcements, a peer learns of a restart when it writes to the former incarnation or receives a frame from the
-new one; a peer that only waits to receive would wait for ever. Announcements are not acknowledged. Each is repeated,
+new one; a peer that only waits to receive would wait forever. Announcements are not acknowledged. Each is repeated,
 with a doubled interval, until a frame addressed to the new incarnation arrives, or until _MAX_ANNOUNCEMENTS have been
 sent.
 """

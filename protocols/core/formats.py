@@ -237,7 +237,7 @@ class Format:
                     begins += number.to_bytes(word.size, "big")
             found.add(begins)
         if len(found) > 1:
-            raise FormatError(f"{self.name}: its frames are told from others of the EtherType in several ways")
+            raise FormatError(f"{self.name}: its frames are distinguished from others of the EtherType in several ways")
         return found.pop()
 
     def _check_kinds(self) -> None:

@@ -1,7 +1,7 @@
 """Host memory as a NIC sees it: pages at physical addresses, which the host obtains from the kernel.
 
 A program's buffer is pinned for a transfer and translated to physical addresses page by page (EMP section 3.2: the
-kernel translates, a page takes below a microsecond). The NIC reaches pinned memory only, whatever address a descriptor
+kernel translates, a page takes below a microsecond). The NIC reaches pinned memory only, even if the address in a descriptor
 contains.
 """
 

@@ -276,7 +276,7 @@ class Firmware:
             self._peers.loopback.run(now, self.receive)
 
     def succeed(self, former: Firmware) -> None:
-        """Take the place of former firmware. If it had an earlier incarnation, its peers are told at the next tick; if
+        """Take the place of former firmware. If it had an earlier incarnation, its peers are notified at the next tick; if
         it had the same, announcements continue to the peers that have not yet shown that they know."""
         known, peers = former._announcements, former._peers
         untold = known.left() if known is not None else {}

@@ -2,7 +2,7 @@
 
 Section 4.1: a message is sent as collections of frames. When a collection's frames have been sent, its timer starts;
 when it expires, all frames of the collection are sent again; when every collection has been acknowledged, the host is
-told. Acknowledgements are not cumulative: one for a later collection says nothing of an earlier one.
+notified. Acknowledgements are not cumulative: one for a later collection says nothing about an earlier one.
 
 The window of unacknowledged collections is ours. So is the rule that keeps messages whose receives are not posted from
 blocking those behind them: a message of which nothing is acknowledged when its first collection times out is parked. It

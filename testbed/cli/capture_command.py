@@ -36,7 +36,7 @@ def capture_command(
     testbed capture all -w - | wireshark -k -i -
 
     A frame that is dropped, duplicated, corrupted or delayed on purpose or by chance is shown where it enters the link,
-    with a comment that says so. '>' leaves the named end, '<' arrives there. A capture does not disturb the link.
+    with its fate as a comment. '>' leaves the named end, '<' arrives there. A capture does not disturb the link.
 
     With --json every frame is a line, an object of kind "frame", and the totals are the last one, of kind "capture";
     with -w only the totals are printed.
@@ -85,9 +85,9 @@ def _print_totals(captured: CaptureResult) -> None:
     if captured.gone:
         echo("the cluster was taken down", err=True)
     for end, number in captured.dropped.items():
-        echo(f"warning: {number} frames at {end} are lacking: they came faster than they were read", err=True)
+        echo(f"warning: {number} frames at {end} are missing: they arrived faster than they were read", err=True)
     for number, words in (
-        (captured.cut, "frames were longer than what is kept of one"),
+        (captured.cut, "frames were truncated"),
         (captured.untold, "frames have fates that were not reported"),
         (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
         (captured.late, "frames came late and are out of order"),

@@ -36,7 +36,7 @@ _DIRECTION = _object(
     dropped=_described(_NUMBER, "frames that the kernel dropped"),
     impairment=_described(
         {"type": "object"},
-        "what is in force, by the keys of a description; times in ns, rates in bit/s, sizes in bytes",
+        "in force, by the keys of a description; times in ns, rates in bit/s, sizes in bytes",
     ),
 )
 _INJECTED = _object(
@@ -48,7 +48,7 @@ _INJECTED = _object(
 _IMPAIRED = _object(
     name=_described(_TEXT, "the link"),
     datapath=_described(_TEXT, "netem, tc or relay"),
-    notes=_described(_list(_TEXT), "what is approximate there, or why others were not taken"),
+    notes=_described(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
 )
 _ROUND_TRIP: Schema = {
     **_object(
@@ -57,8 +57,8 @@ _ROUND_TRIP: Schema = {
         jitter=_described(_NUMBER, "ns, the sum of both ways"),
         loss=_described({"type": "number"}, "share of round trips that lose a frame"),
         rate=_described(_NUMBER, "bit/s of the slowest link from the first to the second; 0: unlimited"),
-        rules=_described(_NUMBER, "fault rules on the way"),
-        down=_described(_FLAG, "a link on the way is down"),
+        rules=_described(_NUMBER, "fault rules on the path"),
+        down=_described(_FLAG, "a link of the path is down"),
     ),
     "type": ["object", "null"],
 }
@@ -101,8 +101,8 @@ _LINK = _object(
     tags=_list(_TEXT),
     a=_described(_TEXT, "OWNER:PORT"),
     b=_described(_TEXT, "OWNER:PORT"),
-    datapath=_described(_TEXT, "who carries its frames: direct, netem, tc or relay"),
-    notes=_described(_list(_TEXT), "what is approximate there, or why other datapaths were not taken"),
+    datapath=_described(_TEXT, "direct, netem, tc or relay"),
+    notes=_described(_list(_TEXT), "its approximations, or why other datapaths were not chosen"),
     there=_described(_FLAG, "whether both ends exist"),
     up=_FLAG,
     forward=_described(_DIRECTION, "a to b"),
@@ -119,7 +119,7 @@ _CLUSTER = _object(
     switches=_list(_SWITCH),
     links=_list(_LINK),
     shared=_described({"type": ["object", "null"]}, "its NICs are: protocol, functions, owner"),
-    injected=_described(_list(_INJECTED), "what is laid over what the description declares"),
+    injected=_described(_list(_INJECTED), "injections in force, on top of the declared impairments"),
 )
 _PROGRAM = _object(
     pid=_NUMBER,
@@ -134,7 +134,7 @@ _FLOW = _object(
     bits=_described({"type": "number"}, "bit/s"),
     dropped=_described({"type": "object"}, "frames by cause"),
     drop_rate=_described({"type": "number"}, "frames/s"),
-    met=_described({"type": "object"}, "what else was done to frames: corrupted, duplicated, reordered, delayed"),
+    met=_described({"type": "object"}, "frames by other fates: corrupted, duplicated, reordered, delayed"),
     declared=_described(_TEXT, "impairments in words"),
     injected=_described(_TEXT, "impairments in words"),
 )
@@ -143,10 +143,10 @@ _SNAPSHOT = _object(
     origin=_TEXT,
     time=_described(_NUMBER, "wall clock, ns"),
     age=_described({"type": "number"}, "seconds since the cluster came up"),
-    span=_described({"type": "number"}, "seconds that the rates are of"),
+    span=_described({"type": "number"}, "seconds over which rates are averaged"),
     summary=_TEXT,
     phase=_TEXT,
-    warning=_described(_TEXT, "what is wrong with the cluster, or empty"),
+    warning=_described(_TEXT, "a problem of the cluster, or empty"),
     nodes=_list(
         _object(
             name=_TEXT,
@@ -159,7 +159,7 @@ _SNAPSHOT = _object(
                     link=_TEXT,
                     out=_FLOW,
                     back=_FLOW,
-                    agent=_described({"type": "object"}, "what a shared NIC's firmware has counted"),
+                    agent=_described({"type": "object"}, "counters of a shared NIC's firmware"),
                 )
             ),
             programs=_list(_PROGRAM),
@@ -186,12 +186,12 @@ _SNAPSHOT = _object(
             seconds_left=_described({"type": ["number", "null"]}, "until it heals by itself; null: never"),
         )
     ),
-    carriers=_described(_list(_PROGRAM), "processes beside the cluster, such as its relay's"),
+    carriers=_described(_list(_PROGRAM), "the testbed's own processes, such as the relay"),
     events=_described(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "the last ones"),
 )
 _LAYOUT: Schema = {
     "type": "object",
-    "description": "the cluster with everything derived; what has its default is left out",
+    "description": "the cluster with all derived keys; keys with default values are left out",
 }
 _GRADE: Schema = {"enum": ["trusted", "degraded", "invalid"]}
 _OPTIONAL: Schema = {"type": ["number", "null"]}
@@ -202,11 +202,9 @@ _FINDING = _object(
     asked=_OPTIONAL,
     measured=_OPTIONAL,
     unit=_described(_TEXT, "of asked, measured and interval: ns, bit/s, share, frames"),
-    interval=_described(
-        {"type": ["array", "null"], "items": {"type": "number"}}, "what the sample can be reconciled with, at 1e-6"
-    ),
+    interval=_described({"type": ["array", "null"], "items": {"type": "number"}}, "confidence interval at 1e-6"),
     grade=_described(
-        {"enum": ["trusted", "undecided", "degraded", "invalid", "failed"]}, "undecided: too little was seen"
+        {"enum": ["trusted", "undecided", "degraded", "invalid", "failed"]}, "undecided: the sample is too small"
     ),
     reason=_TEXT,
 )
@@ -217,9 +215,9 @@ _PROTOCOLS = _list(
         version=_TEXT,
         ethertype=_described(_NUMBER, "0: the kernel's own protocol"),
         modes=_list(_TEXT),
-        nics=_described(_list(_TEXT), "where its firmware may be: inline, shared"),
-        fabrics=_described(_list(_TEXT), "the kinds of switches that it crosses"),
-        problem=_described(_TEXT, "why it cannot be had, or empty"),
+        nics=_described(_list(_TEXT), "where its firmware can run: inline, shared"),
+        fabrics=_described(_list(_TEXT), "the kinds of switches that it supports"),
+        problem=_described(_TEXT, "why it is unavailable, or empty"),
     )
 )
 _PROBLEM = _object(path=_TEXT, found=_TEXT, expected=_TEXT, suggestion=_TEXT)
@@ -231,16 +229,16 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         origin=_TEXT,
         dry_run=_FLAG,
-        operations=_described(_list(_TEXT), "what was done, or with dry_run would be"),
+        operations=_described(_list(_TEXT), "performed, or planned with dry_run"),
         impaired=_list(_IMPAIRED),
-        former=_described(_list(_TEXT), "clusters that are still up from this file, under names that it had before"),
+        former=_described(_list(_TEXT), "clusters that are still up from this file, under former names"),
     ),
     "inject": _object(
         cluster=_TEXT,
         number=_described(_NUMBER, "for 'testbed heal'"),
         what=_TEXT,
         links=_list(_object(name=_TEXT, datapath=_TEXT)),
-        round_trip=_described(_ROUND_TRIP, "what one between two nodes now sees"),
+        round_trip=_described(_ROUND_TRIP, "between two nodes, with all impairments in force"),
         seconds=_described({"type": "number"}, "until it was in force"),
     ),
     "heal": _object(
@@ -259,7 +257,7 @@ DOCUMENTS: Mapping[str, Schema] = {
     "run": {
         **_object(
             cluster=_TEXT,
-            folder=_described(_TEXT, "where everything of the run is"),
+            folder=_described(_TEXT, "the run's folder"),
             verdict=_described({"type": "object"}, "grade, seconds, notes, findings"),
             workload=_TEXT,
             settings=_described({"type": "object"}, "of the workload; times in ns, sizes in bytes"),
@@ -267,8 +265,8 @@ DOCUMENTS: Mapping[str, Schema] = {
             mode={"enum": ["sim", "live", "dilated"]},
             seed=_NUMBER,
             seconds=_described({"type": "number"}, "of the whole run"),
-            rows=_described(_list({"type": "object"}), "what was measured; keys end with their unit"),
-            results=_described(_list({"type": "object"}), "of each repetition, what the programs returned, by node"),
+            rows=_described(_list({"type": "object"}), "measurements; keys end with their unit"),
+            results=_described(_list({"type": "object"}), "of each repetition, the programs' return values, by node"),
             counted=_described(
                 _list({"type": "object"}), "of each repetition, the counters of the NICs' firmware, by node"
             ),
@@ -279,26 +277,28 @@ DOCUMENTS: Mapping[str, Schema] = {
             switches=_described(
                 _list({"type": "object"}),
                 "of each repetition, by modelled switch: frames that did not go on there, or not whole, by cause; in "
-                "namespaces also stops, how often NICs at it were told STOP",
+                "namespaces also stops: how often its NICs were sent STOP",
             ),
             commands=_described(_list({"type": "object"}), "of commands: node, command, code, log"),
         ),
         "required": ["cluster", "folder", "verdict"],
     },
     "compare": _object(
-        threshold=_described({"type": "number"}, "the share beyond which a difference matters"),
-        worse=_described(_FLAG, "a measure is, beyond the threshold and beyond chance"),
-        differences=_described(_list(_TEXT), "what was asked for differently"),
+        threshold=_described({"type": "number"}, "relative difference that counts"),
+        worse=_described(_FLAG, "a measure is significantly worse, beyond the threshold"),
+        differences=_described(_list(_TEXT), "differing settings"),
         notes=_list(_TEXT),
         measures=_list(
             _object(
-                point=_described({"type": "object"}, "what was measured: node, size_bytes, ...; of a paper its row"),
+                point=_described(
+                    {"type": "object"}, "conditions of the measurement: node, size_bytes, ...; of a paper its row"
+                ),
                 measure=_described(_TEXT, "a row's key; of a paper its row's unit"),
                 a=_described({"type": "number"}, "median; of a paper its value"),
                 b=_described({"type": "number"}, "median"),
                 samples=_described(_list(_NUMBER), "of a and of b"),
                 ratio=_described({"type": ["number", "null"]}, "b to a; null: infinite"),
-                low=_described({"type": ["number", "null"]}, "what the samples leave open; null: too few, or infinite"),
+                low=_described({"type": ["number", "null"]}, "confidence interval; null: too few samples, or infinite"),
                 high={"type": ["number", "null"]},
                 judgement=_described(_TEXT, "worse, better, undecided or no difference"),
             )
@@ -308,35 +308,35 @@ DOCUMENTS: Mapping[str, Schema] = {
         protocol=_TEXT,
         paper=_TEXT,
         cluster=_TEXT,
-        profile=_described({"type": "object"}, "its name and what it prices; ns, bit/s, bytes"),
+        profile=_described({"type": "object"}, "its name and costs; ns, bit/s, bytes"),
         rows=_list(
             _object(
                 name=_TEXT,
                 paper={"type": "number"},
                 ours={"type": "number"},
                 unit=_TEXT,
-                error=_described({"type": "number"}, "by what share ours is more"),
+                error=_described({"type": "number"}, "relative deviation of ours"),
                 calibrated=_described(_FLAG, "false: a prediction"),
                 source=_TEXT,
                 meaning=_TEXT,
-                others=_described({"type": "object"}, "other systems' values, as the paper has them"),
+                others=_described({"type": "object"}, "the paper's values of other systems"),
             )
         ),
         median_error=_described({"type": "number"}, "of the predicted rows"),
         tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
         shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
-        failures=_described(_list(_TEXT), "a sentence for each calibrated row and each shape that has not come out"),
+        failures=_described(_list(_TEXT), "a sentence for each calibrated row and each shape that was not reproduced"),
     ),
     "replay": {
         **_object(
             folder=_TEXT,
             repetition=_NUMBER,
             mode={"enum": ["sim", "live"]},
-            same=_described(_FLAG, "a check that had failed has failed again; where none had, none has"),
-            before=_described(_list(_TEXT), "the checks that had failed"),
-            now=_described(_list(_TEXT), "those that have failed now"),
-            error=_described(_TEXT, "with which the run has ended, or empty"),
-            fates=_described(_NUMBER, "in the log; -1: the seed has given them"),
+            same=_described(_FLAG, "the same checks failed, or none in both runs"),
+            before=_described(_list(_TEXT), "checks that failed in the original run"),
+            now=_described(_list(_TEXT), "checks that failed in the replay"),
+            error=_described(_TEXT, "the error that ended the run, or empty"),
+            fates=_described(_NUMBER, "number in the log; -1: drawn from the seed"),
             shrunk=_described({"type": "object"}, "with --shrink: fates, runs, minimal, log"),
         ),
         "required": ["folder", "repetition", "mode", "same", "before", "now", "error", "fates"],
@@ -348,35 +348,35 @@ DOCUMENTS: Mapping[str, Schema] = {
         time=_described(_NUMBER, "wall clock, ns"),
         link=_TEXT,
         end=_described(_TEXT, "the end of the link where it was seen"),
-        way=_described({"enum": ["out", "in"]}, "it leaves that end, or comes to it"),
+        way=_described({"enum": ["out", "in"]}, "it leaves that end, or arrives there"),
         bytes=_described(_NUMBER, "of the frame"),
         what=_described(_TEXT, "the frame in words"),
-        causes=_described(_list(_TEXT), "who decided a fate of it: loss, rule, queue full, ..."),
-        met=_described(_TEXT, "what it met, in words; empty for most"),
+        causes=_described(_list(_TEXT), "causes of its fates: loss, rule, queue full, ..."),
+        met=_described(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
     ),
     "decoded": _object(
-        capture=_described(_TEXT, "which one of several of a folder; empty where there is one"),
+        capture=_described(_TEXT, "file name, if the folder has several captures"),
         time=_described(_NUMBER, "ns, of the wall clock or since a simulation's beginning"),
         interface=_described(_TEXT, "the end of a link where it was seen"),
-        link=_described(_TEXT, "empty where the capture does not say it"),
+        link=_described(_TEXT, "empty if the capture does not record it"),
         direction=_described({"enum": ["forward", "backward", ""]}, "of the link, as in rules"),
-        way=_described({"enum": ["out", "in", ""]}, "it leaves that end, or comes to it"),
+        way=_described({"enum": ["out", "in", ""]}, "it leaves that end, or arrives there"),
         bytes=_described(_NUMBER, "of the frame"),
         what=_described(_TEXT, "the frame in words"),
         protocol=_described(_TEXT, "the innermost header whose fields are known"),
         fields=_described({"type": "object"}, "by the names that filters and rules use; numbers, addresses as text"),
-        met=_described(_TEXT, "what it met, in words; empty for most"),
+        met=_described(_TEXT, "the frame's fate in words; empty if it passed unchanged"),
     ),
     "message": {
         **_object(
-            capture=_described(_TEXT, "which one of several of a folder; empty where there is one"),
+            capture=_described(_TEXT, "file name, if the folder has several captures"),
             protocol=_TEXT,
             message=_described(_TEXT, "for --message: from which node to which, and the protocol's id"),
             begun=_described(_NUMBER, "ns, when its first frame was seen"),
             ended=_described(_NUMBER, "ns, its last"),
-            bytes=_described(_NUMBER, "of the whole message, as far as its frames say"),
+            bytes=_described(_NUMBER, "of the complete message, if its frames have the length"),
             sent=_described({"type": "object"}, "frames by role: data, ack, nack, control"),
-            again=_described(_NUMBER, "of these, what had been sent before"),
+            again=_described(_NUMBER, "of these, retransmissions"),
             lost=_described(_NUMBER, "frames of any role"),
             frames=_described(_list({"type": "object"}), "each: time, interface, way, role, what, again, lost, met"),
         ),
@@ -387,14 +387,14 @@ DOCUMENTS: Mapping[str, Schema] = {
         target=_TEXT,
         seconds={"type": "number"},
         frames=_described({"type": "object"}, "by end of a link"),
-        met=_described({"type": "object"}, "frames that met something, by cause"),
-        dropped=_described({"type": "object"}, "frames that are lacking as they were not read in time, by end"),
-        cut=_described(_NUMBER, "frames of which the end is lacking"),
-        untold=_described(_NUMBER, "frames that have met something that is not told beside them"),
-        undecided=_described(_NUMBER, "frames that a loss classifier may have dropped"),
+        met=_described({"type": "object"}, "frames with a fate other than a pass, by cause"),
+        dropped=_described({"type": "object"}, "frames that were not read in time, by end"),
+        cut=_described(_NUMBER, "frames that are truncated"),
+        untold=_described(_NUMBER, "frames whose fate is unknown"),
+        undecided=_described(_NUMBER, "frames that a loss classifier may have dropped: it is unknown which"),
         late=_described(_NUMBER, "frames out of order"),
         gone=_described(_FLAG, "the cluster was taken down"),
-        whole=_described(_FLAG, "every frame is there, with all that it met"),
+        whole=_described(_FLAG, "all frames were captured, with their fates"),
     ),
     "runs": _object(
         runs=_list(
@@ -414,7 +414,7 @@ DOCUMENTS: Mapping[str, Schema] = {
     "protocols": _object(
         protocols=_PROTOCOLS,
         problems=_described(
-            _list(_TEXT), "a sentence for each two packages that clash, and for each that cannot be had"
+            _list(_TEXT), "a sentence for each pair of packages that clash, and for each unavailable one"
         ),
     ),
     "event": _object(
@@ -437,7 +437,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         moments=_list(
             _object(
-                at=_described(_NUMBER, "nanoseconds since the programs go"),
+                at=_described(_NUMBER, "nanoseconds since the programs began"),
                 begins=_FLAG,
                 fault=_TEXT,
                 kind=_TEXT,

@@ -137,7 +137,7 @@ def open_executor(desired: DesiredState) -> Iterator[NetlinkExecutor]:
 
 
 def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: State | None) -> ExistingState:
-    """Read the cluster's kernel objects: those that bear its mark, whatever the state says."""
+    """Read the cluster's kernel objects: those with its mark, even if the state does not list them."""
     if before is None:
         return ExistingState()
     if has_named_namespaces(desired):

@@ -131,7 +131,7 @@ class Map(_Open):
             try:
                 call(_MAP_LOOKUP_BATCH, attributes, f"read the map {self.name}")
             except OSError as error:
-                if error.errno != errno.ENOENT:  # the last batch says so
+                if error.errno != errno.ENOENT:  # the last batch ends with ENOENT
                     raise
                 finished = True
             started = True
@@ -228,7 +228,7 @@ def _verifier_log(code: bytes, name: str) -> str:
 
 
 def program_by_id(number: int) -> Loaded:
-    """Open a program in the kernel by its id, whoever loaded it. Raises FileNotFoundError when there is none."""
+    """Open a loaded program by its id. Raises FileNotFoundError if there is none."""
     descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
     try:
         return _described_program(descriptor)
@@ -238,7 +238,7 @@ def program_by_id(number: int) -> Loaded:
 
 
 def map_by_id(number: int) -> Map:
-    """Open a map in the kernel by its id, whoever created it. Raises FileNotFoundError when there is none."""
+    """Open an existing map by its id. Raises FileNotFoundError if there is none."""
     descriptor = call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
     try:
         info = ctypes.create_string_buffer(_INFO_BYTES)

@@ -17,7 +17,7 @@ from testbed.kernel.netlink import RequestError, RouteSocket
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """One kernel feature. there: the kernel has it. detail: the result of the try. meaning: what depends on it. remedy:
+    """One kernel feature. there: the kernel has it. detail: the result of the probe. meaning: what depends on it. remedy:
     how to get it where it is missing."""
 
     name: str

@@ -119,7 +119,7 @@ def make(path: Path, cpu_share: float, memory: int) -> None:
         "memory.swap.max": "0" if memory else "max",
     }
     for name, value in settings.items():
-        if (path / name).exists():  # a controller that is not enabled was not asked for; see `refusal`
+        if (path / name).exists():  # a controller that is not enabled was not requested; see `refusal`
             write_setting(f"{path}/{name}", value)
 
 

@@ -34,7 +34,7 @@ def in_child(function: Callable[[], T]) -> T:
 
 
 class Companion(Generic[T]):
-    """A function that runs in a child beside this process until it is told to end, or this process ends."""
+    """A function that runs in a child process until it is asked to end, or this process ends."""
 
     def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
         """Start function(begun, stop) and return once it has called begun(); it must end when the descriptor `stop` is

@@ -1,7 +1,7 @@
 """Counters of all interfaces of a network namespace, cheap enough to read every second.
 
 `rtnl_dump.interfaces` reads everything about an interface, and decoding takes some forty microseconds each; here the
-kernel is asked for the counters alone (RTM_GETSTATS, since 4.7), and names and states are looked up only after a
+kernel dumps the counters alone (RTM_GETSTATS, since 4.7), and names and states are looked up only after a
 notification. For a namespace that this process cannot enter, a child opens the sockets there and hands them over.
 """
 

@@ -4,8 +4,8 @@ It runs on every frame that comes in on an interface, before the filter that red
 frame that is lost and TC_ACT_UNSPEC, which leaves the frame to the next filter, for every other. Per frame:
 
 1. It is counted as offered.
-2. Gilbert-Elliott and the pattern step with the direction's number of the frame (only if they are asked for).
-3. Independent loss (only if asked for): the frame's flow is found as `fates.flows.flow_of` finds it; the flow's entry in
+2. Gilbert-Elliott and the pattern step with the direction's number of the frame (only if configured).
+3. Independent loss (only if configured): the frame's flow is found as `fates.flows.flow_of` finds it; the flow's entry in
    the map of flows holds the start of its stream of draws and how many frames it has had.
 
 Frames may come in on several processors at once: numbers are drawn by atomic additions, so that no two frames get the

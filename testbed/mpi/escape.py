@@ -1,4 +1,4 @@
-"""Work that can be abandoned, whatever it does.
+"""Work that can be abandoned even while it computes or blocks.
 
 A program can catch any exception that is to end it. So the work has a stack of its own, and its watcher (a signal's
 handler, which runs on top of that stack) abandons it for good: none of its code is called again, not even when Python

@@ -130,7 +130,7 @@ def shorten(error: pytest.ExceptionInfo[BaseException]) -> None:
 
 
 def end_passed(item: pytest.Item) -> None:
-    """Raise the outcome of a test that has passed, where its network was not as asked."""
+    """Raise the outcome of a test that has passed, where its network was not as configured."""
     raise_outcome(item.config, _network_verdict(item), item.stash[CASE].actions)
 
 
@@ -151,7 +151,7 @@ def _network_verdict(item: pytest.Item) -> Network:
 
 
 def keep_failed(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Keep the artefacts of a failed test while its cluster is still up, and open the prompt if asked for."""
+    """Keep the artefacts of a failed test while its cluster is still up, and open the prompt if requested."""
     case, config = item.stash[CASE], item.config
     folder = config.rootpath / option_or_ini(config, "testbed_artefacts") / _slug(item.nodeid)
     network = _network_verdict(item)

@@ -24,7 +24,7 @@ MODES: Final[tuple[Mode, Mode]] = ("sim", "live")
 
 Action: TypeAlias = Literal["fail", "skip", "xfail", "ignore"]
 ACTIONS: Final[tuple[Action, ...]] = ("fail", "skip", "xfail", "ignore")
-"""Outcomes of a test that passes on a network that was not as asked."""
+"""Outcomes of a test that passes on a network that was not as configured."""
 
 _OWN: Final = ("links", "seed", "datapath", "mode", "requires", "programs", "on_invalid", "on_degraded")
 

@@ -146,7 +146,7 @@ class _On(Fault, init=False):
 
     on: Texts
     pick: Annotated[int, Bounds(ge=1)] | None = Field(
-        None, description="On so many of what 'on' means only, drawn anew each time."
+        None, description="Number of the targets of 'on' to pick, drawn anew each time."
     )
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
         None, description="Of what is drawn; the run's if not said."

@@ -57,7 +57,7 @@ class Heading(Element):
     seed: Annotated[int, Bounds(ge=0, lt=2**63)] = Field(0, description="Decides every random fate.")
     network: str = Field(USUAL_NETWORK, description="Pool of IPv4 addresses; each segment gets a part of it.")
     network6: str | None = Field(None, description="Pool of IPv6 addresses; no IPv6 if not said.")
-    defaults: Defaults = Field(default_factory=Defaults, description="What counts where nothing is said.")
+    defaults: Defaults = Field(default_factory=Defaults, description="Defaults of all links.")
 
 
 class BuilderOptions(ImpairmentKeys, total=False):

@@ -99,23 +99,23 @@ class PingPong(Workload):
                 await answer_retries(comm, node, contents, (0,), size=max(self.sizes), reply=size)
             elif comm.rank == 0:
                 await node.heard(self.peer)
-                ask = _RetryingPing(self, comm, node, contents, size, first)
-                watching = node.spawn(ask.watch(), "time-out")
-                samples = await ask.trips(warm_up(self.count))
+                client = _RetryingPing(self, comm, node, contents, size, first)
+                watching = node.spawn(client.watch(), "time-out")
+                samples = await client.trips(warm_up(self.count))
                 count = enough(self.count, len(samples), sum(samples), self.most)
-                ask.again, used = 0, node.cpu()
-                samples = await ask.trips(count)
+                client.again, used = 0, node.cpu()
+                samples = await client.trips(count)
                 used = node.cpu() - used
                 watching.cancel()
                 await node.say(None, self.peer)
                 node.row(
                     size_bytes=size,
                     count=count,
-                    asked_again=ask.again,
+                    asked_again=client.again,
                     **quantiles(samples, 2),
                     cpu_ns=used // (2 * count),
                 )
-                first = ask.number + 1
+                first = client.number + 1
 
 
 class _RetryingPing:

@@ -102,17 +102,17 @@ class Service(Workload):
 
     async def _with_retries(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
         await node.heard(0)
-        asking = RetryingClient(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
-        await asking.begin()
+        client = RetryingClient(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
+        await client.begin()
         started = node.now()
         under_way = []
         async for _, due in self._arrivals(comm, node, count):
-            under_way.append((due, await asking.ask()))
+            under_way.append((due, await client.ask()))
             await node.sleep(0)  # a late client still receives answers
         times = [await answered - due for due, answered in under_way]
         elapsed = node.now() - started
-        await asking.end()
-        return elapsed, times, asking.again
+        await client.end()
+        return elapsed, times, client.again
 
     async def _arrivals(self, comm: Comm, node: Node, count: int) -> AsyncIterator[tuple[int, int]]:
         """Yield each request of a client at its time: its number, and when it was due."""

@@ -124,7 +124,7 @@ class _ReceiveWatch:
                 self._saw(HELD, "probe that claims", state_of(receiver, peer, receiving.id))
             tell(receiver, posted, receiving)
 
-        self._patch.setattr(Receiver, "_tell", watched_tell)
+        self._patch.setattr(Receiver, "_announce", watched_tell)
 
     def _watch_ends(self) -> None:
         drop, abandon = Receiver._drop, Receiver._abandon

@@ -19,7 +19,7 @@ from testbed.observe.live.snapshots import SnapshotSampler
 
 
 def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard: int) -> None:
-    """Show the cluster until the user quits. interval: seconds between two looks. keyboard: the terminal's
+    """Show the cluster until the user quits. interval: seconds between two snapshots. keyboard: the terminal's
     descriptor. A signal that ends the program is raised again once the terminal is as before."""
     commands = Commands()
     ended_by = 0

@@ -34,7 +34,7 @@ PORT: Final = 22
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_TIMEOUT: Final = 10.0  # s until sshd must listen
-_POLL_INTERVAL: Final = 0.002  # s between two looks
+_POLL_INTERVAL: Final = 0.002  # s
 _SEPARATION: Final = "/run/sshd"  # sshd's privilege separation directory, which must exist
 _FIRST_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # the node's own, as all below net/ipv4
 _LOGINS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
@@ -45,16 +45,16 @@ def user() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError as error:
-        raise UnsupportedError(
-            f"user {os.geteuid()} has no name on this machine: sshd lets in nobody without"
-        ) from error
+        raise UnsupportedError(f"user {os.geteuid()} has no name on this machine, which sshd requires") from error
 
 
 def program() -> str:
     """The absolute path of sshd, which it requires as its argv[0]. UnsupportedError without OpenSSH."""
     found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None or not shutil.which("ssh-keygen"):
-        raise UnsupportedError("there is no OpenSSH server here: install Debian's openssh-server, or what has sshd")
+        raise UnsupportedError(
+            "no OpenSSH server is installed: install a package with sshd, such as Debian's openssh-server"
+        )
     return os.path.abspath(found)
 
 
@@ -190,5 +190,5 @@ def _await_listening(identity: Identity, deadline: float, node: str, log: Path) 
     while PORT not in open_ports(identity.pid, "tcp"):
         if not identity.alive or time.monotonic() > deadline:
             last_lines = log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise TestbedError("\n".join([f"sshd on node {node} does not begin:", *last_lines]))
+            raise TestbedError("\n".join([f"sshd on node {node} did not start:", *last_lines]))
         time.sleep(_POLL_INTERVAL)

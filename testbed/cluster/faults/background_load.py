@@ -37,9 +37,9 @@ def use_processor(store: Store, state: State, nodes: Sequence[str], share: float
     """Use a share of the processors of each node; 0.5 is half of one, 2 is two of them."""
     if not 0 < share <= (os.cpu_count() or 1):
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
-    places = [node_programs.node_context(store, state, node) for node in nodes]
+    contexts = [node_programs.node_context(store, state, node) for node in nodes]
     with _all_or_none() as started:
-        for node_context in places:
+        for node_context in contexts:
             remaining = share
             while remaining > 0:
                 part = min(remaining, 1.0)
@@ -66,10 +66,10 @@ def send_traffic(
             raise UnsupportedError(f"{sender}: {framed[sender].refusal}")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sink = node_programs.node_context(store, state, receiver)
-    places = [node_programs.node_context(store, state, sender) for sender in senders]
+    contexts = [node_programs.node_context(store, state, sender) for sender in senders]
     with _all_or_none() as started:
         started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
-        for node_context in places:
+        for node_context in contexts:
             started.append(_start(store, state, node_context, partial(_send, family, address, rate, seconds)))
     return started
 
@@ -121,8 +121,8 @@ def _burn(share: float, seconds: float) -> None:
     end = _ends(seconds)
     due = time.monotonic_ns()
     while time.monotonic_ns() < end:
-        begun = time.thread_time_ns()
-        while time.thread_time_ns() - begun < share * _PERIOD:
+        start = time.thread_time_ns()
+        while time.thread_time_ns() - start < share * _PERIOD:
             pass
         due += _PERIOD
         now = time.monotonic_ns()

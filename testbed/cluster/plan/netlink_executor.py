@@ -181,7 +181,7 @@ class NetlinkExecutor:
                 if key not in self.made:  # limits also apply to programs that already run
                     cgroups.take_in(group, processes.inside([os.stat(self.paths[key]).st_ino]))
             case _:
-                raise AssertionError(f"no way to perform {operation!r}")
+                raise AssertionError(f"unknown operation {operation!r}")
 
     def _await_carrier(self, index: int) -> None:
         """Wait until the kernel's link watch has seen that the interface's other end has come up; it sends nothing
@@ -189,7 +189,7 @@ class NetlinkExecutor:
         deadline = time.monotonic() + _CARRIER_TIMEOUT
         while not interface(self.open(namespace_names.WIRE).route, index).sends:
             if time.monotonic() > deadline:
-                raise TimeoutError(errno.ETIMEDOUT, f"it has no carrier after {_CARRIER_TIMEOUT:g} s")
+                raise TimeoutError(errno.ETIMEDOUT, f"no carrier after {_CARRIER_TIMEOUT:g} s")
             time.sleep(_POLL_INTERVAL)
 
     def _drain(self, link: str, index: int) -> None:

@@ -466,7 +466,7 @@ def _translated(path: Path) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class SharedNics:
     """How NICs are shared. protocol: of the agents. functions: maximum number of host processes per node. spin:
-    nanoseconds that agents poll before they sleep. owner: the process that asked for the sharing, which ends with it.
+    nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends with it.
     """
 
     protocol: str

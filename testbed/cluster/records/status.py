@@ -44,7 +44,7 @@ class LinkStatus:
     """
 
     link: Link
-    there: bool
+    exists: bool
     up: bool
     forward: DirectionCounters = DirectionCounters()
     backward: DirectionCounters = DirectionCounters()
@@ -58,7 +58,7 @@ class NodeStatus:
     """A node: whether its namespace exists, and the programs in it. agent: of its NIC, if that is shared."""
 
     name: str
-    there: bool
+    exists: bool
     programs: tuple[int, ...]
     agent: AgentStatus | None = None
 
@@ -128,7 +128,7 @@ def missing(state: State, directory: Path) -> list[str]:
         sentences.append("the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
     if needs_supervisor(state) and not running_supervisor(directory):
         sentences.append(
-            "its supervisor is GONE: what is injected for a time stays, and nobody starts a relay or an agent again that "
+            "its supervisor is GONE: what is injected for a time stays, and nothing restarts a relay or an agent that "
             "dies: 'testbed up' starts it again"
         )
     return sentences
@@ -170,7 +170,7 @@ def _of_relay(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus,
     return tuple(
         replace(
             status,
-            there=status.link.name in reports,
+            exists=status.link.name in reports,
             up=status.link.name in reports and not is_down(status.link, state.injected),
             forward=_carried(reports, status.link, "forward"),
             backward=_carried(reports, status.link, "backward"),
@@ -259,7 +259,7 @@ def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey)
         a = interfaces_by_key.get(link.a.owner, {}).get(link.a.port)
         b = interfaces_by_key.get(link.b.owner, {}).get(link.b.port)
         if a is None or b is None:
-            return LinkStatus(link, there=False, up=False)
+            return LinkStatus(link, exists=False, up=False)
         return LinkStatus(link, True, a.up and b.up, _received(b), _received(a))
     a, b = (wire.get(end) for end in ends)
     if a is not None and b is not None:
@@ -270,7 +270,7 @@ def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey)
         return LinkStatus(link, True, a.up, _received(a), _sent(a))
     if b is not None:
         return LinkStatus(link, True, b.up, _sent(b), _received(b))
-    return LinkStatus(link, there=False, up=False)
+    return LinkStatus(link, exists=False, up=False)
 
 
 def _received(interface: Interface) -> DirectionCounters:

@@ -2,7 +2,7 @@
 
 - It keeps the relay and the agents of shared NICs running: when one dies, it starts a replacement and records the gap as
   an event.
-- It heals timed injections, and ends the sharing of NICs when the process that asked for it ends.
+- It heals timed injections, and ends the sharing of NICs when the process that requested it ends.
 
 Relay and agents survive the supervisor and start a new one when it dies (`runtime.supervision`), which adopts them;
 that is recorded as an event, too. The supervisor ends when it is no longer needed, with the namespace holder if the

@@ -131,7 +131,7 @@ class _HistoryCheck:
                     self._doubt(send, "delivered", f"to {got}")
 
     def _missing(self) -> None:
-        """Judge the messages that nobody received: lost, in doubt, or explained."""
+        """Judge the messages that were not received: lost, in doubt, or explained."""
         spare = Spare(self._histories, lambda receive: receive.gone or self._is_allowed(receive))
         heard = Heard(self._histories)
         for send, following in sort_by_proof(self._pairing.missing):
@@ -147,7 +147,7 @@ class _HistoryCheck:
             return
         explains = self._restarts.explains
         excused = explains(send, following.ended) if following is not None else explains(send)
-        receive = spare.take(send, following) if not excused else None
+        receive = spare.claim(send, following) if not excused else None
         if excused or (receive is not None and not receive.under_way):
             self._count("may be lost with a node's memory or a failed receive")
         elif receive is not None:
@@ -188,7 +188,7 @@ class _HistoryCheck:
         elif waiting is not None:
             self._doubt(send, "not delivered", f"{waiting} still waits for it")
         else:
-            self._doubt(send, "unknown", f"{send.to} has not asked for it")
+            self._doubt(send, "unknown", f"{send.to} has not posted a receive")
 
     def _is_allowed(self, receive: Receive) -> bool:
         """Whether the receive failed and a fault explains it."""

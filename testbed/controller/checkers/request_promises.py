@@ -165,13 +165,13 @@ class _RequestCheck:
                     f"the reply of {self._words(handling)} to {request} was returned, and no fault explains it"
                 )
 
-    def _is_explained(self, there: Endpoint, here: int, at: int) -> bool:
-        """Whether a fault, or the end of an endpoint or program, explains that a node `here` could not reach an endpoint
+    def _is_explained(self, remote: Endpoint, local: int, at: int) -> bool:
+        """Whether a fault, or the end of an endpoint or program, explains that a node `local` could not reach an endpoint
         at some time."""
-        rank = there[0]
+        rank = remote[0]
         if not 0 <= rank < len(self._records.names):
             return True  # there is no such node
-        nodes = self._records.names[here], self._records.names[rank]
+        nodes = self._records.names[local], self._records.names[rank]
         if any(
             disturbance.kind in _SILENCING and disturbance.begin <= at and disturbance.touches(*nodes)
             for disturbance in self._how.disturbances
@@ -179,7 +179,7 @@ class _RequestCheck:
             return True
         if any(life.ended <= at for life in self._records.lives[rank]):
             return True
-        return any(when <= at for when in self._records.freed.get(there, ()))
+        return any(when <= at for when in self._records.freed.get(remote, ()))
 
     def _doubt(self, request: Request, reported: str) -> None:
         """Say what the destination knows of a request whose sender does not know whether it was handled."""

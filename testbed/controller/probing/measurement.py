@@ -162,7 +162,7 @@ def _notes_on_models(layout: Layout, chosen: Sequence[_Chosen]) -> list[str]:
         elif chosen:
             notes.append(
                 f"links at {kind.title}'s switches were probed from NIC to NIC: a finding there is of all links on the way, "
-                "as asked of them together"
+                "as configured in total"
             )
     return notes
 

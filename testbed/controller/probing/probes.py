@@ -102,7 +102,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of a measurement. ways: in the order asked for. floor, lag: how late a sleeper woke before and while
+    """Result of a measurement. ways: in the requested order. floor, lag: how late a sleeper woke before and while
     probes ran, nanoseconds, sorted. stepped: nanoseconds by which the wall clock was set meanwhile."""
 
     paths: tuple[Probed, ...]
@@ -170,7 +170,7 @@ class _Track:
     marked: int = 0  # the latest marker that has come
     train_left: dict[int, int] = field(default_factory=dict)
     train_came: list[tuple[int, int]] = field(default_factory=list)  # number, when
-    frames: int = 0  # probes of whatever kind that came in, with their copies
+    frames: int = 0  # probes of any kind that came in, with their copies
     bytes: int = 0
 
 
@@ -318,7 +318,7 @@ class _Session:
                 for track in tracks:
                     track.frames += 1
                     track.bytes += length
-                if len(tracks) == 1:  # of several paths it cannot be told whose it was
+                if len(tracks) == 1:  # with several paths it is unknown whose it was
                     tracks[0].unreadable += seen is None
             if seen is not None and seen.run == self._run and seen.path < len(self._paths):
                 self._note(port, seen, outgoing, when)

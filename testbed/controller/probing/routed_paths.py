@@ -132,7 +132,7 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
 
 
 def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
-    """Plan the probes of a path, one of so many."""
+    """Plan the probes of one of `paths` paths."""
     impairment = Impairment(rate=expectation.rate, delay=expectation.delays[0])
     plan = plan_for(impairment, expectation, _COST * paths, mtu)
     return replace(plan, burst=min(plan.burst, _MAX_BURST), train=None, no_train=_NO_TRAIN)

@@ -47,7 +47,7 @@ def check(
     lasting: str = "",
 ) -> None:
     """Check that a scenario can be carried out. over_kernel: beside programs that use the kernel's sockets. commands:
-    beside commands. asked: the links' datapath asked for. slow: the factor by which time is slowed, 0 where it is not.
+    beside commands. asked: the requested datapath of links. slow: the factor by which time is slowed, 0 where it is not.
     lasting: the name of a workload whose programs cannot restart.
 
     Raises DescriptionError with all names and values that are wrong, then UnsupportedError with all faults that this

@@ -115,7 +115,7 @@ class LiveStage:
                 occurrence,
                 [partial(fault_injection.load_link, self._store, self._name, senders, fault.receiver, rate)],
             )
-        raise UnsupportedError(f"{fault.kind} cannot be had in namespaces")
+        raise UnsupportedError(f"{fault.kind} is not supported in namespaces")
 
     def _injection(self, fault: Fault) -> Injection | None:
         return injection_of(fault, self._layout)

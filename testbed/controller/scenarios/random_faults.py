@@ -1,4 +1,4 @@
-"""Random faults: equal for equal seeds, whatever else happens."""
+"""Random faults: a function of their seed alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Outages: spans in which one of the tool's own processes was missing because it had died. A run in such a span says
-nothing of a protocol, however it ends; see `Watched`.
+"""Outages: spans in which one of the testbed's own processes was dead. A run in such a span is invalid however it ends;
+see `Watched`.
 
-Frames that a relay or an agent held when it died, and those that came before its restart, are lost for no reason of the
-protocol or a scenario: no checker may report them as violations.
+Frames that a relay or an agent held when it died, and those that came before its restart, are lost because of the
+testbed, not of the protocol or a scenario: no checker may report them as violations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FINDINGS: Final = {
     RELAY: "relay gap", SUPERVISOR: "supervisor gap", AGENT: "NIC agent gap", PARENT: "node parent gap",
     HOLDER: "cluster ended",
 }  # fmt: skip
-_RESTART_TIMEOUT: Final = 5.0  # s until a supervisor that has died should be back, an interpreter later
+_RESTART_TIMEOUT: Final = 5.0  # s for a dead supervisor to be restarted: the start of an interpreter
 _POLL_INTERVAL: Final = 0.01  # s
 
 
@@ -55,7 +55,7 @@ class Outage:
 
 
 def outages(events: Iterable[Mapping[str, Any]], since: int = 0) -> list[Outage]:
-    """Find outages in the events of a cluster. told: those events. since: monotonic nanoseconds."""
+    """Find outages in the events of a cluster. since: monotonic nanoseconds."""
     known: list[Outage] = []
     waiting: dict[tuple[str, str], Mapping[str, Any]] = {}
     for event in events:
@@ -120,7 +120,7 @@ def supervisor_findings(
 
 
 class InvalidRunError(TestbedError):
-    """A run ended with an error while one of the tool's own processes was missing, which alone may be the reason. The
+    """A run ended with an error while one of the testbed's own processes was dead, which may be the only reason. The
     error is its `__cause__`. verdict: of the run."""
 
     exit_code = 9

@@ -19,7 +19,7 @@ from testbed.kernel import softnet
 from testbed.kernel.loss_classifier import Counters
 
 _BRIEF: Final = 100_000_000  # ns of a span, in which a processor has some ten ticks
-_FEW: Final = 100  # frames below which no 99th percentile is told
+_FEW: Final = 100  # frames below which no 99th percentile is reported
 _LOST: Final = ("overrun", "oversized", "unsent")
 _LOST_AT_AGENT: Final = ("dropped", "unsent", "overflowed")
 Event = Mapping[str, Any]
@@ -196,7 +196,7 @@ def _one_direction(
     if since["down"] > 0:
         what, reason = "relay at a down end", "they could not leave"
         if asked:
-            what, reason = "relay at an end taken down", "they could not leave, as was asked for"
+            what, reason = "relay at an end taken down", "they could not leave, as requested"
         findings.append(_finding(table, what, since["down"], reason, key))
     had_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
     counts = [count - less for count, less in zip(now["lateness"]["buckets"], had_buckets, strict=True)]
@@ -273,7 +273,7 @@ def counted_losses(state: State, before: Account, after: Account, table: Table, 
             outside = lost / offered if asked == 0 else max(interval[0] - asked, asked - interval[1], 0)
             grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the carrier's own counters"
             if changed:
-                grade, reason = Grade.UNDECIDED, "what is asked for changed in the span"
+                grade, reason = Grade.UNDECIDED, "the configuration changed in the span"
             elif grade is Grade.TRUSTED and offered < chance.loss.enough:
                 grade, reason = Grade.UNDECIDED, f"{offered:,} frames are too few; {chance.loss.enough:,} would see 20%"
             findings.append(

@@ -66,7 +66,7 @@ class Wires:
     def __init__(self, state: State, directory: Path, holder: int) -> None:
         """directory: the cluster's. holder: process whose namespaces the cluster's names refer to; 0: this
         process's."""
-        self._places = RelayPaths(directory)
+        self._relay_paths = RelayPaths(directory)
         self._holder = holder
         self._paths = dict(state.namespaces)
         self._sockets: dict[str, CounterSockets] = {}
@@ -183,7 +183,7 @@ class Wires:
             for first in range(0, len(links), _LINKS_PER_CALL):
                 try:
                     reply = call(
-                        self._places.socket(number),
+                        self._relay_paths.socket(number),
                         {"do": "count", "links": links[first : first + _LINKS_PER_CALL]},
                         _REPLY_TIMEOUT,
                     )
@@ -195,7 +195,7 @@ class Wires:
         return counts
 
     def _shared_out(self, state: State) -> dict[int, list[str]]:
-        known = self._places.read_orders()
+        known = self._relay_paths.read_orders()
         shares: dict[int, list[str]] = {}
         for link, number in known.processes_of().items() if known is not None else ():
             if state.datapaths.get(link) == "relay":

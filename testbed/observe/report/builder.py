@@ -90,9 +90,7 @@ def _differing(runs: Sequence[RunSummary]) -> str:
     if not differing:
         return ""
     rows = [[key, *(value or "–" for value in values)] for key, values in differing]
-    settings = Table(
-        "What was asked for differently", ["", *(run.label for run in runs)], rows, frozenset(range(len(runs) + 1))
-    )
+    settings = Table("Differing settings", ["", *(run.label for run in runs)], rows, frozenset(range(len(runs) + 1)))
     return table(settings, "differences")
 
 
@@ -110,7 +108,7 @@ def _sections(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[str]]]:
 
 def _rows(run: RunSummary, index: int) -> str:
     rows = "".join(sections.figures(run, index))
-    return details("Rows of an invalid run, to find out why it is", rows) if run.grade == "invalid" else rows
+    return details("Rows of an invalid run, for diagnosis", rows) if run.grade == "invalid" else rows
 
 
 def _with_heading(run: RunSummary, text: str) -> str:

@@ -17,9 +17,9 @@ from testbed.observe.report.run_summary import RunSummary
 
 _MARKS: Final = {"trusted": "✓", "degraded": "!", "invalid": "✕", "failed": "✕", "interrupted": "■", "unfinished": "…"}
 _MEANING: Final = {
-    "trusted": "What was asked for is what was measured.",
-    "degraded": "Something was not quite as asked for: read the figures with these reasons in mind.",
-    "invalid": "Something was not as asked for: the figures tell nothing, and are shown to find out why.",
+    "trusted": "The links behaved as configured.",
+    "degraded": "Something deviated slightly from the configuration: read the figures with these reasons in mind.",
+    "invalid": "Something deviated from the configuration: the figures are meaningless, and shown for diagnosis only.",
     "failed": "A promise of the protocol was broken: see what the checks say.",
     "interrupted": "The run was interrupted: what was measured until then is shown.",
     "unfinished": "The run never ended: what was written until then is shown.",
@@ -150,7 +150,7 @@ def evidence(run: RunSummary, index: int) -> Iterator[str]:
     findings = (result.get("verdict") or {}).get("findings") or []
     if findings:
         content = Table(
-            "Findings: what was asked for, and what was measured",
+            "Findings: configured and measured values",
             ["what", "where", "asked", "measured", "unit", "grade", "reason"],
             [
                 [str(finding.get("what")),

@@ -267,7 +267,7 @@ class _Node:
         if self._shared is None:
             self._wire.look()
         if self._wire.dropped:
-            lines.append(f"frames dropped because nobody read them in time: {self._wire.dropped}")
+            lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:
             lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
         lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]

@@ -41,7 +41,7 @@ class Patience:
 
     @classmethod
     def among(cls, processes: int) -> Patience:
-        """Make the patience of each of so many processes that run at the same time."""
+        """Make the patience of each of `processes` processes that run at the same time."""
         return cls(cls.LOOK if processes <= _PROCESSORS else 0)
 
     def budget(self) -> int:

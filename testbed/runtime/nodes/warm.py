@@ -286,7 +286,7 @@ def _switch_off(placement: NodePlacement) -> None:
         if _offloads_of(placement):
             offloads.allow(placement.device, Offloads.NONE)
     except OSError as error:
-        raise KernelError(f"{placement.name}: its NIC {placement.device} cannot be had: {reason_of(error)}") from error
+        raise KernelError(f"{placement.name}: its NIC {placement.device} is unavailable: {reason_of(error)}") from error
 
 
 def _restore(placement: NodePlacement, wanted: Offloads) -> None:

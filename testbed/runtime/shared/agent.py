@@ -49,7 +49,7 @@ _FRAMES: Final = 8  # from the wire, and between functions, in a turn
 _DOORBELLS: Final = 8  # of one host, in a turn
 _LOOK: Final = 200_000  # ns of busy turns after which deadlines and other descriptors are checked
 _QUIET: Final = 64  # turns without a doorbell after which a host has to wake us
-_SPUN: Final = 64  # empty turns between two looks at other descriptors
+_SPUN: Final = 64  # empty turns between two checks of other descriptors
 _SAID: Final = 50  # sentences of what a NIC waits for
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _BELL: Final = select.EPOLLIN | select.EPOLLET  # edge-triggered, since it is never read
@@ -131,7 +131,7 @@ class SharedAgent:
     # The loop
 
     def run(self) -> None:
-        """Run the loop for ever."""
+        """Run the loop until the process ends."""
         now, spin, give_way = time.monotonic_ns, self._offer.spin, os.sched_yield
         looked = until = now()
         spun = 0
