@@ -127,7 +127,7 @@ def _constants(format_: Format) -> str:
             text = names.get(format_.kind, {}).get(value)
             constant = f"{format_.kind}_{text}".upper() if text else value
             lines.append(f"    {constant}: {_format_kind(kind)},")
-        lines += ["}", '"""How the kinds of frames are described, by the values of KIND."""', ""]
+        lines += ["}", '"""How the sorts of frames are told of, by the values of KIND."""', ""]
     for stack in format_.stacks:
         lines += _structs(format_, stack)
     if format_.check:

@@ -92,7 +92,7 @@ def replay_command(
 @json_option
 @click.pass_context
 def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
-    """Check what each application of a run sent, received and was told: nothing lost, nothing twice, order, content,
+    """Check what each application of a run sent, received and was notified of: nothing lost, nothing twice, order, content,
     errors, progress, recovery; of active messages: each request handled once or returned, replies that match requests.
     The run's folder must have a history. Exit code 10: a check has failed."""
     from testbed.controller.checkers.runs import check_again
@@ -158,14 +158,14 @@ def _print_few(original: Repetition, few: Shrunk[str], runs: int) -> None:
 
 
 def _print_replayed(again: Replayed) -> None:
-    by = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
+    fates = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
     met = f", {again.given} of them applied" if again.given >= 0 else ""
     echo(f"failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
-    echo(f"fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
+    echo(f"fails in {again.mode}, with {fates}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
     if again.error:
         echo(f"  {_one_line(again.error)}")
     if again.before and again.now:
-        echo("the same check has failed again" if again.same else "the replay has failed in another way")
+        echo("the same check has failed again" if again.same else "the replay has failed differently")
     elif again.before:
         echo("the failure was not reproduced")
 

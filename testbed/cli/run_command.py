@@ -60,14 +60,14 @@ class _Ended:
 @click.option("--mode", type=click.Choice(["sim", "live", "dilated"]), default="live", show_default=True,
               help="On a virtual clock in one process; in namespaces; or there, slowed.")  # fmt: skip
 @click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
-              help="How many times slower than its model time passes in a dilated run; 200 if not said.")  # fmt: skip
+              help="How many times slower than its model time passes in a dilated run; default: 200.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
               help="Whether a NIC's firmware runs in its host's process or in one of its own.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
 @click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="So many times, with seeds one apart.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; the description's if not said."
+    "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; default: the description's."
 )
 @click.option("--on", "commands", multiple=True, type=(str, str), metavar="NODE COMMAND",
               help="A shell command on a node, or on all of @TAG, instead of a workload; again and again.")  # fmt: skip
@@ -88,7 +88,7 @@ class _Ended:
 )
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, metavar="N",
               help="Programs on each node whose description does not say.")  # fmt: skip
-@click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
+@click.option("--history", is_flag=True, help="Write what each application sent, received and was notified of.")
 @click.option("--check/--no-check", default=None,
               help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
 @click.option("--capture", is_flag=True, help="Write every frame of a simulation, and a trace.")
@@ -338,7 +338,7 @@ def _report_failure(folder: Path, *, made: bool) -> Iterator[None]:
         if not before and (folder / "run.json").exists():
             from testbed.cli.replay import print_checks
 
-            echo(f"what there was until then is in {folder}", err=True)
+            echo(f"the results so far are in {folder}", err=True)
             print_checks(folder)
         raise
 

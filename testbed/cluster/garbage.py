@@ -69,7 +69,7 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
                 yield Finding(what, True, f"its owner, process {state.owner.pid}, has ended")
     except ConflictError:
         yield Finding(what, False, "another testbed command is at work on it")
-    except (TestbedError, OSError) as error:  # go on with the other clusters
+    except (TestbedError, OSError) as error:  # continue with the other clusters
         yield Finding(what, False, f"it cannot be removed: {reason_of(error) if isinstance(error, OSError) else error}")
 
 

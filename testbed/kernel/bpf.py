@@ -32,7 +32,7 @@ BPF_NOEXIST: Final = 1
 _NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _LOG_BYTES: Final = 1 << 20
 _BATCH: Final = 1024  # entries read from a map by one call
-_INFO_BYTES: Final = 256  # more than any kernel tells of a map or a program
+_INFO_BYTES: Final = 256  # more than any kernel reports of a map or a program
 _MAX_MAPS: Final = 64  # of one program
 
 _MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, most entries, flags, name

@@ -174,7 +174,7 @@ def remove(path: Path) -> bool:
     """Remove a group that has no process left, if it is there; False when it has one."""
     deadline = time.monotonic() + _KILL_TIMEOUT
     while not all(remove_directory(directory) for directory in _tree(path)):
-        # A process that has ended may keep its group for an instant after its parent was told.
+        # A process that has ended may keep its group for an instant after its parent was notified.
         if members(path) or time.monotonic() > deadline:
             return False
         time.sleep(0.005)
@@ -182,7 +182,7 @@ def remove(path: Path) -> bool:
 
 
 def end(path: Path) -> bool:
-    """Kill the processes left in a group, and remove it; False when one is left. Only its group tells of a program that
+    """Kill the processes left in a group, and remove it; False when one is left. Only its group shows a program that
     has left its node's namespaces."""
     deadline = time.monotonic() + _KILL_TIMEOUT
     while (remaining := members(path)) and time.monotonic() < deadline:

@@ -45,7 +45,7 @@ class Companion(Generic[T]):
         if self._child == 0:
             os.close(self._stop)
             os.close(self._answers)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who tells us
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, which ends us
 
             def begun() -> None:
                 os.write(answer, _BEGUN)

@@ -146,7 +146,7 @@ def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, tab
     mtu: of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
     UnsupportedError for impairments that netem has no option for, BrokenFileError for a broken table.
     """
-    if lacks := lacking(impairment):
+    if lacks := unsupported(impairment):
         raise UnsupportedError("netem cannot do this: " + "; ".join(lacks))
     rate = rate_of(impairment.rate)
     gemodel: tuple[int, ...] = ()
@@ -174,7 +174,7 @@ def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, tab
     )
 
 
-def lacking(impairment: Impairment) -> list[str]:
+def unsupported(impairment: Impairment) -> list[str]:
     """List the impairments that netem has no option for, one phrase each."""
     phrases = {
         "it has no fault rules": bool(impairment.rules),

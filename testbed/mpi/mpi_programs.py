@@ -6,7 +6,7 @@ interrupted and reported where it waits, and a node process's call runs its driv
 switches take less than a microsecond.
 
 A program calls from its own greenlet only. A call from another thread raises RuntimeError there, and at the program's
-next call, so that the run does not go on without that thread's work.
+next call, so that the run does not continue without that thread's work.
 """
 
 from __future__ import annotations

@@ -23,7 +23,9 @@ MAX: Final = 1 << 20
 _DEAF: Final = 65_536  # bytes sent before incoming messages are received
 _OVERHEAD: Final = 1_024  # bytes that the kernel needs of a buffer for each message
 _OF_RECEIVER: Final = 1  # topic of its words; the sender's have the usual one
-_SERIES: Final = 1 << 10  # streams that can be told apart: a message is not late for as long as so many take
+_SERIES: Final = (
+    1 << 10
+)  # streams with distinct tags: a message of one is not mistaken for a later one's within that many
 
 
 def streams(comm: Comm, node: Node, contents: Contents) -> Streams:

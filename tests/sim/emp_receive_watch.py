@@ -113,7 +113,7 @@ class _ReceiveWatch:
         """Exclude from a frame's effects: descriptors returned to the host, which may act, and answers to probes."""
         self._patch.setattr(Card, "give_back", self._aside(Card.give_back))
         self._patch.setattr(Receiver, "_answer", self._aside(Receiver._answer))
-        tell = Receiver._tell
+        tell = Receiver._announce
 
         def watched_tell(receiver: Receiver, posted: Posted, receiving: Receiving) -> None:
             key = receiving.source, receiving.id

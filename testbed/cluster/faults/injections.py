@@ -283,7 +283,7 @@ def deaf_across(groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
 
 
 def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tuple[DirectionKey, str], ...]:
-    """Rules by which every NIC of a node drops frames of the nodes that it shall not hear.
+    """Rules by which every NIC of a node drops frames of the nodes that it must not receive from.
 
     Senders are recognised by MAC and, where nodes route, by address. deaf: node -> the names of the senders.
     """

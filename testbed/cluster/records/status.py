@@ -38,7 +38,7 @@ class DirectionCounters:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """A link: whether both ends exist and are up, who carries it, its counters and the impairments in force.
+    """A link: whether both ends exist and are up, its datapath, its counters and the impairments in force.
 
     forward is a -> b. Impairments are the declared ones overlaid with the injected ones.
     """
@@ -125,7 +125,7 @@ def missing(state: State, directory: Path) -> list[str]:
     if "relay" in state.datapaths.values() and not all_run(directory, "relay"):
         sentences.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
     if state.nics is not None and not all_run(directory, "nic"):
-        sentences.append("the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
+        sentences.append("the agents of its NICs are GONE, and no program can attach: 'testbed up' starts them again")
     if needs_supervisor(state) and not running_supervisor(directory):
         sentences.append(
             "its supervisor is GONE: what is injected for a time stays, and nothing restarts a relay or an agent that "
@@ -284,7 +284,7 @@ def _sent(interface: Interface) -> DirectionCounters:
 
 
 def describe_datapaths(state: State) -> list[str]:
-    """Lines on who carries the impaired links and what is approximate: "by relay: n1--s1, n2--s1"."""
+    """Lines on the datapaths of the impaired links and their approximations: "by relay: n1--s1, n2--s1"."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for link, carrier in state.datapaths.items():
         groups.setdefault((carrier, tuple(state.notes.get(link, ()))), []).append(link)

@@ -65,7 +65,7 @@ class Kind(Protocol[K]):
         ...
 
     def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:
-        """The fields of the restart event that tell what was lost in between."""
+        """The fields of the restart event that report what was lost in between."""
         ...
 
 

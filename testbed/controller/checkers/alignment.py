@@ -1,6 +1,6 @@
 """Assign the receives of one lane to its sends, in order, so that as few finished sends as possible remain without one.
 
-Contents may repeat: a program that is restarted sends the same bytes again, and nothing tells which of the two sends a
+Contents may repeat: a program that is restarted sends the same bytes again, and nothing shows which of the two sends a
 receive got. Therefore every assignment that keeps order and contents explains the history, and the cheapest one counts.
 It is found by best-first search (A*, Hart, Nilsson, Raphael 1968), which branches only where a send is better skipped
 in favour of a later one of equal content: linear without loss, otherwise a band as wide as the number of losses.

@@ -22,8 +22,8 @@ class Pairing:
     """Matches of all lanes.
 
     pairs: a message and the receive that got it intact. changed: received with another content. twice: received once
-    more, by this receive. strangers: receives of a message that nobody sent. overtaken: a message, and the later one
-    that was received before it. missing: messages that nobody received, each with the receive of the next message of
+    more, by this receive. strangers: receives of a message that was not sent. overtaken: a message, and the later one
+    that was received before it. missing: messages that were not received, each with the receive of the next message of
     its lane and of the same life of its sender; None where no later one was received.
     """
 
@@ -39,17 +39,17 @@ class Pairing:
 def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[int]]) -> Pairing:
     """Match all messages of a run. costs: of leaving the messages of a lane without a receive, see `alignment`."""
     sent: dict[tuple[int, int, int, int], list[Send]] = defaultdict(list)
-    came: dict[tuple[int, int, int, int], list[Receive]] = defaultdict(list)
+    received: dict[tuple[int, int, int, int], list[Receive]] = defaultdict(list)
     for sends in histories.sends:
         for send in sends:
             sent[send.rank, send.peer, send.context, send.tag].append(send)
     for receives in histories.receives:
         for receive in receives:
             if receive.source >= 0:
-                came[receive.source, receive.rank, receive.context, receive.came_tag].append(receive)
+                received[receive.source, receive.rank, receive.context, receive.came_tag].append(receive)
     pairing = Pairing(lanes=len(sent))
-    for lane in [*sent, *(lane for lane in came if lane not in sent)]:
-        _pair(sent.get(lane, []), came.get(lane, []), costs, pairing)
+    for lane in [*sent, *(lane for lane in received if lane not in sent)]:
+        _pair(sent.get(lane, []), received.get(lane, []), costs, pairing)
     return pairing
 
 
@@ -89,7 +89,7 @@ def _separated(
     sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing
 ) -> tuple[list[Receive], list[Receive]]:
     """Separate receives of contents that were sent, each at most as often as it was sent, from those whose content
-    nobody sent."""
+    was not sent."""
     unmatched = Counter((send.size, send.digest) for send in sends)
     first: dict[tuple[int, str], Send] = {}
     for send in sends:
@@ -144,21 +144,21 @@ def _change(
     unknown: Sequence[Receive],
     pairing: Pairing,
 ) -> None:
-    """Take a receive whose content nobody sent for a changed message that is missing at its place, if one is. Enters it
-    in got."""
+    """Assign a receive whose content was not sent to the missing message at its position, as changed, if there is one.
+    Fills in `got`."""
     position = {receive: at for at, receive in enumerate(got) if receive is not None}
-    lacking = deque(at for at, receive in enumerate(got) if receive is None)
+    missing = deque(at for at, receive in enumerate(got) if receive is None)
     strange = set(unknown)
     last = -1
     for receive in receives:
         last = max(last, position.get(receive, -1))
         if receive not in strange:
             continue
-        while lacking and lacking[0] < last:
-            lacking.popleft()
-        if not lacking:
+        while missing and missing[0] < last:
+            missing.popleft()
+        if not missing:
             pairing.strangers.append(receive)
             continue
-        at = lacking.popleft()
+        at = missing.popleft()
         got[at] = receive
         pairing.changed.append((sends[at], receive))

@@ -2,7 +2,7 @@
 
 - nothing lost: a message whose send is done is received, if a receive that fits it waits for it, or a later one came,
   however the run ended. For other explanations see `unreceived`.
-- nothing twice: no receive gets a message that another receive got, or that nobody sent; except on nodes that lost their
+- nothing twice: no receive gets a message that another receive got, or that was not sent; except on nodes that lost their
   memory of received messages in a crash or reset.
 - order: of messages of one sender, receiver, communicator and tag none overtakes another.
 - content: received and sent bytes are equal (by digests); only messages that are too long are truncated.
@@ -234,7 +234,7 @@ class _HistoryCheck:
             if got is not None and send.is_promised:
                 continue
             if got is not None:
-                since, what = got.ended, f"{send} was received by {got}, and its sender was not told"
+                since, what = got.ended, f"{send} was received by {got}, and its sender was not notified"
             else:
                 receive = next((candidate for candidate in free[send.peer] if candidate.fits(send)), None)
                 if receive is None:

@@ -221,7 +221,7 @@ class _RequestCheck:
             if not self._may_judge(request):
                 continue
             since = max(sent.at, self._healed(request, self._end))
-            what = f"{request} was handled, and its sender was told nothing" if request.handlings else (
+            what = f"{request} was handled, and its sender was not notified" if request.handlings else (
                 f"{request} was neither handled nor returned"
             )  # fmt: skip
             if self._how.ending is Ending.STUCK:

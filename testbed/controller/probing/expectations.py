@@ -93,7 +93,7 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = F
     if impairment.reorder:
         skip_below = (on_wire + delays[0]) // 2
         if delays[0] - on_wire < 100_000:
-            reorder = Chance(impairment.reorder, open="a delay below 0.1 ms is hardly told from none")
+            reorder = Chance(impairment.reorder, open="a delay below 0.1 ms is hardly distinguishable from none")
     return Expectation(
         delays,
         _loss(impairment),

@@ -237,4 +237,4 @@ def _probe(paths: Sequence[ProbePath], seconds: float, longest: float, run: int,
     except FileNotFoundError as error:
         raise KernelError(f"a namespace of the cluster is gone: {error.filename}") from error
     except OSError as error:
-        raise KernelError(f"probes cannot be sent or heard: {error.strerror or error}") from error
+        raise KernelError(f"probes cannot be sent or received: {error.strerror or error}") from error

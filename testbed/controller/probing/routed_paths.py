@@ -28,7 +28,7 @@ _COST: Final = 4  # probes on Ethernet that take the relay as long as one on suc
 _MAX_BURST: Final = 8  # frames: more would hold up the timed probes of other paths
 _NO_TRAIN: Final = "a train would hold up all frames on its way: these switches have back-pressure"
 _ASTRAY: Final = "a flipped bit may be one of the route, which then leads astray"
-_TWICE: Final = "copies of copies are not told apart"
+_TWICE: Final = "copies of copies are not distinguished"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ _FIRMWARE = "{kind}: only a NIC's firmware has it, and beside commands there is 
 
 
 _RESTARTS = (
-    "{kind}: workload {workload} does not bear it that a node's program starts again; workload churn does, or one of your "
+    "{kind}: workload {workload} does not support restarts of a node's program; workload churn does, or one of your "
     "own with bears_restarts = True"
 )
 

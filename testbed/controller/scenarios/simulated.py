@@ -213,18 +213,18 @@ class SimulatedStage:
         if receiver.name not in self._sinks:
             self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.hosts[receiver.name])
         self._sinks[receiver.name].listen()
-        talkers = [
+        senders = [
             TrafficSender(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)
             for sender in (self._nodes[name] for name in senders_of(self._layout, fault))
         ]
 
         def lift(_over: bool) -> None:
-            for talker in talkers:
-                talker.stop()
+            for sender in senders:
+                sender.stop()
 
         return Active(
             occurrence,
-            lambda: {"frames": sum(talker.sent for talker in talkers)},
+            lambda: {"frames": sum(sender.sent for sender in senders)},
             lift,
         )
 

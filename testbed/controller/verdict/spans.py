@@ -53,7 +53,7 @@ def relay_findings(
         for direction in BOTH:
             now = after.relay["links"].get(link.name, {}).get(direction)
             if now is None:
-                reason = "the state says that the relay carries it, the relay does not"
+                reason = "the link is the relay's by the state, but not by the relay"
                 findings.append(Finding("relay lost", link.name, direction, 0, None, "frames", Grade.INVALID, reason))
                 continue
             earlier = _earlier(before, after, link.name, direction, events)
@@ -70,7 +70,7 @@ def _lost_before_healed(span: Iterable[Event], carried: Collection[str], table: 
             lost[event["link"], event["direction"]] += event["lost"]
     for key, count in lost.items():
         if count:
-            yield _finding(table, "relay lost", count, "as it told while it carried the link", key)
+            yield _finding(table, "relay lost", count, "as it reported while it carried the link", key)
 
 
 def agent_findings(before: Account, after: Account, events: Sequence[Event], table: Table) -> list[Finding]:
@@ -83,13 +83,11 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
     for event in span:
         if event["event"] == "NIC agent restarted":
             started, over = event["gap"]
-            reason = "it died and was started again: what its hosts had under way is over"
+            reason = "it died and was restarted: its hosts' operations in progress have ended"
             gaps.setdefault(event["node"], []).append((max(1, over - started), reason))
     for node in before.agents.keys() | after.agents.keys():
         if after.agents.get(node) is None:
-            gaps.setdefault(node, []).append(
-                (max(1, after.clock - before.clock), "no agent answers that should be there")
-            )
+            gaps.setdefault(node, []).append((max(1, after.clock - before.clock), "a required agent does not answer"))
     reasons = [f"{node}: {reason}" for node, node_gaps in sorted(gaps.items()) for _, reason in node_gaps]
     longest = max((length for node_gaps in gaps.values() for length, _ in node_gaps), default=0)
     findings = [_finding(table, "NIC agent gap", longest, "; ".join(dict.fromkeys(reasons)))]
@@ -135,9 +133,7 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
                 open_since = open_since or event
     if carried and after.relay is None:
         since = open_since["clock"] if open_since is not None else before.clock
-        findings.append(
-            _finding(table, "relay gap", max(1, after.clock - since), "no relay answers that should carry links")
-        )
+        findings.append(_finding(table, "relay gap", max(1, after.clock - since), "the required relay does not answer"))
     elif (
         not findings
         and before.relay is not None
@@ -145,7 +141,7 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
         and before.relay["begun"] != after.relay["begun"]
         and not any(event["event"] == "replugged" for event in span)
     ):
-        findings.append(_finding(table, "relay gap", 1, "the relay is another one than before"))
+        findings.append(_finding(table, "relay gap", 1, "a different relay runs now"))
     if carried and not findings:
         findings.append(_finding(table, "relay gap", 0))
     return findings
@@ -184,8 +180,8 @@ def _one_direction(
     *,
     asked: bool,
 ) -> list[Finding]:
-    emulator, had = now["emulator"], earlier.get("emulator", {})
-    since = {name: count - had.get(name, 0) for name, count in emulator.items()}
+    emulator, before_emulator = now["emulator"], earlier.get("emulator", {})
+    since = {name: count - before_emulator.get(name, 0) for name, count in emulator.items()}
     lost = sum(since[name] for name in _LOST) - earlier.get("told", 0)
     detail = ", ".join(f"{since[name]} {name}" for name in _LOST if since[name])
     key = link, direction
@@ -271,7 +267,7 @@ def counted_losses(state: State, before: Account, after: Account, table: Table, 
             asked = chance.loss.share
             interval = statistics.share_interval(lost, offered, chance.loss.inflation)
             outside = lost / offered if asked == 0 else max(interval[0] - asked, asked - interval[1], 0)
-            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the carrier's own counters"
+            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the datapath's own counters"
             if changed:
                 grade, reason = Grade.UNDECIDED, "the configuration changed in the span"
             elif grade is Grade.TRUSTED and offered < chance.loss.enough:

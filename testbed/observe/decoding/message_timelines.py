@@ -38,7 +38,7 @@ class Sighting:
 class Message:
     """A message and its frame counts.
 
-    id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: no frame tells. begun,
+    id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: unknown. begun,
     ended: times of its first and its last frame, nanoseconds. sent: frames of each role, counted where they leave;
     again: how many of these are retransmissions. lost: frames of any role. sightings: its frames, if kept. parts: kind
     and part of each frame sent.

@@ -271,7 +271,7 @@ def _nodes(
 
 
 def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any] | None) -> Nic:
-    """said: report of the agent of a shared NIC."""
+    """report: of the agent of a shared NIC."""
     counted = (
         {name: report[name] for name in _LOST if report[name]} | dict(report["counted"]) if report is not None else {}
     )

@@ -1,4 +1,4 @@
-"""Captures of a running cluster's links: frames as they pass, with their fates, until told to stop.
+"""Captures of a running cluster's links: frames as they pass, with their fates, until stopped.
 
 ::
 

@@ -80,7 +80,9 @@ def packed(word: str, data: object) -> bytes:
             f"{error}: what a program returns must be plain data, such as numbers, texts, lists"
         ) from error
     if len(packet) > _MAX:
-        raise TestbedError(f"{len(packet)} bytes are too many to be told; {_MAX} are allowed: write a file instead")
+        raise TestbedError(
+            f"{len(packet)} bytes are too many for one message; {_MAX} are allowed: write a file instead"
+        )
     return packet
 
 

@@ -1,5 +1,5 @@
 """Node process, from its fork to its end: it enters its node, opens its NIC, runs the program, and serves its peers until
-it is told to stop.
+it is stopped.
 
 Words that it sends by its channel: "ready" when its NIC takes frames; "done" with the program's result; "failed" with a
 traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. Words that it receives: "go",
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 QUESTION: Final = signal.SIGUSR1
 """Signal that asks what the node waits for. It reaches even a program that never yields."""
 
-_SAID: Final = 50  # sentences of an answer; a program may wait for thousands of transfers
-_LONGEST: Final = 500  # characters of one
-_ANSWERERS: Final[list[Callable[[int, FrameType | None], None]]] = []
+_MAX_SENTENCES: Final = 50  # sentences of a reply; a program may wait for thousands of transfers
+_MAX_SENTENCE: Final = 500  # characters of one
+_HANDLERS: Final[list[Callable[[int, FrameType | None], None]]] = []
 _POLLS: Final = 1_000_000_000  # ns after a poll, within which a program is reported as polling
 _ANSWER: Final = 100_000_000  # ns within which a NIC has answered a poll, for which the program waits meanwhile
 
@@ -80,7 +80,7 @@ class Report:
 def answer_question(number: int, frame: FrameType | None) -> None:
     """Handle QUESTION. The handler is set before the fork, so that a node that cannot answer yet does not die of the signal;
     setting one in each node would cost it pages of Python's enumerations."""
-    for answer in _ANSWERERS:
+    for answer in _HANDLERS:
         answer(number, frame)
 
 
@@ -189,15 +189,17 @@ class _Node:
             self._nic, self._port, self._firmware, self._host = nic, nic.port, agent.firmware, agent.host
             if not isinstance(nic, InlineNic):
                 self._dilated = nic
-        here = ProgramNode(placement.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
+        program_node = ProgramNode(
+            placement.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts
+        )
         self._loop = self._driver.loop
         self._loop.on_failure = self._report_failure
-        self._program = self._loop.spawn(orders.programs[placement.name](self._host, here), "program")
+        self._program = self._loop.spawn(orders.programs[placement.name](self._host, program_node), "program")
         self._begun = 0
-        self._went = 0  # when the program was told to go, where the NIC's clock does not show 0 then
+        self._started = 0  # when the program was started, where the NIC's clock does not show 0 then
 
     def run(self) -> None:
-        _ANSWERERS.append(self._answer)
+        _HANDLERS.append(self._answer)
         self._channel.tell("ready", os.getpid())
         message = self._channel.hear()
         if message is None:
@@ -207,7 +209,7 @@ class _Node:
             self._dilated.go(message[1], again=self._starts > 1)
             self._driver.loop.watch(self._channel.fileno(), self._on_word)
         else:
-            self._went = time.monotonic_ns()
+            self._started = time.monotonic_ns()
         self._begun = self._used()
         loop = self._loop
         self._program.add_callback(lambda _: loop.stop())
@@ -223,13 +225,13 @@ class _Node:
         try:
             self._loop.run()
         except FirmwareError as error:
-            raise FirmwareError(error.what, error.when - self._went) from error
+            raise FirmwareError(error.what, error.when - self._started) from error
 
     def _report_failure(self, error: BaseException) -> None:
         """Report a failure before the program can catch it."""
         if isinstance(error, FirmwareError):
             with contextlib.suppress(ConnectionError):  # the starting process is gone
-                self._channel.tell("failed", (error.what, error.when - self._went))
+                self._channel.tell("failed", (error.what, error.when - self._started))
 
     def _on_word(self, _now: int) -> None:
         """Process a word: a model's fault while the program runs, "stop" when all programs have ended."""
@@ -271,9 +273,9 @@ class _Node:
         if self._port.unsent:
             lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
         lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]
-        if len(lines) > _SAID:
-            lines[_SAID:] = [f"and {len(lines) - _SAID:,} more"]
-        self._channel.tell("waiting", [line[:_LONGEST] for line in lines])
+        if len(lines) > _MAX_SENTENCES:
+            lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
+        self._channel.tell("waiting", [line[:_MAX_SENTENCE] for line in lines])
 
     def _state(self, innermost: FrameType | None) -> str:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""

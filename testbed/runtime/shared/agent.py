@@ -7,7 +7,7 @@ A host that rings no doorbell for a while is not polled any more until it wakes 
 nothing. When there is nothing to do the agent spins for its budget and then sleeps.
 
 No host process can end the agent or affect another one. Behaviour that no library of ours shows (`MisconductError`) ends
-the attachment, as the host's death does: the function is vacant then, and its protocol tells the peers.
+the attachment, as the host's death does: the function is vacant then, and its protocol notifies the peers.
 """
 
 from __future__ import annotations
@@ -483,7 +483,7 @@ class SharedAgent:
         self._detach(host)
 
     def _detach(self, host: Attached) -> None:
-        """Detach a host process: free its resources, and let the firmware tell its peers."""
+        """Detach a host process: free its resources, and let the firmware notify its peers."""
         function = host.function
         if function.hosts[host.place] is not host:
             return

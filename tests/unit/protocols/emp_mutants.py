@@ -43,7 +43,7 @@ def never_parked(patch: pytest.MonkeyPatch) -> None:
 
 
 def counted_twice(patch: pytest.MonkeyPatch) -> None:
-    again = Receiver._again
+    again = Receiver._acknowledge_again
 
     def as_another_collection(receiver: Receiver, cached: CachedHeader, message: int, number: int) -> None:
         again(receiver, cached, message, number)
