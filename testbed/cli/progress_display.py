@@ -30,7 +30,7 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
     if not stream.isatty():
         yield None
         return
-    begun = time.monotonic()
+    started = time.monotonic()
     phase = "beginning"
     shown = False
 
@@ -40,14 +40,14 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
             rows = (folder / "rows.jsonl").read_bytes().count(b"\n")
         except OSError:
             rows = 0
-        stream.write(f"\r{phase}: {time.monotonic() - begun:.0f} s, {rows} row{'s' if rows != 1 else ''}\x1b[K")
+        stream.write(f"\r{phase}: {time.monotonic() - started:.0f} s, {rows} row{'s' if rows != 1 else ''}\x1b[K")
         stream.flush()
         shown = True
 
-    def follow(what: str) -> None:
+    def set_phase(what: str) -> None:
         nonlocal phase
         phase = what or phase
-        if time.monotonic() - begun > _SILENT:
+        if time.monotonic() - started > _SILENT:
             show()
 
     ticking = mode != "sim"  # the simulation needs the timer, and reports by itself
@@ -55,7 +55,7 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
         signal.signal(signal.SIGALRM, show)
         signal.setitimer(signal.ITIMER_REAL, _SILENT, _SILENT)
     try:
-        yield follow
+        yield set_phase
     finally:
         if ticking:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -66,22 +66,22 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
 @contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
     """Context manager: show the progress of counted steps: a bar in a terminal, else a line from time to time."""
-    begun = reported = time.monotonic()
+    started = reported = time.monotonic()
     with ExitStack() as stack:
         bars: list[Bar] = []
 
-        def say(_number: int, _frame: FrameType | None) -> None:
+        def report_waiting(_number: int, _frame: FrameType | None) -> None:
             """Report that the command is waiting, for another command's lock or a program that does not end."""
             if not bars:
                 echo(f"{what} ...", err=True)
 
-        stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, say))
+        stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, report_waiting))
         stack.callback(signal.setitimer, signal.ITIMER_REAL, *signal.setitimer(signal.ITIMER_REAL, _SILENT))
 
         def show(done: int, total: int) -> None:
             nonlocal reported
             now = time.monotonic()
-            if now - begun < _SILENT:
+            if now - started < _SILENT:
                 return
             if not sys.stderr.isatty():
                 if now - reported >= _SILENT:

@@ -104,7 +104,7 @@ def _named_namespaces(known: set[str]) -> Iterator[Finding]:
 def _held_namespaces(known: set[str]) -> Iterator[Finding]:
     """Collect unnamed namespaces of held clusters whose owner has ended, kept alive by programs in them."""
     seen = {os.stat("/proc/self/ns/net").st_ino}
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         inode = processes.network_namespace_of(pid)
         if inode in seen or not inode:
             continue

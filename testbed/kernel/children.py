@@ -14,7 +14,7 @@ from testbed.errors import TestbedError
 
 T = TypeVar("T")
 
-_BEGUN: Final = b"\n"  # no pickle begins with it
+_STARTED: Final = b"\n"  # no pickle begins with it
 _END: Final = b"\n"
 
 
@@ -48,17 +48,17 @@ class Companion(Generic[T]):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, which ends us
 
             def begun() -> None:
-                os.write(answer, _BEGUN)
+                os.write(answer, _STARTED)
 
             _answer(answer, lambda: function(begun, stop))
         os.close(stop)
         os.close(answer)
         try:
-            first = os.read(self._answers, len(_BEGUN))
+            first = os.read(self._answers, len(_STARTED))
         except BaseException:
             self._close()
             raise
-        if first != _BEGUN:
+        if first != _STARTED:
             with open(self._answers, "rb", closefd=False) as rest:
                 answer_bytes = first + rest.read()
             self._close()

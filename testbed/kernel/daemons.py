@@ -140,7 +140,7 @@ def end(process: processes.Identity | None, name: str, mark: str) -> None:
 
 def end_all(name: str, mark: str) -> None:
     """Kill all daemons of that name and mark."""
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         end(processes.identity(pid), name, mark)
 
 

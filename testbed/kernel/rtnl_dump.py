@@ -292,7 +292,7 @@ def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, Offlo
 
 
 def _setting(path: str) -> str:
-    """Read a kernel setting, empty where the kernel does not have it."""
+    """Read a kernel setting, empty where the kernel lacks it."""
     try:
         return Path(path).read_text().strip()
     except FileNotFoundError:

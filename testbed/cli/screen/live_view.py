@@ -35,14 +35,14 @@ def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard:
                 width, height = console.size
                 console.update_screen(frame(snapshot, view, width, height))
                 timeout = 60.0 if view.paused else due - time.monotonic()
-                woken = terminal.wait(timeout, commands.descriptors())
-                if woken.interrupted or woken.gone or woken.ended_by:
-                    ended_by = woken.ended_by
+                event = terminal.wait(timeout, commands.descriptors())
+                if event.interrupted or event.gone or event.ended_by:
+                    ended_by = event.ended_by
                     break
-                if woken.ready:
+                if event.ready:
                     done = commands.done()
                     view, due = show_result(view, done.message, failed=done.failed), 0.0
-                for key in woken.keys:
+                for key in event.keys:
                     view, action = press(view, key, snapshot)
                     if isinstance(action, Quit):
                         return

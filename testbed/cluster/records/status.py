@@ -245,7 +245,7 @@ def _programs(state: State) -> dict[str, list[int]]:
     """The pids of the programs in each node."""
     keys = {inode: key for key, inode in state.inodes.items()}
     pids: dict[str, list[int]] = {}
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         key = keys.get(processes.network_namespace_of(pid))
         if key:
             pids.setdefault(key, []).append(pid)

@@ -354,12 +354,12 @@ def generate_dissector() -> tuple[str, list[str]]:
     """Generate the dissector; return its text and a sentence for each omitted protocol. Raises TestbedError where all
     are omitted."""
     protocols: list[Protocol] = []
-    lacking: list[str] = []
+    omitted: list[str] = []
     for name, module in frame_modules().items():
         try:
             protocols.append(protocol(name, module))
         except TypeError as error:
-            lacking.append(f"{name} is omitted: {error}")
+            omitted.append(f"{name} is omitted: {error}")
     if not protocols:
-        raise TestbedError("\n".join(["no protocol has a dissector", *lacking]))
-    return dissector(protocols), lacking
+        raise TestbedError("\n".join(["no protocol has a dissector", *omitted]))
+    return dissector(protocols), omitted

@@ -41,7 +41,7 @@ class ProcessUsage:
         first."""
         programs: dict[str, list[Program]] = {}
         used: dict[tuple[int, int], int] = {}
-        for pid in processes.everyone():
+        for pid in processes.all_pids():
             key = keys.get(processes.network_namespace_of(pid))
             if key is None:
                 continue

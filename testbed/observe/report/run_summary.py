@@ -97,7 +97,7 @@ def _missing(run: Recorded) -> Iterator[str]:
     if not (run.folder / ROWS).exists():
         yield f"{ROWS} is missing: the run's measurements are lost."
     if not (run.folder / EVENTS).exists():
-        yield f"{EVENTS} is missing: when faults were in force is not known."
+        yield f"{EVENTS} is missing: it is unknown when faults were in force."
 
 
 def _layout(file: Path, missing: list[str]) -> Layout | None:
