@@ -56,7 +56,7 @@ class FirmwareActions(Protocol):
 
     def send(self, frame: Buffer) -> bool | None:
         """Put a frame on the wire unchanged, after the frames sent before. The buffer must not be modified
-        afterwards. Returns True if the frame waits in the NIC: `when_sent` then tells when it has left."""
+        afterwards. Returns True if the frame waits in the NIC: `when_sent` then reports when it has left."""
         ...
 
     def when_sent(self, then: Callable[[int], object]) -> None:

@@ -51,7 +51,7 @@ class Protocol:
     configurable: None: its firmware has no settings. active_messages: its host library implements
     `protocols.active_messages.am_interface.ActiveMessages`, so that workloads on active messages run, and have histories.
     host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
-    steer: chooses the receive queue of a frame among so many; None: all frames go to queue 0.
+    steer: chooses the receive queue of a frame among a number of queues; None: all frames go to queue 0.
     """
 
     plug: Plug

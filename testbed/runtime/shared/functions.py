@@ -174,10 +174,10 @@ class Function:
         try:
             if attached.completions.put(index):
                 return
-            why = "it takes no completions, and rings for more"
+            reason = "it takes no completions, and rings for more"
         except ProtocolViolationError as error:
-            why = str(error)
-        self.suspect(attached, why)
+            reason = str(error)
+        self.suspect(attached, reason)
 
     def suspect(self, host: Attached, why: str) -> None:
         """Mark a host to be detached after the present turn."""
@@ -185,11 +185,11 @@ class Function:
             host.suspect = why  # not the error: its traceback would keep the host's region alive
             self._suspects.append(host)
 
-    def attach(self, now: int, host: Attached, place: int) -> None:
+    def attach(self, now: int, host: Attached, index: int) -> None:
         """Attach a host process."""
-        host.function, host.place = self, place
-        self.hosts[place] = host
-        host.on_doorbell = self.nic.attach(now, place, ReachedMemory(host.region.heap), host.region.descriptors)
+        host.function, host.place = self, index
+        self.hosts[index] = host
+        host.on_doorbell = self.nic.attach(now, index, ReachedMemory(host.region.heap), host.region.descriptors)
 
     def detach(self, now: int, host: Attached, incarnation: int) -> None:
         """Detach a host process that is gone or not trusted; its region is not read any more. incarnation: see
