@@ -23,6 +23,7 @@ class MapCheck:
     not answered. Valid when the batch is over."""
 
     once = False
+    is_patient = False
 
     def __init__(self, topology: Topology) -> None:
         self._map = topology
@@ -56,6 +57,7 @@ class AbsenceCheck:
     is_wrong: a switch is silent, too, or another host is there, or there is no switch. Valid when the batch is over."""
 
     once = False
+    is_patient = True
 
     def __init__(self, topology: Topology, missing: list[int]) -> None:
         self.gone = {number for number in missing if number in topology.at}
@@ -85,6 +87,7 @@ class SilentPortCheck:
     is_wrong: a switch has, or a host that the map has elsewhere. Valid when the batch is over."""
 
     once = True
+    is_patient = False
 
     def __init__(self, topology: Topology, ports: int, slices: int, turn: int) -> None:
         """Test every slices-th silent port; the slice changes with each turn."""

@@ -109,6 +109,21 @@ def test_a_host_that_goes_or_comes_is_removed_or_added_without_another_explorati
     assert leader.counters.changes >= 2
 
 
+def test_a_short_silence_changes_no_map() -> None:
+    network = Myrinet(ring(4, 1))
+    assert network.settle() is not None
+    cable = next(cable for cable in network.cables if 2 in (cable[0][0], cable[1][0]))
+    leader = network.mappers[0]
+    for _ in range(10):  # at every phase of the checks, 100 ms apart
+        network.cut(cable)
+        network.run(70 * MILLISECOND)
+        network.join(cable)
+        network.run(41 * MILLISECOND)
+    assert leader.counters.silent
+    assert leader.counters.changes == 0
+    assert network.mappers[2].counters.tables_installed == 1
+
+
 def test_a_switch_that_goes_with_its_only_host_or_a_host_at_another_port_is_a_reason_to_explore_again() -> None:
     network = Myrinet(ring(4, 1))
     assert network.settle() is not None
