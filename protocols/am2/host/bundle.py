@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
 from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.privileged_endpoint import PrivilegedEndpoint
 from protocols.core.completion import Completion
 
 if TYPE_CHECKING:
@@ -27,7 +28,13 @@ class Bundle:
 
     def allocate_endpoint(self) -> Endpoint:
         """AM_AllocateEndpoint. Raises ResourceError (AM_ERR_RESOURCE)."""
-        return self.library.allocate_endpoint(self)
+        return self.library.allocate(self, Endpoint)
+
+    def allocate_privileged_endpoint(self) -> PrivilegedEndpoint:
+        """Allocate the endpoint of a mapper daemon; a node has one. Raises ResourceError."""
+        endpoint = self.library.allocate(self, PrivilegedEndpoint)
+        self.library.driver.privilege(endpoint)
+        return endpoint
 
     def take(self, endpoint: Endpoint) -> None:
         """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one."""
