@@ -134,8 +134,8 @@ class ActiveMessages:
             self.observer.endpoint_freed(endpoint.name.endpoint)
         self.driver.destroy(endpoint)
 
-    def poll(self, handle: Callable[[], int]) -> Coroutine[Completion[None], None, int]:
-        """See `Endpoint.poll`. handle: calls handlers and returns the number of messages handled."""
+    def poll(self, handle: Callable[[int | None], int], most: int | None) -> Coroutine[Completion[None], None, int]:
+        """See `Endpoint.poll`. handle: calls handlers, of at most `most` messages, and returns their number."""
         if self.handling is not None:
             raise RuleError("a handler may not poll")
         if self._polls:
@@ -145,14 +145,14 @@ class ActiveMessages:
                 "'await endpoint.poll()'"
             )
         self._polls = True
-        return self._poll(handle)
+        return self._poll(handle, most)
 
-    async def _poll(self, handle: Callable[[], int]) -> int:
+    async def _poll(self, handle: Callable[[int | None], int], most: int | None) -> int:
         self._polls = False
-        handled = handle()
+        handled = handle(most)
         if not handled:
             await Turn()
-            handled = handle()
+            handled = handle(most)
         return handled
 
     @property
