@@ -192,6 +192,7 @@ class Endpoint:
         await self.messages.wait_for_room(to.node)
         self.messages.begin(asked, data)
         self.messages.try_request(to.node, address.pack(), asked.number.to_bytes(WORD, "big") + body, asked)
+        await self.messages.handle_read()
 
     def _to(self, place: int) -> tuple[EndpointName, int]:
         if place not in self._places:

@@ -24,6 +24,7 @@ from protocols.active_messages.endpoint_names import NO_HANDLER, EndpointName, M
 from protocols.active_messages.observer import Observer
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Buffer, HostActions
+from protocols.core.host_work import HostWork
 from protocols.ssam import cells
 from protocols.ssam.am_endpoints import MAX_WORDS, Asked, Bundle, Endpoint
 from protocols.ssam.bulk_cells import Incoming, Stream
@@ -61,9 +62,15 @@ class ActiveMessages(Library):
     """
 
     def __init__(
-        self, adapter: Adapter, bell: HostActions, device: Sba100, settings: Settings, counters: Counters
+        self,
+        adapter: Adapter,
+        bell: HostActions,
+        work: HostWork,
+        device: Sba100,
+        settings: Settings,
+        counters: Counters,
     ) -> None:
-        super().__init__(adapter, bell, device, settings, counters)
+        super().__init__(adapter, bell, work, device, settings, counters)
         self.max_short: Final = MAX_WORDS
         """AM_MaxShort: words of a request."""
         self.observer: Observer | None = None
@@ -152,10 +159,8 @@ class ActiveMessages(Library):
     async def wait_for_room(self, node: int, asked: Asked | None = None) -> None:
         """Poll, and wait until the window to a node permits a request, or `asked` has ended. Raises as `request`."""
         self.has_room(node)  # refuses handlers, which must not poll
-        self.handle_all()
         while not self.has_room(node) and not (asked is not None and asked.has_ended):
-            await self.wait()
-            self.handle_all()
+            await self.poll()
 
     def begin(self, asked: Asked, data: Buffer) -> None:
         """Record a request whose first cell is about to be sent."""
@@ -195,8 +200,8 @@ class ActiveMessages(Library):
         finally:
             token.end()
 
-    def _handle_all(self) -> int:
-        handled = super()._handle_all()
+    def _handle_batch(self) -> int:
+        handled = super()._handle_batch()
         while self.lost and not self._has_ended:
             endpoint, returned = self.lost.popleft()
             handled += 1

@@ -98,6 +98,7 @@ class Stream:
             asked.number.to_bytes(WORD, "big") + head + data[:sent],
             self._pending(asked, sent, data),
         )
+        await messages.handle_read()
         while sent < len(data):
             await messages.wait_for_room(node, asked)
             if asked.has_ended:
@@ -109,6 +110,7 @@ class Stream:
                 messages.try_bytes(node, cell, pending)
             else:
                 messages.try_request(node, more, cell, pending)
+            await messages.handle_read()
 
     def _pending(self, asked: Asked, sent: int, data: memoryview) -> Asked | Part:
         return asked if sent >= len(data) else Part(asked, self._messages)

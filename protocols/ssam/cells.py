@@ -9,6 +9,8 @@ the handler, 44 bytes in all.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import getitem, xor
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -54,24 +56,31 @@ class Message(NamedTuple):
     data: bytes
 
 
-def _step_of(top: int) -> int:
-    """Return the remainder of `top` times x^10."""
-    value = top << _BITS
-    for bit in range(_BITS + 7, _BITS - 1, -1):
-        if value >> bit & 1:
-            value ^= _GENERATOR << bit - _BITS
+def _times_x8(value: int) -> int:
+    """Return the remainder of a remainder times x^8."""
+    for _ in range(8):
+        value <<= 1
+        if value >> _BITS:
+            value ^= _GENERATOR
     return value
 
 
-_STEP: Final = tuple(_step_of(top) for top in range(256))
+def _remainders() -> tuple[tuple[int, ...], ...]:
+    """Return what each byte contributes to a payload's remainder, by its place and its value."""
+    times_x8 = [_times_x8(value) for value in range(1 << _BITS)]
+    places = [tuple(range(256))]
+    for _ in range(PAYLOAD - 1):
+        places.append(tuple([times_x8[value] for value in places[-1]]))
+    return tuple(reversed(places))
+
+
+_REMAINDERS: Final = _remainders()
 
 
 def crc10(payload: Buffer) -> int:
-    """Return the remainder of a payload: 0 where its last 10 bits are the check of what stands before them."""
-    crc = 0
-    for byte in payload:
-        crc = ((crc & 0x3) << 8 | byte) ^ _STEP[crc >> 2]
-    return crc
+    """Return the remainder of a payload: 0 where its last 10 bits are the check of what stands before them. It is the sum
+    of what each byte contributes at its place."""
+    return reduce(xor, map(getitem, _REMAINDERS, payload))
 
 
 def pack_into(buffer: bytearray, offset: int, message: Message) -> None:

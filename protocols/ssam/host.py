@@ -22,12 +22,18 @@ from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.atm.cell import PAYLOAD
 from protocols.core.completion import Completion, Turn
 from protocols.core.firmware import Adapter, Buffer, HostActions
+from protocols.core.host_work import HostWork
 from protocols.ssam import cells
 from protocols.ssam.cells import DATA, LONG, Message
 from protocols.ssam.connection import Connection, Pending, introduced
 from protocols.ssam.counters import Counters
 from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Sba100, answer_slot, request_slot
 from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW, Settings
+
+FORMAT: Final = "format"
+"""Format a request's cell, with the flow control."""
+DISPATCH: Final = "dispatch"
+"""Flow control of a message that has come, and the call of its handler."""
 
 
 class Reply(NamedTuple):
@@ -56,15 +62,21 @@ class ReturnedError(ActiveMessageError):
 class Library:
     """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
 
-    node: this node's number. size: number of nodes. on_returned: called with requests that are returned; without it the
-    next request to that node raises ReturnedError. on_cells: called when cells have come, in place of a poll by the
-    program: the interrupt of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have
-    come. on_message: the handler of requests at addresses without one. on_renewed: called with a node with which a new
-    session has begun, in place of an earlier one.
+    node: this node's number. size: number of nodes. device: the traps, for programs that use them beside. on_returned:
+    called with requests that are returned; without it the next request to that node raises ReturnedError. on_cells: called
+    when cells have come, in place of a poll by the program: the interrupt of section 3.1.1, which the prototype lacks (see
+    `watch`). on_space: called after answers have come. on_message: the handler of requests at addresses without one.
+    on_renewed: called with a node with which a new session has begun, in place of an earlier one.
     """
 
     def __init__(
-        self, adapter: Adapter, bell: HostActions, device: Sba100, settings: Settings, counters: Counters
+        self,
+        adapter: Adapter,
+        bell: HostActions,
+        work: HostWork,
+        device: Sba100,
+        settings: Settings,
+        counters: Counters,
     ) -> None:
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)
@@ -75,8 +87,9 @@ class Library:
         self.on_message: Callable[[int, Message], Reply | None] | None = None
         self.on_renewed: Callable[[int], object] | None = None
         self.settings: Final = settings
+        self.device: Final = device
         self._bell = bell
-        self._device = device
+        self._work = work
         self._counters = counters
         self._handlers: dict[int, Handler] = {}
         self._connections: dict[int, Connection] = {}  # by number
@@ -106,10 +119,15 @@ class Library:
         """Send a request (ssam_10), after polling; waits while the window to the node is full. Raises RuleError in a
         handler, ValueError for more than DATA bytes or no such node, ReturnedError, TrapError for too many
         connections."""
-        self._handle_all()
         while not self.try_request(node, handler, data):
-            await self.wait()
-            self._handle_all()
+            await self.poll()
+        await self.handle_read()
+
+    async def handle_read(self) -> None:
+        """Handle the messages that the trap which has sent a request has read beside."""
+        if self._read:
+            self._handle_batch()
+        await self._work.caught_up()
 
     def try_request(self, node: int, handler: int, data: Buffer = b"", pending: Pending | None = None) -> bool:
         """Send a request, unless the window to the node is full. pending: gets the answer, or the return, in place of the
@@ -133,6 +151,7 @@ class Library:
         number = connection.take_number()
         connection.pending[number % MAX_WINDOW] = pending
         self._counters.requests += 1
+        self._work.spend(FORMAT)
         self._write(connection, request_slot(number), Message(kind, 0, number % cells.NUMBERS, handler, bytes(data)))
         self._arm()
         return True
@@ -163,10 +182,10 @@ class Library:
         """Handle the messages that have come (ssam_poll); return their number. A poll in vain gives way."""
         if self._is_handling:
             raise RuleError("a handler may not poll")
-        handled = self._handle_all()
+        handled = await self._take()
         if not handled:
             await Turn()
-            handled = self._handle_all()
+            handled = await self._take()
         return handled
 
     def handle_all(self) -> int:
@@ -178,10 +197,10 @@ class Library:
         if self._waits is None or self._waits.done:
             self._waits = Completion("a cell")
         waits = self._waits
-        if self._device.has_cells or self._read:
+        if self.device.has_cells or self._read:
             waits.complete(None)
         else:
-            self._device.is_watched = True
+            self.device.is_watched = True
         return waits
 
     def sent(self, node: int) -> int:
@@ -195,7 +214,7 @@ class Library:
     def unread(self) -> Iterator[tuple[int, Message, Pending | None]]:
         """Iterate over the cells of this session that have come and are not handled, each with its node, and what waits for
         it, if it is an answer."""
-        while batch := self._device.read():
+        while batch := self.device.read():
             self._read.extend(batch)
         for number, message in self._read:
             connection = self._connections.get(number)
@@ -241,13 +260,13 @@ class Library:
             if self.on_cells is not None:
                 self.handle_all()
                 self.on_cells()
-                self._device.is_watched = True
+                self.device.is_watched = True
             self.wake()
         return None
 
     def watch(self) -> None:
         """Call `on_cells` from now on."""
-        self._device.is_watched = True
+        self.device.is_watched = True
 
     def waiting(self) -> list[str]:
         return [
@@ -263,11 +282,29 @@ class Library:
 
     # Messages.
 
+    async def _take(self) -> int:
+        """Handle batches, until none comes while the core handles one."""
+        taken = 0
+        while handled := self._handle_batch():
+            taken += handled
+            await self._work.caught_up()
+        return taken
+
     def _handle_all(self) -> int:
+        taken = 0
+        while handled := self._handle_batch():
+            taken += handled
+        return taken
+
+    def _handle_batch(self) -> int:
+        """Handle what one read trap delivers; return the number of messages."""
         handled, answered = 0, dict[Connection, None]()
-        while self._read or self._fill():
+        if not self._read:
+            self._read.extend(self.device.read())
+        while self._read:
             number, message = self._read.popleft()
             handled += 1
+            self._work.spend(DISPATCH)
             connection = self._known(number, message)
             if connection is None:
                 continue
@@ -282,12 +319,6 @@ class Library:
         if answered and self.on_space is not None:
             self.on_space()
         return handled
-
-    def _fill(self) -> bool:
-        """Read a batch of cells; return whether there was any. What a handler's exception leaves is handled by the next
-        poll."""
-        self._read.extend(self._device.read())
-        return bool(self._read)
 
     def _known(self, number: int, message: Message) -> Connection | None:
         """Return the connection of a message of its session; None for another message, which has been dealt with."""
@@ -307,7 +338,7 @@ class Library:
         counters, place = self._counters, connection.place_of(message.number)
         if place < 0:
             counters.answered_again += 1
-            self._device.write(connection.number, answer_slot(message.number))
+            self.device.write(connection.number, answer_slot(message.number))
             return
         if message.number in connection.kept:
             counters.duplicates += 1
@@ -340,21 +371,21 @@ class Library:
         else:
             answer = Message(cells.REPLY, connection.session, number, reply.handler, bytes(reply.data))
         offset = answer_slot(number)
-        cells.pack_into(self._device.memory(connection.number), offset, answer)
-        self._device.write(connection.number, offset)
+        cells.pack_into(self.device.memory(connection.number), offset, answer)
+        self.device.write(connection.number, offset)
 
     def _report_missing(self, connection: Connection) -> None:
         """Tell the peer which request has not come, since later ones have."""
         number = connection.expected % cells.NUMBERS
         missing = Message(cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING, b"")
-        cells.pack_into(self._device.memory(connection.number), CONTROL_SLOT, missing)
-        self._device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, missing)
+        self.device.write(connection.number, CONTROL_SLOT)
 
     def _hurry(self, connection: Connection, number: int | None) -> None:
         """Send a request again that is known to be lost."""
         if number is not None:
             self._counters.hurried += 1
-            self._device.write(connection.number, request_slot(number))
+            self.device.write(connection.number, request_slot(number))
 
     def _answered(self, connection: Connection, message: Message) -> None:
         counters = self._counters
@@ -410,11 +441,11 @@ class Library:
 
     def _connection(self, node: int) -> Connection:
         """Return the connection to a node, opened if there is none. Raises TrapError."""
-        number = self._device.connect(node)
+        number = self.device.connect(node)
         return self._connections.get(number) or self._connection_of(number, node)
 
     def _connection_of(self, number: int, node: int | None = None) -> Connection:
-        there = self._device.node_of(number) if node is None else node
+        there = self.device.node_of(number) if node is None else node
         connection = Connection(number, there, self.settings.window, self.incarnation)
         self._connections[number] = connection
         if there == self.node:
@@ -425,8 +456,8 @@ class Library:
 
     def _introduce(self, connection: Connection) -> None:
         introduction = Message(cells.INTRODUCTION, 0, 0, 0, connection.introduction())
-        cells.pack_into(self._device.memory(connection.number), CONTROL_SLOT, introduction)
-        self._device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, introduction)
+        self.device.write(connection.number, CONTROL_SLOT)
 
     def _introduced(self, connection: Connection, data: bytes) -> None:
         identities = introduced(data)
@@ -442,7 +473,7 @@ class Library:
             if known is not None:
                 self._renewed(connection)
             for number in connection.outstanding:
-                self._device.write(connection.number, self._stamped(connection, number))
+                self.device.write(connection.number, self._stamped(connection, number))
         if ours != connection.ours or theirs != connection.theirs:
             self._introduce(connection)
 
@@ -451,7 +482,7 @@ class Library:
         overdue = connection.overdue()
         if overdue is not None and connection.is_open:
             self._counters.resent += 1
-            self._device.write(connection.number, request_slot(overdue))
+            self.device.write(connection.number, request_slot(overdue))
         if connection.outstanding:
             if not connection.is_open:
                 self._introduce(connection)
@@ -464,7 +495,7 @@ class Library:
 
     def _return(self, connection: Connection, reason: str) -> None:
         """Return the requests without an answer to the program."""
-        memory = self._device.memory(connection.number)
+        memory = self.device.memory(connection.number)
         for number in connection.outstanding:
             self._counters.returned += 1
             slot = number % MAX_WINDOW
@@ -486,15 +517,15 @@ class Library:
             self.on_renewed(connection.node)
 
     def _write(self, connection: Connection, offset: int, message: Message) -> None:
-        """Keep a request's cell, and send it if the session is known."""
+        """Keep a request's cell, and send it if the session is known. Section 3.1.1: each send polls."""
         stamped = message._replace(session=connection.session)
-        cells.pack_into(self._device.memory(connection.number), offset, stamped)
+        cells.pack_into(self.device.memory(connection.number), offset, stamped)
         if connection.is_open:
-            self._device.write(connection.number, offset)
+            self._read.extend(self.device.write_read(connection.number, offset))
 
     def _stamped(self, connection: Connection, number: int) -> int:
         """Set the session of a kept request, which was not known before; return its offset."""
-        memory, offset = self._device.memory(connection.number), request_slot(number)
+        memory, offset = self.device.memory(connection.number), request_slot(number)
         kind = memory[offset] >> 6
         control = kind << 14 | connection.session << 6 | number % cells.NUMBERS
         memory[offset : offset + 2] = control.to_bytes(2, "big")

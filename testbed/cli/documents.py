@@ -270,7 +270,8 @@ DOCUMENTS: Mapping[str, Schema] = {
             counted=_said(_list({"type": "object"}), "of each repetition, the counters of the NICs' firmware, by node"),
             used=_said(
                 _list({"type": "object"}),
-                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share",
+                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share; of a host's core "
+                "also the nanoseconds by cause, as trap_ns",
             ),
             switches=_said(
                 _list({"type": "object"}),
@@ -319,6 +320,7 @@ DOCUMENTS: Mapping[str, Schema] = {
             )
         ),
         median_error=_said({"type": "number"}, "of the predicted rows"),
+        errors=_said({"type": "object"}, 'of the predicted rows, by table: rows, median, p90, worst; "": rows of none'),
         tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
         shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
         failures=_said(_list(_TEXT), "a sentence for each calibrated row and each shape that has not come out"),

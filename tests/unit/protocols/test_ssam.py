@@ -14,6 +14,7 @@ from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, Circuit, circuit
 from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
+from protocols.core.host_work import ANYWHERE, FREE_WORK
 from protocols.ssam import cells
 from protocols.ssam.cells import (
     ACKNOWLEDGEMENT,
@@ -30,7 +31,16 @@ from protocols.ssam.cells import (
 )
 from protocols.ssam.frames import Ssam
 from protocols.ssam.host import Reply, Returned, ReturnedError
-from protocols.ssam.sba100 import SLOT, TrapError
+from protocols.ssam.sba100 import (
+    CELL_CALL,
+    CELL_READ,
+    READ_CALL,
+    READ_TRAP,
+    SLOT,
+    WRITE_CALL,
+    WRITE_READ_TRAP,
+    TrapError,
+)
 from protocols.ssam.settings import Settings
 from tests.unit.protocols import ssam_walks
 from tests.unit.protocols.mutants import Mutant, find
@@ -286,6 +296,64 @@ def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
     assert second.counters()["overruns"] == 3
     pair.settle(time_outs=6)
     assert second.counted == [b"first", *[bytes((number,)) for number in range(8)]]
+
+
+class PricedNode(Node):
+    """A node whose core takes 1 us for each piece of work. Implements `HostWork`, too."""
+
+    core = 0
+    reached = 0
+    writer = ANYWHERE
+
+    def spend(self, kind: str, size: int = 0, source: int = -1) -> None:  # noqa: ARG002
+        self.reached = max(self.reached, self.now) + 1_000
+        self.spent.append(kind)
+
+    def caught_up(self) -> Completion[None]:
+        return FREE_WORK.caught_up()
+
+    offload = read_frames = bind = lambda *_: None
+
+    def __init__(self, number: int, own: Settings) -> None:
+        self.spent: list[str] = []
+        super().__init__(number, own)
+
+
+def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
+    node = PricedNode(0, Settings(input_fifo=2))
+    empty = header(circuit(1, 0, 3)) + checked(bytes(PAYLOAD))
+    frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty
+    for _ in range(3):
+        node.device.receive(0, frame)
+    assert node.counters()["overruns"] == 1
+    node.device.read()
+    assert node.spent == [READ_TRAP, CELL_READ, CELL_READ]
+    for now, overruns in ((1_999, 2), (2_000, 2), (2_999, 3), (3_000, 3), (3_000, 4)):
+        node.device.receive(now, frame)
+        assert node.counters()["overruns"] == overruns, f"at {now} ns"
+
+
+def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_costs_of_their_own() -> None:
+    node = PricedNode(0, Settings())
+    own = node.device.connect(0)
+    node.device.write_read(own, 0)
+    assert node.spent == [WRITE_READ_TRAP, CELL_READ]
+    node.spent.clear()
+    node.device.call_write(own, 0)
+    node.device.call_read()
+    node.device.call_read()
+    assert node.spent == [WRITE_CALL, READ_CALL, CELL_CALL, READ_CALL]
+    with pytest.raises(TrapError):
+        node.device.call_write(7, 0)
+
+
+def test_a_trap_delivers_sixteen_cells_at_most() -> None:
+    node = Node(0, Settings())
+    own = node.device.connect(0)
+    for number in range(20):
+        cells.pack_into(node.device.memory(own), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
+        node.device.write(own, 0)
+    assert [len(node.device.read()) for _ in range(3)] == [16, 4, 0]
 
 
 @pytest.mark.parametrize(
