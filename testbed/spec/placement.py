@@ -74,6 +74,13 @@ def address_of(node: bytes, function: int) -> bytes:
     return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
 
 
+def hosts_of(ranks: Sequence[Rank]) -> tuple[int, ...]:
+    """Return, by rank, the number of the first rank of its node; empty where each node has one rank."""
+    firsts: dict[str, int] = {}
+    hosts = tuple([firsts.setdefault(rank.node, rank.number) for rank in ranks])
+    return hosts if len(firsts) < len(ranks) else ()
+
+
 def addresses_of(layout: Layout, ranks: Sequence[Rank]) -> tuple[bytes, ...]:
     """Return the MAC address of each rank; zeros where the node has no NIC. Raises UnsupportedError where two would have
     the same."""

@@ -37,11 +37,11 @@ MAX: Final = MAX_RANKS
 class Wire:
     """The sending side of the interface that the functions share. port: sends frames. due: when to call `on_timer`."""
 
-    __slots__ = ("_own", "_send", "due", "later", "local", "overflowed", "port")
+    __slots__ = ("_has_routes", "_own", "_send", "due", "later", "local", "overflowed", "port")
 
     def __init__(self, port: VethPort, own: frozenset[bytes]) -> None:
-        """own: the functions' addresses. In a network with back-pressure frames between functions go through it, too, since
-        only it has the routes."""
+        """own: the functions' addresses. In a network with back-pressure, which has routes, a frame to its own sender takes
+        its way through it, as a probe does."""
         self.port: Final = port
         self.due: int | None = None
         self.local: deque[Buffer] = deque()
@@ -52,8 +52,8 @@ class Wire:
         """Frames between functions for which there was no room."""
         self._own = own
         self._send = port.send
+        self._has_routes = isinstance(port, HoldingPort)
         if isinstance(port, HoldingPort):
-            self._own = frozenset()
             port.on_hold = self._hold
             if port.kept:
                 self._hold()
@@ -69,7 +69,8 @@ class Wire:
             self.due = time.monotonic_ns() + AGAIN
 
     def send(self, frame: Buffer) -> bool | None:
-        if frame[:6] in self._own:
+        to = frame[:6]
+        if to in self._own and not (self._has_routes and to == frame[6:12]):
             if len(self.local) < _LOCAL:
                 self.local.append(frame)
             else:
