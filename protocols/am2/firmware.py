@@ -22,6 +22,7 @@ from protocols.am2.counters import Counters
 from protocols.am2.mapper.mapper import Mapper, MapperIdentity
 from protocols.am2.mapper.route_tables import Table
 from protocols.am2.mapper.settings import Settings as MapperSettings
+from protocols.am2.mapping_port import MappingPort
 from protocols.am2.nic_memory import Frames
 from protocols.am2.peers import CachedHeader, Peer
 from protocols.am2.pending_notices import PendingNotices
@@ -60,6 +61,7 @@ class Firmware:
         "_loopback",
         "_looped",
         "_mapper",
+        "_mapping_port",
         "_nodes",
         "_peers",
         "_pending_notices",
@@ -101,6 +103,7 @@ class Firmware:
         self._is_plain = True  # the only deadlines are scans, leaving endpoints and the end of a turn
         self._held_back = self._sender.held_back
         self._has_news = False  # new routes have arrived
+        self._mapping_port = MappingPort(card, self._install)
         self._mapper: Mapper | None = None
         if adapter.routed and mapping is not None:
             station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
@@ -201,11 +204,15 @@ class Firmware:
         """Make the cached header of a frame that has no cached one: the first of its kind since the peer's last change of
         incarnation. None: the frame is dropped, or was the mapper's."""
         card, counters, peers = self._card, self._counters, self._peers
-        if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING and self._mapper is not None:
-            self._mapper.receive(now, frame)
-            if self._has_news:
-                self._go(now)
-            return None
+        if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING:
+            if self._mapper is not None:
+                self._mapper.receive(now, frame)
+                if self._has_news:
+                    self._go(now)
+                return None
+            if card.privileged is not None:
+                self._mapping_port.receive(frame)
+                return None
         try:
             if len(frame) > _TYPE_AT and frame[_TYPE_AT] & _ROUTE:
                 raise MalformedError("route")
@@ -298,10 +305,16 @@ class Firmware:
                 # the endpoint returns.
                 self._counters.invalid += endpoint is None or endpoint.frames.trusted
                 return
-            if subject not in endpoint.messages:  # else it has rung for that message before
+            if endpoint is card.privileged:
+                self._mapping_port.on_doorbell(endpoint)
+                if self._has_news:
+                    self._go(now)
+            elif subject not in endpoint.messages:  # else it has rung for that message before
                 self._sender.ready(now, endpoint, subject)
         else:
             self._residency.told(now, number, subject)
+            if subject == layout.MAPPED and card.privileged is not None and card.privileged.page is not None:
+                self._mapping_port.on_doorbell(card.privileged)
         if self._looped:
             self._loopback.run(now, self.receive)
 

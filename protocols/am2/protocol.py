@@ -20,5 +20,5 @@ PROTOCOL: Final = Protocol(
     framings=("source routes",),
     split_driver=split_driver(),
     configurable=Configurable(Configuration, configured),
-    observable=True,
+    active_messages=True,
 )

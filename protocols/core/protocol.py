@@ -48,8 +48,8 @@ class Protocol:
     codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.
     split_driver: for shared NICs; None: not available. framings: what its frames have for switches that forward by it,
     in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM).
-    configurable: None: its firmware has no settings. observable: its host library reports active messages
-    (`protocols.active_messages.observer`), so that native workloads have histories.
+    configurable: None: its firmware has no settings. active_messages: its host library implements
+    `protocols.active_messages.am_interface.ActiveMessages`, so that workloads on active messages run, and have histories.
     host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
     steer: chooses the receive queue of a frame among a number of queues; None: all frames go to queue 0.
     """
@@ -62,7 +62,7 @@ class Protocol:
     split_driver: SplitDriver | None = None
     framings: tuple[str, ...] = ()
     configurable: Configurable | None = None
-    observable: bool = False
+    active_messages: bool = False
     host_work: Sequence[str] = ()
     steer: Callable[[bytes, int], int] | None = None
 

@@ -272,7 +272,8 @@ DOCUMENTS: Mapping[str, Schema] = {
             ),
             used=_described(
                 _list({"type": "object"}),
-                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share",
+                "of each repetition under a profile, by node and part: jobs, busy_ns, waited_ns, share; of a host's core "
+                "also the nanoseconds by cause, as trap_ns",
             ),
             switches=_described(
                 _list({"type": "object"}),
@@ -323,6 +324,9 @@ DOCUMENTS: Mapping[str, Schema] = {
             )
         ),
         median_error=_described({"type": "number"}, "of the predicted rows"),
+        errors=_described(
+            {"type": "object"}, 'of the predicted rows, by table: rows, median, p90, worst; "": rows of none'
+        ),
         tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
         shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
         failures=_described(_list(_TEXT), "a sentence for each calibrated row and each shape that was not reproduced"),

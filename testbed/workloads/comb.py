@@ -15,7 +15,7 @@ class Comb(Workload):
     """Post receives, send, work, wait: bandwidth against the processor's share that the work got, and the time in each
     call.
 
-    Ranks 0 and 1 exchange `batch` messages each way; rank 0 works in between, from 0 to `work` nanoseconds in `steps`
+    Ranks 0 and `peer` exchange `batch` messages each way; rank 0 works in between, from 0 to `work` nanoseconds in `steps`
     steps. Where a NIC runs in its host's process (`inline`), nothing moves during the work, which the figures show.
     """
 
@@ -26,13 +26,16 @@ class Comb(Workload):
     work: Duration = 10_000_000
     steps: int = 6
     rounds: int = 5
+    peer: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.batch, self.steps, self.rounds) < 1:
-            raise ValueError("batch, steps and rounds: 1 or more")
+        if min(self.batch, self.steps, self.rounds, self.peer) < 1:
+            raise ValueError("batch, steps, rounds and peer: 1 or more")
 
     async def rank(self, comm: Comm, node: Node) -> None:
-        if comm.rank > 1:
+        if self.peer >= comm.size:
+            raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
+        if comm.rank not in (0, self.peer):
             return
         contents = Contents(node.seed, "comb", self.size)
         for step in range(self.steps):
@@ -50,7 +53,7 @@ class Comb(Workload):
 
     async def _round(self, comm: Comm, node: Node, contents: Contents, work: int) -> tuple[int, int, int, int]:
         """Return the nanoseconds of posting, sending, working and waiting."""
-        peer, now = 1 - comm.rank, node.now
+        peer, now = self.peer - comm.rank, node.now
         buffers = [bytearray(self.size) for _ in range(self.batch)]
         started = now()
         receives = [await comm.Irecv(buffer, peer, _DATA) for buffer in buffers]

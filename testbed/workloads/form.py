@@ -184,18 +184,19 @@ Library = TypeVar("Library")
 
 
 class Native(Workload, Generic[Library]):
-    """A workload for one protocol, on its host library instead of MPI::
+    """A workload on a protocol's host library instead of MPI::
 
         class Hello(Native[ActiveMessages]):
             protocol = "am2"
 
             async def program(self, library: ActiveMessages, node: Node) -> None: ...
 
-    The NIC holds only the program's own endpoints. protocol: its registered name. Barriers and words between nodes
-    (`Node.barrier`, `Node.say`) use MPI and are not available.
+    The NIC holds only the program's own endpoints. protocol: its registered name; empty: any protocol whose host library
+    is a `protocols.active_messages.am_interface.ActiveMessages`. Barriers and words between nodes (`Node.barrier`,
+    `Node.say`) use MPI and are not available.
     """
 
-    protocol: ClassVar[str]
+    protocol: ClassVar[str] = ""
 
     async def program(self, library: Library, node: Node) -> object:
         """Run one node; library: its NIC's. For the result see `Workload.rank`."""

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from protocols.am2.host.endpoint_names import EndpointName
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.plug import plug as am2_plug
 from protocols.core.firmware import Plug

@@ -156,20 +156,25 @@ def test_what_a_run_says_of_a_node_is_stronger_than_its_description() -> None:
 
 
 def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="runs in sim, not in a dilated run"):
-        testbed.run(LOSSY, everybody_greets, mode="dilated", profile={"name": "kernel", "hosted": True})
     with pytest.raises(NotFoundError, match="no node is called so"):
         testbed.run(LOSSY, everybody_greets, mode="sim", profiles={"n9": "emp-2001"})
     with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
         testbed.run(LOSSY, everybody_greets, mode="sim", ranks_per_node=65)
     with pytest.raises(UnsupportedError, match="source routes"):
         testbed.run("now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=2)
-    with pytest.raises(UnsupportedError, match="one rank on each node"):
-        testbed.run(LOSSY, "am-logp", protocol="am2", mode="sim", ranks_per_node=2)
     with pytest.raises(DescriptionError, match=r"node\[1\] \(a\).*core 2.*0 to 1"):
         Description.from_toml(CORES.replace("[1, 0]", "[1, 2]"))
     with pytest.raises(DescriptionError, match="core 1 twice"):
         Description.from_toml(CORES.replace("cores = 2", "cores = 4\ncaches = [[0, 1], [1, 2]]"))
+
+
+def test_a_native_workload_has_several_ranks_on_a_node_too() -> None:
+    result = testbed.run(
+        LOSSY, "am-random", protocol="am2", mode="sim", ranks_per_node=2, settings={"requests": 50}, seed=5
+    )
+    assert list(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]
+    assert result.checks is not None
+    assert result.verdict.grade is Grade.TRUSTED
 
 
 def test_a_node_that_crashes_takes_all_its_ranks_along_and_they_start_again() -> None:

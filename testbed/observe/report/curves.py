@@ -10,7 +10,7 @@ import numpy
 
 from testbed.errors import TestbedError
 from testbed.observe.format.quantities import format_value, heading
-from testbed.observe.papers import UNITS, paper_of
+from testbed.observe.papers import UNITS, is_measured_by, paper_of
 from testbed.observe.report.columns import Kind
 from testbed.observe.report.markup import Table
 from testbed.observe.report.plots import (
@@ -41,19 +41,15 @@ class PublishedPoints:
 
 def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoints | None:
     """Points for these keys, of the first run whose protocol's paper has any."""
-    for protocol, workload in dict.fromkeys(
-        (str(run.asked.get("protocol", "")), str(run.asked.get("form", ""))) for run in runs
-    ):
+    for run in runs:
         try:
-            paper = paper_of(protocol)
+            paper = paper_of(str(run.asked.get("protocol", "")))
         except TestbedError:  # no paper, or the protocol is not installed
             continue
         rows = [
             row
             for row in paper.rows
-            if row.take == y and x in row.where and not (row.sum or row.less_than or row.of)
-            and paper.runs[row.run].workload == workload
-            and not (paper.runs[row.run].profile or paper.runs[row.run].firmware)
+            if row.take == y and x in row.where and not row.of and is_measured_by(row, paper, run.asked)
         ]  # fmt: skip
         if rows:
             points = tuple(sorted((float(row.where[x]), row.paper / UNITS[row.unit] * row.per) for row in rows))

@@ -179,13 +179,18 @@ def evidence(run: RunSummary, index: int) -> Iterator[str]:
          for first in (result.get("used") or ())[:1]],
         "How busy the parts of NICs and hosts were", f"used-{index}", lambda value: f"{value:.1%}",
     )  # fmt: skip
+    yield from _by_node(
+        [{f"{node}, {part}": _causes(usage) for node, parts in first.items() for part, usage in parts.items()}
+         for first in (result.get("used") or ())[:1]],
+        "What the time of hosts' cores was used for", f"causes-{index}", lambda value: format_value("busy_ns", value),
+    )  # fmt: skip
     for name, text in run.logs.items():
         yield details(f"What {name} printed last", preformatted(text, f"log of {name}"))
 
 
 def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator[str]:
     """Table of the first repetition: a row for each node, a column for each counter; nothing where all are 0."""
-    nodes: Mapping[str, Mapping[str, float]] = (counted or [{}])[0] or {}
+    nodes: Mapping[str, Mapping[str, float]] = {name: row for name, row in ((counted or [{}])[0] or {}).items() if row}
     keys = dict.fromkeys(key for values in nodes.values() for key in values)
     keys = {key: None for key in keys if any(values.get(key) for values in nodes.values())}
     if not keys:
@@ -195,6 +200,11 @@ def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator
     note = f"The first {len(shown)} of {len(nodes):,} nodes." if len(nodes) > len(shown) else ""
     content = Table(title, ["node", *(heading(key) for key in keys)], rows, note=note)
     yield details(title, table(content, name))
+
+
+def _causes(usage: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the nanoseconds of a core's use by cause; empty for other parts."""
+    return {key: value for key, value in usage.items() if key not in ("jobs", "busy_ns", "waited_ns", "share")}
 
 
 def _figure(value: object) -> str:

@@ -26,7 +26,7 @@ from testbed.kernel.processes import wait_for_end
 from testbed.runtime import event_log
 from testbed.runtime.nodes import warm
 from testbed.runtime.nodes.control_channel import Channel
-from testbed.runtime.nodes.node_process import Report
+from testbed.runtime.nodes.node_process import ByRank, Report
 from testbed.runtime.nodes.places import ModelFault, Orders
 from testbed.runtime.nodes.run_progress import Progress
 
@@ -72,7 +72,7 @@ class StuckError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Outcome of a run, by node. results: of the programs. reports: of their NICs."""
+    """Outcome of a run. results: of the programs, by rank. reports: of their NICs, by node."""
 
     results: Mapping[str, Any]
     reports: Mapping[str, Report]
@@ -246,7 +246,10 @@ class Run:
                     line.tell("stop")
         self._until("report", without)
         reports = {name: report for name, report in self._data_of("report").items() if isinstance(report, Report)}
-        return RunOutcome(self._data_of("done"), reports)
+        results: dict[str, object] = {}
+        for name, result in self._data_of("done").items():
+            results |= result if isinstance(result, ByRank) else {name: result}
+        return RunOutcome(results, reports)
 
     def _stuck(self, what: str) -> StuckError:
         waiting = self.waiting()

@@ -33,8 +33,13 @@ from testbed.kernel.offloads import Offloads
 from testbed.kernel.setns import enter_holder, is_inside
 from testbed.runtime import event_log
 from testbed.runtime.nodes.control_channel import Channel
-from testbed.runtime.nodes.inline_driver import Driver
-from testbed.runtime.nodes.node_process import QUESTION, answer_question, build_nic, run_node
+from testbed.runtime.nodes.node_process import (
+    QUESTION,
+    answer_question,
+    build_dilated_host,
+    build_inline_nic,
+    run_node,
+)
 from testbed.runtime.nodes.places import NodePlacement, Orders
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.runtime.shared import node_agents
@@ -116,11 +121,14 @@ class _WarmParent:
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         try:
-            self._rehearsed = build_nic(self._orders, "lo", self._orders.places[0].adapter)
-            driver = self._rehearsed[-1]
-            if isinstance(driver, Driver):
-                for _ in range(_REHEARSALS):
-                    driver.loop.complete(_empty_program())
+            first = self._orders.places[0]
+            self._rehearsed: object
+            if first.model is not None:
+                self._rehearsed = build_dilated_host(self._orders, "lo", first.model, 1, lambda host: host)
+                return
+            self._rehearsed = rehearsed = build_inline_nic(self._orders, "lo", first.adapter)
+            for _ in range(_REHEARSALS):
+                rehearsed[-1].loop.complete(_empty_program())
         except Exception as error:  # a protocol may raise anything
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
