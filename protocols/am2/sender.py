@@ -33,7 +33,7 @@ BAD_ENDPOINT: Final = 7
 CONGESTION: Final = 8
 UNREACHABLE: Final = 9
 REPLY_REJECTED: Final = 10
-"""The value of `host.am_errors.Status` that the NIC sets for a rejected reply."""
+"""The value of `active_messages.am_errors.Status` that the NIC sets for a rejected reply."""
 
 _STATUS: Final = {REASON_BAD_TAG: BAD_TAG, REASON_NO_ENDPOINT: BAD_ENDPOINT, REASON_BAD_SEGMENT: BAD_SEGMENT}
 _PLACES: Final = layout.PLACES

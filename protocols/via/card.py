@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
+from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Reachable, Scatter, UnpinnedError
 from protocols.core.timers import Timers
 from protocols.via import states
@@ -17,6 +18,11 @@ from protocols.via.counters import Counters
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import Command, Op, Segment, Slots
 from protocols.via.vipl_names import AsyncError, Done, Result
+
+AGENT: Final = "agent"
+"""Work on the host (`protocols.core.host_work`): the kernel agent handles a frame to be sent, or a received one."""
+REGISTER: Final = "register"
+"""Work on the host: the kernel agent pins memory and enters its pages in a table, or takes them out again."""
 
 _ETHERNET: Final = 14
 RDMA_WRITE_ENABLED: Final = 1
@@ -185,6 +191,7 @@ class Card:
         self.address: Final = adapter.address
         self.incarnation: Final = adapter.incarnation
         self.nic: Final = nic
+        self.work: Final[HostWork] = host_work(nic)
         self.memory: Final = memory
         self.slots: Final = slots
         self.settings: Final = settings

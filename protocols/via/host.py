@@ -12,6 +12,7 @@ from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, HostActions, Nic
+from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.via import codec
 from protocols.via.attributes import (
@@ -46,12 +47,13 @@ _ALARM: Final = "an alarm"
 _IDLE: Final = (_REQUEST, _ALARM)
 """Commands for which a program need not be waiting."""
 _RESOURCES: Final = {AsyncError.POST_DESC: Resource.DESCRIPTOR, AsyncError.CATASTROPHIC: Resource.NIC}
-"""What asynchronous errors are about; all others are about a VI."""
+"""Subjects of asynchronous errors; all others are about a VI."""
 
 
 class ViaNic:
     """A node's access to its NIC, which is open (VipOpenNic). number: the node's number. size: number of nodes.
-    reliability: the highest level of this provider. on_error: called with every asynchronous error (VipErrorCallback)."""
+    reliability: the highest level of this provider. work: the cores of its host. on_error: called with every asynchronous
+    error (VipErrorCallback)."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class ViaNic:
         self.settings: Final = settings
         self.reliability: Final = Reliability(settings.reliability)
         self.on_error: Callable[[ErrorReport], object] = _ignore
+        self.work: Final[HostWork] = host_work(nic)
         self._mtu = adapter.mtu
         self._memories: dict[int, tuple[Memory, MemoryAttributes]] = {}
         self._has_name_service = True
@@ -161,7 +164,7 @@ class ViaNic:
 
     async def deregister(self, memory: Memory) -> None:
         """VipDeregisterMem: take memory back. Transfers that still use it fail with PROTECTION_ERROR."""
-        await self.command(Command(Op.DEREGISTER, number=memory.handle))
+        await self.command(Command(Op.DEREGISTER, number=memory.handle, size=memory.size))
         del self._memories[memory.handle]
         self._memory.unpin(memory.address)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from protocols.core.memory import UnpinnedError
 from protocols.via import states
-from protocols.via.card import RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, Card, Region, Vi
+from protocols.via.card import RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, REGISTER, Card, Region, Vi
 from protocols.via.connections import Connections
 from protocols.via.vip_descriptors import Command, Op
 from protocols.via.vipl_names import Reliability, Result, ViState
@@ -128,6 +128,8 @@ class KernelAgent:
     def _command_memory(self, command: Command) -> Result:
         """Carry out a command for protection tags, memory or a new VI."""
         card, op, number = self._card, command.op, command.number
+        if op in (Op.REGISTER, Op.DEREGISTER):
+            card.work.spend(REGISTER, command.size)
         if op == Op.CREATE_PTAG:
             card.ptags.add(command.ptag)
         elif op == Op.DESTROY_PTAG:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.memory import Scatter
-from protocols.via.card import RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, Card, Outgoing, Vi, ViolationError
+from protocols.via.card import AGENT, RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, Card, Outgoing, Vi, ViolationError
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE_ACK, TYPE_RDMA_READ, TYPE_READ_REPLY
 from protocols.via.connections import Connections
 from protocols.via.sender import Sender
@@ -35,7 +35,6 @@ class Receiver:
 
     def data(
         self,
-        now: int,
         vi: Vi,
         kind: int,
         flags: int,
@@ -49,6 +48,7 @@ class Receiver:
     ) -> None:
         """Handle a frame of a connected VI that has its turn in the connection: data, or an RDMA Read. kind: the frame's
         type. remote: of RDMA, where its message begins in this host's memory."""
+        self._card.work.spend(AGENT)
         if vi.reliability == Reliability.UNRELIABLE:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
                 self._card.counters.malformed += 1
@@ -79,8 +79,6 @@ class Receiver:
         vi.unconfirmed += 1
         if flags & FLAGS_LAST or vi.unconfirmed >= self._card.settings.acknowledge:
             self._acknowledge(vi)
-        if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
-            self._sender.pump(now, vi)
 
     def _out_of_turn(self, vi: Vi, ahead: int) -> None:
         if ahead >= _HALF:

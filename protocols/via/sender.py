@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.via.card import COMPLETED, RDMA_READ_ENABLED, Card, Outgoing, Vi, ViolationError
+from protocols.via.card import AGENT, COMPLETED, RDMA_READ_ENABLED, Card, Outgoing, Vi, ViolationError
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, TYPE_RDMA_READ, TYPE_READ_REPLY
 from protocols.via.connections import Connections
 from protocols.via.states import CONNECTED
@@ -133,6 +133,7 @@ class Sender:
         """Make a message's next frame. Raises ViolationError."""
         card, peer, remote = self._card, vi.peer, outgoing.remote
         assert peer is not None
+        card.work.spend(AGENT)
         access = RDMA_READ_ENABLED if outgoing.kind == TYPE_READ_REPLY else 0
         for segment in outgoing.segments:
             card.reach(vi.ptag, segment, segment.length, access)

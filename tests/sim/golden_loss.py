@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from protocols.am2.host.endpoint_names import EndpointName
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.plug import plug as am2_plug
 from protocols.core.firmware import Plug
@@ -53,7 +53,10 @@ LOSSES: Final[dict[str, ImpairmentKeys]] = {
 MESSAGES: Final = {0: 200, 4: 200, 1456: 200, 1457: 200, 5824: 100, 65_536: 20, 1_048_576: 2}
 """How many messages of each size, in bytes: on both sides of a frame's end, four frames, and many."""
 
-Start = Callable[[Simulation, int], "Task[int]"]
+CELL_MESSAGES: Final = {0: 200, 4: 200, 30: 200, 31: 200, 1456: 20, 4096: 10, 4097: 10, 65_536: 2}
+"""Sizes where a frame is a cell: one, two, as many as are sent at once, and many."""
+
+Start = Callable[[Simulation, int, int], "Task[int]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,14 @@ class Subject:
 
     columns: firmware counters, added up over both nodes, that form each column. start: sends all messages of a size
     from one node to the other; its task returns when the last one is answered. plug: of its NICs. how: definition of a
-    message, for the table's head.
+    message, for the table's head. messages: how many of each size.
     """
 
     columns: Mapping[str, tuple[str, ...]]
     start: Start
     plug: Plug
     how: str
+    messages: Mapping[int, int] = field(default_factory=lambda: MESSAGES)
 
 
 _HEAD: Final = """\
@@ -78,47 +82,47 @@ _HEAD: Final = """\
 """
 
 
-def by_device(device: Callable[[Any], Device], simulation: Simulation, size: int) -> Task[int]:
+def by_device(device: Callable[[Any], Device], simulation: Simulation, size: int, count: int) -> Task[int]:
     """Send through MPI's device."""
     sender, receiver = simulation.nodes.values()
-    task = simulation.spawn(sender.name, send_all, device(sender.endpoint), size)
-    simulation.spawn(receiver.name, receive_all, device(receiver.endpoint), size)
+    task = simulation.spawn(sender.name, send_all, device(sender.endpoint), size, count)
+    simulation.spawn(receiver.name, receive_all, device(receiver.endpoint), size, count)
     return task
 
 
-async def send_all(endpoint: object, node: SimNode, device: Device, size: int) -> int:  # noqa: ARG001
+async def send_all(endpoint: object, node: SimNode, device: Device, size: int, count: int) -> int:  # noqa: ARG001
     """Send all messages; return when the last one is acknowledged."""
     data = memoryview(bytes(size))
-    for _ in range(MESSAGES[size]):
+    for _ in range(count):
         await device.send(1, 0, 0, data)
     return node.now()
 
 
-async def receive_all(endpoint: object, node: SimNode, device: Device, size: int) -> None:  # noqa: ARG001
+async def receive_all(endpoint: object, node: SimNode, device: Device, size: int, count: int) -> None:  # noqa: ARG001
     buffers = [memoryview(bytearray(size)) for _ in range(2)]
     posted = [device.receive(0, 0, 0, buffer) for buffer in buffers]
-    for number in range(MESSAGES[size]):
+    for number in range(count):
         await posted[number]
-        if number + 2 < MESSAGES[size]:
+        if number + 2 < count:
             posted.append(device.receive(0, 0, 0, buffers[number % 2]))
 
 
-def by_requests(simulation: Simulation, size: int) -> Task[int]:
+def by_requests(simulation: Simulation, size: int, count: int) -> Task[int]:
     """Active messages: medium ones as far as that goes, then bulk."""
     sender, receiver = simulation.nodes.values()
-    task = simulation.spawn(sender.name, ask_all, size)
-    simulation.spawn(receiver.name, answer_all, size)
+    task = simulation.spawn(sender.name, ask_all, size, count)
+    simulation.spawn(receiver.name, answer_all, size, count)
     return task
 
 
-async def ask_all(am: ActiveMessages, node: SimNode, size: int) -> int:
+async def ask_all(am: ActiveMessages, node: SimNode, size: int, count: int) -> int:
     """Send all requests; return when the last one is replied to."""
     replies: list[int] = []
     endpoint = am.allocate_bundle().allocate_endpoint()
     endpoint.set_handler(ANSWER, lambda _, number: replies.append(number))
     endpoint.map(0, EndpointName(1, 0), TAG)
     data = bytes(size)
-    for number in range(MESSAGES[size]):
+    for number in range(count):
         if size <= am.max_medium:
             await endpoint.request_medium(0, REQUEST, data, number)
         else:
@@ -129,13 +133,13 @@ async def ask_all(am: ActiveMessages, node: SimNode, size: int) -> int:
     return node.now()
 
 
-async def answer_all(am: ActiveMessages, node: SimNode, size: int) -> None:  # noqa: ARG001
+async def answer_all(am: ActiveMessages, node: SimNode, size: int, count: int) -> None:  # noqa: ARG001
     endpoint = am.allocate_bundle().allocate_endpoint()
     endpoint.tag = TAG
     endpoint.segment = bytearray(size)
     endpoint.set_handler(REQUEST, lambda token, _, number: token.reply(ANSWER, number))
     handled = 0
-    while handled < MESSAGES[size]:
+    while handled < count:
         await endpoint.wait()
         handled += await endpoint.poll()
 
@@ -173,6 +177,7 @@ SUBJECTS: Final = {
         partial(by_device, ssam_device),
         ssam_plug(),
         "each sent when the one before is in the window",
+        CELL_MESSAGES,
     ),
     "via": Subject(
         {
@@ -194,7 +199,7 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
     subject = SUBJECTS[name]
     cluster = Description.back_to_back(delay="5us", rate="1gbit", seed=1, **LOSSES[loss])
     with Simulation(cluster, plug or subject.plug) as simulation:
-        task = subject.start(simulation, size)
+        task = subject.start(simulation, size, subject.messages[size])
         simulation.run(timeout=PATIENCE)
         counted = [node.agent.firmware.counted() for node in simulation.nodes.values()]
         return {"time": task.result()} | {
@@ -208,7 +213,7 @@ def table(name: str) -> str:
     rows: list[Mapping[str, object]] = [
         {"loss": loss, "bytes": size, "messages": count, **row(name, loss, size)}
         for loss in LOSSES
-        for size, count in MESSAGES.items()
+        for size, count in SUBJECTS[name].messages.items()
     ]
     lines = [list(rows[0]), *[[str(value) for value in one.values()] for one in rows]]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

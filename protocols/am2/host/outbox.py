@@ -6,10 +6,11 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from protocols.active_messages.observer import MessageContent, Observer, RequestName
+from protocols.active_messages.endpoint_names import EndpointName, MessageContent, RequestName
+from protocols.active_messages.observer import Observer
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
-from protocols.am2.host.endpoint_names import Asked, Correspondent, Origin
+from protocols.am2.host.token import Origin
 from protocols.am2.nic_memory import Backing
 from protocols.core.firmware import Buffer, HostActions
 from protocols.core.memory import PAGE
@@ -26,6 +27,29 @@ _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SL
 _MAX: Final = layout.MAX_ARGUMENTS
 _UNDER_WAY: Final = (layout.READY, layout.UNDER_WAY, layout.RETURNED)
 _NO_DATA: Final = b""
+
+
+class Correspondent:
+    """State of an endpoint for a destination under one tag. credits: requests that it may still send before a reply is
+    required. most: initial credits. key: name and tag. mapped: number of its places in the translation table."""
+
+    __slots__ = ("credits", "endpoint", "key", "mapped", "most", "node", "tag")
+
+    def __init__(self, node: int, endpoint: int, tag: int, most: int) -> None:
+        self.node = node
+        self.endpoint = endpoint
+        self.tag = tag
+        self.key = (node, endpoint, tag)
+        self.credits = self.most = most
+        self.mapped = 0
+
+    @property
+    def name(self) -> EndpointName:
+        return EndpointName(self.node, self.endpoint)
+
+
+Asked = tuple[Correspondent, int, tuple[int, ...]]
+"""A request that has not ended: destination, handler and arguments."""
 
 
 class Outbox:
@@ -146,17 +170,40 @@ class Outbox:
         page = self._room(ring)
         if page is None:
             return False
-        if self.staged is None:
-            self.staged = self._memory.allocate(self._own, 2 * layout.ENTRIES * self._medium)
-            layout.set_address(page, layout.STAGED, self._memory.address(self.staged))
         slot = self._next[ring]
-        begin = slot * self._medium
-        self.staged[begin : begin + size] = data
+        begin = self._stage(page, slot, data)
         self._write(page, FORM_MEDIUM, to, handler, arguments, size, begin, 0)
         if self.observer is not None:
             self._report(to, handler, arguments, data)
         self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
         return True
+
+    def control(self, form: int, data: Buffer, epoch: int, author: int, part: int, parts: int) -> bool:
+        """Pass the NIC a probe packet, or a part of a route table, by a privileged endpoint. Returns whether a slot was
+        free. Raises ValueError for more data than a medium message permits."""
+        size, own = len(data), self._own
+        if size > self._medium:
+            raise ValueError(f"{size} bytes: a privileged endpoint passes at most {self._medium}")
+        page = self._room(_REQUEST)
+        if page is None:
+            return False
+        slot = self._next[_REQUEST]
+        begin = self._stage(page, slot, data) if size else 0
+        at = _PLACES[slot]
+        _WRITE[0](page, at, _FREE, 0, 0, size, begin, 0, form, _REQUEST, 0, 0, own, own, author, epoch, part, parts)
+        page[at] = _READY
+        self._next[_REQUEST] = _AFTER[slot]
+        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS, 0)
+        return True
+
+    def _stage(self, page: memoryview, slot: int, data: Buffer) -> int:
+        """Copy data to where the NIC fetches a slot's, and return its offset there."""
+        if self.staged is None:
+            self.staged = self._memory.allocate(self._own, 2 * layout.ENTRIES * self._medium)
+            layout.set_address(page, layout.STAGED, self._memory.address(self.staged))
+        begin = slot * self._medium
+        self.staged[begin : begin + len(data)] = data
+        return begin
 
     def bulk(
         self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int

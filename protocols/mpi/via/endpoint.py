@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from protocols.core.completion import carry
+from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
@@ -26,6 +27,8 @@ from protocols.via.vipl_names import ViaError, ViState
 from protocols.via.virtual_interface import Vi
 from protocols.via.work_queues import CompletionEntry, CompletionQueue, Descriptor
 
+MPI: Final = "mpi"
+"""Work on the host (`protocols.core.host_work`): the MPI library's for one message, at its sender and at its receiver."""
 _DISCRIMINATOR: Final = b"mpi"
 _MIN_DEPTH: Final = 8
 """Receive descriptors of a VI."""
@@ -59,6 +62,7 @@ class ViaEndpoint(MatchingByLibrary):
             over.complete(Envelope(destination, tag, len(data)))
             self.matching.arrived(arrival)
             return True
+        self._host.work.spend(MPI)
         pair = self.pairs.get(destination) or self._connect(destination)
         outgoing = Outgoing(context, tag, data, over)
         pair.queue.append(outgoing)
@@ -111,7 +115,7 @@ class ViaEndpoint(MatchingByLibrary):
         if known is not None:
             return known
         settings = self._host.settings
-        self.pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer)
+        self.pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer, self._host.work)
         if self._ptag:
             carry(self._open(pair))
         return pair
@@ -213,11 +217,13 @@ class ViaEndpoint(MatchingByLibrary):
         """Take a part of a message out of the RDMA area."""
         arrival = pair.arrival
         if not part.offset:
+            self._host.work.spend(MPI)
             arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
         if arrival is None:
             raise LostPartError
         room = arrival.place[part.offset : part.offset + len(part.data)]
         room[:] = part.data[: len(room)]
+        self._host.work.spend(COPY, len(room), self._host.work.writer)
         if part.offset + len(part.data) < part.total:
             pair.arrival = arrival
         else:

@@ -28,6 +28,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
+from protocols.core.host_work import COPY, HostWork
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
@@ -93,14 +94,15 @@ class Pair:
     what the peer counts as `received_parts` and `consumed`.
     """
 
-    def __init__(self, peer: int, depth: int, area: int, buffer: int) -> None:
-        """depth: receive descriptors. area, buffer: bytes of an RDMA area and of a send buffer."""
+    def __init__(self, peer: int, depth: int, area: int, buffer: int, work: HostWork) -> None:
+        """depth: receive descriptors. area, buffer: bytes of an RDMA area and of a send buffer. work: the host's cores."""
         self.peer: Final = peer
         self.depth: Final = depth
         self.writable_size: Final = area + _CELL
         """Bytes of memory that the peer writes: RDMA area, and credit cell."""
         self.readable_size: Final = _BUFFERS * buffer + (_CELLS + 1) * _CELL
         """Bytes of memory that it sends from: buffers, credits, and greeting."""
+        self._work = work
         self._area_size = area
         self._buffer_size = buffer
         self._threshold = (depth - RESERVE) // 4
@@ -223,6 +225,7 @@ class Pair:
         _HEAD.pack_into(view, at, outgoing.context, self.sent_parts & _NUMBERS, outgoing.tag, total, begin)
         if outgoing.memory is None:
             view[at + _HEAD.size : at + length] = data
+            self._work.spend(COPY, length, self._work.core)
             segments: tuple[Segment, ...] = (memory.segment(at, length),)
         else:
             segments = (memory.segment(at, _HEAD.size), outgoing.memory.segment(begin, len(data)))
