@@ -145,6 +145,13 @@ class Side:
         return bytearray([UNTOUCHED]) * (SIZE + GUARD)
 
     async def run(self, _nic: object, _node: object) -> None:
+        """Run all rounds. Raises Violation, also where a call fails."""
+        try:
+            await self._run()
+        except ViaError as error:
+            raise Violation(f"session {self.number}: a call failed: {error}") from error
+
+    async def _run(self) -> None:
         nic = self.nic
         ptag, other = await nic.create_ptag(), await nic.create_ptag()
         registered = []
@@ -303,12 +310,10 @@ def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
             simulation.change(name, CALM)
         try:
             simulation.run(timeout=patience)
+            for program in programs:
+                program.result()
         except StalledError as error:
             raise Violation(f"no progress on a healed network: {error}") from error
-        except ViaError as error:
-            raise Violation(f"a call failed: {error}") from error
-        for program in programs:
-            program.result()
         simulation.run_until(simulation.now() + REST)
         rows: Counter[str] = Counter()
         for node in nodes:

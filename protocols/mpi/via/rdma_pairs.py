@@ -109,6 +109,7 @@ class Pair:
         self._asked = 0  # questions
         self._answered = 0  # of them, by the peer
         self._answers = 0  # to the peer
+        self._is_pumping = False
         self.queue: deque[Outgoing] = deque()  # messages with parts still to send
         self.released: deque[Outgoing | None] = deque()  # per part under way: the message of which it is the last
         self.vi: Vi | None = None
@@ -172,7 +173,17 @@ class Pair:
     # Send.
 
     def pump(self) -> None:
-        """Send parts of messages, as far as buffers, area and descriptors permit."""
+        """Send parts of messages, as far as buffers, area and descriptors permit. A send that is done at once calls this
+        again: then the running loop goes on."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            self._send_parts()
+        finally:
+            self._is_pumping = False
+
+    def _send_parts(self) -> None:
         queue = self.queue
         while queue and self.is_open and self._buffers and self.desc_left > 0:
             outgoing = queue[0]
@@ -195,8 +206,7 @@ class Pair:
             self._buffers.append(descriptor.context)
         if message is None:
             return None
-        if message.memory is not None:
-            self._release(message)
+        self._release(message)  # at the unreliable level a send is done while it is posted
         if message.over.is_open:
             message.over.deliver()
         return message.memory
