@@ -61,8 +61,11 @@ def uncounted(patch: pytest.MonkeyPatch) -> None:
 NATIVE = [
     Mutant("handled again", "a duplicate request runs its handler again", handled_again),
     Mutant("freed too early", "a held reply is freed by the acknowledgement of another", freed_too_early),
-    Mutant("slot lost", "a duplicate answer costs a slot of the window", slot_lost),
 ]
-"""Those that a program's history shows."""
+"""Mistakes that a program's history shows."""
 
-WALKED = [*NATIVE, Mutant("uncounted", "cells that overrun the input FIFO are not counted", uncounted)]
+WALKED = [
+    *NATIVE,
+    Mutant("slot lost", "a duplicate answer costs a slot of the window", slot_lost),
+    Mutant("uncounted", "cells that overrun the input FIFO are not counted", uncounted),
+]
