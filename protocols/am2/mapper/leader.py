@@ -31,6 +31,10 @@ Duty = Generator[Batch | Pause, int, None]
 class MapListener(Protocol):
     """Receiver of a leader's findings."""
 
+    def is_doubtful(self, topology: Topology) -> bool:
+        """Whether a map is not believed before it is made again, since it has no host, where there were some."""
+        ...
+
     def adopt(self, topology: Topology) -> None:
         """Use a new map of the network."""
         ...
@@ -47,6 +51,9 @@ def lead(me: int, settings: Settings, counters: Counters, lossy: Callable[[], bo
         counters.explorations += 1
         try:
             topology = yield from _explored(me, settings, lossy)
+            if realm.is_doubtful(topology):
+                yield Pause(settings.patience)
+                topology = yield from _explored(me, settings, lossy)
         except ContradictionError:
             counters.contradictions += 1
             yield Pause(settings.timeout)

@@ -283,6 +283,10 @@ class Mapper:
             else:
                 self._prober.run(now, wanted)
 
+    def is_doubtful(self, topology: Topology) -> bool:
+        """Implements `leader.MapListener`. A busy machine answers late; meanwhile a better leader may be heard from."""
+        return not topology.hosts and self.table is not None and bool(self.table.paths)
+
     def adopt(self, topology: Topology) -> None:
         """Implements `leader.Realm`."""
         self.topology = topology

@@ -124,6 +124,20 @@ def test_a_short_silence_changes_no_map() -> None:
     assert network.mappers[2].counters.tables_installed == 1
 
 
+def test_a_mapper_that_finds_nobody_for_a_short_time_keeps_its_routes() -> None:
+    network = Myrinet(ring(4, 1), settings=Settings(patience=200 * MILLISECOND, stagger=1))
+    assert network.settle() is not None
+    cable = next(cable for cable in network.cables if 2 in (cable[0][0], cable[1][0]))
+    installed = network.mappers[2].counters.tables_installed
+    network.cut(cable)
+    network.run(300 * MILLISECOND)
+    network.join(cable)
+    assert network.settle() is not None
+    assert network.mappers[2].counters.elections
+    assert all(table.paths for table in network.tables.values())
+    assert network.mappers[2].counters.tables_installed <= installed + 1
+
+
 def test_a_switch_that_goes_with_its_only_host_or_a_host_at_another_port_is_a_reason_to_explore_again() -> None:
     network = Myrinet(ring(4, 1))
     assert network.settle() is not None
