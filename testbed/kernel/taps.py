@@ -25,7 +25,7 @@ from testbed.kernel.packet_options import (
     take_statistics,
 )
 
-SNAPPED: Final = 64
+SNAPPED: Final = 80
 """Bytes of a frame, from its beginning, that a tap captures."""
 
 FRAME_IN_BUFFER: Final = 1024
