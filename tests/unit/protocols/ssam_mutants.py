@@ -63,6 +63,6 @@ NATIVE = [
     Mutant("freed too early", "a held reply is freed by the acknowledgement of another", freed_too_early),
     Mutant("slot lost", "a duplicate answer costs a slot of the window", slot_lost),
 ]
-"""Those that a program's history shows."""
+"""Mutants that a program's history shows."""
 
 WALKED = [*NATIVE, Mutant("uncounted", "cells that overrun the input FIFO are not counted", uncounted)]
