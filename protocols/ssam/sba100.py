@@ -40,7 +40,7 @@ pulls."""
 CELL_READ: Final = "read cell"
 """Pull a cell out of the input FIFO by a trap, find the process's buffer, store it and check the interface's flags."""
 WRITE_CALL, READ_CALL = "write call", "read call"
-"""A write and a read by the driver's system calls, without the cell that is read."""
+"""System calls of the driver that write and read, without the cell that is read."""
 CELL_CALL: Final = "read cell by call"
 """Pull a cell out of the input FIFO by a system call."""
 KINDS: Final = (WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP, CELL_READ, WRITE_CALL, READ_CALL, CELL_CALL)

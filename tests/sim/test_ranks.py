@@ -31,6 +31,20 @@ name = "b"
 ends = ["a", "b"]
 delay = "5us"
 """
+CELLS = """
+name = "cells"
+[[node]]
+name = "a"
+[[node]]
+name = "b"
+[[switch]]
+name = "s"
+kind = "atm"
+[[link]]
+ends = ["a", "s"]
+[[link]]
+ends = ["b", "s"]
+"""
 
 
 async def everybody_greets(comm: Comm, node: Node) -> list[str]:
@@ -161,7 +175,7 @@ def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
         testbed.run(LOSSY, everybody_greets, mode="sim", ranks_per_node=65)
     with pytest.raises(UnsupportedError, match="cells"):
-        testbed.run("ssam-1995", everybody_greets, protocol="ssam", mode="sim", ranks_per_node=2)
+        testbed.run(Description.from_toml(CELLS), everybody_greets, protocol="ssam", mode="sim", ranks_per_node=2)
     with pytest.raises(DescriptionError, match=r"node\[1\] \(a\).*core 2.*0 to 1"):
         Description.from_toml(CORES.replace("[1, 0]", "[1, 2]"))
     with pytest.raises(DescriptionError, match="core 1 twice"):

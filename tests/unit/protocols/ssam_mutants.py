@@ -62,7 +62,7 @@ NATIVE = [
     Mutant("handled again", "a duplicate request runs its handler again", handled_again),
     Mutant("freed too early", "a held reply is freed by the acknowledgement of another", freed_too_early),
 ]
-"""Mistakes that a program's history shows."""
+"""Mutants that a program's history shows."""
 
 WALKED = [
     *NATIVE,
