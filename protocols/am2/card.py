@@ -34,10 +34,11 @@ def settled(settings: Settings, adapter: Adapter) -> Settings:
 
 class Card:
     """Shared state of one NIC. settings: as adapted by `settled`. endpoints: of all its hosts, by number. is_mapped:
-    whether routes are known, or none are needed."""
+    whether routes are known, or none are needed. privileged: the endpoint of a mapper daemon; None: there is none."""
 
     __slots__ = (
-        "adapter", "address", "counters", "endpoints", "incarnation", "is_mapped", "nic", "number", "peers", "settings",
+        "adapter", "address", "counters", "endpoints", "incarnation", "is_mapped", "nic", "number", "peers", "privileged",
+        "settings",
     )  # fmt: skip
 
     def __init__(self, adapter: Adapter, nic: FirmwareActions, settings: Settings) -> None:
@@ -50,6 +51,7 @@ class Card:
         self.counters: Final = Counters()
         self.endpoints: Final[dict[int, Resident]] = {}
         self.is_mapped = not adapter.routed
+        self.privileged: Resident | None = None
         self.peers: Final[Peers[Peer, CachedHeader]] = Peers(adapter, nic, self._make_peer)
 
     def _make_peer(self, number: int, incarnation: int, send: Send, send_later: SendLater) -> Peer:

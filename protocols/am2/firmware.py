@@ -19,9 +19,11 @@ from protocols.am2 import page as layout
 from protocols.am2.card import BROADCAST, Card, settled
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
+from protocols.am2.mapper.follower import Follower
 from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.route_tables import Table
+from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.mapper.settings import Settings as MapperSettings
+from protocols.am2.mapping_port import MappingPort
 from protocols.am2.nic_memory import Frames
 from protocols.am2.peers import CachedHeader, Peer
 from protocols.am2.pending_notices import PendingNotices
@@ -49,6 +51,7 @@ class Firmware:
     source-routed networks."""
 
     __slots__ = (
+        "_adapter",
         "_cached_headers",
         "_card",
         "_counters",
@@ -60,6 +63,7 @@ class Firmware:
         "_loopback",
         "_looped",
         "_mapper",
+        "_mapping_port",
         "_nodes",
         "_peers",
         "_pending_notices",
@@ -101,10 +105,17 @@ class Firmware:
         self._is_plain = True  # the only deadlines are scans, leaving endpoints and the end of a turn
         self._held_back = self._sender.held_back
         self._has_news = False  # new routes have arrived
-        self._mapper: Mapper | None = None
+        self._mapping_port = MappingPort(card, self._install)
+        self._adapter = adapter
+        self._mapper: Mapper | Follower | None = None
         if adapter.routed and mapping is not None:
-            station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
-            self._mapper = Mapper(station, self._send_mapping, self._install, mapping)
+            host = adapter.host_of(adapter.number)
+            if host == adapter.number:
+                siblings = tuple([adapter.addresses[number] for number in adapter.siblings])
+                station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address, siblings)
+                self._mapper = Mapper(station, self._send_mapping, self._install, mapping)
+            else:
+                self._mapper = Follower(adapter.address, adapter.addresses[host], self._install)
             self._has_begun = self._is_plain = False
 
     @property
@@ -112,7 +123,7 @@ class Firmware:
         return self._counters
 
     @property
-    def mapper(self) -> Mapper | None:
+    def mapper(self) -> Mapper | Follower | None:
         return self._mapper
 
     @property
@@ -201,11 +212,15 @@ class Firmware:
         """Make the cached header of a frame that has no cached one: the first of its kind since the peer's last change of
         incarnation. None: the frame is dropped, or was the mapper's."""
         card, counters, peers = self._card, self._counters, self._peers
-        if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING and self._mapper is not None:
-            self._mapper.receive(now, frame)
-            if self._has_news:
-                self._go(now)
-            return None
+        if len(frame) > _TYPE_AT + 2 and frame[_TYPE_AT : _TYPE_AT + 2] == _MAPPING:
+            if self._mapper is not None:
+                self._mapper.receive(now, frame)
+                if self._has_news:
+                    self._go(now)
+                return None
+            if card.privileged is not None:
+                self._mapping_port.receive(frame)
+                return None
         try:
             if len(frame) > _TYPE_AT and frame[_TYPE_AT] & _ROUTE:
                 raise MalformedError("route")
@@ -298,10 +313,16 @@ class Firmware:
                 # the endpoint returns.
                 self._counters.invalid += endpoint is None or endpoint.frames.trusted
                 return
-            if subject not in endpoint.messages:  # else it has rung for that message before
+            if endpoint is card.privileged:
+                self._mapping_port.on_doorbell(endpoint)
+                if self._has_news:
+                    self._go(now)
+            elif subject not in endpoint.messages:  # else it has rung for that message before
                 self._sender.ready(now, endpoint, subject)
         else:
             self._residency.told(now, number, subject)
+            if subject == layout.MAPPED and card.privileged is not None and card.privileged.page is not None:
+                self._mapping_port.on_doorbell(card.privileged)
         if self._looped:
             self._loopback.run(now, self.receive)
 
@@ -365,16 +386,27 @@ class Firmware:
         card, longest = self._card, self.settings.route
         card.is_mapped = True
         self._cached_headers.clear()
-        for number in set(self._peers.known) | set(table.paths):
+        paths = self._paths_to_functions(table) if self._adapter.hosts else table.paths
+        for number in set(self._peers.known) | set(paths):
             if number == card.number or number >= self._nodes:
                 continue
-            peer, path = self._peers.peer(number), table.paths.get(number)
+            peer, path = self._peers.peer(number), paths.get(number)
             if path is None or len(path.route) > longest:
                 peer.route = None
             else:
                 peer.route, peer.address, peer.lost_at = path.route, path.address, None
                 card.look_up(peer)
         self._has_news = True
+
+    def _paths_to_functions(self, table: Table) -> Mapping[int, Path]:
+        """Return paths to all functions of the NICs to which a table leads, and to the other ones of this NIC."""
+        addresses, hosts = self._adapter.addresses, self._adapter.hosts
+        paths = {
+            number: Path(table.paths[host].route, addresses[number])
+            for number, host in enumerate(hosts)
+            if host in table.paths
+        }
+        return paths | {number: Path(b"", addresses[number]) for number in self._adapter.siblings}
 
     def _go(self, now: int) -> None:
         """Send what has waited for routes."""

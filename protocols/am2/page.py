@@ -105,6 +105,12 @@ def set_address(page: memoryview, subject: int, address: int) -> None:
     TAG.pack_into(page, _ADDRESSES_AT + 8 * (subject - STAGED), address)
 
 
+# Forms of the entries of a privileged endpoint, beside those of messages; also the numbers of their handlers.
+PROBE: Final = 4
+"""A complete frame of the mappers'."""
+ROUTES: Final = 5
+"""A part of a route table; without data: a request for the table."""
+
 # Memory of an endpoint outside its page, which the NIC reaches if the host's kernel permits. A region is the endpoint's
 # number and one of these, or a slot: the data of a bulk message to be sent.
 STAGED: Final = 64
@@ -134,6 +140,9 @@ MAPPED: Final = 72
 """The region can be reached now."""
 ABSENT: Final = 73
 """The region does not exist."""
+
+PRIVILEGE: Final = 70
+"""The endpoint is a mapper daemon's (`mapping_port`)."""
 
 # Notifications to the host, beside the slots: a message has arrived, or a send slot that it waits for is free.
 LOADED: Final = 64

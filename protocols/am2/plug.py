@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
@@ -19,14 +20,17 @@ _MAPPING = MapperSettings()
 @dataclass(frozen=True, slots=True)
 class Configuration(Settings):
     """Settings of a run. watch: the mapper's (see its settings); the mapper's leader is considered lost after ten of
-    them."""
+    them. mapper: where it is; "daemon": no NIC has one, and each node's program runs `host.mapper_daemon`."""
 
     watch: int = _MAPPING.watch
+    mapper: Literal["firmware", "daemon"] = "firmware"
 
 
 def configured(configuration: Configuration) -> Plug:
     """Make AM-II's plug from the settings of a run."""
     settings = Settings(**{one.name: getattr(configuration, one.name) for one in fields(Settings)})
+    if configuration.mapper == "daemon":
+        return plug(settings, mapping=None)
     watch = configuration.watch
     return plug(settings, mapping=replace(_MAPPING, watch=watch, patience=max(_MAPPING.patience, 10 * watch)))
 

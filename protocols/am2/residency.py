@@ -108,6 +108,10 @@ class Residency:
                     return
                 if not endpoint.frames.trusted:
                     return  # too late
+            elif subject == layout.PRIVILEGE:
+                if endpoint.frames.trusted:
+                    card.privileged = endpoint
+                    return
             elif subject == layout.DESTROY:
                 self._destroy(now, endpoint)
                 card.nic.interrupt(number << layout.SUBJECTS | layout.UNLOADED)
@@ -127,6 +131,8 @@ class Residency:
         absent = endpoint.frames.absent
         absent -= {region for region in absent if region >> layout.SUBJECTS == endpoint.number}
         del self._card.endpoints[endpoint.number]
+        if self._card.privileged is endpoint:
+            self._card.privileged = None
         self._sender.announce(now, endpoint)
 
     def _stay(self) -> int:

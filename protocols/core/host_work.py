@@ -101,7 +101,7 @@ class HostWork(Protocol):
         ...
 
     def read_frames(self, most: int) -> int:
-        """Trap into the kernel, and pass at most so many waiting frames to `Firmware.receive` before returning; return
+        """Trap into the kernel, and pass at most `most` waiting frames to `Firmware.receive` before returning; return
         their number. For NICs without interrupts (`Profile.polled`); elsewhere frames come by themselves, and it returns
         0 at no cost."""
         ...

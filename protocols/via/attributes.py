@@ -39,7 +39,7 @@ class ViAttributes(NamedTuple):
 
 
 class ViQuery(NamedTuple):
-    """What VipQueryVi tells of a VI. sends_empty, receives_empty: its queues have no descriptor, done or not."""
+    """Answer of VipQueryVi about a VI. sends_empty, receives_empty: its queues have no descriptor, done or not."""
 
     state: ViState
     attributes: ViAttributes

@@ -238,7 +238,9 @@ class Firmware:
         elif kind == TYPE_ERROR:
             self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & 0x1FE, told=None)
         else:
-            self._receiver.data(now, vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
+            self._receiver.data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
+            if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
+                self._sender.pump(now, vi)
 
     def _disown(self, peer: Peer, vi: int, session: int) -> None:
         """Tell a peer that there is no such connection here, or not in this incarnation."""

@@ -47,7 +47,7 @@ _ALARM: Final = "an alarm"
 _IDLE: Final = (_REQUEST, _ALARM)
 """Commands for which a program need not be waiting."""
 _RESOURCES: Final = {AsyncError.POST_DESC: Resource.DESCRIPTOR, AsyncError.CATASTROPHIC: Resource.NIC}
-"""What asynchronous errors are about; all others are about a VI."""
+"""Subjects of asynchronous errors; all others are about a VI."""
 
 
 class ViaNic:

@@ -35,7 +35,6 @@ class Receiver:
 
     def data(
         self,
-        now: int,
         vi: Vi,
         kind: int,
         flags: int,
@@ -80,8 +79,6 @@ class Receiver:
         vi.unconfirmed += 1
         if flags & FLAGS_LAST or vi.unconfirmed >= self._card.settings.acknowledge:
             self._acknowledge(vi)
-        if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
-            self._sender.pump(now, vi)
 
     def _out_of_turn(self, vi: Vi, ahead: int) -> None:
         if ahead >= _HALF:

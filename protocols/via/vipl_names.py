@@ -95,7 +95,7 @@ class AsyncError(IntEnum):
 
 
 class Resource(IntEnum):
-    """What an asynchronous error is about."""
+    """Subject of an asynchronous error."""
 
     NIC = 0
     VI = 1

@@ -107,7 +107,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A property of the results that must hold, whatever the absolute figures. kind is one of:
+    """A property of the results that must hold independently of the absolute figures. kind is one of:
 
     order: our value of `row` is less than all `others` of that row, as the paper's is. step: the run's values `take`
     over `by` grow more between the second and third of `points` than the slopes on both sides predict. flat: the values

@@ -146,7 +146,7 @@ def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ..
 
 class FunctionPort:
     """The port that the functions of a NIC share. A frame from one to another is looped back in the NIC: a switch would not
-    send it back. strangers: frames for none of them."""
+    send it back. One to its own sender takes its way through the network. strangers: frames for none of them."""
 
     __slots__ = ("_loop", "_out", "_receivers", "strangers")
 
@@ -162,8 +162,9 @@ class FunctionPort:
 
     def enter(self, now: int, frame: bytes) -> bool | None:
         """Send a frame of a function, at that time or later."""
-        receive = self._receivers.get(frame[:6])
-        if receive is None:
+        to = frame[:6]
+        receive = self._receivers.get(to)
+        if receive is None or to == frame[6:12]:
             return self._out.enter(now, frame)
         self._loop.at(max(now, self._loop.now()), self._loop_back, frame)
         return None

@@ -36,7 +36,7 @@ from testbed.sim.sim_network import AnyDirection
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
 from testbed.spec.model import Description
-from testbed.spec.placement import addresses_of, ranks_of
+from testbed.spec.placement import addresses_of, hosts_of, ranks_of
 from testbed.spec.resolver import resolve
 
 Result = TypeVar("Result")
@@ -125,7 +125,7 @@ class Simulation:
                 out = self.network.leaving(self._nics[node.name])
                 self.hosts[node.name] = SimHost(self._clock, self.loop, node, prices.of(node.name), out, prices.steer)
         ranks = ranks_of(self.layout)
-        addresses = addresses_of(self.layout, ranks)
+        addresses, hosts = addresses_of(self.layout, ranks), hosts_of(ranks)
         routed, ordered = self.layout.routed(), self.layout.keeps_order()
         mtus = {node.name: node.nics[0].mtu for node in self.layout.nodes if node.nics}
         for rank in ranks:
@@ -141,6 +141,7 @@ class Simulation:
                 pages_apart=host.profile.pages_apart,
                 routed=rank.node in routed,
                 ordered=ordered,
+                hosts=hosts,
             )
             self._start(sim_node, adapter)
 

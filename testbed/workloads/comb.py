@@ -44,10 +44,10 @@ class Comb(Workload):
             if comm.rank:
                 continue
             posting, sending, working, waiting = (round(median(times)) for times in zip(*calls, strict=True))
-            whole = max(1, posting + sending + working + waiting)
+            total = max(1, posting + sending + working + waiting)
             node.row(
-                size_bytes=self.size, work_ns=work, availability=work / whole,
-                bandwidth_bit_s=8e9 * self.size * self.batch * 2 / whole,
+                size_bytes=self.size, work_ns=work, availability=work / total,
+                bandwidth_bit_s=8e9 * self.size * self.batch * 2 / total,
                 post_ns=posting, send_ns=sending, worked_ns=working, wait_ns=waiting,
             )  # fmt: skip
 
@@ -55,19 +55,19 @@ class Comb(Workload):
         """Return the nanoseconds of posting, sending, working and waiting."""
         peer, now = self.peer - comm.rank, node.now
         buffers = [bytearray(self.size) for _ in range(self.batch)]
-        begun = now()
-        coming = [await comm.Irecv(buffer, peer, _DATA) for buffer in buffers]
+        started = now()
+        receives = [await comm.Irecv(buffer, peer, _DATA) for buffer in buffers]
         posted = now()
         await comm.Sendrecv(None, peer, _READY, None, peer, _READY)
         ready = now()
-        going = [await comm.Isend(contents.of(number, self.size), peer, _DATA) for number in range(self.batch)]
+        sends = [await comm.Isend(contents.of(number, self.size), peer, _DATA) for number in range(self.batch)]
         sent = now()
         if work:
             await node.compute(work)
         worked = now()
-        for request in (*coming, *going):
+        for request in (*receives, *sends):
             await request.Wait()
         waited = now()
         for number, buffer in enumerate(buffers):
             contents.check(number, buffer, f"from rank {peer}")
-        return posted - begun, sent - ready, worked - sent, waited - worked
+        return posted - started, sent - ready, worked - sent, waited - worked

@@ -224,5 +224,5 @@ class Contents:
         """Raise VerificationError where a byte differs."""
         if received != self.of(number, len(received)):
             expected = self.of(number, len(received))
-            place = next(place for place, byte in enumerate(received) if byte != expected[place])
-            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {place} is another one")
+            index = next(index for index, byte in enumerate(received) if byte != expected[index])
+            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {index} is another one")

@@ -1,4 +1,5 @@
-"""Mappers that were given no description find the network between real interfaces, and find it again when a cable is cut."""
+"""Mappers that were given no description find the network between real interfaces, and find it again when a cable is cut;
+also those that are daemons of their hosts."""
 
 from __future__ import annotations
 
@@ -7,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+import testbed
+from testbed import Cluster
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import Program
 from tests.live.crossbar_runs import crossbar_cluster
 from tests.live.machine_state import eventually
 from tests.live.mapper_agents import plug, publish_routes, routes_are_complete
 from tests.live.source_routed_protocol import ETHERTYPE
+from tests.sim.mapped_hosts import Daemons
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -38,3 +42,12 @@ def test_mappers_find_a_ring_and_the_rest_of_it_when_a_cable_is_cut(tmp_path: Pa
                 (tmp_path / "stop").touch()
                 outcome = run.wait(PATIENCE)
     assert [found for found in outcome.results.values() if found] == [{"hosts": 3, "switches": 4}]
+
+
+def test_daemons_with_privileged_endpoints_map_the_network_and_messages_go_by_their_routes() -> None:
+    result = testbed.run(
+        Cluster.ring(4, kind="myrinet"), Daemons, protocol="am2", firmware={"mapper": "daemon"}, settings={"over": "3s"}
+    )
+    for rank, told in enumerate(result.results[f"n{number}"] for number in range(1, 5)):
+        assert told["replies"] == [other for other in range(4) if other != rank]
+        assert {int(other) for other in told["routes"]} == set(told["replies"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import testbed
+from testbed.controller.runs.run_options import Mode
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
@@ -173,3 +174,13 @@ def test_comb_and_pingpong_beside_a_busy_program_have_the_order_of_the_simulatio
     assert "poll_ns" not in polled["core 1"]
     assert found["pingpong"][1] > 5 * found["pingpong"][2]
     assert found["comb"][1] > found["comb"][2] + 500_000
+
+
+@pytest.mark.parametrize("mode", ["live", "dilated"])
+def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(mode: Mode) -> None:
+    result = testbed.run(
+        "now-1998-pair", tells_its_processor, protocol="am2", mode=mode, ranks_per_node=2, timeout=60,
+        dilate=10 if mode == "dilated" else None,
+    )  # fmt: skip
+    assert {name: total for name, (total, _) in result.results.items()} == {"n1.0": 6, "n1.1": 5, "n2.0": 4, "n2.1": 3}
+    assert all(counts["mapper_tables_installed"] for counts in result.counted.values())

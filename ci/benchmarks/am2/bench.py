@@ -1,11 +1,14 @@
-"""``ci/bench am2``: round trips beside EMP's and TCP's, through a crossbar, message rate and bulk messages."""
+"""``ci/bench am2``: round trips beside EMP's and TCP's, through a crossbar, message rate, bulk messages, and very many
+requests on lossy Myrinet."""
 
 import argparse
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from pathlib import Path
 
-from benchmarks.am2 import measurements
+from benchmarks.am2 import measurements, requests
 from benchmarks.am2.measurements import BULK, CROSSBAR, RATE, TRIPS, Nodes
+from benchmarks.am2.requests import REQUESTS
 from benchmarks.am2.targets import targets
 from benchmarks.harness import session
 from benchmarks.harness.contenders import ContenderError
@@ -13,7 +16,7 @@ from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.harness.session import Session
 from benchmarks.harness.traffic import Traffic
 
-SUBJECTS = (TRIPS, CROSSBAR, RATE, BULK)
+SUBJECTS = (TRIPS, CROSSBAR, RATE, BULK, REQUESTS)
 OUTPUT = REPOSITORY / "results" / "bench-am2.jsonl"
 
 
@@ -22,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--count", "10000", "round trips of a turn")
     session.option(parser, "--messages", "50", "bulk messages of 1 MiB of a turn")
     session.option(parser, "--seconds", "2", "of TCP beside them")
+    session.option(parser, "--requests", "20000", "on lossy Myrinet; 10,000,000 take hours")
     session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
@@ -40,6 +44,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
             CROSSBAR: lambda: measurements.crossbar(nodes, repeat, count // 4, progress),
             RATE: lambda: measurements.rate(nodes, repeat, count, progress),
             BULK: lambda: measurements.bulk(nodes, traffic, repeat, messages, seconds, progress),
+            REQUESTS: lambda: requests.measure(int(options.requests), Path(session.directory)),
         }
         session.each(options.subjects, measures)
     session.report("AM-II", targets)

@@ -6,6 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
 from protocols.am2.host.endpoint import Endpoint
+from protocols.am2.host.privileged_endpoint import PrivilegedEndpoint
 from protocols.core.completion import Completion
 
 if TYPE_CHECKING:
@@ -27,7 +28,13 @@ class Bundle:
 
     def allocate_endpoint(self) -> Endpoint:
         """AM_AllocateEndpoint. Raises ResourceError (AM_ERR_RESOURCE)."""
-        return self.library.allocate_endpoint(self)
+        return self.library.allocate(self, Endpoint)
+
+    def allocate_privileged_endpoint(self) -> PrivilegedEndpoint:
+        """Allocate the endpoint of a mapper daemon; a node has one. Raises ResourceError."""
+        endpoint = self.library.allocate(self, PrivilegedEndpoint)
+        self.library.driver.privilege(endpoint)
+        return endpoint
 
     def take(self, endpoint: Endpoint) -> None:
         """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one."""
@@ -39,13 +46,13 @@ class Bundle:
 
     def poll(self) -> Coroutine[Completion[None], None, int]:
         """AM_Poll, awaited: poll all endpoints. Returns the number of messages handled."""
-        return self.library.poll(self.handle)
+        return self.library.poll(self.handle, None)
 
-    def handle(self) -> int:
-        """Poll all endpoints without letting anything else run (`Endpoint.handle`)."""
+    def handle(self, most: int | None = None) -> int:
+        """Poll all endpoints without letting anything else run, each as `Endpoint.handle`."""
         handled = 0
         for endpoint in self.endpoints:
-            handled += endpoint.handle()
+            handled += endpoint.handle(most)
         return handled
 
     @property

@@ -36,11 +36,12 @@ _RETOLD: Final = layout.MAX_ARGUMENTS - 2
 class Inbox:
     """Receive side of one endpoint. page: the present location of the rings; None: the host may not access them.
     requests, replies: numbers of messages shown and not handled yet. lost: requests that will get no reply and are
-    still to be passed to the error handler. strays: replies to requests that were not sent, or have ended."""
+    still to be passed to the error handler. strays: replies to requests that were not sent, or have ended. offset, total:
+    fields of the request, with data, that is being handled."""
 
     __slots__ = (
         "_asked", "_endpoint", "_medium", "_next_reply", "_next_request", "_observer", "_origin", "_token", "error_handler",
-        "handlers", "lost", "page", "replies", "requests", "staging", "strays",
+        "handlers", "lost", "offset", "page", "replies", "requests", "staging", "strays", "total",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, handlers: int, medium: int) -> None:
@@ -59,6 +60,7 @@ class Inbox:
         self.replies = 0
         self.lost: Final[deque[Returned]] = deque()
         self.strays = 0
+        self.offset = self.total = 0
         self.staging: memoryview | None = None
         """Where the NIC puts the data of medium messages, by slot."""
 
@@ -138,7 +140,10 @@ class Inbox:
             page[at] = layout.FREE
             self._call_short(MAY_REPLY, handler, arguments)
             return
-        self._call(MAY_REPLY, page, slot, number, form, length, offset, total, arguments)
+        # What a privileged endpoint gets is no message: nobody waits for a reply.
+        state = MAY_REPLY if form <= FORM_BULK else OVER
+        self.offset, self.total = offset, total
+        self._call(state, page, slot, number, form, length, offset, total, arguments)
 
     def _call_short(self, state: int, handler: Handler, arguments: tuple[int, ...]) -> None:
         """Call a handler as `_call` does, for the most frequent case: a short message with a known handler."""
@@ -197,7 +202,7 @@ class Inbox:
 
     def _report(self, state: int, handler: int, arguments: tuple[int, ...], data: memoryview) -> None:
         """Tell the observer, if there is one, of a message whose handler is about to be called."""
-        if self._observer is None:
+        if self._observer is None or state == OVER:
             return
         own, origin, content = self._endpoint.name.endpoint, self._origin, MessageContent(handler, arguments, data)
         if state == IS_REPLY:

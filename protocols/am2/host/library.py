@@ -14,7 +14,7 @@ async def program(am, node):
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.active_messages.endpoint_names import EndpointName, Unhandled
@@ -28,6 +28,8 @@ from protocols.am2.settings import Settings
 from protocols.core.completion import Completion, Turn
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.split_memory import HostSlot
+
+AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
 
 _ALONE: Final = HostSlot(0, 1, 1)
 _SUBJECT: Final = layout.SUBJECT
@@ -47,14 +49,16 @@ class ActiveMessages:
     """A node's endpoints and bundles. Implements `protocols.core.firmware.Host` and
     `protocols.active_messages.am_interface.ActiveMessages`.
 
-    node: this node's number. size: number of nodes. incarnation: of the NIC (`Adapter`). place: this process's slot, if
-    several share the NIC. handling: the endpoint whose handler is running. observer: is told of all messages.
+    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). place:
+    this process's slot, if several share the NIC. handling: the endpoint whose handler is running. observer: is told of
+    all messages.
     """
 
     def __init__(
         self, adapter: Adapter, bell: HostActions, memory: Backing, settings: Settings, place: HostSlot = _ALONE
     ) -> None:
         self.node: Final = adapter.number
+        self.address: Final = adapter.address
         self.size: Final = len(adapter.addresses)
         self.incarnation: Final = adapter.incarnation
         self.settings: Final = settings
@@ -100,7 +104,7 @@ class ActiveMessages:
     def program_ended(self) -> None:
         """See `protocols.active_messages.am_interface.ActiveMessages`: the NIC does so by itself."""
 
-    def allocate_endpoint(self, bundle: Bundle) -> Endpoint:
+    def allocate(self, bundle: Bundle, kind: type[AnyEndpoint]) -> AnyEndpoint:
         """See `Bundle.allocate_endpoint`."""
         settings = self.settings
         most = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
@@ -112,7 +116,7 @@ class ActiveMessages:
             number = self._first + self._next
         self._next = (self._next + 1) % settings.numbers
         message = self._messages.get(number, (self.place.turn - 1) * _ODD & _MASK)
-        endpoint = self._endpoints[number] = Endpoint(self, bundle, number, message)
+        endpoint = self._endpoints[number] = kind(self, bundle, number, message)
         bundle.endpoints.append(endpoint)
         self.driver.create(endpoint)
         return endpoint
@@ -130,8 +134,8 @@ class ActiveMessages:
             self.observer.endpoint_freed(endpoint.name.endpoint)
         self.driver.destroy(endpoint)
 
-    def poll(self, handle: Callable[[], int]) -> Coroutine[Completion[None], None, int]:
-        """See `Endpoint.poll`. handle: calls handlers and returns the number of messages handled."""
+    def poll(self, handle: Callable[[int | None], int], most: int | None) -> Coroutine[Completion[None], None, int]:
+        """See `Endpoint.poll`. handle: calls handlers, of at most `most` messages, and returns their number."""
         if self.handling is not None:
             raise RuleError("a handler may not poll")
         if self._polls:
@@ -141,14 +145,14 @@ class ActiveMessages:
                 "'await endpoint.poll()'"
             )
         self._polls = True
-        return self._poll(handle)
+        return self._poll(handle, most)
 
-    async def _poll(self, handle: Callable[[], int]) -> int:
+    async def _poll(self, handle: Callable[[int | None], int], most: int | None) -> int:
         self._polls = False
-        handled = handle()
+        handled = handle(most)
         if not handled:
             await Turn()
-            handled = handle()
+            handled = handle(most)
         return handled
 
     @property

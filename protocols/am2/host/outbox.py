@@ -170,17 +170,40 @@ class Outbox:
         page = self._room(ring)
         if page is None:
             return False
-        if self.staged is None:
-            self.staged = self._memory.allocate(self._own, 2 * layout.ENTRIES * self._medium)
-            layout.set_address(page, layout.STAGED, self._memory.address(self.staged))
         slot = self._next[ring]
-        begin = slot * self._medium
-        self.staged[begin : begin + size] = data
+        begin = self._stage(page, slot, data)
         self._write(page, FORM_MEDIUM, to, handler, arguments, size, begin, 0)
         if self.observer is not None:
             self._report(to, handler, arguments, data)
         self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS + 4 * len(arguments), 0)
         return True
+
+    def control(self, form: int, data: Buffer, epoch: int, author: int, part: int, parts: int) -> bool:
+        """Pass the NIC a probe packet, or a part of a route table, by a privileged endpoint. Returns whether a slot was
+        free. Raises ValueError for more data than a medium message permits."""
+        size, own = len(data), self._own
+        if size > self._medium:
+            raise ValueError(f"{size} bytes: a privileged endpoint passes at most {self._medium}")
+        page = self._room(_REQUEST)
+        if page is None:
+            return False
+        slot = self._next[_REQUEST]
+        begin = self._stage(page, slot, data) if size else 0
+        at = _PLACES[slot]
+        _WRITE[0](page, at, _FREE, 0, 0, size, begin, 0, form, _REQUEST, 0, 0, own, own, author, epoch, part, parts)
+        page[at] = _READY
+        self._next[_REQUEST] = _AFTER[slot]
+        self._nic.ring_doorbell(self._base | slot, layout.ARGUMENTS, 0)
+        return True
+
+    def _stage(self, page: memoryview, slot: int, data: Buffer) -> int:
+        """Copy data to where the NIC fetches a slot's, and return its offset there."""
+        if self.staged is None:
+            self.staged = self._memory.allocate(self._own, 2 * layout.ENTRIES * self._medium)
+            layout.set_address(page, layout.STAGED, self._memory.address(self.staged))
+        begin = slot * self._medium
+        self.staged[begin : begin + len(data)] = data
+        return begin
 
     def bulk(
         self, to: Correspondent | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int

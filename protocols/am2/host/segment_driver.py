@@ -71,6 +71,10 @@ class SegmentDriver:
             self.fault(endpoint)
             self.remap(endpoint, layout.STAGING)
 
+    def privilege(self, endpoint: Endpoint) -> None:
+        """Make a new endpoint the mapper daemon's."""
+        self._tell(endpoint, layout.PRIVILEGE)
+
     def destroy(self, endpoint: Endpoint) -> None:
         number, memory = endpoint.name.endpoint, self._memory
         del self._states[endpoint]

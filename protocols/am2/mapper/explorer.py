@@ -58,6 +58,7 @@ class FirstHop:
     """Batch that tells what is at the other end of the NIC's own cable."""
 
     once = False
+    is_patient = True
 
     def __init__(self) -> None:
         self.probes = [Probe(True, ()), Probe(False, loop(()))]
@@ -75,6 +76,7 @@ class Scan:
     """Batch that tells which ports of the entries' switches have hosts, or lead to switches."""
 
     once = False
+    is_patient = False
 
     def __init__(self, entries: Sequence[Entry], ports: int, hosts: bool, at: dict[int, Port]) -> None:
         """at: known places of hosts."""
@@ -106,6 +108,7 @@ class Comparison:
     """Batch that tests whether an entry leads to one of these switches, at one of these ports."""
 
     once = False
+    is_patient = False
 
     def __init__(self, entry: Entry, places: Sequence[Port], routes: Sequence[Route]) -> None:
         self._places = places

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from protocols.am2.mapper.counters import Counters
 from protocols.am2.mapper.explorer import explore
-from protocols.am2.mapper.map_watch import MapCheck, SilentPortCheck
+from protocols.am2.mapper.map_watch import AbsenceCheck, MapCheck, SilentPortCheck
 from protocols.am2.mapper.network_map import ContradictionError, Topology
 from protocols.am2.mapper.prober import Batch, HostAnswer
 from protocols.am2.mapper.settings import Settings
@@ -66,23 +66,44 @@ def _explored(me: int, settings: Settings, lossy: Callable[[], bool]) -> Generat
 
 
 def _watch(topology: Topology, settings: Settings, counters: Counters, realm: MapListener) -> Duty:
-    """Check the map until something has changed, or it is time to explore again."""
+    """Check the map until more has changed than hosts at ports of their own, or it is time to explore again."""
     turn = 0
     began: int | None = None
     while True:
         now = yield Pause(settings.watch)
         began = now if began is None else began
-        known = MapCheck(topology)
-        yield known
-        if known.broken:
+        changed = yield from _checked(topology, settings, turn, realm)
+        if changed is None:
             break
-        realm.seen(known.answers)
-        appeared = SilentPortCheck(topology, settings.ports, settings.slices, turn)
-        yield appeared
-        if appeared.appeared:
-            break
-        counters.watches += 1
+        if changed is topology:
+            counters.watches += 1
+        else:
+            counters.changes += 1
+            topology = changed
+            realm.adopt(topology)
         turn += 1
         if settings.refresh and now - began >= settings.refresh:
             return
     counters.changes += 1
+
+
+def _checked(
+    topology: Topology, settings: Settings, turn: int, realm: MapListener
+) -> Generator[Batch | Pause, int, Topology | None]:
+    """Check the map once. Returns it, possibly with other hosts; None: the network is to be explored again."""
+    known = MapCheck(topology)
+    yield known
+    if known.is_wrong:
+        return None
+    if known.missing:
+        absence = AbsenceCheck(topology, known.missing)
+        yield absence
+        return None if absence.is_wrong else topology.without_hosts(absence.gone) if absence.gone else topology
+    realm.seen(known.answers)
+    appeared = SilentPortCheck(topology, settings.ports, settings.slices, turn)
+    yield appeared
+    if appeared.is_wrong:
+        return None
+    for place, host in appeared.hosts.items():
+        topology = topology.with_host(place, host)
+    return topology

@@ -7,7 +7,7 @@ be negative. A delta is the difference of two ports, so the origin of a switch's
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,6 +54,21 @@ class Topology:
         if self.at.setdefault(number, place) != place:
             raise ContradictionError(f"host {number} is in two places")
 
+    def with_host(self, place: Port, host: HostAnswer) -> Topology:
+        """Return the map with one more host. Raises ContradictionError."""
+        changed = self._copy()
+        changed.attach(place, host.number)
+        changed.hosts[host.number] = host
+        return changed
+
+    def without_hosts(self, numbers: Iterable[int]) -> Topology:
+        """Return the map without some of its hosts: their ports are silent."""
+        changed = self._copy()
+        for number in numbers:
+            place = changed.at.pop(number)
+            del changed.hosts[number], changed.ends[place.switch][place.port]
+        return changed
+
     def connect(self, first: Port, second: Port) -> None:
         """Add a cable between two switches, or within one. Raises ContradictionError."""
         self._put(first, second)
@@ -69,6 +84,9 @@ class Topology:
     def silent(self, switch: int, ports: int) -> list[int]:
         """Return the ports at which nothing is known, for a switch with at most that many ports."""
         return [port for port in span(self.ends[switch], ports) if port not in self.ends[switch]]
+
+    def _copy(self) -> Topology:
+        return Topology(self.me, dict(self.hosts), dict(self.at), [dict(ends) for ends in self.ends], list(self.routes))
 
     def _put(self, place: Port, end: End) -> None:
         if self.ends[place.switch].setdefault(place.port, end) != end:

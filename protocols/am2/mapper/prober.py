@@ -68,6 +68,12 @@ class Batch(Protocol):
         """Whether silence is believed after one try."""
         ...
 
+    @property
+    def is_patient(self) -> bool:
+        """Whether each try waits twice as long as the one before: silence would change the map, and may be that of hosts
+        that are busy."""
+        ...
+
     def wanted(self, probe: Probe) -> bool:
         """Whether its answer would still be informative."""
         ...
@@ -215,7 +221,10 @@ class Prober:
             self._sent[number] = now, sent
             if len(self._sent) > _REMEMBERED:
                 del self._sent[next(iter(self._sent))]
-            self._timers.set(number, now + self._patience.time)
+            wait = self._patience.time
+            if batch.is_patient:
+                wait = min(wait << sent.tries - 1, settings.longest_timeout)
+            self._timers.set(number, now + wait)
             self._counters.probes_sent += 1
             self._send(sent.probe, number)
         if not queue and not waiting:

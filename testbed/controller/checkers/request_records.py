@@ -46,7 +46,7 @@ class Handling:
 
 @dataclass(slots=True)
 class RequestEnd:
-    """An end of a request as its sender was told. error: why it was returned; empty: it was replied to. by: the endpoint
+    """An end of a request as reported to its sender. error: why it was returned; empty: it was replied to. by: the endpoint
     that replied, or the destination. reply: None where it was returned."""
 
     at: int

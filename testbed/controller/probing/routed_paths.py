@@ -28,7 +28,7 @@ _COST: Final = 4  # probes on Ethernet that take the relay as long as one on suc
 _MAX_BURST: Final = 8  # frames: more would hold up the timed probes of other paths
 _NO_TRAIN: Final = "a train would hold up the frames on its way, or fill the buffers of a switch"
 _ASTRAY: Final = "a flipped bit may be one of the route or the cell's header, and the frame goes astray"
-_TWICE: Final = "copies of copies are not told apart"
+_TWICE: Final = "copies of copies are not distinguished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
         for direction, start in (("forward", link.a), ("backward", link.b)):
             before, behind = graph.nearest(start, link), graph.nearest(graph.beyond(start), link)
             if before and behind:
-                there = [graph.beyond(end) for end in reversed(before)]
-                paths.append(graph.path(link, direction, [*there, start, *behind]))
+                far_ends = [graph.beyond(end) for end in reversed(before)]
+                paths.append(graph.path(link, direction, [*far_ends, start, *behind]))
     return [path for path in paths if path is not None]
 
 
@@ -124,9 +124,9 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     delay = sum(impairment.delay for impairment, _ in expectations)
     on_wire = max(expected.delays[0] - impairment.delay for impairment, expected in expectations)
     parts = [expected for _, expected in expectations]
-    corrupt = _any(part.corrupt for part in parts)
+    corrupt = _at_least_one(part.corrupt for part in parts)
     duplicates = [part.duplicate for part in parts if part.duplicate.share]
-    loss, duplicate = _any(part.loss for part in parts), _any(duplicates)
+    loss, duplicate = _at_least_one(part.loss for part in parts), _at_least_one(duplicates)
     if corrupt.share:
         corrupt, loss = replace(corrupt, open=_ASTRAY), replace(loss, open=loss.open or _ASTRAY)
     if len(duplicates) > 1:
@@ -134,14 +134,14 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     return Expectation((delay + on_wire,), loss, corrupt, duplicate, Chance(), _slowest(parts), rate_open=_NO_TRAIN)
 
 
-def plan_together(expectation: Expectation, paths: int, mtu: int) -> Plan:
-    """Plan the probes of a path, one of so many."""
+def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
+    """Plan the probes of one of `paths` paths."""
     impairment = Impairment(rate=expectation.rate, delay=expectation.delays[0])
     plan = plan_for(impairment, expectation, _COST * paths, mtu)
     return replace(plan, burst=min(plan.burst, _MAX_BURST), train=None, no_train=_NO_TRAIN)
 
 
-def _any(chances: Iterable[Chance]) -> Chance:
+def _at_least_one(chances: Iterable[Chance]) -> Chance:
     """Return the chance that at least one of independent chances hits."""
     known = list(chances)
     missed = math.prod(1 - chance.share for chance in known)

@@ -32,7 +32,7 @@ from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, NodeModel, NodePlacement, Orders, Program
 from testbed.runtime.relay import orders as relay_orders
 from testbed.spec.layout import Layout
-from testbed.spec.placement import Rank, addresses_of, one_each
+from testbed.spec.placement import Rank, addresses_of, hosts_of, one_each
 
 SPIN = 50_000
 """Nanoseconds for which node processes poll for a frame before they sleep, where processors are to spare."""
@@ -134,13 +134,13 @@ def _places(
     NotFoundError for a node without a NIC."""
     state = cluster.state
     nodes = {node.name: node for node in state.layout.nodes}
-    addresses = addresses_of(state.layout, ranks)
+    addresses, hosts = addresses_of(state.layout, ranks), hosts_of(ranks)
     routed, ordered = state.layout.routed(), state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
     for rank in ranks:
         if nics := nodes[rank.node].nics:
             adapters[rank.node].append(
-                Adapter(rank.number, addresses, nics[0].mtu, routed=rank.node in routed, ordered=ordered)
+                Adapter(rank.number, addresses, nics[0].mtu, routed=rank.node in routed, ordered=ordered, hosts=hosts)
             )
     places = []
     for rank in chosen:

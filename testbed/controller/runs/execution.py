@@ -159,7 +159,7 @@ def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
         raise UnsupportedError(
             "several ranks on a node share its NIC's firmware, which the kernel's protocols have not"
         )
-    framed = layout.framed()
+    framed = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.function_framings}
     if framed:
         first = min(framed)
         raise UnsupportedError(

@@ -179,11 +179,11 @@ class DilatedHost:
         if again:
             self.clock.time = max(0, self.clock.reached())
 
-    def suffer(self, fault: ModelFault) -> None:
+    def apply_fault(self, fault: ModelFault) -> None:
         """Apply a fault at the machine's present time, as in the simulation (`testbed.controller.scenarios.simulated`)."""
-        self.loop.at(max(self.loop.now(), self.clock.reached()), self._suffer, fault)
+        self.loop.at(max(self.loop.now(), self.clock.reached()), self._apply, fault)
 
-    def _suffer(self, fault: ModelFault) -> None:
+    def _apply(self, fault: ModelFault) -> None:
         now = self.loop.now()
         match fault:
             case Stand(until):

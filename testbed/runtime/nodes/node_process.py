@@ -1,5 +1,5 @@
 """Node process, from its fork to its end: it enters its node, opens its NIC, runs the program, and serves its peers until
-it is told to stop.
+it is stopped.
 
 Words that it sends by its channel: "ready" when its NIC takes frames; "done" with the program's result; "failed" with a
 traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. Words that it receives: "go",
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 QUESTION: Final = signal.SIGUSR1
 """Signal that asks what the node waits for. It reaches even a program that never yields."""
 
-_SAID: Final = 50  # sentences of an answer; a program may wait for thousands of transfers
-_LONGEST: Final = 500  # characters of one
-_ANSWERERS: Final[list[Callable[[int, FrameType | None], None]]] = []
+_MAX_SENTENCES: Final = 50  # sentences of a reply; a program may wait for thousands of transfers
+_MAX_SENTENCE: Final = 500  # characters of one
+_HANDLERS: Final[list[Callable[[int, FrameType | None], None]]] = []
 _POLLS: Final = 1_000_000_000  # ns after a poll, within which a program is reported as polling
 _ANSWER: Final = 100_000_000  # ns within which a NIC has answered a poll, for which the program waits meanwhile
 
@@ -83,22 +83,22 @@ class Report:
 def answer_question(number: int, frame: FrameType | None) -> None:
     """Handle QUESTION. The handler is set before the fork, so that a node that cannot answer yet does not die of the signal;
     setting one in each node would cost it pages of Python's enumerations."""
-    for answer in _ANSWERERS:
+    for answer in _HANDLERS:
         answer(number, frame)
 
 
 def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
-    """Run the forked node process, which ends with its parent; does not return. number: of its place. starts: how often the
-    node has been started, including this time."""
-    status, place = 1, orders.places[number]
+    """Run the forked node process, which ends with its parent; does not return. number: of its placement. starts: how
+    often the node has been started, including this time."""
+    status, placement = 1, orders.places[number]
     try:
         parent = os.getppid()
         syscalls.end_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
-        syscalls.name_process(f"node {place.name}")
+        syscalls.name_process(f"node {placement.name}")
         write_output_to(log)
-        _Node(orders, place, channel, partial(progress.watched, number), starts).run()
+        _Node(orders, placement, channel, partial(progress.watched, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
         with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
@@ -178,14 +178,17 @@ class _RankAgent:
 
 class _Node:
     def __init__(
-        self, orders: Orders, place: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
+        self, orders: Orders, placement: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
     ) -> None:
         """Enter the node, build its NIC and spawn its programs. watched: wraps the host library for the NIC. OSError."""
-        enter(place.node_context)
-        for name, value in place.node_context.environment.items():  # `update` would ask abstract classes what this is
+        enter(placement.node_context)
+        for (
+            name,
+            value,
+        ) in placement.node_context.environment.items():  # `update` would ask abstract classes what this is
             os.environ[name] = value
-        if place.cpu >= 0:
-            os.sched_setaffinity(0, {place.cpu})
+        if placement.cpu >= 0:
+            os.sched_setaffinity(0, {placement.cpu})
         self._orders = orders
         self._channel = channel
         self._starts = starts
@@ -197,31 +200,31 @@ class _Node:
         self._driver: Driver | DilatedHost | HostDriver
         self._agents: list[_RankAgent] = []
         self._programs: list[Task[object]] = []
-        if place.model is not None:
-            self._wire, dilated = build_dilated_host(orders, place.device, place.model, starts, watched)
+        if placement.model is not None:
+            self._wire, dilated = build_dilated_host(orders, placement.device, placement.model, starts, watched)
             self._nic = self._driver = self._dilated = dilated
             self._port = dilated.port
             self._agents = [
                 _RankAgent(rank.name, rank.number, rank.agent.firmware, rank.agent.host, rank) for rank in dilated.ranks
             ]
-        elif orders.shared is not None and place.functions:
-            self._shared = shared = NodesNic(orders, orders.shared, place.device, place.function)
+        elif orders.shared is not None and placement.functions:
+            self._shared = shared = NodesNic(orders, orders.shared, placement.device, placement.function)
             self._wire = self._nic = self._port = shared
             self._driver = shared.driver
-            self._agents = [_RankAgent(place.name, place.adapter.number, shared, shared.host)]
+            self._agents = [_RankAgent(placement.name, placement.adapter.number, shared, shared.host)]
             shared.attach(watched(shared.host))
         else:
-            adapter = place.adapter.of_incarnation(incarnation())
-            self._wire, nic, agent, self._driver = build_inline_nic(orders, place.device, adapter)
+            adapter = placement.adapter.of_incarnation(incarnation())
+            self._wire, nic, agent, self._driver = build_inline_nic(orders, placement.device, adapter)
             nic.attach(Agent(agent.firmware, watched(agent.host)))
             self._nic, self._port = nic, nic.port
-            self._agents = [_RankAgent(place.name, adapter.number, agent.firmware, agent.host)]
+            self._agents = [_RankAgent(placement.name, adapter.number, agent.firmware, agent.host)]
         self._loop = self._driver.loop
-        self._loop.on_failure = self._tell_failure
+        self._loop.on_failure = self._report_failure
         for rank_agent in self._agents:
             self._spawn(rank_agent)
         self._begun = 0
-        self._went = 0  # when the program was told to go, where the NIC's clock does not show 0 then
+        self._started = 0  # when the program was started, where the NIC's clock does not show 0 then
 
     def _spawn(self, rank: _RankAgent) -> None:
         """Spawn a rank's program."""
@@ -234,7 +237,7 @@ class _Node:
         self._programs.append(task)
 
     def run(self) -> None:
-        _ANSWERERS.append(self._answer)
+        _HANDLERS.append(self._answer)
         self._channel.tell("ready", os.getpid())
         message = self._channel.hear()
         if message is None:
@@ -244,7 +247,7 @@ class _Node:
             self._dilated.go(message[1], again=self._starts > 1)
             self._driver.loop.watch(self._channel.fileno(), self._on_word)
         else:
-            self._went = time.monotonic_ns()
+            self._started = time.monotonic_ns()
         self._begun = self._used()
         loop = self._loop
         for program in self._programs:
@@ -267,13 +270,13 @@ class _Node:
         try:
             self._loop.run()
         except FirmwareError as error:
-            raise FirmwareError(error.what, error.when - self._went) from error
+            raise FirmwareError(error.what, error.when - self._started) from error
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         """Report a failure before the program can catch it."""
         if isinstance(error, FirmwareError):
             with contextlib.suppress(ConnectionError):  # the starting process is gone
-                self._channel.tell("failed", (error.what, error.when - self._went))
+                self._channel.tell("failed", (error.what, error.when - self._started))
 
     def _on_word(self, _now: int) -> None:
         """Process a word: a model's fault while the program runs, "stop" when all programs have ended."""
@@ -283,7 +286,7 @@ class _Node:
         if message[0] == "stop":
             self._driver.loop.stop()
         elif self._dilated is not None:
-            self._dilated.suffer(cast("ModelFault", message[1]))
+            self._dilated.apply_fault(cast("ModelFault", message[1]))
 
     def _used(self) -> int:
         """Return the nanoseconds of processor time until now of this process, and of its NIC's agent if it has one."""
@@ -315,13 +318,13 @@ class _Node:
         if self._shared is None:
             self._wire.look()
         if self._wire.dropped:
-            lines.append(f"frames dropped because nobody read them in time: {self._wire.dropped}")
+            lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:
             lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
         lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]
-        if len(lines) > _SAID:
-            lines[_SAID:] = [f"and {len(lines) - _SAID:,} more"]
-        self._channel.tell("waiting", [line[:_LONGEST] for line in lines])
+        if len(lines) > _MAX_SENTENCES:
+            lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
+        self._channel.tell("waiting", [line[:_MAX_SENTENCE] for line in lines])
 
     def _state(self, innermost: FrameType | None) -> str:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""

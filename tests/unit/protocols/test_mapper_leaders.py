@@ -95,6 +95,48 @@ def test_a_host_that_starts_again_gets_its_routes_again_and_others_keep_theirs()
     assert network.mappers[3].counters.tables_installed == 1
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_host_that_goes_or_comes_is_removed_or_added_without_another_exploration(hosts: int) -> None:
+    network = Myrinet(ring(4, hosts), loss=0.01, seed=5)
+    assert network.settle() is not None
+    leader = network.mappers[0]
+    explorations = leader.counters.explorations
+    network.kill(hosts + 1)
+    assert network.settle() is not None
+    network.boot(hosts + 1)
+    assert network.settle() is not None
+    assert leader.counters.explorations == explorations
+    assert leader.counters.changes >= 2
+
+
+def test_a_short_silence_changes_no_map() -> None:
+    network = Myrinet(ring(4, 1))
+    assert network.settle() is not None
+    cable = next(cable for cable in network.cables if 2 in (cable[0][0], cable[1][0]))
+    leader = network.mappers[0]
+    for _ in range(12):  # at different phases of the checks, about 105 ms apart
+        network.cut(cable)
+        network.run(80 * MILLISECOND)
+        network.join(cable)
+        network.run(83 * MILLISECOND)
+    assert leader.counters.silent
+    assert leader.counters.changes == 0
+    assert network.mappers[2].counters.tables_installed == 1
+
+
+def test_a_switch_that_goes_with_its_only_host_or_a_host_at_another_port_is_a_reason_to_explore_again() -> None:
+    network = Myrinet(ring(4, 1))
+    assert network.settle() is not None
+    leader = network.mappers[0]
+    network.fail("s2")
+    assert network.settle() is not None
+    assert leader.counters.explorations == 2
+    cable = next(cable for cable in network.cables if 3 in (cable[0][0], cable[1][0]))
+    network.cut(cable)
+    network.join(((3, 0), (cable[1][0], 7)))
+    assert network.settle() is not None
+
+
 def test_two_hosts_whose_cables_are_exchanged_are_found_where_they_are() -> None:
     network = Myrinet(star(6))
     assert network.settle() is not None

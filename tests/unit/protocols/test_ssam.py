@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Coroutine
 from itertools import pairwise
-from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
@@ -17,7 +14,6 @@ from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, Circuit, circuit
 from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Buffer
 from protocols.core.host_work import ANYWHERE, FREE_WORK
 from protocols.ssam import cells
 from protocols.ssam.cells import (
@@ -34,8 +30,7 @@ from protocols.ssam.cells import (
     unpack,
 )
 from protocols.ssam.frames import Ssam
-from protocols.ssam.host import Library, Reply, Returned, ReturnedError
-from protocols.ssam.plug import plug
+from protocols.ssam.host import Reply, Returned, ReturnedError
 from protocols.ssam.sba100 import (
     CELL_CALL,
     CELL_READ,
@@ -44,109 +39,13 @@ from protocols.ssam.sba100 import (
     SLOT,
     WRITE_CALL,
     WRITE_READ_TRAP,
-    Sba100,
     TrapError,
 )
 from protocols.ssam.settings import Settings
-
-ADDRESSES = [bytes((2, 0, 0, 0, 0, number)) for number in range(3)]
-ECHO, ECHOED, COUNT = 1, 2, 3
-TIMEOUT = Settings().timeout
-
-Lose = Callable[[bytes], bool]
-
-
-class Node:
-    """One node: its library, and the environment of its interface."""
-
-    def __init__(self, number: int, own: Settings, incarnation: int = 1) -> None:
-        self.outgoing: deque[bytes] = deque()
-        self.now = 0
-        agent = plug(own)(Adapter(number, ADDRESSES, incarnation=incarnation), self)
-        assert isinstance(agent.firmware, Sba100)
-        assert isinstance(agent.host, Library)
-        self.device, self.library = agent.firmware, agent.host
-        self.echoed: list[bytes] = []
-        self.counted: list[bytes] = []
-        self.library.set_handler(ECHO, lambda _, data: Reply(ECHOED, data))
-        self.library.set_handler(ECHOED, lambda _, data: self.echoed.append(data))
-        self.library.set_handler(COUNT, lambda _, data: self.counted.append(data))
-
-    def send(self, frame: Buffer) -> None:
-        self.outgoing.append(bytes(frame))
-
-    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
-        self.device.on_doorbell(self.now, index)
-
-    def post_completion(self, index: int) -> None:
-        self.library.completed(index)
-
-    def interrupt(self, index: int) -> None:
-        raise AssertionError(f"no interrupt, {index}")
-
-    def dma_read(self, pieces: object) -> bytes:
-        raise AssertionError(f"the interface has no DMA, {pieces}")
-
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        raise AssertionError(f"the interface has no DMA, {piece!r} {data!r}")
-
-    def send_later(self, make: Callable[[], bytes]) -> None:
-        self.send(make())
-
-    def counters(self) -> dict[str, int]:
-        return {name: count for name, count in self.device.counted().items() if count}
-
-
-class Pair:
-    """Two nodes and the fibre between them. lose: whether a frame is lost."""
-
-    def __init__(self, lose: Lose = lambda _: False, own: Settings | None = None) -> None:
-        self.settings = own or Settings()
-        self.nodes = [Node(number, self.settings) for number in (0, 1)]
-        self.lose = lose
-
-    def __iter__(self) -> object:
-        return iter(self.nodes)
-
-    def carry(self) -> bool:
-        """Deliver everything that is on the way; return whether there was anything."""
-        moved = False
-        for node, other in (self.nodes, self.nodes[::-1]):
-            while node.outgoing:
-                frame = node.outgoing.popleft()
-                moved = True
-                if not self.lose(frame):
-                    other.device.receive(other.now, frame)
-        for node in self.nodes:
-            node.library.handle_all()
-        return moved
-
-    def settle(self, time_outs: int = 0) -> None:
-        """Carry until nothing moves, through so many time-outs."""
-        for _ in range(time_outs + 1):
-            while self.carry():
-                pass
-            for node in self.nodes:
-                if node.device.deadline is not None:
-                    node.now = node.device.deadline
-                    node.device.on_timer(node.now)
-
-    def restart(self, number: int) -> None:
-        before = self.nodes[number]
-        self.nodes[number] = Node(number, self.settings, before.library.incarnation + 1)
-
-
-def run(coroutine: Coroutine[object, None, object]) -> None:
-    """Run a coroutine that need not wait."""
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
-
-
-def kind_of(frame: bytes) -> int:
-    message = unpack(frame[ETHERNET + HEADER :])
-    assert message is not None
-    return message.kind
-
+from tests.unit.protocols import ssam_walks
+from tests.unit.protocols.mutants import Mutant, find
+from tests.unit.protocols.ssam_mutants import WALKED
+from tests.unit.protocols.ssam_pair import ADDRESSES, COUNT, ECHO, ECHOED, TIMEOUT, Node, Pair, kind_of, run
 
 # Cells
 
@@ -302,40 +201,15 @@ def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_
     assert first.echoed == [bytes((number,)) for number in range(100)]
 
 
-@settings(max_examples=120, deadline=None)
-@given(seed=st.integers(0, 2**32), window=st.sampled_from([1, 2, 5, 32]), loss=st.sampled_from([0.0, 0.1, 0.3]))
-def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_repeated(
-    seed: int, window: int, loss: float
-) -> None:
-    random = Random(seed)
-    pair = Pair(own=Settings(window=window))
-    repeated: list[bytes] = []
+@pytest.mark.parametrize("first", [0, 100])
+def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_repeated(first: int) -> None:
+    for seed in range(first, first + 60):
+        ssam_walks.trial(seed)
 
-    def lose(frame: bytes) -> bool:
-        if random.random() < loss:
-            repeated.append(frame)
-        return random.random() < loss
 
-    pair.lose = lose
-    sent: list[list[bytes]] = [[], []]
-    for number in range(60):
-        for here, node in enumerate(pair.nodes):
-            data = bytes((here, number))
-            if node.library.try_request(1 - here, random.choice((ECHO, COUNT)), data):
-                sent[here].append(data)
-        if random.random() < 0.5:
-            pair.settle(time_outs=random.randrange(2))
-        while repeated and random.random() < 0.5:
-            frame = repeated.pop()
-            to = next(number for number in (0, 1) if ADDRESSES[number] == frame[:6])
-            pair.nodes[to].device.receive(pair.nodes[to].now, frame)
-    pair.lose = lambda _: False
-    pair.settle(time_outs=12)
-    for here, node in enumerate(pair.nodes):
-        handled = node.echoed + pair.nodes[1 - here].counted
-        assert sorted(handled) == sent[here]
-        assert pair.nodes[1 - here].counted == sorted(pair.nodes[1 - here].counted)
-        assert node.library.waiting() == []
+@pytest.mark.parametrize("mutant", WALKED, ids=str)
+def test_random_walks_find(mutant: Mutant) -> None:
+    assert find(mutant, ssam_walks.trial, 1_000, 200).cases
 
 
 # Restarts and silence

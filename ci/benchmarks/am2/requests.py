@@ -1,0 +1,62 @@
+"""Very many random requests of all forms on live Myrinet that loses 1 % of the frames on every cable: each is handled once,
+or returned. The programs verify it by numbers and contents, without histories, whose memory grows with the requests."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import testbed
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import REPOSITORY, Row
+from testbed.errors import TestbedError
+
+REQUESTS = "requests"
+SENT, REPLIED, RETURNED, WRONG, RESENT, RATE = (
+    "sent", "handled once and replied to", "returned", "handled twice, lost, or ended otherwise", "packets resent", "ended",
+)  # fmt: skip
+CLUSTER = REPOSITORY / "ci" / "requests.toml"
+NODES = 4
+DETOUR = 60_000_000_000
+"""Nanoseconds that messages wait for a route, on a machine that is too busy to map a lossy network within the default."""
+_SLOWEST = 20  # requests a second of each node, on a machine that has other work
+
+
+def measure(requests: int, directory: Path) -> Iterator[Row]:
+    """requests: in all."""
+    settings = {"requests": -(-requests // NODES)}
+    timeout = 120 + settings["requests"] / _SLOWEST
+    try:
+        result = testbed.run(
+            CLUSTER, "am-random", protocol="am2", settings=settings, firmware={"detour": DETOUR}, check=False,
+            timeout=timeout, output=directory / REQUESTS,
+        )  # fmt: skip
+    except TestbedError as error:
+        raise ContenderError(str(error)) from error
+    counts: Counter[str] = Counter()
+    for row in result.rows:
+        counts.update({name: value for name, value in row.items() if isinstance(value, int)})
+    took = max(row["took_ns"] for row in result.rows) / 1e9
+    sent = counts["sent"] - counts["sent_again"]
+    if sent < requests:
+        raise ContenderError(f"{sent} of {requests} requests were sent")
+    ended = counts["replied"] + counts["returned"]
+    unexplained = max(
+        0, counts["handled"] - counts["replied"] - counts["returned"]
+    )  # returned, it may have been handled
+    wrong = (
+        abs(sent - ended)
+        + unexplained
+        + counts["handled_twice"]
+        + counts["strange_replies"]
+        + counts["strange_returns"]
+    )
+    told = {
+        **settings, "detour": DETOUR, "cluster": CLUSTER.name, "grade": result.verdict.grade.value, "seconds": took,
+        "findings": [str(finding) for finding in result.verdict.findings if finding.grade.value in ("degraded", "invalid")],
+    }  # fmt: skip
+    resent = sum(counters["packets_resent"] for counters in result.counted.values())
+    for what, unit, value in (
+        (SENT, "1", sent), (REPLIED, "1", counts["replied"]), (RETURNED, "1", counts["returned"]), (WRONG, "1", wrong),
+        (RESENT, "1", resent), (RATE, "/s", ended / took),
+    ):  # fmt: skip
+        yield Row(REQUESTS, "AM-II, inline", what, NODES, unit, (float(value),), told)

@@ -1,0 +1,52 @@
+"""Nodes of AM-II that ask each other and read their NICs' routes by privileged endpoints."""
+
+from __future__ import annotations
+
+from protocols.active_messages.am_errors import Returned
+from protocols.am2.host.library import ActiveMessages
+from protocols.am2.host.mapper_daemon import MapperDaemon
+from testbed.workloads.form import Native, Node
+from testbed.workloads.workload_settings import Duration
+
+TAG, ASK, ANSWER = 7, 1, 2
+PAUSE = 1_000_000  # ns
+
+
+class Daemons(Native[ActiveMessages]):
+    """Every node asks all others once. daemon: each node has a mapper daemon. over: how long a node serves.
+
+    A node returns: nodes that have replied; routes, by node, in hexadecimal; leads, of its daemon, if it has one.
+    """
+
+    protocol = "am2"
+
+    daemon: bool = True
+    over: Duration = 400_000_000
+
+    async def program(self, library: ActiveMessages, node: Node) -> dict[str, object]:
+        until = node.now() + self.over
+        endpoint, heard = library.allocate_bundle().allocate_endpoint(), set[int]()
+        again = [rank for rank in range(len(node.names)) if rank != node.rank]
+        places = {rank: endpoint.map_any(library.name_of(rank), TAG) for rank in again}
+
+        def returned(message: Returned) -> None:
+            again.append(message.destination.node)
+
+        endpoint.tag = TAG
+        endpoint.set_handler(ASK, lambda token: token.reply(ANSWER))
+        endpoint.set_handler(ANSWER, lambda token: heard.add(token.source.node))
+        endpoint.error_handler = returned
+        daemon = MapperDaemon(library, node)
+        mapping = node.spawn(daemon.run(), "mapper") if self.daemon else None
+        while node.now() < until:
+            while again:  # its program may not have begun
+                await endpoint.request(places[again.pop()], ASK)
+            await node.sleep(PAUSE)
+            await endpoint.poll()
+        routes = (await daemon.endpoint.read_routes()).paths
+        del mapping  # it ends with the run
+        return {
+            "replies": sorted(heard),
+            "routes": {str(number): path.route.hex() for number, path in routes.items()},
+            "leads": daemon.mapper.leads,
+        }

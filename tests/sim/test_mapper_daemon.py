@@ -1,0 +1,45 @@
+"""The mapper as a daemon of each host, which reaches the network and its NIC's routes by a privileged endpoint, as in the
+paper."""
+
+from __future__ import annotations
+
+import pytest
+
+import testbed
+from testbed import Cluster
+from tests.sim.mapped_hosts import Daemons
+
+NAMES = ("n1", "n2", "n3", "n4")
+
+
+@pytest.mark.parametrize("profile", ["ideal", "now-1998"])
+def test_daemons_map_the_network_as_mappers_in_the_firmware_do_and_messages_go_by_their_routes(profile: str) -> None:
+    cluster = Cluster.ring(4, kind="myrinet", seed=3)
+    by_daemons, by_firmware = (
+        testbed.run(
+            cluster,
+            Daemons,
+            protocol="am2",
+            mode="sim",
+            profile=profile,
+            firmware={"mapper": place},
+            settings={"daemon": place == "daemon"},
+        )
+        for place in ("daemon", "firmware")
+    )
+    for rank, name in enumerate(NAMES):
+        told, as_usual = by_daemons.results[name], by_firmware.results[name]
+        assert told["replies"] == as_usual["replies"] == [other for other in range(4) if other != rank]
+        assert told["routes"] == as_usual["routes"]
+        assert len(told["routes"]) == 3
+        assert told["leads"] == (rank == 0)
+        assert by_firmware.counted[name]["mapper_probes_sent"] > 0
+        assert "mapper_probes_sent" not in by_daemons.counted[name], "the NIC has no mapper of its own"
+
+
+def test_without_a_daemon_or_a_mapper_in_the_firmware_there_are_no_routes() -> None:
+    with pytest.raises(testbed.TestbedError, match="no map of the network has come yet"):
+        testbed.run(
+            Cluster.ring(4, kind="myrinet"), "am-random", protocol="am2", mode="sim", firmware={"mapper": "daemon"},
+            settings={"requests": 1}, timeout=5,
+        )  # fmt: skip

@@ -1,0 +1,141 @@
+"""The privileged endpoint in the NIC: probe packets and routes for a mapper daemon, and for no untrusted process."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.am2 import page as layout
+from protocols.am2.mapper import codec
+from protocols.am2.mapper.route_tables import Path, Table, parts_of, paths_of
+from protocols.myrinet.envelope import sealed
+from tests.unit.protocols.am2_shared_nic import SharedNic
+from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
+
+ENDPOINT = 4
+PROBE = sealed(codec.pack_frame(ADDRESSES[0], ADDRESSES[1], codec.KIND_LOOP, 1, 1, 1, 7, 0, 0, 0, 0, b""), b"")
+STAGED, STAGING = (ENDPOINT << layout.SUBJECTS | subject for subject in (layout.STAGED, layout.STAGING))
+
+
+class DaemonsNic(SingleNic):
+    """NIC of node 0, whose endpoint 4 is a mapper daemon's. staged, staging: memory of the endpoint."""
+
+    def __init__(self, *, mapped: bool = True) -> None:
+        super().__init__()
+        self.create(ENDPOINT)
+        self.ring(ENDPOINT, layout.PRIVILEGE)
+        self.sent.clear()
+        self.staged, self.staging = (memoryview(bytearray(32 * self.firmware.settings.medium)) for _ in range(2))
+        if mapped:
+            self.map()
+
+    def map(self) -> None:
+        self.memory.reachable.update({STAGED: self.staged, STAGING: self.staging})
+
+    def put(self, form: int, data: bytes, slot: int = 0, epoch: int = 0, author: int = 0) -> None:
+        begin = slot * self.firmware.settings.medium
+        self.staged[begin : begin + len(data)] = data
+        layout.WRITE[0](
+            self.page(ENDPOINT), layout.PLACES[slot], layout.READY, 0, 0, len(data), begin, 0, form, 0, 0, 0, ENDPOINT,
+            ENDPOINT, author, epoch, 0, 1,
+        )  # fmt: skip
+        self.ring(ENDPOINT, slot)
+
+    def come(self, place: int) -> tuple[int, bytes]:
+        """Return form and data of what the daemon has got at a place of its ring."""
+        at = layout.PLACES[layout.ARRIVED_REQUESTS + place]
+        entry = layout.READ(self.page(ENDPOINT), at)
+        begin = place * self.firmware.settings.medium
+        return entry[6], bytes(self.staging[begin : begin + entry[3]])
+
+
+def test_a_probe_packet_goes_out_as_the_daemon_has_written_it_and_its_slot_is_free() -> None:
+    card = DaemonsNic()
+    card.put(layout.PROBE, PROBE)
+    assert card.sent == [PROBE]
+    assert card.owner(ENDPOINT, 0) == layout.FREE
+
+
+def test_packets_of_mappers_come_to_the_daemon_in_order_until_its_ring_is_full() -> None:
+    card = DaemonsNic()
+    for _ in range(layout.ENTRIES + 1):
+        card.firmware.receive(0, PROBE)
+    assert [card.come(place) for place in range(layout.ENTRIES)] == [(layout.PROBE, PROBE)] * layout.ENTRIES
+    assert card.told == [(ENDPOINT, layout.ARRIVED_REQUESTS + place) for place in range(layout.ENTRIES)]
+    assert card.counted("overruns") == 1
+    card.page(ENDPOINT)[layout.PLACES[layout.ARRIVED_REQUESTS]] = layout.FREE
+    card.firmware.receive(0, PROBE)
+    assert card.counted("overruns") == 1
+
+
+def test_a_probe_packet_in_memory_that_is_not_mapped_goes_out_when_it_is() -> None:
+    card = DaemonsNic(mapped=False)
+    card.put(layout.PROBE, PROBE)
+    assert card.sent == []
+    assert card.told == [(STAGED, layout.UNMAPPED)]
+    card.map()
+    card.ring(STAGED, layout.MAPPED)
+    assert card.sent == [PROBE]
+
+
+def test_routes_that_the_daemon_writes_are_those_that_it_reads() -> None:
+    card = DaemonsNic()
+    paths = {1: Path(b"\x81", ADDRESSES[1])}
+    (part,) = parts_of(Table(9, 1, paths), (), card.firmware.settings.medium)
+    card.put(layout.ROUTES, part, epoch=9, author=1)
+    card.put(layout.ROUTES, b"", 1)
+    form, data = card.come(0)
+    assert (form, paths_of(data)) == (layout.ROUTES, paths)
+
+
+@pytest.mark.parametrize(("form", "data"), [(layout.ROUTES, b"\x09\x81"), (6, PROBE), (layout.PROBE, b"")])
+def test_an_entry_that_makes_no_sense_is_counted_and_changes_nothing(form: int, data: bytes) -> None:
+    card = DaemonsNic()
+    card.put(form, data)
+    assert card.counted("invalid") == 1
+    assert card.sent == []
+    assert card.owner(ENDPOINT, 0) == layout.FREE
+
+
+def test_when_the_daemon_s_endpoint_is_gone_its_packets_are_nobodys() -> None:
+    card = DaemonsNic()
+    card.ring(ENDPOINT, layout.DESTROY)
+    card.told.clear()
+    card.firmware.receive(0, PROBE)
+    assert card.told == []
+    assert card.counted("malformed") == 1
+
+
+def test_a_process_that_shares_its_nic_is_no_mapper() -> None:
+    card = SharedNic()
+    endpoint = card.number(1)
+    card.create(endpoint)
+    card.ring(endpoint, layout.PRIVILEGE)
+    assert card.counted("invalid") == 1
+    card.sent.clear()
+    page = card.page(endpoint)
+    card.windows[1].heap.bytes[: len(PROBE)] = PROBE
+    layout.set_address(page, layout.STAGED, 0)
+    layout.WRITE[0](
+        page,
+        layout.PLACES[0],
+        layout.READY,
+        0,
+        0,
+        len(PROBE),
+        0,
+        0,
+        layout.PROBE,
+        0,
+        0,
+        0,
+        endpoint,
+        endpoint,
+        0,
+        0,
+        0,
+        1,
+    )
+    card.ring(endpoint, 0)
+    assert card.sent == []
+    assert card.counted("invalid") == 2
+    assert page[layout.PLACES[0] : layout.PLACES[0] + 2] == bytes((layout.RETURNED, 1))  # BAD_ARGUMENTS
