@@ -6,9 +6,8 @@ until its frame leaves the port, in order of first entry.
     ci/message_path.py --live            also for the modes that need root
 
 Recorded by Python's profiler hook in the program itself, for the fourth message of a pair that has exchanged three and an
-answer, and has been idle since. Two things are left out: the program's calls after the send has returned, which a NIC
-with costs runs before its frame leaves, and the query of the firmware's deadline, which follows every event and asks each
-timer.
+answer, and has been idle since. Two things are left out: the program's calls after the send has returned, which a NIC with
+costs runs before its frame leaves, and the query of the firmware's deadline, which follows every event and asks each timer.
 """
 
 import argparse

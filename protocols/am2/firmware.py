@@ -152,18 +152,15 @@ class Firmware:
         cached = self._cached_headers.get(frame[:PREFIX_SIZE]) or self._cache_header(now, frame)
         if cached is None:
             return
-        peer = cached.peer
+        if cached.kind != KIND_MESSAGE:
+            self._answered(now, cached, frame)
+            return
         try:
-            if cached.kind == KIND_MESSAGE:
-                channel, generation, sequence, stamp, body = unpack_body(frame)
-            else:
-                channel, generation, sequence, stamp = unpack_answer(frame)
+            channel, generation, sequence, stamp, body = unpack_body(frame)
         except MalformedError as error:
             self._dropped(error)
             return
-        if cached.kind != KIND_MESSAGE:
-            self._answered(now, cached, peer, channel, generation, sequence, stamp)
-            return
+        peer = cached.peer
         if not self._reliable:
             if self._receiver.deliver(peer, body):
                 counters.dropped += 1
@@ -193,10 +190,14 @@ class Firmware:
         begin = cached.answers[reason]
         peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, peer.route or b""))
 
-    def _answered(
-        self, now: int, cached: CachedHeader, peer: Peer, channel: int, generation: int, sequence: int, stamp: int
-    ) -> None:
-        """Handle an answer, whose check is right."""
+    def _answered(self, now: int, cached: CachedHeader, frame: bytes) -> None:
+        """Handle an answer."""
+        try:
+            channel, generation, sequence, stamp = unpack_answer(frame)
+        except MalformedError as error:
+            self._dropped(error)
+            return
+        peer = cached.peer
         if cached.kind == KIND_ACK:
             self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
         elif cached.reason <= _PASSES:

@@ -275,6 +275,8 @@ class FateStage:
         gone = self._gemodel is not None and self._gemodel.step(number)
         if loss and _draw(counted.loss, n) >> 11 < loss:
             return self.lose(counted)
+        if decided is None and not self._more_chances:
+            return None
         if gone:
             self._record(counted, fates.GEMODEL, fates.DROP)
             return _BY_GEMODEL
