@@ -40,11 +40,11 @@ pulls."""
 CELL_READ: Final = "read cell"
 """Pull a cell out of the input FIFO by a trap, find the process's buffer, store it and check the interface's flags."""
 WRITE_CALL, READ_CALL = "write call", "read call"
-"""The same by system calls of the driver."""
+"""Work of the driver's system calls, for the same."""
 CELL_CALL: Final = "read cell by call"
 """Pull a cell out of the input FIFO by a system call."""
 KINDS: Final = (WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP, CELL_READ, WRITE_CALL, READ_CALL, CELL_CALL)
-"""What the kernel does on the host's core (tables 1 and 2)."""
+"""Work of the kernel on the host's core (tables 1 and 2)."""
 
 Batch = list[tuple[int, Message]]
 """Messages that one trap delivers, each with its connection."""
