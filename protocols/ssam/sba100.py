@@ -40,11 +40,11 @@ pulls."""
 CELL_READ: Final = "read cell"
 """Pull a cell out of the input FIFO by a trap, find the process's buffer, store it and check the interface's flags."""
 WRITE_CALL, READ_CALL = "write call", "read call"
-"""System calls of the driver that write and read, without the cell that is read."""
+"""Work of the driver's system calls, for the same."""
 CELL_CALL: Final = "read cell by call"
 """Pull a cell out of the input FIFO by a system call."""
 KINDS: Final = (WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP, CELL_READ, WRITE_CALL, READ_CALL, CELL_CALL)
-"""Kinds of the kernel's work on the host's core (tables 1 and 2)."""
+"""Work of the kernel on the host's core (tables 1 and 2)."""
 
 Batch = list[tuple[int, Message]]
 """Messages that one trap delivers, each with its connection."""
