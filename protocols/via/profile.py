@@ -6,7 +6,8 @@ the NIC's interrupt for each frame (section 2.1), so the profile is hosted. The 
 cluster's description sets their times.
 
 Two constants are calibrated, by three rows of table 1 (`paper.toml` names them). Every other value has a source, or is
-our choice for a component without one: a round figure or a count, chosen before any row was compared.
+our choice for a component without one: a round figure or a count. The choices were made with table 1 at hand, and TCP's
+after a look at its difference from VIA, so that they count as fitted.
 """
 
 from __future__ import annotations
