@@ -5,9 +5,9 @@ until its frame leaves the port, in order of first entry.
     ci/message_path.py                   print docs/internals/message.md
     ci/message_path.py --live            also for the modes that need root
 
-Recorded by Python's profiler hook in the program itself, for the fourth message of a pair that has exchanged three and has
-been idle since. Two things are left out: the program's calls after the send has returned, which a NIC with costs runs
-before its frame leaves, and the query of the firmware's deadline, which follows every event and asks each timer.
+Recorded by Python's profiler hook in the program itself, for the fourth message of a pair that has exchanged three and an
+answer, and has been idle since. Two things are left out: the program's calls after the send has returned, which a NIC with
+costs runs before its frame leaves, and the query of the firmware's deadline, which follows every event and asks each timer.
 """
 
 import argparse
@@ -36,8 +36,12 @@ MODES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         "AM-II, simulated with the prices of its paper's hardware", "am2", {"kind": "myrinet"},
         {"mode": "sim", "profile": "now-1998"},
     ),
+    ("VIA, simulated", "via", {}, {"mode": "sim"}),
+    ("SSAM, simulated", "ssam", {"kind": "atm"}, {"mode": "sim"}),
     ("EMP, live, in the program's own process", "emp", {}, {}),
     ("AM-II, live, in the program's own process", "am2", {"kind": "myrinet"}, {}),
+    ("VIA, live, in the program's own process", "via", {}, {}),
+    ("SSAM, live, in the program's own process", "ssam", {"kind": "atm"}, {}),
 )  # fmt: skip
 BEFORE = 3  # messages
 
@@ -73,11 +77,14 @@ def callers_of(frame: FrameType | None) -> Iterator[CodeType]:
 async def program(comm: Any, node: Any) -> list[str]:
     """Rank 0 sends; the others receive."""
     if comm.rank:
-        for _ in range(BEFORE + 1):
+        for _ in range(BEFORE):
             await comm.recv(source=0)
+        await comm.send(b"abcd", 0)
+        await comm.recv(source=0)
         return []
     for _ in range(BEFORE):
         await comm.send(b"abcd", 1)
+    await comm.recv(source=1)
     await node.sleep(5_000_000)
     way = Way()
     sys.setprofile(way.note)

@@ -41,6 +41,11 @@ def offered_protocols() -> list[Offered]:
     return [_offer(name, entry) for name, entry in registry.offered(registry.PROTOCOLS).items()]
 
 
+def with_active_messages() -> list[str]:
+    """Names of the protocols whose host libraries have active messages, of those that can be imported."""
+    return [one.name for one in offered_protocols() if not one.problem and protocol(one.name).active_messages]
+
+
 def clashes() -> list[str]:
     """A sentence for each two packages that conflict, by EtherType or by name."""
     return [*gathered()[1], *protocol_clashes()]

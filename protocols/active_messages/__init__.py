@@ -1,1 +1,8 @@
-"""The interface that protocols of active messages share, independent of their endpoints' implementation."""
+"""Active messages as an interface: what a program sees of any protocol of active messages.
+
+- `am_interface`: library, bundles, endpoints and tokens, by AM-2's names; a host library that has them runs every
+  workload on active messages.
+- `endpoint_names`, `am_errors`: names of endpoints; errors, and messages returned as undeliverable.
+- `observer`: what a host library reports to an observer, such as a history.
+- `split_c`: Split-C's operations on that interface.
+"""

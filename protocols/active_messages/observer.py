@@ -2,49 +2,15 @@
 
 The terms are those of active messages in general (von Eicken, Culler, Goldstein, Schauser, "Active Messages", 1992): a
 request names a handler of an endpoint; that handler may reply, to a handler of the requesting endpoint; an undeliverable
-message is returned to its sender. A protocol whose host library is `Observable` says so by
-`protocols.core.protocol.Protocol.observable`; its native workloads then have histories, and checkers.
+message is returned to its sender. Workloads on a host library that is `Observable` have histories, and checkers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from protocols.core.firmware import Buffer
-
-NO_HANDLER: Final = 0
-"""Handler of a reply that the library has made, since the request's handler made none: it calls nobody."""
-
-
-class RequestName(NamedTuple):
-    """Name of a request, by which its handler's node and its sender mean the same one.
-
-    node, endpoint: of the sender. life: of the sender's NIC, which has another one after each restart. number: of the
-    request, unique within endpoint and life, also if the endpoint's number is used again.
-    """
-
-    node: int
-    life: int
-    endpoint: int
-    number: int
-
-
-class MessageContent(NamedTuple):
-    """Content of a message. handler: the number by which it names its handler. arguments: its words. data: the bytes
-    beside them, valid only during the call that passes them."""
-
-    handler: int
-    arguments: Sequence[int]
-    data: Buffer
-
-
-class Unhandled(NamedTuple):
-    """Numbers of an endpoint's messages that have arrived and are not handled. answers: replies and returned messages."""
-
-    endpoint: int
-    requests: int
-    answers: int
+from protocols.active_messages.endpoint_names import MessageContent, RequestName, Unhandled
 
 
 class Observer(Protocol):

@@ -19,8 +19,9 @@ from protocols.am2 import page as layout
 from protocols.am2.card import BROADCAST, Card, settled
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
+from protocols.am2.mapper.follower import Follower
 from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.route_tables import Table
+from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.mapping_port import MappingPort
 from protocols.am2.nic_memory import Frames
@@ -50,6 +51,7 @@ class Firmware:
     source-routed networks."""
 
     __slots__ = (
+        "_adapter",
         "_cached_headers",
         "_card",
         "_counters",
@@ -104,10 +106,16 @@ class Firmware:
         self._held_back = self._sender.held_back
         self._has_news = False  # new routes have arrived
         self._mapping_port = MappingPort(card, self._install)
-        self._mapper: Mapper | None = None
+        self._adapter = adapter
+        self._mapper: Mapper | Follower | None = None
         if adapter.routed and mapping is not None:
-            station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
-            self._mapper = Mapper(station, self._send_mapping, self._install, mapping)
+            host = adapter.host_of(adapter.number)
+            if host == adapter.number:
+                siblings = tuple([adapter.addresses[number] for number in adapter.siblings])
+                station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address, siblings)
+                self._mapper = Mapper(station, self._send_mapping, self._install, mapping)
+            else:
+                self._mapper = Follower(adapter.address, adapter.addresses[host], self._install)
             self._has_begun = self._is_plain = False
 
     @property
@@ -115,7 +123,7 @@ class Firmware:
         return self._counters
 
     @property
-    def mapper(self) -> Mapper | None:
+    def mapper(self) -> Mapper | Follower | None:
         return self._mapper
 
     @property
@@ -144,18 +152,15 @@ class Firmware:
         cached = self._cached_headers.get(frame[:PREFIX_SIZE]) or self._cache_header(now, frame)
         if cached is None:
             return
-        peer = cached.peer
+        if cached.kind != KIND_MESSAGE:
+            self._answered(now, cached, frame)
+            return
         try:
-            if cached.kind == KIND_MESSAGE:
-                channel, generation, sequence, stamp, body = unpack_body(frame)
-            else:
-                channel, generation, sequence, stamp = unpack_answer(frame)
+            channel, generation, sequence, stamp, body = unpack_body(frame)
         except MalformedError as error:
             self._dropped(error)
             return
-        if cached.kind != KIND_MESSAGE:
-            self._answered(now, cached, peer, channel, generation, sequence, stamp)
-            return
+        peer = cached.peer
         if not self._reliable:
             if self._receiver.deliver(peer, body):
                 counters.dropped += 1
@@ -185,10 +190,14 @@ class Firmware:
         begin = cached.answers[reason]
         peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, peer.route or b""))
 
-    def _answered(
-        self, now: int, cached: CachedHeader, peer: Peer, channel: int, generation: int, sequence: int, stamp: int
-    ) -> None:
-        """Handle an answer, whose check is right."""
+    def _answered(self, now: int, cached: CachedHeader, frame: bytes) -> None:
+        """Handle an answer."""
+        try:
+            channel, generation, sequence, stamp = unpack_answer(frame)
+        except MalformedError as error:
+            self._dropped(error)
+            return
+        peer = cached.peer
         if cached.kind == KIND_ACK:
             self._sender.acknowledged(now, peer, channel, generation, sequence, stamp)
         elif cached.reason <= _PASSES:
@@ -378,16 +387,27 @@ class Firmware:
         card, longest = self._card, self.settings.route
         card.is_mapped = True
         self._cached_headers.clear()
-        for number in set(self._peers.known) | set(table.paths):
+        paths = self._paths_to_functions(table) if self._adapter.hosts else table.paths
+        for number in set(self._peers.known) | set(paths):
             if number == card.number or number >= self._nodes:
                 continue
-            peer, path = self._peers.peer(number), table.paths.get(number)
+            peer, path = self._peers.peer(number), paths.get(number)
             if path is None or len(path.route) > longest:
                 peer.route = None
             else:
                 peer.route, peer.address, peer.lost_at = path.route, path.address, None
                 card.look_up(peer)
         self._has_news = True
+
+    def _paths_to_functions(self, table: Table) -> Mapping[int, Path]:
+        """Return paths to all functions of the NICs to which a table leads, and to the other ones of this NIC."""
+        addresses, hosts = self._adapter.addresses, self._adapter.hosts
+        paths = {
+            number: Path(table.paths[host].route, addresses[number])
+            for number, host in enumerate(hosts)
+            if host in table.paths
+        }
+        return paths | {number: Path(b"", addresses[number]) for number in self._adapter.siblings}
 
     def _go(self, now: int) -> None:
         """Send what has waited for routes."""

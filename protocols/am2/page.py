@@ -39,7 +39,7 @@ READY: Final = 1
 UNDER_WAY: Final = 2
 """Owned by the NIC, in send rings: not answered yet."""
 RETURNED: Final = 3
-"""Owned by the host, in send rings: undeliverable; the second byte is the reason (`host.am_errors.Status`)."""
+"""Owned by the host, in send rings: undeliverable; the second byte is the reason (`active_messages.am_errors.Status`)."""
 ANSWERED: Final = 4
 """Owned by the host, for a bulk message in a send ring: its data can be freed."""
 

@@ -18,7 +18,8 @@ PROTOCOL: Final = Protocol(
     plug_by_scapy,
     profiles=(NOW_1998, NOW_1998_CONSISTENT, NOW_1998_UNGUARDED),
     framings=("source routes",),
+    function_framings=("source routes",),
     split_driver=split_driver(),
     configurable=Configurable(Configuration, configured),
-    observable=True,
+    active_messages=True,
 )

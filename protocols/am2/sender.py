@@ -33,7 +33,7 @@ BAD_ENDPOINT: Final = 7
 CONGESTION: Final = 8
 UNREACHABLE: Final = 9
 REPLY_REJECTED: Final = 10
-"""The value of `host.am_errors.Status` that the NIC sets for a rejected reply."""
+"""The value of `active_messages.am_errors.Status` that the NIC sets for a rejected reply."""
 
 _STATUS: Final = {REASON_BAD_TAG: BAD_TAG, REASON_NO_ENDPOINT: BAD_ENDPOINT, REASON_BAD_SEGMENT: BAD_SEGMENT}
 _PLACES: Final = layout.PLACES
@@ -79,15 +79,17 @@ class Sender:
 
     def ready(self, now: int, endpoint: Resident, slot: int) -> None:
         """Handle a message that the host has written into a slot."""
-        if self._turn and (self._loitering is not endpoint or now >= self._loiter_until):
-            if now < self._loiter_until or self.held_back:
-                self._queued.add(endpoint, slot)
-                return
-            self._loitering = endpoint
-            self._loiter_until = now + self._turn
-        message = endpoint.messages.get(slot) or self._read(endpoint, slot)
-        if message is not None:
-            self._push(now, message)
+        if now < self._loiter_until:
+            is_its_turn = self._loitering is endpoint
+        else:
+            is_its_turn = not self.held_back
+            if is_its_turn and self._turn:
+                self._loitering = endpoint
+                self._loiter_until = now + self._turn
+        if is_its_turn:
+            self._begin(now, endpoint, slot)
+        else:
+            self._queued.add(endpoint, slot)
 
     def go_on(self, now: int) -> None:
         """Begin the next endpoint's turn."""

@@ -1,7 +1,7 @@
-"""Announcements of a new incarnation: a NIC tells its peers that it has restarted, until each shows that it knows.
+"""Announcements of a new incarnation: a NIC notifies its peers that it has restarted, until each acknowledges it.
 
 Without announcements, a peer learns of a restart when it writes to the former incarnation or receives a frame from the
-new one; a peer that only waits to receive would wait for ever. Announcements are not acknowledged. Each is repeated,
+new one; a peer that only waits to receive would wait forever. Announcements are not acknowledged. Each is repeated,
 with a doubled interval, until a frame addressed to the new incarnation arrives, or until _MAX_ANNOUNCEMENTS have been
 sent.
 """
@@ -51,10 +51,10 @@ class Announcements:
         """Send the announcements that are due. timeout, longest_timeout: interval before the second announcement, and
         upper limit of all later intervals, in nanoseconds."""
         for number in self.timers.expired(now):
-            incarnation, said = self._said[number]
-            if said == _MAX_ANNOUNCEMENTS:
+            incarnation, attempts = self._said[number]
+            if attempts == _MAX_ANNOUNCEMENTS:
                 del self._said[number]
                 continue
-            self._said[number] = incarnation, said + 1
+            self._said[number] = incarnation, attempts + 1
             self._announce(number, incarnation)
-            self.timers.set(number, now + min(timeout << said, longest_timeout))
+            self.timers.set(number, now + min(timeout << attempts, longest_timeout))

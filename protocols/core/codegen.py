@@ -99,12 +99,12 @@ def _constants(format_: Format) -> str:
         lines.append(f"PREFIX_SIZE: Final = {format_.prefix_size}")
     lines += ["", "FIELDS: Final[dict[str, tuple[object, ...]]] = {"]
     for name, (offset, width, mask, guard) in format_.rule_fields().items():
-        place = (
+        offsets = (
             f"{offset}, {width}"
             + (f", 0x{mask:X}" if mask else ", 0" if guard else "")
             + (f", {literal(guard)}" if guard else "")
         )
-        lines.append(f"    {literal(name)}: ({place}),")
+        lines.append(f"    {literal(name)}: ({offsets}),")
     lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
     lines += [f"FLOW: Final = {literal(format_.flow)}", '"""The fields that tell flows apart."""', ""]
     if format_.begins:
@@ -126,7 +126,7 @@ def _constants(format_: Format) -> str:
         for value, kind in format_.kinds.items():
             text = names.get(format_.kind, {}).get(value)
             constant = f"{format_.kind}_{text}".upper() if text else value
-            lines.append(f"    {constant}: {_told(kind)},")
+            lines.append(f"    {constant}: {_format_kind(kind)},")
         lines += ["}", '"""How the sorts of frames are told of, by the values of KIND."""', ""]
     for stack in format_.stacks:
         lines += _structs(format_, stack)
@@ -135,33 +135,33 @@ def _constants(format_: Format) -> str:
     return "\n".join(lines)
 
 
-def _told(kind: Kind) -> str:
+def _format_kind(kind: Kind) -> str:
     """Format a kind, without the arguments that equal their defaults."""
     words = [kind.words]
     if len(literal(kind.words)) > _WORDS:
         words = textwrap.wrap(kind.words, 90, drop_whitespace=False)
-    said = [literal(kind.role), " ".join(map(literal, words))]
+    arguments = [literal(kind.role), " ".join(map(literal, words))]
     for name in ("message", "within", "part", "total", "back", "handles"):
         if value := getattr(kind, name):
-            said.append(f"{name}={literal(value)}")
-    return f"Kind({', '.join(said)})"
+            arguments.append(f"{name}={literal(value)}")
+    return f"Kind({', '.join(arguments)})"
 
 
 def _structs(format_: Format, stack: Stack) -> Iterator[str]:
     """Yield the `struct.Struct` definitions of a stack's headers: one to unpack all, one to pack all but the check,
     which comes last."""
     name, check = stack.name, format_.find(stack, format_.check)
-    place = check[0].offset if check else stack.size
+    check_offset = check[0].offset if check else stack.size
 
     def formats(begin: int, end: int) -> str:
         return "".join(word.format for word in stack.words if begin <= word.offset < end)
 
-    yield f"_pack_{name} = struct.Struct({literal('!' + formats(0, place))}).pack"
+    yield f"_pack_{name} = struct.Struct({literal('!' + formats(0, check_offset))}).pack"
     yield f"_unpack_{name} = {name.upper()}.unpack_from"
-    if rest := formats(place + 4, stack.size):
+    if rest := formats(check_offset + 4, stack.size):
         yield f"_pack_{name}_rest = struct.Struct({literal('!' + rest)}).pack"
     if size := format_.prefix_size:
-        yield f"_pack_{name}_behind = struct.Struct({literal(f'!{size}s' + formats(size, place))}).pack"
+        yield f"_pack_{name}_behind = struct.Struct({literal(f'!{size}s' + formats(size, check_offset))}).pack"
         yield f"_unpack_{name}_behind = struct.Struct({literal(f'!{size}x' + formats(size, stack.size))}).unpack_from"
 
 
@@ -197,12 +197,12 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
         f'    """{format_.title(stack)}{", of whose beginning prefix is" if behind else ""}."""',
     ]
     check = format_.find(stack, format_.check)
-    place = check[0].offset if check else stack.size
-    head = ", ".join([*(["prefix"] if behind else []), *(value for at, value in values.items() if at < place)])
+    check_offset = check[0].offset if check else stack.size
+    head = ", ".join([*(["prefix"] if behind else []), *(value for at, value in values.items() if at < check_offset)])
     if check is None:
         lines.append(f"    return _pack_{name}({head}) + payload")
     else:
-        tail = ", ".join(value for at, value in values.items() if at > place)
+        tail = ", ".join(value for at, value in values.items() if at > check_offset)
         rest = "rest" if tail else "payload"
         if tail:
             lines.append(f"    rest = _pack_{stack.name}_rest({tail}) + payload")
@@ -279,11 +279,11 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
             f"        raise MalformedError({literal(format_.length)})",
         ]
     if check := format_.find(stack, format_.check):
-        place = check[0].offset
-        payload = f"rest[{stack.size - place - 4}:]" if stack.size > place + 4 else "rest"
+        check_offset = check[0].offset
+        payload = f"rest[{stack.size - check_offset - 4}:]" if stack.size > check_offset + 4 else "rest"
         lines += [
-            f"    rest = {view}[{place + 4}:{end}]",
-            f"    if crc32(rest, crc32(raw[:{place}])) != {check[1].name}:",
+            f"    rest = {view}[{check_offset + 4}:{end}]",
+            f"    if crc32(rest, crc32(raw[:{check_offset}])) != {check[1].name}:",
             f"        raise MalformedError({literal(format_.check)})",
         ]
     else:
@@ -327,12 +327,12 @@ def _mended(format_: Format) -> str:
 
 def _field_of(format_: Format, name: str) -> str:
     """Generate the expression that reads a field from `header`."""
-    place = format_.place(name)
+    position = format_.place(name)
     _, _, mask, _ = format_.rule_fields()[name]
-    if place.stop - place.start == 1:
-        value = f"header[{place.start}]"
+    if position.stop - position.start == 1:
+        value = f"header[{position.start}]"
     else:
-        value = f'int.from_bytes(header[{place.start}:{place.stop}], "big")'
+        value = f'int.from_bytes(header[{position.start}:{position.stop}], "big")'
     if not mask:
         return value
     shift = (mask & -mask).bit_length() - 1

@@ -60,7 +60,7 @@ class Completion(Generic[Value]):
                 callback(self)
 
     def fail(self, error: Exception) -> None:
-        """Complete with an error, which is raised in whoever awaits it. Raises RuntimeError if already done."""
+        """Complete with an error, which is raised where the completion is awaited. Raises RuntimeError if already done."""
         if self.done:
             raise RuntimeError(f"{self.what or 'this'} was done already")
         self._error = error
@@ -101,7 +101,7 @@ class Turn:
 
 
 def carry(work: Coroutine[Completion[None], None, None]) -> None:
-    """Drive a coroutine until it waits, and again when what it waits for is done."""
+    """Drive a coroutine from wait to wait: it is resumed when the completion that it awaits is done."""
 
     def go_on(_: object = None) -> None:
         try:

@@ -27,6 +27,8 @@ class Adapter:
     either all NICs of a cluster count from FIRST, or none is ever FIRST (if incarnations are times, for example).
     pages_apart: consecutive pages of a buffer are not contiguous in host memory, so each page is a DMA transfer of its
     own. routed: the network forwards by the source routes of frames. ordered: no link of the cluster reorders frames.
+    hosts: by number, the number of the first function of the same NIC; empty: each NIC has one. A frame from one function
+    to another of the same NIC is looped back there.
     """
 
     number: int
@@ -36,6 +38,7 @@ class Adapter:
     pages_apart: bool = False
     routed: bool = False
     ordered: bool = True
+    hosts: Sequence[int] = ()
 
     @property
     def address(self) -> bytes:
@@ -43,8 +46,18 @@ class Adapter:
 
     def of_incarnation(self, incarnation: int) -> Adapter:
         """Return the adapter of this NIC after a restart."""
-        routed, ordered = self.routed, self.ordered
-        return Adapter(self.number, self.addresses, self.mtu, incarnation, self.pages_apart, routed, ordered)
+        routed, ordered, hosts = self.routed, self.ordered, self.hosts
+        return Adapter(self.number, self.addresses, self.mtu, incarnation, self.pages_apart, routed, ordered, hosts)
+
+    def host_of(self, number: int) -> int:
+        """Return the number of the first function of a NIC, of any of its functions' numbers."""
+        return self.hosts[number] if self.hosts else number
+
+    @property
+    def siblings(self) -> list[int]:
+        """Numbers of the other functions of this NIC."""
+        own = self.host_of(self.number)
+        return [number for number, host in enumerate(self.hosts) if host == own and number != self.number]
 
 
 class FirmwareActions(Protocol):
@@ -56,7 +69,7 @@ class FirmwareActions(Protocol):
 
     def send(self, frame: Buffer) -> bool | None:
         """Put a frame on the wire unchanged, after the frames sent before. The buffer must not be modified
-        afterwards. Returns True if the frame waits in the NIC: `when_sent` then tells when it has left."""
+        afterwards. Returns True if the frame waits in the NIC: `when_sent` then reports when it has left."""
         ...
 
     def when_sent(self, then: Callable[[int], object]) -> None:

@@ -3,7 +3,7 @@
 `frames.py` defines the protocol's layers, and:
 
 - STACKS: name -> the layers of a frame, from Ethernet on;
-- FLOW: the fields that tell flows apart;
+- FLOW: the fields that distinguish flows;
 - LENGTH, optional: the field for the bytes of payload;
 - CHECK, optional: the 32-bit field for the CRC-32 of the frame up to the payload's end, excluding itself;
 - PREFIX, optional: the last field of the bytes with which all frames of one kind between two NICs begin;
@@ -138,7 +138,7 @@ class Format:
         self.prefix_size = self._prefix_size() if self.prefix else 0
         """Bytes up to and including PREFIX; 0 without a prefix."""
         self.begins = self._begins()
-        """The values of layers between Ethernet and the protocol's own, which tell its frames from others of the
+        """The values of layers between Ethernet and the protocol's own, which distinguish its frames from others of the
         EtherType."""
         self._check_kinds()
         self._check_flow()
@@ -172,7 +172,7 @@ class Format:
         return None
 
     def selectors(self) -> Iterator[tuple[Word, Part]]:
-        """Yield the protocol's fields that name the next layer and so tell its stacks apart, each once."""
+        """Yield the protocol's fields that name the next layer and so distinguish its stacks, each once."""
         done: set[str] = set()
         for stack in self.stacks:
             for below, above in pairwise(self.own_layers(stack)):
@@ -237,7 +237,7 @@ class Format:
                     begins += number.to_bytes(word.size, "big")
             found.add(begins)
         if len(found) > 1:
-            raise FormatError(f"{self.name}: its frames are told from others of the EtherType in several ways")
+            raise FormatError(f"{self.name}: its frames are distinguished from others of the EtherType in several ways")
         return found.pop()
 
     def _check_kinds(self) -> None:

@@ -1,7 +1,7 @@
 """How a protocol's frames are described to users: wording for each kind of frame, and how frames of one message are
 found.
 
-A protocol defines it beside its layers, in `frames.py`: KIND, the field that tells the kinds of frames apart, and
+A protocol defines it beside its layers, in `frames.py`: KIND, the field that distinguishes the kinds of frames, and
 KINDS, its value -> a `Kind`. Both are copied into the codec, so that tools that describe frames need neither Scapy nor
 the protocol's code:
 
@@ -30,7 +30,7 @@ class Kind:
 
     words: a template. Braces hold fields, as numbers (``{tag:#x}``) or value names; text in brackets is left out where
     its fields are 0. message: the fields that form the message's id among those from one NIC to another; empty if the
-    frame belongs to no message, or only `handles` tell which. within: fields that tell apart messages with equal ids
+    frame belongs to no message, or only `handles` tell which. within: fields that distinguish messages with equal ids
     but are not shown to users as part of the id, such as a NIC's incarnation. part: the field for the piece of the
     message that this frame carries or acknowledges. total: the field for the bytes of the whole message. back: the
     frame travels against its message, as acknowledgements do. handles: pairs of a name and a field, for other numbers

@@ -18,6 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
+from protocols.core.completion import Completion
+
 TRAP: Final = "trap"
 """Enter the kernel from a program and return: a system call or a fast trap. Charged for every doorbell of a hosted NIC."""
 COPY: Final = "copy"
@@ -74,6 +76,21 @@ class HostWork(Protocol):
         """Number of the core on which the calling code runs: the program's, or the one that handles an interrupt."""
         ...
 
+    @property
+    def reached(self) -> int:
+        """When the core has done what the calling code has spent, ns of the model; 0 where work is free."""
+        ...
+
+    def caught_up(self) -> Completion[None]:
+        """Return what is done when the core has done what the calling program has spent: a program that awaits it sees
+        what has come meanwhile. Where work is free, it is done at once, and awaiting it lets nothing else run."""
+        ...
+
+    @property
+    def writer(self) -> int:
+        """The core that has written into the program's memory last, by a copy of the firmware; ANYWHERE: none has."""
+        ...
+
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
         """Occupy the core for one piece of work. size: bytes. source: the core that touched them last, or ANYWHERE. What
         the caller does afterwards takes effect when the core has done it."""
@@ -84,7 +101,7 @@ class HostWork(Protocol):
         ...
 
     def read_frames(self, most: int) -> int:
-        """Trap into the kernel, and pass at most so many waiting frames to `Firmware.receive` before returning; return
+        """Trap into the kernel, and pass at most `most` waiting frames to `Firmware.receive` before returning; return
         their number. For NICs without interrupts (`Profile.polled`); elsewhere frames come by themselves, and it returns
         0 at no cost."""
         ...
@@ -95,10 +112,19 @@ class HostWork(Protocol):
         ...
 
 
+CAUGHT_UP: Final[Completion[None]] = Completion("its core")
+CAUGHT_UP.complete(None)
+
+
 class FreeWork:
     """Work that costs nothing: of NICs without prices, and on the machine's clock, where it takes what it takes."""
 
     core: Final = 0
+    reached: Final = 0
+    writer: Final = ANYWHERE
+
+    def caught_up(self) -> Completion[None]:
+        return CAUGHT_UP
 
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
         """Do nothing."""

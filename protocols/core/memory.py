@@ -1,8 +1,8 @@
 """Host memory as a NIC sees it: pages at physical addresses, which the host obtains from the kernel.
 
 A program's buffer is pinned for a transfer and translated to physical addresses page by page (EMP section 3.2: the
-kernel translates, a page takes below a microsecond). The NIC reaches pinned memory only, whatever address a descriptor
-contains.
+kernel translates, a page takes below a microsecond). The NIC reaches pinned memory only, whatever address a
+descriptor contains.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ class HostMemory:
 class Scatter:
     """A message's location in host memory if it consists of several pieces, one behind the other."""
 
-    __slots__ = ("_begins", "_place", "_whole")
+    __slots__ = ("_begins", "_last", "_pieces")
 
     def __init__(self, pieces: Sequence[memoryview]) -> None:
-        self._whole = pieces
+        self._pieces = pieces
         self._begins = [0, *accumulate(map(len, pieces))]
         # Index of the piece found last: the next lookup most often hits it, or a piece behind it.
-        self._place = 0
+        self._last = 0
 
     def __len__(self) -> int:
         """Length in bytes."""
@@ -142,19 +142,19 @@ class Scatter:
         """Return views of the message's bytes from begin to end."""
         if begin >= end:
             return []
-        pieces, begins, place = self._whole, self._begins, self._place
-        if not begins[place] <= begin < begins[place + 1]:
-            place = bisect_right(begins, begin) - 1
-        start, behind = begins[place], begins[place + 1]
+        pieces, begins, index = self._pieces, self._begins, self._last
+        if not begins[index] <= begin < begins[index + 1]:
+            index = bisect_right(begins, begin) - 1
+        start, behind = begins[index], begins[index + 1]
         out: list[memoryview] = []
         while end > behind:
             if begin < behind:
-                out.append(pieces[place][begin - start :])
+                out.append(pieces[index][begin - start :])
                 begin = behind
-            place += 1
-            start, behind = behind, begins[place + 1]
-        self._place = place
-        out.append(pieces[place][begin - start : end - start])
+            index += 1
+            start, behind = behind, begins[index + 1]
+        self._last = index
+        out.append(pieces[index][begin - start : end - start])
         return out
 
 

@@ -29,7 +29,7 @@ FREE_OF_COST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Costs of one hardware. Raises ValueError for invalid values."""
+    """Costs of a NIC and its host. Raises ValueError for invalid values."""
 
     name: str = "ideal"
 
@@ -43,15 +43,15 @@ class Profile:
     notice: int = 0
     """Notice a returned descriptor: read it from the NIC's memory."""
     poll: int = 0
-    """Poll in vain. 0: the simulation's default (`testbed.engine.loop.POLL_TIME`)."""
+    """Poll without success. 0: the simulation's default (`testbed.engine.loop.POLL_TIME`)."""
     interrupt: int = 0
     """Take an interrupt from the NIC and find its reason."""
     pages_apart: bool = False
     """A buffer's pages are scattered over the host's memory: each is a DMA transfer of its own."""
     cores: int = 1
-    """Cores of the host, where a cluster's description does not say."""
+    """Cores of the host; a cluster's description may override it."""
     cores_per_cache: int = 1
-    """Consecutive cores that share a cache, where a cluster's description does not say."""
+    """Consecutive cores that share a cache; a cluster's description may override it."""
     work: Mapping[str, Cost] = field(default_factory=dict)
     """Costs of work on host cores, by kind (`host_work`)."""
     timeslice: int = 10_000_000

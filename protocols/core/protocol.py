@@ -47,11 +47,12 @@ class Protocol:
     returns a plug whose NICs have their frames built and parsed by Scapy (`protocols.core.scapy_codec`), to verify the
     codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.
     split_driver: for shared NICs; None: not available. framings: what its frames have for switches that forward by it,
-    in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM).
-    configurable: None: its firmware has no settings. observable: its host library reports active messages
-    (`protocols.active_messages.observer`), so that native workloads have histories.
+    in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM). function_framings: those of them that lead
+    to each function of a NIC, so that a node at such a switch may have several ranks.
+    configurable: None: its firmware has no settings. active_messages: its host library implements
+    `protocols.active_messages.am_interface.ActiveMessages`, so that workloads on active messages run, and have histories.
     host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
-    steer: chooses the receive queue of a frame among so many; None: all frames go to queue 0.
+    steer: chooses the receive queue of a frame among a number of queues; None: all frames go to queue 0.
     """
 
     plug: Plug
@@ -61,8 +62,9 @@ class Protocol:
     profiles: Sequence[Profile] = ()
     split_driver: SplitDriver | None = None
     framings: tuple[str, ...] = ()
+    function_framings: tuple[str, ...] = ()
     configurable: Configurable | None = None
-    observable: bool = False
+    active_messages: bool = False
     host_work: Sequence[str] = ()
     steer: Callable[[bytes, int], int] | None = None
 

@@ -92,8 +92,8 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryv
         if end > len(raw):
             raise MalformedError(format_.length)
     if check := format_.find(stack, format_.check):
-        without = {part: value for part, value in values.items() if part != check[1]}
-        if _built(format_, stack, without, bytes(raw[stack.size : end])) != bytes(raw[:end]):
+        unchecked = {part: value for part, value in values.items() if part != check[1]}
+        if _built(format_, stack, unchecked, bytes(raw[stack.size : end])) != bytes(raw[:end]):
             raise MalformedError(format_.check)
     return (*(values[part] for part in format_.free(stack)), memoryview(raw)[stack.size : end])
 

@@ -65,7 +65,7 @@ class SharedNic(Protocol):
 
     def detach(self, now: int, host: int, incarnation: int) -> None:
         """Detach a host that has ended or is no longer trusted; its memory is not accessed afterwards. incarnation: the
-        next one, for a NIC that must restart; its peers are told."""
+        next one, for a NIC that must restart; its peers are notified."""
         ...
 
 

@@ -28,16 +28,16 @@ class Timers(Generic[Key]):
 
     def __iter__(self) -> Iterator[tuple[Key, int]]:
         """Yield every pending key with its deadline."""
-        return ((key, when) for key, (when, _, _) in self._entries.items())
+        return ((key, deadline) for key, (deadline, _, _) in self._entries.items())
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def set(self, key: Key, when: int) -> None:
+    def set(self, key: Key, deadline: int) -> None:
         """Set the key's deadline, replacing an earlier one."""
         self._set = number = self._set + 1
         entries, heap = self._entries, self._heap
-        entries[key] = entry = (when, number, key)
+        entries[key] = entry = (deadline, number, key)
         heapq.heappush(heap, entry)
         if not number % _SLACK and len(heap) > 2 * len(entries) + _SLACK:
             # Most entries were cancelled or replaced: without this, long runs with much traffic would fill the memory.

@@ -121,13 +121,13 @@ class Descriptors:
         """Write a transfer in the format of `kind`, and pass it to the NIC. stated: number of pages in an indirect
         list, whose address is then the only page given."""
         address, length = pages[0]
-        place = index * SIZE
+        offset = index * SIZE
         if len(pages) > 1:
             for at in range(1, len(pages), 2):
                 second = pages[at + 1] if at + 1 < len(pages) else (0, 0)
-                _PAGES.pack_into(self.memory, place + SIZE * (at + 1) // 2, *pages[at], *second)
+                _PAGES.pack_into(self.memory, offset + SIZE * (at + 1) // 2, *pages[at], *second)
         # The stat field comes last: writing it passes the descriptor to the NIC.
-        pack_head(self.memory, place, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages))
+        pack_head(self.memory, offset, NIC, kind, 0 if stated else length, address, peer, tag, stated or len(pages))
 
     def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: Reachable) -> Span:
         """Return the location of a transfer's bytes, from its first descriptor. Raises DescriptorError for an invalid
@@ -138,8 +138,8 @@ class Descriptors:
             pages = [(address, length)]
         elif kind == CHAIN and 1 < count <= MAX_CHAINED and index + chained(count) <= self.count:
             pages = [(address, length)]
-            for place in range(index + 1, index + chained(count)):
-                first, size, second, more = _PAGES.unpack_from(self.memory, place * SIZE)
+            for slot in range(index + 1, index + chained(count)):
+                first, size, second, more = _PAGES.unpack_from(self.memory, slot * SIZE)
                 pages += [(first, size), (second, more)]
             del pages[count:]
         elif kind == INDIRECT and count:

@@ -100,7 +100,7 @@ class Firmware:
         counters.frames_received += 1
         cached = self._cached_headers.get(frame[: self._prefix_size])
         if cached is None:
-            self._look_closely(now, frame)
+            self._receive_uncached(now, frame)
             return
         try:
             if cached.kind == TYPE_MESSAGE:
@@ -125,7 +125,7 @@ class Firmware:
         else:
             self._counters.stale += 1  # `Peers.hear` has handled the restart
 
-    def _look_closely(self, now: int, frame: bytes) -> None:
+    def _receive_uncached(self, now: int, frame: bytes) -> None:
         """Handle a frame without a cached header: the first of its kind since the peer's last change of incarnation."""
         card, codec = self._card, self._codec
         counters = card.counters
@@ -276,10 +276,10 @@ class Firmware:
             self._peers.loopback.run(now, self.receive)
 
     def succeed(self, former: Firmware) -> None:
-        """Take the place of former firmware. If it had an earlier incarnation, its peers are told at the next tick; if
+        """Take the place of former firmware. If it had an earlier incarnation, its peers are notified at the next tick; if
         it had the same, announcements continue to the peers that have not yet shown that they know."""
-        told, peers = former._announcements, former._peers
-        untold = told.left() if told is not None else {}
+        known, peers = former._announcements, former._peers
+        untold = known.left() if known is not None else {}
         if peers.incarnation != self._peers.incarnation:
             untold |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
         self._announcements = announcements = Announcements(self._card.announce)

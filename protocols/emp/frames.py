@@ -77,7 +77,7 @@ bind_layers(Ether, EMP, type=ETHERTYPE)
 bind_layers(EMP, EMPMessage, type=MESSAGE)
 
 # What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; the last of those at a
-# frame's beginning that one of the same kind between the same NICs has, too; and what tells flows apart.
+# frame's beginning that one of the same kind between the same NICs has, too; and the fields that distinguish flows.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, EMP), "message": (Ether, EMP, EMPMessage)}
 LENGTH: Final = "length"
 CHECK: Final = "check"

@@ -353,13 +353,13 @@ class Endpoint:
         while spare:
             used[spare.pop()] = 0
         for wanted in (count, 1):
-            place = used.find(bytes(wanted), self._next)
-            if place < 0:
-                place = used.find(bytes(wanted))
-            if place >= 0:
-                used[place : place + wanted] = b"\1" * wanted
-                self._next = place + wanted
-                return wanted, place
+            start = used.find(bytes(wanted), self._next)
+            if start < 0:
+                start = used.find(bytes(wanted))
+            if start >= 0:
+                used[start : start + wanted] = b"\1" * wanted
+                self._next = start + wanted
+                return wanted, start
         raise DescriptorsExhaustedError(f"all {len(used)} descriptors are in use: wait for a transfer to be done")
 
 

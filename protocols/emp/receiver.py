@@ -111,9 +111,9 @@ class Receiver:
     def post(self, posted: Posted) -> None:
         """Post a receive: for the oldest matching message, or for a future one."""
         if self._held:
-            for place, (peer, receiving) in enumerate(self._held):
+            for index, (peer, receiving) in enumerate(self._held):
                 if posted.takes(receiving.source, receiving.tag):
-                    del self._held[place]
+                    del self._held[index]
                     peer.held -= 1
                     receiving.goes_to(posted)
                     return
@@ -130,12 +130,12 @@ class Receiver:
 
     def probe(self, posted: Posted, wait: bool, claim: bool) -> None:
         """Answer a probe: find the message that such a receive would get."""
-        for place, (peer, receiving) in enumerate(self._held):
+        for index, (peer, receiving) in enumerate(self._held):
             if posted.takes(receiving.source, receiving.tag):
                 if claim:
-                    del self._held[place]
+                    del self._held[index]
                     self._claimed[peer.number, receiving.id] = receiving
-                self._tell(posted, receiving)
+                self._announce(posted, receiving)
                 return
         if wait:
             self._probes.append((posted, claim))
@@ -144,9 +144,9 @@ class Receiver:
 
     def take_back(self, index: int) -> None:
         """Return a receive's descriptor to the host, unless the receive has matched a message."""
-        for place, posted in enumerate(self._posted):
+        for position, posted in enumerate(self._posted):
             if posted.index == index:
-                del self._posted[place]
+                del self._posted[position]
                 self._card.give_back(index, stat.TAKEN_BACK, 0, posted.source, posted.tag)
                 return
 
@@ -180,7 +180,7 @@ class Receiver:
                 if (known := peer.receiving.get(message)) is not None:
                     self._take(cached, known, 0, payload)
                 else:
-                    self._again(cached, message, 0)
+                    self._acknowledge_again(cached, message, 0)
                 return
             if message != expected:
                 counters.early += 1
@@ -195,9 +195,9 @@ class Receiver:
             return
         peer.expected = (message + 1) & _MASK
         counters.headers_admitted += 1
-        for place, posted in enumerate(self._posted):  # the oldest matching receive gets the message
+        for index, posted in enumerate(self._posted):  # the oldest matching receive gets the message
             if tag & posted.mask == posted.tag and (posted.source == source or posted.source == _ANY_SOURCE):
-                del self._posted[place]
+                del self._posted[index]
                 break
         else:
             posted = None
@@ -239,7 +239,7 @@ class Receiver:
         elif (message - peer.expected) & _MASK < _HALF:
             self._card.counters.early += 1
         else:
-            self._again(cached, message, number)
+            self._acknowledge_again(cached, message, number)
 
     def restarted(self, peer: Peer) -> None:
         """Drop the incomplete messages of a restarted peer."""
@@ -270,19 +270,19 @@ class Receiver:
 
     def _answer(self, peer: Peer, receiving: Receiving) -> None:
         """Answer the probes that match a message, the oldest first, until one claims it."""
-        told = []
+        replies = []
         for probe in self._probes:
             if probe[0].takes(receiving.source, receiving.tag):
-                told.append(probe)
+                replies.append(probe)
                 if probe[1]:
                     self._held.remove((peer, receiving))
                     self._claimed[peer.number, receiving.id] = receiving
                     break
-        self._probes = [probe for probe in self._probes if probe not in told]
-        for posted, _ in told:
-            self._tell(posted, receiving)
+        self._probes = [probe for probe in self._probes if probe not in replies]
+        for posted, _ in replies:
+            self._announce(posted, receiving)
 
-    def _tell(self, posted: Posted, receiving: Receiving) -> None:
+    def _announce(self, posted: Posted, receiving: Receiving) -> None:
         length = receiving.id << 32 | receiving.total
         self._card.give_back(posted.index, stat.FOUND, length, receiving.source, receiving.tag)
 
@@ -307,9 +307,9 @@ class Receiver:
                 receiving.below += 1
                 self._complete(cached, receiving, number - 1)
             return
-        self._take_any(cached, receiving, number, payload)
+        self._store_any_order(cached, receiving, number, payload)
 
-    def _take_any(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
+    def _store_any_order(self, cached: CachedHeader, receiving: Receiving, number: int, payload: Buffer) -> None:
         """Handle a frame of an incomplete message, in any order."""
         card, unit, counters = self._card, cached.unit, self._counters
         length = len(payload)
@@ -328,15 +328,15 @@ class Receiver:
         if posted is not None and receiving.next >= 0:
             receiving.lose_order()
         collection = number // unit
-        begun = receiving.missing
-        missing = begun.get(collection)
+        missing_by_collection = receiving.missing
+        missing = missing_by_collection.get(collection)
         if missing is None:
             if collection < receiving.below:
-                self._again(cached, receiving.id, number)
+                self._acknowledge_again(cached, receiving.id, number)
                 return
             missing = receiving.frames_of(collection)
         elif not missing:
-            self._again(cached, receiving.id, number)
+            self._acknowledge_again(cached, receiving.id, number)
             return
         if posted is None:
             counters.unmatched += 1
@@ -350,11 +350,11 @@ class Receiver:
             card.nic.dma_write(receiving.span[begin:end], payload)
         else:
             self._store(posted.span, begin, end, payload)
-        begun[collection] = missing = missing ^ bit
+        missing_by_collection[collection] = missing = missing ^ bit
         if missing:
             return
-        while begun.get(receiving.below) == 0:
-            del begun[receiving.below]
+        while missing_by_collection.get(receiving.below) == 0:
+            del missing_by_collection[receiving.below]
             receiving.below += 1
         self._complete(cached, receiving, number)
 
@@ -380,7 +380,7 @@ class Receiver:
             store(piece, payload[at : at + len(piece)])
             at += len(piece)
 
-    def _again(self, cached: CachedHeader, message: int, number: int) -> None:
+    def _acknowledge_again(self, cached: CachedHeader, message: int, number: int) -> None:
         """Handle a frame of a collection that was already complete: its acknowledgement may have been lost."""
         counters = self._card.counters
         counters.duplicates += 1
@@ -390,7 +390,7 @@ class Receiver:
 
     def _abandon(self, peer: Peer, oldest: int) -> None:
         """Drop the messages that their sender has given up."""
-        gone = [one for one in peer.receiving.values() if (oldest - one.id - 1) & _MASK < _HALF]
+        gone = [receiving for receiving in peer.receiving.values() if (oldest - receiving.id - 1) & _MASK < _HALF]
         if gone:
             self._card.counters.abandoned += len(gone)
             self._drop(peer, gone, stat.ABANDONED)

@@ -2,7 +2,7 @@
 
 Section 4.1: a message is sent as collections of frames. When a collection's frames have been sent, its timer starts;
 when it expires, all frames of the collection are sent again; when every collection has been acknowledged, the host is
-told. Acknowledgements are not cumulative: one for a later collection says nothing of an earlier one.
+notified. Acknowledgements are not cumulative: one for a later collection says nothing about an earlier one.
 
 The window of unacknowledged collections is ours. So is the rule that keeps messages whose receives are not posted from
 blocking those behind them: a message of which nothing is acknowledged when its first collection times out is parked. It
@@ -182,11 +182,11 @@ class Sender:
 
     def restarted(self, now: int, peer: Peer) -> None:
         """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
-        begun = [one for one in peer.sending.values() if one.sent]
-        for sending in begun:
+        started = [candidate for candidate in peer.sending.values() if candidate.sent]
+        for sending in started:
             self._forget(peer, sending)
         # Completions come last: the host may post at once, and headers name the oldest message.
-        for sending in begun:
+        for sending in started:
             self._give_back(peer, sending, stat.RESTARTED)
         self.pump(now, peer)
 
@@ -289,7 +289,7 @@ class Sender:
     def _send_single(self, peer: Peer, unit: int, message: int, tag: int, span: Span) -> bool | None:
         """Send the only frame of a message, from host memory to the wire. Returns True if it remains in the NIC."""
         if peer.unit != unit:
-            self._look_up(peer, unit)
+            self._cache_single_header(peer, unit)
         card = self._card
         size, oldest = len(span), next(iter(peer.sending)) if peer.sending else message
         payload: Buffer = b""
@@ -322,8 +322,8 @@ class Sender:
             )  # fmt: skip
             frame = 1
         if peer.unit != unit:
-            self._look_up(peer, unit)
-        pack, prefix = self._pack_frame_behind, peer.middle or self._look_up_middle(peer)
+            self._cache_single_header(peer, unit)
+        pack, prefix = self._pack_frame_behind, peer.middle or self._cache_middle_header(peer)
         end = frame * full - MESSAGE_HEADER
         while frame < behind and frame < last:
             begin, end = end, end + full
@@ -344,14 +344,14 @@ class Sender:
         dma_read = self._card.nic.dma_read
         return dma_read((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
 
-    def _look_up(self, peer: Peer, unit: int) -> None:
+    def _cache_single_header(self, peer: Peer, unit: int) -> None:
         """Cache the beginning of single-frame messages to a peer."""
         card = self._card
         to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation
         single = self._pack_message(to, own, FLAGS_LAST, unit, sender, receiver, 0, 0, STATUS_OK, 0, 0, 0, 0, 0)
         peer.unit, peer.single, peer.middle = unit, single[: card.prefix_size], b""
 
-    def _look_up_middle(self, peer: Peer) -> bytes:
+    def _cache_middle_header(self, peer: Peer) -> bytes:
         """Cache the beginning of frames to a peer that are neither the first nor the last of their message."""
         card = self._card
         to, own, sender, receiver = peer.address, card.address, card.incarnation, peer.incarnation

@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.endpoints import MatchingEndpoint, ScatteringEndpoint
+from protocols.mpi.endpoints import ConnectingEndpoint, MatchingEndpoint, ScatteringEndpoint
 from protocols.mpi.mpi_errors import (
     CANCELLED,
     ERR_COUNT,
@@ -289,6 +289,11 @@ class Device:
         self._under_way = 0
         self._pumping = False
         self._continuation = 0
+
+    async def connect(self) -> None:
+        """Make the connections that a program is to find, where the protocol has any. Raises MPIError."""
+        if isinstance(self._endpoint, ConnectingEndpoint):
+            await self._endpoint.connect()
 
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
         """Begin a send, or queue it. synchronous: it does not complete before it is matched."""

@@ -93,3 +93,13 @@ class ScatteringEndpoint(MatchingEndpoint, Protocol):
     def receive_pieces(self, source: int, context: int, tag: int, buffer: Pieces, over: Receipt) -> bool:
         """Receive into pieces, as `receive`."""
         ...
+
+
+@runtime_checkable
+class ConnectingEndpoint(MatchingEndpoint, Protocol):
+    """An endpoint whose ranks are connected before they exchange messages."""
+
+    async def connect(self) -> None:
+        """Make the connections that a program is to find, before it begins. Raises MPIError (ERR_PROC_FAILED) if a rank
+        refuses, restarts, or does not answer for as long as the protocol's settings allow."""
+        ...

@@ -180,7 +180,8 @@ class Matching:
                 arrivals.remove(arrival)
 
     def unmatched(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
-        """Register a synchronous message that is being sent; `over` completes when it is matched. Returns the mark for
+        """Register a synchronous message that is being sent; `over` completes when it is matched, perhaps before all of
+        it is sent. Returns the mark for
         its context; None if too many are in progress."""
         for number in range(_NUMBERS):
             if (peer, number) not in self._unmatched:
@@ -276,11 +277,14 @@ class MatchingByLibrary(ABC):
 
     def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         matching = self.matching
-        mark = matching.unmatched(destination, Envelope(destination, tag, len(data)), over)
+        matched: Completion[Envelope] = Completion("a match")
+        mark = matching.unmatched(destination, Envelope(destination, tag, len(data)), matched)
         if mark is None:
             return False
         sent = Dispatch()
         sent.add_callback(partial(self._sent, destination, mark))
+        for half in (matched, sent):
+            half.add_callback(partial(_complete_both, matched, sent, over))
         if self.send(destination, context | mark, tag, data, sent):
             return True
         matching.not_sent(destination, mark)
@@ -310,3 +314,16 @@ class MatchingByLibrary(ABC):
 
     def _tell_match(self, source: int, number: int) -> None:
         self.send(source, MATCHED, number, memoryview(b""), Dispatch())
+
+
+def _complete_both(matched: Completion[Envelope], sent: Dispatch, over: Dispatch, half: Completion[Envelope]) -> None:
+    """Complete a synchronous send when its message is matched and its buffer may be reused."""
+    if over.done:
+        return
+    try:
+        envelope = half.result()
+    except MPIError as error:
+        over.fail(error)
+        return
+    if matched.done and sent.done:
+        over.complete(envelope)

@@ -6,6 +6,8 @@ FIFOs and buffers that it shares with the process, the library runs the windows 
 - `cells`: the format of a message in a cell; `frames` defines it as a Scapy layer.
 - `sba100`: the interface with its FIFOs, and the kernel's traps.
 - `connection`: the sliding windows between two processes, without I/O. `states` has them as tables.
-- `host`: the library, which programs call.
+- `host`: the library, which programs call: the paper's interface.
+- `am_library`, `am_endpoints`, `reply_tokens`: on it, endpoints by AM-2's names (`protocols.active_messages`);
+  `handler_addresses` has their format, `bulk_cells` sends bulk messages a cell at a time.
 - `settings`, `counters`, `plug`, `protocol`: what a testbed needs of a protocol.
 """

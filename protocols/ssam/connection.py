@@ -6,9 +6,8 @@ on. Requests are handled in the order in which they were sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from protocols.ssam.cells import NUMBERS, SESSIONS, Message
 from protocols.ssam.settings import MAX_WINDOW
@@ -32,18 +31,31 @@ class Identity(NamedTuple):
         return (self.incarnation - other.incarnation & _MASK) < _HALF
 
 
+class Pending(Protocol):
+    """Receiver of the answer to one request, in place of a handler."""
+
+    def answered(self, message: Message) -> object:
+        """Handle the answer, a reply or an acknowledgement, in the place of a handler."""
+        ...
+
+    def returned(self, reason: str) -> object:
+        """Handle that there will be none. Not called as a handler: nothing may be sent."""
+        ...
+
+
 class Connection:
     """One process's half of a connection.
 
-    number: its id in the traps. node: the peer's number. ours, theirs: the two identities, which define the session; while
-    theirs is None only introductions are sent. base: the oldest request without an answer. next: the number of the next
-    request. expected: the peer's next request. kept: requests that came before their turn. Numbers count from 0 in every
-    session.
+    number: its id in the traps. node: the peer's number. ours, theirs: the two identities, which define the session;
+    while theirs is None only introductions are sent. window: requests without an answer. pending: by slot, what waits for
+    an answer; None: the handlers that the process has set. base: the oldest request without an answer. next: the number of
+    the next request. expected: the peer's next request. kept: requests that came before their turn. Numbers count from 0
+    in every session.
     """
 
     __slots__ = (
-        "_answered", "_burst", "_hurried", "_recover", "_tick_base", "_tick_next", "_window", "base", "expected", "kept",
-        "next", "node", "number", "ours", "quiet", "session", "theirs",
+        "_answered", "_burst", "_hurried", "_recover", "_tick_base", "_tick_next", "base", "expected", "kept", "next",
+        "node", "number", "ours", "pending", "quiet", "session", "theirs", "window",
     )  # fmt: skip
 
     def __init__(self, number: int, node: int, window: int, incarnation: int) -> None:
@@ -54,6 +66,8 @@ class Connection:
         self.session = 0
         self.quiet = 0
         """Time-outs since the last answer to the oldest request."""
+        self.window = window
+        self.pending: Final[list[Pending | None]] = [None] * MAX_WINDOW
         self.kept: dict[int, Message] = {}
         self.base = 0
         self.next = 0
@@ -64,7 +78,6 @@ class Connection:
         self._recover = 0  # requests below were sent before a time-out
         self._burst = 1
         self._hurried = -1  # the last request sent again before its time-out
-        self._window = window
 
     @property
     def is_open(self) -> bool:
@@ -73,7 +86,7 @@ class Connection:
     @property
     def has_room(self) -> bool:
         """Whether another request may be sent."""
-        return self.next - self.base < self._window
+        return self.next - self.base < self.window
 
     @property
     def outstanding(self) -> list[int]:
@@ -162,13 +175,12 @@ class Connection:
         ahead = (low - self.expected) % NUMBERS
         return ahead if ahead < MAX_WINDOW else ahead - NUMBERS
 
-    def in_turn(self, message: Message) -> Iterator[Message]:
-        """Iterate over the requests whose turn has come, beginning with this one."""
-        following: Message | None = message
-        while following is not None:
-            yield following
+    def next_turn(self) -> Message | None:
+        """Return the request whose turn has come, which is no longer kept; None: it has not come."""
+        message = self.kept.pop(self.expected % NUMBERS, None)
+        if message is not None:
             self.expected += 1
-            following = self.kept.pop(self.expected % NUMBERS, None)
+        return message
 
     def _begin(self) -> None:
         self.base = self.next = self.expected = 0

@@ -10,17 +10,17 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.atm.frames import Cell
-from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, crc10
+from protocols.ssam.cells import ACKNOWLEDGEMENT, BYTES, DATA, REPLY, REQUEST, crc10
 
-KINDS: Final = {REQUEST: "request", REPLY: "reply", ACKNOWLEDGEMENT: "acknowledgement", INTRODUCTION: "introduction"}
+MESSAGES: Final = {REQUEST: "request", REPLY: "reply", ACKNOWLEDGEMENT: "acknowledgement", BYTES: "bytes"}
 
 
 class Ssam(Packet):
-    """A message: 48 bytes."""
+    """A message: 48 bytes. Of kind "bytes", the handler's place has data."""
 
     name = "SSAM"
     fields_desc = [  # noqa: RUF012
-        BitEnumField("kind", 0, 2, KINDS),
+        BitEnumField("kind", 0, 2, MESSAGES),
         BitField("session", 0, 8),
         BitField("number", 0, 6),
         XIntField("handler", 0),

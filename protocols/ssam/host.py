@@ -13,18 +13,27 @@ return one reply. No handler may send a request or poll, so that messages cannot
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.atm.cell import PAYLOAD
 from protocols.core.completion import Completion, Turn
 from protocols.core.firmware import Adapter, Buffer, HostActions
+from protocols.core.host_work import HostWork
 from protocols.ssam import cells
-from protocols.ssam.cells import DATA, Message
-from protocols.ssam.connection import Connection, introduced
+from protocols.ssam.cells import DATA, LONG, Message
+from protocols.ssam.connection import Connection, Pending, introduced
 from protocols.ssam.counters import Counters
 from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Sba100, answer_slot, request_slot
-from protocols.ssam.settings import MAX_BACKOFF, Settings
+from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW, Settings
+
+FORMAT: Final = "format"
+"""Format a request's cell, with the flow control."""
+DISPATCH: Final = "dispatch"
+"""Flow control of a message that has come, and the call of its handler."""
 
 
 class Reply(NamedTuple):
@@ -46,29 +55,28 @@ class Returned(NamedTuple):
 Handler = Callable[[int, bytes], Reply | None]
 
 
-class SsamError(Exception):
-    """Base of SSAM's errors."""
-
-
-class RuleError(SsamError):
-    """A handler has done what handlers may not do (section 3.1)."""
-
-
-class ReturnedError(SsamError):
+class ReturnedError(ActiveMessageError):
     """A request was returned, and there is no `on_returned`."""
 
 
 class Library:
     """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
 
-    node: this node's number. size: number of nodes. on_returned: called with requests that are returned; without it the
-    next request to that node raises ReturnedError. on_cells: called when cells have come, in place of a poll by the
-    program: the interrupt of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have
-    come.
+    node: this node's number. size: number of nodes. device: the traps, for programs that use them beside. on_returned:
+    called with requests that are returned; without it the next request to that node raises ReturnedError. on_cells: called
+    when cells have come, in place of a poll by the program: the interrupt of section 3.1.1, which the prototype lacks (see
+    `watch`). on_space: called after answers have come. on_message: the handler of requests at addresses without one.
+    on_renewed: called with a node with which a new session has begun, in place of an earlier one.
     """
 
     def __init__(
-        self, adapter: Adapter, bell: HostActions, device: Sba100, settings: Settings, counters: Counters
+        self,
+        adapter: Adapter,
+        bell: HostActions,
+        work: HostWork,
+        device: Sba100,
+        settings: Settings,
+        counters: Counters,
     ) -> None:
         self.node: Final = adapter.number
         self.size: Final = len(adapter.addresses)
@@ -76,17 +84,25 @@ class Library:
         self.on_returned: Callable[[Returned], object] | None = None
         self.on_cells: Callable[[], object] | None = None
         self.on_space: Callable[[], object] | None = None
+        self.on_message: Callable[[int, Message], Reply | None] | None = None
+        self.on_renewed: Callable[[int], object] | None = None
+        self.settings: Final = settings
+        self.device: Final = device
         self._bell = bell
-        self._device = device
-        self._settings = settings
+        self._work = work
         self._counters = counters
         self._handlers: dict[int, Handler] = {}
         self._connections: dict[int, Connection] = {}  # by number
         self._is_handling = False
+        self._has_ended = False  # the program
         self._is_armed = False
         self._backoff = 0
         self._waits: Completion[None] | None = None
         self._failed: dict[int, Returned] = {}
+        self._read: deque[tuple[int, Message]] = deque()  # what the last read trap has delivered and is not handled yet
+        if settings.interrupts:
+            self.on_cells = _nothing
+            self.watch()
 
     @property
     def is_handling(self) -> bool:
@@ -103,40 +119,73 @@ class Library:
         """Send a request (ssam_10), after polling; waits while the window to the node is full. Raises RuleError in a
         handler, ValueError for more than DATA bytes or no such node, ReturnedError, TrapError for too many
         connections."""
-        self._handle_all()
         while not self.try_request(node, handler, data):
-            await self.wait()
-            self._handle_all()
+            await self.poll()
+        await self.handle_read()
 
-    def try_request(self, node: int, handler: int, data: Buffer = b"") -> bool:
-        """Send a request, unless the window to the node is full. Raises as `request`."""
+    async def handle_read(self) -> None:
+        """Handle the messages that the trap which has sent a request has read beside."""
+        if self._read:
+            self._handle_batch()
+        await self._work.caught_up()
+
+    def try_request(self, node: int, handler: int, data: Buffer = b"", pending: Pending | None = None) -> bool:
+        """Send a request, unless the window to the node is full. pending: gets the answer, or the return, in place of the
+        handlers that are set. Raises as `request`."""
+        if len(data) > DATA:
+            raise ValueError(f"{len(data)} bytes: a message carries {DATA} at most")
+        return self._try(cells.REQUEST, node, handler, data, pending)
+
+    def try_bytes(self, node: int, data: Buffer, pending: Pending) -> bool:
+        """Send at most LONG bytes for the node's `on_message`, as `try_request`."""
+        if len(data) > LONG:
+            raise ValueError(f"{len(data)} bytes: a cell of a long message carries {LONG} at most")
+        return self._try(cells.BYTES, node, 0, data, pending)
+
+    def _try(self, kind: int, node: int, handler: int, data: Buffer, pending: Pending | None) -> bool:
+        if not self.has_room(node):
+            return False
+        if pending is None and node in self._failed:
+            raise ReturnedError(_sentence(self._failed.pop(node)))
+        connection = self._connection(node)
+        number = connection.take_number()
+        connection.pending[number % MAX_WINDOW] = pending
+        self._counters.requests += 1
+        self._work.spend(FORMAT)
+        self._write(connection, request_slot(number), Message(kind, 0, number % cells.NUMBERS, handler, bytes(data)))
+        self._arm()
+        return True
+
+    def has_room(self, node: int) -> bool:
+        """Whether the window to a node permits a request. Raises as `request`."""
         if self._is_handling:
             raise RuleError("a handler may send no request: a request's handler returns its reply, a reply's nothing")
         if not 0 <= node < self.size:
             raise ValueError(f"no node {node}: there are {self.size}")
-        if len(data) > DATA:
-            raise ValueError(f"{len(data)} bytes: a message carries {DATA} at most")
-        if node in self._failed:
-            raise ReturnedError(_sentence(self._failed.pop(node)))
+        return self._connection(node).has_room
+
+    def set_window(self, node: int, window: int) -> None:
+        """Change the window to a node, 1 to MAX_WINDOW requests."""
+        self._connection(node).window = window
+
+    def unanswered(self, node: int) -> int:
+        """Return how many requests to a node have no answer."""
         connection = self._connection(node)
-        if not connection.has_room:
-            return False
-        number = connection.take_number()
-        self._counters.requests += 1
-        self._write(
-            connection, request_slot(number), Message(cells.REQUEST, 0, number % cells.NUMBERS, handler, bytes(data))
-        )
-        self._arm()
-        return True
+        return connection.next - connection.base
+
+    def incarnation_of(self, node: int) -> int:
+        """Return the incarnation of a node with which there is a session; 0: there is none."""
+        theirs = self._connection(node).theirs
+        return 0 if theirs is None else theirs.incarnation
 
     async def poll(self) -> int:
         """Handle the messages that have come (ssam_poll); return their number. A poll in vain gives way."""
         if self._is_handling:
             raise RuleError("a handler may not poll")
-        handled = self._handle_all()
+        handled = await self._take()
         if not handled:
             await Turn()
-            handled = self._handle_all()
+            handled = await self._take()
         return handled
 
     def handle_all(self) -> int:
@@ -148,10 +197,10 @@ class Library:
         if self._waits is None or self._waits.done:
             self._waits = Completion("a cell")
         waits = self._waits
-        if self._device.has_cells:
+        if self.device.has_cells or self._read:
             waits.complete(None)
         else:
-            self._device.is_watched = True
+            self.device.is_watched = True
         return waits
 
     def sent(self, node: int) -> int:
@@ -162,6 +211,40 @@ class Library:
         """Return how many of them, from the first one on, have been answered."""
         return self._connection(node).base
 
+    def unread(self) -> Iterator[tuple[int, Message, Pending | None]]:
+        """Iterate over the cells of this session that have come and are not handled, each with its node, and what waits for
+        it, if it is an answer."""
+        while batch := self.device.read():
+            self._read.extend(batch)
+        for number, message in self._read:
+            connection = self._connections.get(number)
+            if connection is None or message.session != connection.session:
+                continue
+            if message.kind in (cells.REPLY, cells.ACKNOWLEDGEMENT):
+                yield connection.node, message, connection.pending[message.number % MAX_WINDOW]
+            elif message.kind != cells.INTRODUCTION and connection.place_of(message.number) >= 0:
+                yield connection.node, message, None
+        for connection in self._connections.values():
+            for message in connection.kept.values():
+                yield connection.node, message, None
+
+    @contextmanager
+    def as_handler(self) -> Iterator[None]:
+        """Run a block as a handler, which may send nothing."""
+        self._is_handling = True
+        try:
+            yield
+        finally:
+            self._is_handling = False
+
+    def program_ended(self) -> None:
+        """Go on by interrupts, without the program: answer again what has been handled, take answers, handle nothing
+        new."""
+        self._has_ended = True
+        self.on_cells = _nothing
+        self.handle_all()
+        self.watch()
+
     # From the interface.
 
     def completed(self, index: int) -> bool | None:
@@ -171,19 +254,19 @@ class Library:
             self._backoff = min(max(min(filter(None, quiet), default=1) - 1, 0), MAX_BACKOFF)
             if any(connection.outstanding for connection in self._connections.values()):
                 self._arm()
-            self._wake()
+            self.wake()
             return False
         if index == CELLS:
             if self.on_cells is not None:
-                self._handle_all()
+                self.handle_all()
                 self.on_cells()
-                self._device.is_watched = True
-            self._wake()
+                self.device.is_watched = True
+            self.wake()
         return None
 
     def watch(self) -> None:
         """Call `on_cells` from now on."""
-        self._device.is_watched = True
+        self.device.is_watched = True
 
     def waiting(self) -> list[str]:
         return [
@@ -192,25 +275,44 @@ class Library:
             if (outstanding := connection.outstanding)
         ]
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake tasks that wait."""
         if self._waits is not None and not self._waits.done:
             self._waits.complete(None)
 
     # Messages.
 
+    async def _take(self) -> int:
+        """Handle batches, until none comes while the core handles one."""
+        taken = 0
+        while handled := self._handle_batch():
+            taken += handled
+            await self._work.caught_up()
+        return taken
+
     def _handle_all(self) -> int:
+        taken = 0
+        while handled := self._handle_batch():
+            taken += handled
+        return taken
+
+    def _handle_batch(self) -> int:
+        """Handle what one read trap delivers; return the number of messages."""
         handled, answered = 0, dict[Connection, None]()
-        while batch := self._device.read():
-            for number, message in batch:
-                handled += 1
-                connection = self._known(number, message)
-                if connection is None:
-                    continue
-                if message.kind == cells.REQUEST:
-                    self._requested(connection, message)
-                else:
-                    answered[connection] = None
-                    self._answered(connection, message)
+        if not self._read:
+            self._read.extend(self.device.read())
+        while self._read:
+            number, message = self._read.popleft()
+            handled += 1
+            self._work.spend(DISPATCH)
+            connection = self._known(number, message)
+            if connection is None:
+                continue
+            if message.kind in (cells.REQUEST, cells.BYTES):
+                self._requested(connection, message)
+            else:
+                answered[connection] = None
+                self._answered(connection, message)
         for connection in answered:
             for number in connection.recover():
                 self._hurry(connection, number)
@@ -236,21 +338,31 @@ class Library:
         counters, place = self._counters, connection.place_of(message.number)
         if place < 0:
             counters.answered_again += 1
-            self._device.write(connection.number, answer_slot(message.number))
-        elif place > 0:
-            if message.number in connection.kept:
-                counters.duplicates += 1
-            else:
+            self.device.write(connection.number, answer_slot(message.number))
+            return
+        if message.number in connection.kept:
+            counters.duplicates += 1
+        else:
+            connection.kept[message.number] = message
+            if place > 0:
                 counters.early += 1
-                connection.kept[message.number] = message
                 if len(connection.kept) == 1:
                     self._report_missing(connection)
-        else:
-            for turn in connection.in_turn(message):
-                counters.handled += 1
-                self._answer(connection, turn.number, self._run(connection, turn))
-            if connection.kept:
-                self._report_missing(connection)
+        self._take_turns(connection)
+
+    def _take_turns(self, connection: Connection) -> None:
+        """Run the handlers of the requests whose turn has come. One whose handler raises an exception is answered, too:
+        it counts as handled."""
+        before = connection.expected
+        while not self._has_ended and (turn := connection.next_turn()) is not None:
+            self._counters.handled += 1
+            reply = None
+            try:
+                reply = self._run(connection, turn)
+            finally:
+                self._answer(connection, turn.number, reply)
+        if connection.kept and connection.expected > before:
+            self._report_missing(connection)
 
     def _answer(self, connection: Connection, number: int, reply: Reply | None) -> None:
         """Hold the answer to a request, and send it."""
@@ -259,21 +371,21 @@ class Library:
         else:
             answer = Message(cells.REPLY, connection.session, number, reply.handler, bytes(reply.data))
         offset = answer_slot(number)
-        cells.pack_into(self._device.memory(connection.number), offset, answer)
-        self._device.write(connection.number, offset)
+        cells.pack_into(self.device.memory(connection.number), offset, answer)
+        self.device.write(connection.number, offset)
 
     def _report_missing(self, connection: Connection) -> None:
         """Tell the peer which request has not come, since later ones have."""
         number = connection.expected % cells.NUMBERS
         missing = Message(cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING, b"")
-        cells.pack_into(self._device.memory(connection.number), CONTROL_SLOT, missing)
-        self._device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, missing)
+        self.device.write(connection.number, CONTROL_SLOT)
 
     def _hurry(self, connection: Connection, number: int | None) -> None:
         """Send a request again that is known to be lost."""
         if number is not None:
             self._counters.hurried += 1
-            self._device.write(connection.number, request_slot(number))
+            self.device.write(connection.number, request_slot(number))
 
     def _answered(self, connection: Connection, message: Message) -> None:
         counters = self._counters
@@ -283,21 +395,38 @@ class Library:
         if not connection.answered(message.number):
             counters.old_answers += 1
             return
-        if message.kind == cells.REPLY:
+        is_reply = message.kind == cells.REPLY
+        if is_reply:
             counters.replies += 1
-            self._run(connection, message)
         else:
             counters.acknowledged += 1
         self._hurry(connection, connection.lost())
+        slot = message.number % MAX_WINDOW
+        pending, connection.pending[slot] = connection.pending[slot], None
+        if self._has_ended:
+            return
+        if pending is not None:
+            self._is_handling = True
+            try:
+                pending.answered(message)
+            finally:
+                self._is_handling = False
+        elif is_reply:
+            self._run(connection, message)
 
     def _run(self, connection: Connection, message: Message) -> Reply | None:
-        handler = self._handlers.get(message.handler)
-        if handler is None:
+        handler = self._handlers.get(message.handler) if message.kind != cells.BYTES else None
+        general = self.on_message if message.kind != cells.REPLY else None
+        if handler is None and general is None:
             self._counters.no_handler += 1
             return None
         self._is_handling = True
         try:
-            reply = handler(connection.node, message.data)
+            if handler is not None:
+                reply = handler(connection.node, message.data)
+            else:
+                assert general is not None
+                reply = general(connection.node, message)
         finally:
             self._is_handling = False
         if reply is None:
@@ -312,12 +441,12 @@ class Library:
 
     def _connection(self, node: int) -> Connection:
         """Return the connection to a node, opened if there is none. Raises TrapError."""
-        number = self._device.connect(node)
+        number = self.device.connect(node)
         return self._connections.get(number) or self._connection_of(number, node)
 
     def _connection_of(self, number: int, node: int | None = None) -> Connection:
-        there = self._device.node_of(number) if node is None else node
-        connection = Connection(number, there, self._settings.window, self.incarnation)
+        there = self.device.node_of(number) if node is None else node
+        connection = Connection(number, there, self.settings.window, self.incarnation)
         self._connections[number] = connection
         if there == self.node:
             connection.adopt(connection.ours)
@@ -327,8 +456,8 @@ class Library:
 
     def _introduce(self, connection: Connection) -> None:
         introduction = Message(cells.INTRODUCTION, 0, 0, 0, connection.introduction())
-        cells.pack_into(self._device.memory(connection.number), CONTROL_SLOT, introduction)
-        self._device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, introduction)
+        self.device.write(connection.number, CONTROL_SLOT)
 
     def _introduced(self, connection: Connection, data: bytes) -> None:
         identities = introduced(data)
@@ -341,8 +470,10 @@ class Library:
                 self._counters.restarts += 1
                 self._return(connection, "has begun anew")
             connection.adopt(theirs)
+            if known is not None:
+                self._renewed(connection)
             for number in connection.outstanding:
-                self._device.write(connection.number, self._stamped(connection, number))
+                self.device.write(connection.number, self._stamped(connection, number))
         if ours != connection.ours or theirs != connection.theirs:
             self._introduce(connection)
 
@@ -351,21 +482,27 @@ class Library:
         overdue = connection.overdue()
         if overdue is not None and connection.is_open:
             self._counters.resent += 1
-            self._device.write(connection.number, request_slot(overdue))
+            self.device.write(connection.number, request_slot(overdue))
         if connection.outstanding:
             if not connection.is_open:
                 self._introduce(connection)
-            if self._settings.give_up and connection.quiet >= self._settings.give_up:
+            if self.settings.give_up and connection.quiet >= self.settings.give_up:
                 self._return(connection, "has not answered for as long as the settings allow")
                 connection.renew()
+                self._renewed(connection)
                 self._introduce(connection)
         return connection.quiet if connection.outstanding else 0
 
     def _return(self, connection: Connection, reason: str) -> None:
         """Return the requests without an answer to the program."""
-        memory = self._device.memory(connection.number)
+        memory = self.device.memory(connection.number)
         for number in connection.outstanding:
             self._counters.returned += 1
+            slot = number % MAX_WINDOW
+            pending, connection.pending[slot] = connection.pending[slot], None
+            if pending is not None:
+                pending.returned(reason)
+                continue
             message = cells.unpack(cells.checked(memory[request_slot(number) : request_slot(number) + PAYLOAD]))
             assert message is not None
             returned = Returned(connection.node, message.handler, message.data, reason)
@@ -374,25 +511,34 @@ class Library:
             else:
                 self._failed[connection.node] = returned
 
+    def _renewed(self, connection: Connection) -> None:
+        connection.window = self.settings.window
+        if self.on_renewed is not None:
+            self.on_renewed(connection.node)
+
     def _write(self, connection: Connection, offset: int, message: Message) -> None:
-        """Keep a request's cell, and send it if the session is known."""
+        """Keep a request's cell, and send it if the session is known. Section 3.1.1: each send polls."""
         stamped = message._replace(session=connection.session)
-        cells.pack_into(self._device.memory(connection.number), offset, stamped)
+        cells.pack_into(self.device.memory(connection.number), offset, stamped)
         if connection.is_open:
-            self._device.write(connection.number, offset)
+            self._read.extend(self.device.write_read(connection.number, offset))
 
     def _stamped(self, connection: Connection, number: int) -> int:
         """Set the session of a kept request, which was not known before; return its offset."""
-        memory, offset = self._device.memory(connection.number), request_slot(number)
-        memory[offset : offset + 2] = (cells.REQUEST << 14 | connection.session << 6 | number % cells.NUMBERS).to_bytes(
-            2, "big"
-        )
+        memory, offset = self.device.memory(connection.number), request_slot(number)
+        kind = memory[offset] >> 6
+        control = kind << 14 | connection.session << 6 | number % cells.NUMBERS
+        memory[offset : offset + 2] = control.to_bytes(2, "big")
         return offset
 
     def _arm(self) -> None:
         if not self._is_armed:
             self._is_armed = True
             self._bell.ring_doorbell(ALARM + self._backoff, 0, 0)
+
+
+def _nothing() -> None:
+    """Let the handlers that an interrupt has run be all."""
 
 
 def _sentence(returned: Returned) -> str:

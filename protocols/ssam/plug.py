@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from protocols.core.firmware import Adapter, Agent, Nic, Plug
+from protocols.core.host_work import host_work
+from protocols.ssam.am_library import ActiveMessages
 from protocols.ssam.counters import Counters
-from protocols.ssam.host import Library
 from protocols.ssam.sba100 import Sba100
 from protocols.ssam.settings import Settings
 
@@ -14,8 +15,8 @@ def plug(settings: Settings | None = None) -> Plug:
     own = settings if settings is not None else Settings()
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
-        counters = Counters()
-        device = Sba100(adapter, nic, own, counters)
-        return Agent(device, Library(adapter, nic, device, own, counters))
+        counters, work = Counters(), host_work(nic)
+        device = Sba100(adapter, nic, work, own, counters)
+        return Agent(device, ActiveMessages(adapter, nic, work, device, own, counters))
 
     return build

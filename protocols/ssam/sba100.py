@@ -4,7 +4,9 @@ Section 3.2: the interface moves cells to and from the fibre and checks them; it
 FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process names a connection and an offset into its
 buffers; the kernel checks both, and looks the circuit up.
 
-The input FIFO and the alarm are this object's part of the `Firmware`; `write` and `read` are the traps.
+The input FIFO and the alarm are this object's part of the `Firmware`; `write`, `read` and `write_read` are the traps,
+`call_write` and `call_read` the slow path: system calls on the device's file (section 3.4.2). Each spends the core's time.
+A cell occupies the input FIFO until the core has read it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final, NamedTuple
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, circuit, circuit_of, header, is_intact, nodes_of
 from protocols.atm.fields import ETHERTYPE
 from protocols.core.firmware import Adapter, FirmwareActions
+from protocols.core.host_work import HostWork
 from protocols.ssam.cells import NUMBERS, Message, checked, unpack
 from protocols.ssam.counters import Counters
 from protocols.ssam.settings import MAX_WINDOW, Settings
@@ -29,6 +32,22 @@ SLOT: Final = 56
 """Bytes of a cell in the buffers, padded as in the FIFOs."""
 AREA: Final = (2 * MAX_WINDOW + 1) * SLOT
 """Bytes of a connection's buffers: requests, held answers, and one cell for what is not kept."""
+
+
+WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP = "write trap", "read trap", "write-read trap"
+"""Enter the kernel by one of its traps, and return: a write with the cell that it pushes, a read without the cells that it
+pulls."""
+CELL_READ: Final = "read cell"
+"""Pull a cell out of the input FIFO by a trap, find the process's buffer, store it and check the interface's flags."""
+WRITE_CALL, READ_CALL = "write call", "read call"
+"""Work of the driver's system calls, for the same."""
+CELL_CALL: Final = "read cell by call"
+"""Pull a cell out of the input FIFO by a system call."""
+KINDS: Final = (WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP, CELL_READ, WRITE_CALL, READ_CALL, CELL_CALL)
+"""Work of the kernel on the host's core (tables 1 and 2)."""
+
+Batch = list[tuple[int, Message]]
+"""Messages that one trap delivers, each with its connection."""
 
 
 class TrapError(Exception):
@@ -47,16 +66,22 @@ class Sba100:
     """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. is_watched: the process is told
     when a cell comes."""
 
-    def __init__(self, adapter: Adapter, nic: FirmwareActions, settings: Settings, counters: Counters) -> None:
+    def __init__(
+        self, adapter: Adapter, nic: FirmwareActions, work: HostWork, settings: Settings, counters: Counters
+    ) -> None:
+        """work: the host's cores, on which the traps run."""
         self._number = adapter.number
         self._nodes = len(adapter.addresses)
         self._addresses = adapter.addresses
         self._nic = nic
+        self._work = work
         self._settings = settings
         self._counters = counters
         self._input: deque[bytes] = deque()
+        self._reads: deque[int] = deque()  # when the core will have read cells that a trap has taken
         self._circuits: list[_Circuit] = []
         self._by_node: dict[int, int] = {}
+        self._incoming: dict[bytes, int] = {}  # connections by the headers of their cells
         self.is_watched = False
         self.deadline: int | None = None
 
@@ -67,12 +92,12 @@ class Sba100:
 
     # The interface.
 
-    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
+    def receive(self, now: int, frame: bytes) -> None:
         cell = frame[ETHERNET:]
         while len(cell) > CELL:
-            self._arrive(cell[:CELL])
+            self._arrive(now, cell[:CELL])
             cell = cell[CELL:]
-        self._arrive(cell)
+        self._arrive(now, cell)
 
     def on_doorbell(self, now: int, index: int) -> None:
         """Set the alarm."""
@@ -90,11 +115,13 @@ class Sba100:
         waiting = len(self._input)
         return [f"{waiting} cells wait in the input FIFO"] if waiting else []
 
-    def _arrive(self, cell: bytes) -> None:
-        counters = self._counters
-        if not is_intact(cell):
+    def _arrive(self, now: int, cell: bytes) -> None:
+        counters, reads = self._counters, self._reads
+        while reads and reads[0] <= now:
+            reads.popleft()
+        if (len(cell) != CELL or cell[:HEADER] not in self._incoming) and not is_intact(cell):
             counters.bad_headers += 1
-        elif len(self._input) >= self._settings.input_fifo:
+        elif len(self._input) + len(reads) >= self._settings.input_fifo:
             counters.overruns += 1
         else:
             self._input.append(cell)
@@ -118,6 +145,7 @@ class Sba100:
         head = self._addresses[node] + self._addresses[self._number] + ETHERTYPE.to_bytes(2, "big") + there
         self._by_node[node] = number = len(self._circuits)
         self._circuits.append(_Circuit(node, head, bytearray(AREA)))
+        self._incoming[header(circuit(node, self._number, self._nodes))] = number
         return number
 
     def node_of(self, connection: int) -> int:
@@ -130,38 +158,77 @@ class Sba100:
 
     def write(self, connection: int, offset: int) -> None:
         """Send the cell at an offset of a connection's buffers. Raises TrapError for a wrong connection or offset."""
+        self._push(connection, offset, WRITE_TRAP)
+
+    def read(self) -> Batch:
+        """Deliver the cells that have come, at most BATCH; none: the FIFO is empty. Such a trap takes what the profile says
+        of a poll in vain."""
+        if not self._input:
+            return []
+        self._work.spend(READ_TRAP)
+        return self._pull(BATCH, CELL_READ)
+
+    def write_read(self, connection: int, offset: int) -> Batch:
+        """Send a cell and deliver those that have come, in one trap. Raises as `write`."""
+        self._push(connection, offset, WRITE_READ_TRAP)
+        return self._pull(BATCH, CELL_READ)
+
+    def call_write(self, connection: int, offset: int) -> None:
+        """Send a cell by the system call write(2). Raises as `write`."""
+        self._push(connection, offset, WRITE_CALL)
+
+    def call_read(self) -> Batch:
+        """Deliver one cell, or none, by the system call read(2)."""
+        self._work.spend(READ_CALL)
+        return self._pull(1, CELL_CALL)
+
+    def _push(self, connection: int, offset: int, kind: str) -> None:
+        """Check what the process names, and put the cell into the output FIFO."""
         if not 0 <= connection < len(self._circuits):
             raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
         if offset % SLOT or not 0 <= offset <= AREA - SLOT:
             raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
+        self._work.spend(kind)
         node, head, memory = self._circuits[connection]
         frame = head + checked(memory[offset : offset + PAYLOAD])
         self._counters.cells_written += 1
         if node == self._number:
-            self._arrive(frame[ETHERNET:])
+            self._arrive(self._work.reached, frame[ETHERNET:])
         else:
             self._nic.send(frame)
 
-    def read(self) -> list[tuple[int, Message]]:
-        """Deliver the cells that have come, at most BATCH, each with its connection; none: the FIFO is empty."""
-        delivered: list[tuple[int, Message]] = []
-        counters, cells = self._counters, self._input
-        while cells and len(delivered) < BATCH:
+    def _pull(self, most: int, kind: str) -> Batch:
+        """Take cells out of the input FIFO, and find their connections. kind: of the work for each."""
+        delivered: Batch = []
+        counters, cells, work = self._counters, self._input, self._work
+        for _ in range(min(most, len(cells))):
             cell = cells.popleft()
+            work.spend(kind)
+            self._reads.append(work.reached)
             counters.cells_read += 1
-            ends = nodes_of(circuit_of(cell), self._nodes)
-            if ends is None or ends[1] != self._number:
+            connection = self._connection_of(cell)
+            if connection is None:
                 counters.no_circuit += 1
                 continue
             message = unpack(cell[HEADER:])
             if message is None:
                 counters.bad_checks += 1
-                continue
-            try:
-                delivered.append((self.connect(ends[0]), message))
-            except TrapError:
-                counters.no_circuit += 1
+            else:
+                delivered.append((connection, message))
         return delivered
+
+    def _connection_of(self, cell: bytes) -> int | None:
+        """Return the connection of a cell's circuit; None: the process has none and can open none."""
+        known = self._incoming.get(cell[:HEADER])
+        if known is not None:
+            return known
+        ends = nodes_of(circuit_of(cell), self._nodes)
+        if ends is None or ends[1] != self._number:
+            return None
+        try:
+            return self.connect(ends[0])
+        except TrapError:
+            return None
 
 
 def request_slot(number: int) -> int:

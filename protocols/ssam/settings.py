@@ -21,6 +21,11 @@ class Settings:
     this one is ours. give_up: time-outs without an answer
     after which requests are returned; 0: never. input_fifo: cells (section 3.2). connections: to so many peers
     (figure 1: SSAM_MAX_CONN).
+
+    Three are improvements that the paper plans. long_payload: cells of long messages after the first one carry 44 bytes, in
+    place of 40 (section 3.4.4). long_window: window during a long message, asked for by a flag in its first cell and granted
+    to one sender at a time (section 3.5); 0: as any other. interrupts: handlers run when a cell comes, without a poll
+    (section 3.1.1).
     """
 
     window: int = 32
@@ -28,10 +33,17 @@ class Settings:
     give_up: int = 100
     input_fifo: int = 292
     connections: int = 32
+    long_payload: bool = False
+    long_window: int = 0
+    interrupts: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MAX_WINDOW:
             raise ValueError(f"window of {self.window}: 1 to {MAX_WINDOW} requests")
+        if self.long_window and not self.window < self.long_window <= MAX_WINDOW:
+            raise ValueError(
+                f"long_window of {self.long_window}: above window ({self.window}), and {MAX_WINDOW} at most; 0: none"
+            )
         if self.timeout < 1:
             raise ValueError(f"timeout of {self.timeout} ns: 1 or more")
         if self.give_up < 0:

@@ -9,15 +9,32 @@ from typing import Final, NamedTuple, Protocol
 
 from protocols.core import peers
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
+from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Reachable, Scatter, UnpinnedError
 from protocols.core.timers import Timers
-from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE
+from protocols.via import states
+from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE, TYPE_RDMA_READ, TYPE_RDMA_WRITE, TYPE_SEND
 from protocols.via.counters import Counters
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import Command, Op, Segment, Slots
-from protocols.via.vipl_names import AsyncError, Done, Result, ViState
+from protocols.via.vipl_names import AsyncError, Done, Result
+
+AGENT: Final = "agent"
+"""Work on the host (`protocols.core.host_work`): the kernel agent handles a frame to be sent, or a received one."""
+REGISTER: Final = "register"
+"""Work on the host: the kernel agent pins memory and enters its pages in a table, or takes them out again."""
 
 _ETHERNET: Final = 14
+RDMA_WRITE_ENABLED: Final = 1
+"""Attribute of registered memory and of VIs: peers may write by RDMA."""
+RDMA_READ_ENABLED: Final = 2
+"""Attribute of registered memory and of VIs: peers may read by RDMA."""
+COMPLETED: Final = {
+    TYPE_SEND: 0,
+    TYPE_RDMA_WRITE: Done.COMPLETED_RDMA_WRITE,
+    TYPE_RDMA_READ: Done.COMPLETED_RDMA_READ,
+}
+"""Bits of a send descriptor's status, by the type of its frames."""
 _MAX_ERRORS: Final = 256
 """Asynchronous errors that wait for the host; later ones are dropped."""
 
@@ -34,6 +51,9 @@ class Codec(Protocol):
     @property
     def pack_connection(self) -> Callable[..., bytes]: ...
 
+    @property
+    def pack_read(self) -> Callable[..., bytes]: ...
+
     def type_of(self, raw: Buffer) -> int: ...
 
     def unpack_frame(
@@ -41,6 +61,10 @@ class Codec(Protocol):
     ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
 
     def unpack_remote(
+        self, raw: Buffer
+    ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
+
+    def unpack_read(
         self, raw: Buffer
     ) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]: ...
 
@@ -54,22 +78,27 @@ class ViolationError(Exception):
 
 
 class Region(NamedTuple):
-    """Registered memory. is_writable: by RDMA Writes of peers."""
+    """Registered memory. attributes: RDMA_WRITE_ENABLED, RDMA_READ_ENABLED."""
 
     address: int
     size: int
     ptag: int
-    is_writable: bool
+    attributes: int
 
 
 class Outgoing:
-    """A message of a send queue. segments: its data, of `length` bytes. sent: bytes in frames so far. last: sequence
-    number of its last frame; None until that is sent."""
+    """A message of a send queue, or the answer to an RDMA Read. kind: type of its frames. segments: its data, of `length`
+    bytes. sent: bytes in frames so far. last: sequence number of its last frame; None until that is sent. answered: bytes
+    of an RDMA Read that have come. is_finished: nothing but an acknowledgement is missing."""
 
-    __slots__ = ("control", "immediate", "last", "length", "number", "remote", "segments", "sent", "slot", "span")
+    __slots__ = (
+        "answered", "control", "immediate", "is_finished", "kind", "last", "length", "number", "remote", "segments",
+        "sent", "slot", "span",
+    )  # fmt: skip
 
     def __init__(
         self,
+        kind: int,
         slot: int,
         control: int,
         immediate: int,
@@ -77,6 +106,7 @@ class Outgoing:
         segments: Sequence[Segment],
         span: Scatter,
     ) -> None:
+        self.kind = kind
         self.slot = slot
         self.control = control
         self.immediate = immediate
@@ -87,28 +117,33 @@ class Outgoing:
         self.sent = 0
         self.number = 0
         self.last: int | None = None
+        self.answered = 0
+        self.is_finished = kind != TYPE_RDMA_READ
 
 
 class Vi:
     """A virtual interface, as the NIC has it.
 
-    session: number of its connection or request, new each time. peer, peer_vi, peer_session: the other end.
-    connecting: the slot of the command that connects. name: the discriminator of its request. step: the kind of its
-    request. expires: time at which the request fails, or 0. tries: how often in a row something was resent.
+    session: number of its connection or request, new each time. peer, peer_vi, peer_session: the other end. attributes:
+    RDMA_WRITE_ENABLED, RDMA_READ_ENABLED. connecting: the slot of the command that connects. name: the discriminator of
+    its request. step: the kind of its request. expires: time at which the request fails, or 0. tries: how often in a row
+    something was resent.
     """
 
     __slots__ = (
-        "connecting", "expected", "expires", "heard_at", "is_gap_told", "max_transfer", "message", "name", "number",
-        "peer", "peer_session", "peer_vi", "ptag", "queue", "receives", "reliability", "resent_from", "sequence",
-        "session", "state", "step", "stored", "target", "tries", "unacknowledged", "unconfirmed", "unsent",
+        "attributes", "connecting", "expected", "expires", "heard_at", "is_gap_told", "max_transfer", "message", "name",
+        "number", "peer", "peer_session", "peer_vi", "ptag", "queue", "reads", "receives", "reliability", "replies",
+        "resent_from", "sequence", "session", "state", "step", "stored", "target", "tries", "unacknowledged",
+        "unconfirmed", "unsent",
     )  # fmt: skip
 
-    def __init__(self, number: int, ptag: int, reliability: int, max_transfer: int) -> None:
+    def __init__(self, number: int, ptag: int, reliability: int, max_transfer: int, attributes: int) -> None:
         self.number: Final = number
-        self.ptag: Final = ptag
-        self.reliability: Final = reliability
-        self.max_transfer: Final = max_transfer
-        self.state = ViState.IDLE
+        self.ptag = ptag
+        self.reliability = reliability
+        self.max_transfer = max_transfer
+        self.attributes = attributes
+        self.state = states.IDLE
         self.session = 0
         self.receives: deque[int] = deque()  # slots
         self.connecting = -1
@@ -123,7 +158,9 @@ class Vi:
         self.peer_vi = vi
         self.peer_session = session
         self.queue: deque[Outgoing] = deque()  # messages not yet completed
-        self.unsent: deque[Outgoing] = deque()  # those of `queue` with frames still to send
+        self.unsent: deque[Outgoing] = deque()  # those with frames still to send
+        self.replies: deque[Outgoing] = deque()  # answers to the peer's RDMA Reads, with frames still to send
+        self.reads = 0  # RDMA Reads under way
         self.sequence = 0  # of the next frame
         self.message = 0  # number of the next message
         self.unacknowledged: deque[tuple[int, bytes]] = deque()
@@ -154,6 +191,7 @@ class Card:
         self.address: Final = adapter.address
         self.incarnation: Final = adapter.incarnation
         self.nic: Final = nic
+        self.work: Final[HostWork] = host_work(nic)
         self.memory: Final = memory
         self.slots: Final = slots
         self.settings: Final = settings
@@ -166,7 +204,9 @@ class Card:
         if self.max_remote < 1:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
         self.timers: Final[Timers[int]] = Timers()
-        """Keys: a VI's number, doubled; plus 1 for its unacknowledged frames, and 0 for its request."""
+        """Keys: a VI's number, doubled; plus 1 for its unacknowledged frames, and 0 for its request. ~slot: of a command
+        that waits no longer."""
+        self.state = states.NIC.initial
         self.vis: Final[dict[int, Vi]] = {}
         self.regions: Final[dict[int, Region]] = {}
         self.ptags: Final[set[int]] = set()
@@ -181,6 +221,24 @@ class Card:
         self._error_slot = -1
         self._session = 0
 
+    # States.
+
+    def step(self, event: str) -> None:
+        """Take an event of the NIC's state table."""
+        row = states.NIC.row(self.state, event)
+        self.state = row.next_state
+        self._count(row.counters)
+
+    def step_vi(self, vi: Vi, event: str) -> None:
+        """Take an event of a VI's state table."""
+        row = states.VI.row(vi.state, event)
+        vi.state = row.next_state
+        self._count(row.counters)
+
+    def _count(self, names: Sequence[str]) -> None:
+        for name in names:
+            setattr(self.counters, name, getattr(self.counters, name) + 1)
+
     def next_session(self) -> int:
         """Return a number for a new connection."""
         self._session = self._session + 1 & 0xFFFF_FFFF or 1
@@ -188,16 +246,16 @@ class Card:
 
     # Memory.
 
-    def reach(self, ptag: int, segment: Segment, length: int, remote: bool = False) -> memoryview:
-        """Return a view of registered memory. Raises ViolationError unless it is registered with this protection tag,
-        within its bounds, and, for a remote access, for RDMA Writes."""
+    def reach(self, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
+        """Return a view of registered memory. access: RDMA_WRITE_ENABLED or RDMA_READ_ENABLED for a peer's. Raises
+        ViolationError unless it is registered with this protection tag, within its bounds, and for this access."""
         address, handle, _ = segment
         region = self.regions.get(handle)
         if (
             region is None
             or region.ptag != ptag
             or ptag not in self.ptags
-            or (remote and not region.is_writable)
+            or region.attributes & access != access
             or address < region.address
             or address + length > region.address + region.size
         ):
@@ -224,6 +282,10 @@ class Card:
         self.taken[slot] = 0
         self.slots.write_command(slot, command._replace(status=result))
         self._returned.append(slot)
+
+    def expire(self, slot: int) -> None:
+        """Answer a command that has waited for as long as it may."""
+        self.answer(slot, Result.TIMEOUT, self.slots.read_command(slot))
 
     def report(self, error: AsyncError, vi: int) -> None:
         """Report an asynchronous error."""
@@ -271,9 +333,9 @@ class Card:
         """Return all descriptors of a VI. head: bits of the status of the oldest send descriptor."""
         queue, receives = vi.queue, vi.receives
         vi.queue, vi.unsent, vi.receives = deque(), deque(), deque()
+        vi.replies.clear()
         for outgoing in queue:
-            kind = Done.COMPLETED_RDMA_WRITE if outgoing.remote is not None else 0
-            self.finish(outgoing.slot, Done.DONE | (head or Done.DESC_FLUSHED_ERROR) | kind)
+            self.finish(outgoing.slot, Done.DONE | (head or Done.DESC_FLUSHED_ERROR) | COMPLETED[outgoing.kind])
             head = 0
         for slot in receives:
             self.finish(slot, Done.DONE | Done.DESC_FLUSHED_ERROR | Done.COMPLETED_RECEIVE)

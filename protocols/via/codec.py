@@ -26,6 +26,8 @@ TYPE_RDMA_WRITE: Final = 2
 TYPE_CONNECT: Final = 3
 TYPE_ACK: Final = 4
 TYPE_ERROR: Final = 5
+TYPE_RDMA_READ: Final = 6
+TYPE_READ_REPLY: Final = 7
 FLAGS_LAST: Final = 1
 FLAGS_IMMEDIATE: Final = 2
 FLAGS_MISSING: Final = 4
@@ -42,10 +44,13 @@ REMOTE: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIQI")
 """Ether / VIA / VIARemote."""
 CONNECTION: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIBBI")
 """Ether / VIA / VIAConnection."""
+READ: Final = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIHIQI")
+"""Ether / VIA / VIARead."""
 
 FRAME_SIZE: Final = 67
 REMOTE_SIZE: Final = 79
 CONNECTION_SIZE: Final = 73
+READ_SIZE: Final = 79
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "oui": (0, 1),
@@ -74,6 +79,8 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "step": (53, 1, 0, (("type", 3),)),
     "reliability": (54, 1, 0, (("type", 3),)),
     "max_transfer": (55, 4, 0, (("type", 3),)),
+    "source_address": (53, 8, 0, (("type", 6),)),
+    "source_handle": (61, 4, 0, (("type", 6),)),
 }
 """For rules: offset behind Ethernet, width, mask, and what other fields must be."""
 
@@ -81,7 +88,7 @@ FLOW: Final = ("type",)
 """The fields that tell flows apart."""
 
 NAMES: Final[dict[str, dict[int, str]]] = {
-    "type": {1: "SEND", 2: "RDMA_WRITE", 3: "CONNECT", 4: "ACK", 5: "ERROR"},
+    "type": {1: "SEND", 2: "RDMA_WRITE", 3: "CONNECT", 4: "ACK", 5: "ERROR", 6: "RDMA_READ", 7: "READ_REPLY"},
     "step": {1: "REQUEST", 2: "PEER_REQUEST", 3: "ACCEPT", 4: "REJECT", 5: "NO_MATCH", 6: "DISCONNECT"},
 }
 """What values of fields are called."""
@@ -102,6 +109,15 @@ KINDS: Final[dict[int, Kind]] = {
     TYPE_CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}"),
     TYPE_ACK: Kind("ack", "VIA ACK[ {flags}] VI {vi}, up to frame {sequence}"),
     TYPE_ERROR: Kind("control", "VIA ERROR VI {vi}, cause {total:#x}"),
+    TYPE_RDMA_READ: Kind(
+        "control",
+        "VIA RDMA_READ VI {vi} frame {sequence}, message {message}, {total} bytes at "
+        "{source_address:#x} of memory {source_handle}",
+    ),
+    TYPE_READ_REPLY: Kind(
+        "data",
+        "VIA READ_REPLY[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}",
+    ),
 }
 """How the sorts of frames are told of, by the values of KIND."""
 
@@ -113,6 +129,9 @@ _pack_remote_rest = struct.Struct("!QI").pack
 _pack_connection = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
 _unpack_connection = CONNECTION.unpack_from
 _pack_connection_rest = struct.Struct("!BBI").pack
+_pack_read = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
+_unpack_read = READ.unpack_from
+_pack_read_rest = struct.Struct("!QI").pack
 _pack_check = struct.Struct("!I").pack
 
 
@@ -206,7 +225,7 @@ def unpack_frame(
         raise MalformedError("oui_rest")
     if protocol != PROTOCOL:
         raise MalformedError("protocol")
-    if type_ not in (TYPE_SEND, TYPE_ACK, TYPE_ERROR):
+    if type_ not in (TYPE_SEND, TYPE_ACK, TYPE_ERROR, TYPE_READ_REPLY):
         raise MalformedError("type")
     end = 67 + length
     if end > len(raw):
@@ -471,6 +490,122 @@ def unpack_connection(
     )
 
 
+def pack_read(
+    dst: bytes,
+    src: bytes,
+    flags: int,
+    sender: int,
+    receiver: int,
+    vi: int,
+    session: int,
+    from_vi: int,
+    from_session: int,
+    sequence: int,
+    message: int,
+    total: int,
+    offset: int,
+    immediate: int,
+    source_address: int,
+    source_handle: int,
+    payload: Buffer = b"",
+) -> bytes:
+    """Ether / VIA / VIARead."""
+    rest = _pack_read_rest(source_address, source_handle) + payload
+    header = _pack_read(
+        dst,
+        src,
+        ETHERTYPE,
+        OUI,
+        OUI_REST,
+        PROTOCOL,
+        TYPE_RDMA_READ,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        len(payload),
+    )
+    return header + _pack_check(crc32(rest, crc32(header))) + rest
+
+
+def unpack_read(
+    raw: Buffer,
+) -> tuple[bytes, bytes, int, int, int, int, int, int, int, int, int, int, int, int, int, int, memoryview]:
+    """Ether / VIA / VIARead: dst, src, flags, sender, receiver, vi, session, from_vi, from_session, sequence,
+    message, total, offset, immediate, source_address, source_handle, payload."""
+    try:
+        (
+            dst,
+            src,
+            ether_type,
+            oui,
+            oui_rest,
+            protocol,
+            type_,
+            flags,
+            sender,
+            receiver,
+            vi,
+            session,
+            from_vi,
+            from_session,
+            sequence,
+            message,
+            total,
+            offset,
+            immediate,
+            length,
+            check,
+            source_address,
+            source_handle,
+        ) = _unpack_read(raw)
+    except struct.error:
+        raise MalformedError("short") from None
+    if ether_type != ETHERTYPE:
+        raise MalformedError("ether_type")
+    if oui != OUI:
+        raise MalformedError("oui")
+    if oui_rest != OUI_REST:
+        raise MalformedError("oui_rest")
+    if protocol != PROTOCOL:
+        raise MalformedError("protocol")
+    if type_ != TYPE_RDMA_READ:
+        raise MalformedError("type")
+    end = 79 + length
+    if end > len(raw):
+        raise MalformedError("length")
+    rest = memoryview(raw)[67:end]
+    if crc32(rest, crc32(raw[:63])) != check:
+        raise MalformedError("check")
+    return (
+        dst,
+        src,
+        flags,
+        sender,
+        receiver,
+        vi,
+        session,
+        from_vi,
+        from_session,
+        sequence,
+        message,
+        total,
+        offset,
+        immediate,
+        source_address,
+        source_handle,
+        rest[12:],
+    )
+
+
 def mended(raw: bytes, begin: int = 14) -> bytes:
     """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
     a source route if there is one."""
@@ -482,6 +617,8 @@ def mended(raw: bytes, begin: int = 14) -> bytes:
         size = 65
     if header[5] == 3:
         size = 59
+    if header[5] == 6:
+        size = 65
     end = size + int.from_bytes(header[47:49], "big")
     check = crc32(header[53:end], crc32(header[:49], crc32(raw[:14])))
     return raw[:begin] + header[:49] + _pack_check(check) + header[53:]

@@ -25,8 +25,9 @@ from protocols.via.codec import (
     STEP_REQUEST,
     TYPE_ERROR,
 )
+from protocols.via.states import CONNECTED, OPEN, PENDING
 from protocols.via.vip_descriptors import Command, Op
-from protocols.via.vipl_names import AsyncError, Done, Result, ViState
+from protocols.via.vipl_names import AsyncError, Done, Result
 
 _MAX_DOUBLINGS: Final = 30
 
@@ -66,22 +67,42 @@ class Connections:
         vi.connecting, vi.name = slot, command.name
         vi.step = STEP_PEER_REQUEST if is_peer else STEP_REQUEST
         vi.expires = now + command.address if command.address else 0
-        vi.state = ViState.CONNECT_PENDING
         found = next((number for number, request in self._requests.items() if is_peer and _fits(vi, request)), None)
         if found is not None:
-            self._join(vi, self._requests.pop(found), found)
+            self._join(vi, "peer request came before", self._requests.pop(found), found)
             return
-        card.counters.requests_sent += 1
+        card.step_vi(vi, "connect")
         self._ask(vi)
         self._set_timer(now, vi)
 
-    def wait(self, slot: int, name: bytes) -> None:
+    def wait(self, now: int, slot: int, command: Command) -> None:
         """VipConnectWait: answer this command with the next request that has this discriminator."""
+        name = command.name
         self._waits.append((slot, name))
+        if command.address:
+            self._card.timers.set(~slot, now + command.address)
         for number, request in self._requests.items():
             if not request.is_shown and request.name == name:
                 self._show(number, request)
                 return
+
+    def expire(self, slot: int) -> None:
+        """A command has waited for a request for as long as it may."""
+        self._waits = [wait for wait in self._waits if wait[0] != slot]
+        self._card.expire(slot)
+
+    def close(self) -> None:
+        """VipCloseNic: end connections, and answer what waits."""
+        card = self._card
+        for vi in card.vis.values():
+            self.disconnect(vi)
+        for slot, _ in self._waits:
+            card.timers.cancel(~slot)
+            card.answer(slot, Result.INVALID_STATE, card.slots.read_command(slot))
+        self._waits.clear()
+        for request in self._requests.values():
+            self._answer(request.peer, request.vi, request.session, STEP_REJECT)
+        self._requests.clear()
 
     def accept(self, slot: int, vi: Vi, command: Command) -> None:
         """VipConnectAccept: connect a VI to a request."""
@@ -98,7 +119,7 @@ class Connections:
         del self._requests[command.value]
         vi.session = self._card.next_session()
         vi.connecting = slot
-        self._join(vi, request, command.value)
+        self._join(vi, "accept", request, command.value)
 
     def reject(self, slot: int, command: Command) -> None:
         """VipConnectReject."""
@@ -110,15 +131,14 @@ class Connections:
     def disconnect(self, vi: Vi) -> None:
         """VipDisconnect: return the VI's descriptors, and make it idle."""
         card = self._card
-        if vi.state is ViState.CONNECT_PENDING:
-            self._fail(vi, Result.REJECT)
-        elif vi.state is not ViState.IDLE:
-            card.counters.disconnections += 1
-            if vi.state is ViState.CONNECTED:
+        if vi.state == PENDING:
+            self._fail(vi, "disconnect", Result.REJECT)
+        else:
+            if vi.state == CONNECTED:
                 self._tell(vi, STEP_DISCONNECT)
+            card.step_vi(vi, "disconnect")
         card.flush(vi)
         vi.begin(None, 0, 0)
-        vi.state = ViState.IDLE
 
     # From the wire, and by the clock.
 
@@ -129,12 +149,12 @@ class Connections:
         card = self._card
         request = Request(peer, step, vi, session, reliability, max_transfer, name)
         for own in card.vis.values():
-            if own.state is ViState.CONNECTED and (own.peer, own.peer_vi, own.peer_session) == (peer, vi, session):
-                card.counters.accepts_resent += 1
+            if own.state == CONNECTED and (own.peer, own.peer_vi, own.peer_session) == (peer, vi, session):
+                card.step_vi(own, "request again")
                 self._tell(own, STEP_ACCEPT)
                 return
-            if own.state is ViState.CONNECT_PENDING and _fits(own, request):
-                self._join(own, request)
+            if own.state == PENDING and _fits(own, request):
+                self._join(own, "matching peer request", request)
                 return
         for number, known in list(self._requests.items()):
             if (known.peer, known.vi) == (peer, vi):
@@ -142,7 +162,8 @@ class Connections:
                     return
                 del self._requests[number]  # that VI asks again, in a new session
         is_awaited = any(name == awaited for _, awaited in self._waits)
-        if (step == STEP_REQUEST and not is_awaited) or len(self._requests) >= card.settings.requests:
+        is_full = len(self._requests) >= card.settings.requests
+        if (step == STEP_REQUEST and not is_awaited) or is_full or card.state != OPEN:
             self._answer(peer, vi, session, STEP_NO_MATCH)
             return
         self._next += 1
@@ -152,36 +173,40 @@ class Connections:
 
     def answered(self, vi: Vi, step: int, from_vi: int, from_session: int) -> None:
         """Handle a step of the peer for this VI, whose session it names."""
-        if vi.state is ViState.CONNECT_PENDING:
+        if vi.state == PENDING:
             if step == STEP_ACCEPT:
                 vi.peer_vi, vi.peer_session = from_vi, from_session
-                self._connected(vi)
+                self._connected(vi, "accepted")
             elif step in (STEP_REJECT, STEP_NO_MATCH):
-                self._fail(vi, Result.REJECT if step == STEP_REJECT else Result.NO_MATCH)
-        elif vi.state is ViState.CONNECTED and step == STEP_DISCONNECT:
-            self.lose(vi, AsyncError.CONN_LOST, is_told=False)
+                self._fail(vi, "refused", Result.REJECT if step == STEP_REJECT else Result.NO_MATCH)
+        elif vi.state == CONNECTED and step == STEP_DISCONNECT:
+            self.lose(vi, "peer disconnected", AsyncError.CONN_LOST, told=None)
 
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend a request, or fail it."""
         if vi.expires and now >= vi.expires:
-            self._fail(vi, Result.TIMEOUT)
+            self._fail(vi, "expired", Result.TIMEOUT)
             return
-        self._card.counters.requests_resent += 1
+        self._card.step_vi(vi, "time-out")
         vi.tries += 1
         self._ask(vi)
         self._set_timer(now, vi)
 
     def lose(
-        self, vi: Vi, error: AsyncError, head: int = 0, told: Done = Done.TRANSPORT_ERROR, is_told: bool = True
+        self,
+        vi: Vi,
+        event: str,
+        error: AsyncError,
+        head: int = 0,
+        told: Done | None = Done.TRANSPORT_ERROR,
     ) -> None:
-        """End a connection because of an error: the VI's descriptors are returned. head: as for `Card.flush`. told: the
-        cause, for the peer."""
-        if vi.state is not ViState.CONNECTED:
+        """End a connection because of an error: the VI's descriptors are returned. event: of the state table. head: as for
+        `Card.flush`. told: the cause, for the peer; None: it is not told."""
+        if vi.state != CONNECTED:
             return
         card = self._card
-        card.counters.connections_lost += 1
-        vi.state = ViState.ERROR
-        if is_told:
+        card.step_vi(vi, event)
+        if told is not None:
             card.send_frame(vi, TYPE_ERROR, 0, 0, told)
         card.flush(vi, head)
         vi.unacknowledged.clear()
@@ -191,14 +216,14 @@ class Connections:
         """A peer has restarted: its connections are lost, and its requests void."""
         for vi in list(self._card.vis.values()):
             if vi.peer is peer:
-                self.lose(vi, AsyncError.CONN_LOST, is_told=False)
+                self.lose(vi, "peer restarted", AsyncError.CONN_LOST, told=None)
         for number in [number for number, request in self._requests.items() if request.peer is peer]:
             del self._requests[number]
 
     def introduced(self, peer: Peer) -> None:
         """A peer's incarnation is known: requests that it has not accepted are sent again."""
         for vi in self._card.vis.values():
-            if vi.peer is peer and vi.state is ViState.CONNECT_PENDING:
+            if vi.peer is peer and vi.state == PENDING:
                 self._ask(vi)
 
     def waiting(self) -> list[str]:
@@ -206,24 +231,22 @@ class Connections:
         return [
             f"VI {vi.number} asks node {vi.peer.number} for a connection"
             for vi in self._card.vis.values()
-            if vi.state is ViState.CONNECT_PENDING and vi.peer is not None
+            if vi.state == PENDING and vi.peer is not None
         ]
 
-    def _join(self, vi: Vi, request: Request, number: int = 0) -> None:
+    def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
         """Connect a VI to a request, and accept it. number: the request's, if it has waited."""
         vi.begin(request.peer, request.vi, request.session)
         self._tell(vi, STEP_ACCEPT)
-        self._connected(vi, number)
+        self._connected(vi, event, number)
 
-    def _connected(self, vi: Vi, number: int = 0) -> None:
-        vi.state = ViState.CONNECTED
+    def _connected(self, vi: Vi, event: str, number: int = 0) -> None:
+        self._card.step_vi(vi, event)
         vi.tries = 0
-        self._card.counters.connections_made += 1
         self._end_request(vi, Result.SUCCESS, number)
 
-    def _fail(self, vi: Vi, result: Result) -> None:
-        vi.state = ViState.IDLE
-        self._card.counters.requests_failed += 1
+    def _fail(self, vi: Vi, event: str, result: Result) -> None:
+        self._card.step_vi(vi, event)
         self._end_request(vi, result)
 
     def _end_request(self, vi: Vi, result: Result, number: int = 0) -> None:
@@ -260,6 +283,7 @@ class Connections:
         """Answer the oldest command that waits for such a request."""
         place = next(place for place, (_, name) in enumerate(self._waits) if name == request.name)
         slot, _ = self._waits.pop(place)
+        self._card.timers.cancel(~slot)
         request.is_shown = True
         self._card.answer(
             slot,

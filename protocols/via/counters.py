@@ -38,6 +38,10 @@ class Counters:
     connections_made: int = 0
     connections_lost: int = 0
     disconnections: int = 0
+    closings: int = 0
+    """Times that the host has closed the NIC."""
+    reads_served: int = 0
+    """RDMA Reads of peers."""
 
     malformed: int = 0
     """Dropped: too short, of another version or type, or inconsistent with itself."""

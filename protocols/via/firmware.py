@@ -1,4 +1,4 @@
-"""VIA's firmware: dispatch of frames, doorbells and timers; the kernel agent's commands.
+"""VIA's firmware: dispatch of frames, doorbells and timers.
 
 A frame is checked in this order, and dropped and counted at the first check that fails: it is long enough and of this
 version; its check is right; it is for this NIC, from a known peer; it belongs to the last incarnations of both
@@ -15,9 +15,9 @@ from typing import Final
 from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
-from protocols.core.memory import Reachable, UnpinnedError
+from protocols.core.memory import Reachable
 from protocols.core.peers import Peer, Standing
-from protocols.via.card import Card, Codec, Outgoing, Region, Vi, ViolationError
+from protocols.via.card import COMPLETED, Card, Codec, Outgoing, Vi, ViolationError
 from protocols.via.codec import (
     FLAGS_MISSING,
     STEP_PEER_REQUEST,
@@ -25,28 +25,31 @@ from protocols.via.codec import (
     TYPE_ACK,
     TYPE_CONNECT,
     TYPE_ERROR,
+    TYPE_RDMA_READ,
     TYPE_RDMA_WRITE,
+    TYPE_READ_REPLY,
     TYPE_SEND,
 )
 from protocols.via.connections import Connections
+from protocols.via.kernel_agent import KernelAgent
 from protocols.via.receiver import Receiver
 from protocols.via.sender import Sender
 from protocols.via.settings import Settings
-from protocols.via.vip_descriptors import Command, MalformedDescriptorError, Op, Queue, Segment, Slots, rung
+from protocols.via.states import CONNECTED, ERROR, PENDING, VACANT
+from protocols.via.vip_descriptors import MalformedDescriptorError, Queue, Segment, Slots, rung
 from protocols.via.vipl_names import (
     OP_MASK,
     OP_RDMAREAD,
     OP_RDMAWRITE,
+    OP_SENDRECV,
     AsyncError,
     Done,
     Reliability,
-    Result,
-    ViState,
 )
 
-RDMA_WRITE_ENABLED: Final = 1
-"""Attribute of registered memory: peers may write there by RDMA."""
-_MAX_VIS: Final = 65_536
+_KINDS: Final = {OP_SENDRECV: TYPE_SEND, OP_RDMAWRITE: TYPE_RDMA_WRITE, OP_RDMAREAD: TYPE_RDMA_READ}
+_STREAM: Final = (TYPE_SEND, TYPE_RDMA_WRITE, TYPE_RDMA_READ, TYPE_READ_REPLY)
+"""Types of the frames that have a place in a connection's order."""
 
 
 class Firmware:
@@ -64,11 +67,13 @@ class Firmware:
     ) -> None:
         """is_vacant: it has no host yet, and leaves connection requests unanswered, so that they come again."""
         self.settings: Final = settings
-        self._is_vacant = is_vacant
         self._card = card = Card(adapter, nic, memory, slots, settings, codec)
         self._connections = Connections(card)
         self._sender = Sender(card, self._connections)
-        self._receiver = Receiver(card, self._connections)
+        self._receiver = Receiver(card, self._connections, self._sender)
+        self._agent = KernelAgent(card, self._connections)
+        if not is_vacant:
+            card.step("host comes")
         self._announcements: Announcements | None = None  # made when it succeeds other firmware
 
     @property
@@ -97,10 +102,13 @@ class Firmware:
     def on_timer(self, now: int) -> None:
         card = self._card
         for key in card.timers.expired(now):
+            if key < 0:
+                self._agent.expire(~key)
+                continue
             vi = card.vis[key >> 1]
-            if key & 1 and vi.state is ViState.CONNECTED:
+            if key & 1 and vi.state == CONNECTED:
                 self._sender.on_timer(now, vi)
-            elif not key & 1 and vi.state is ViState.CONNECT_PENDING:
+            elif not key & 1 and vi.state == PENDING:
                 self._connections.on_timer(now, vi)
         if self._announcements is not None:
             self._announcements.on_timer(now, self.settings.timeout, self.settings.longest_timeout)
@@ -114,10 +122,11 @@ class Firmware:
             return
         if queue == Queue.COMMAND:
             card.taken[slot] = 1
-            self._command(now, slot)
+            self._agent.command(now, slot)
         elif (vi := card.vis.get(number)) is None:
             card.counters.invalid += 1
             card.finish(slot, Done.DONE | Done.FORMAT_ERROR)
+            card.report(AsyncError.POST_DESC, number)
         else:
             card.taken[slot] = 1
             if queue == Queue.RECEIVE:
@@ -128,6 +137,8 @@ class Firmware:
 
     def succeed(self, former: Firmware) -> None:
         """Take the place of former firmware, whose host has ended: peers that it knew are told of the new incarnation."""
+        if former._card.state != VACANT:
+            former._card.step("host ends")
         told, peers = former._announcements, former._card.peers
         untold = told.left() if told is not None else {}
         if peers.incarnation != self._card.incarnation:
@@ -170,6 +181,12 @@ class Firmware:
                     offset, immediate, address, handle, payload,
                 ) = codec.unpack_remote(frame)  # fmt: skip
                 remote = Segment(address, handle)
+            elif kind == TYPE_RDMA_READ:
+                (
+                    _, by, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
+                    offset, immediate, address, handle, payload,
+                ) = codec.unpack_read(frame)  # fmt: skip
+                remote = Segment(address, handle)
             elif kind == TYPE_CONNECT:
                 (
                     _, by, flags, sender, receiver, number, session, from_vi, from_session, sequence, message, total,
@@ -199,26 +216,31 @@ class Firmware:
         if self._announcements is not None:
             self._announcements.heard(peer.number)
         if step in (STEP_REQUEST, STEP_PEER_REQUEST):
+            if card.state == VACANT:
+                counters.unconnected += 1
+                return
             self._connections.requested(peer, step, from_vi, from_session, reliability, max_transfer, bytes(payload))
             return
         vi = card.vis.get(number)
         if vi is None or vi.peer is not peer or vi.session != session:
             counters.unconnected += 1
-            if kind in (TYPE_SEND, TYPE_RDMA_WRITE):
+            if kind in _STREAM:
                 self._disown(peer, from_vi, from_session)
         elif step:
             self._connections.answered(vi, step, from_vi, from_session)
-        elif vi.state is not ViState.CONNECTED:
+        elif vi.state != CONNECTED:
             counters.unconnected += 1
-            if kind in (TYPE_SEND, TYPE_RDMA_WRITE) and vi.state is ViState.ERROR:
+            if kind in _STREAM and vi.state == ERROR:
                 self._disown(peer, from_vi, from_session)
         elif kind == TYPE_ACK:
             if vi.reliability != Reliability.UNRELIABLE:
                 self._sender.acknowledged(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
-            self._connections.lose(vi, AsyncError.CONN_LOST, total & 0x1FE, is_told=False)
+            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & 0x1FE, told=None)
         else:
-            self._receiver.data(vi, flags, sequence, message, total, offset, immediate, remote, payload)
+            self._receiver.data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
+            if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
+                self._sender.pump(now, vi)
 
     def _disown(self, peer: Peer, vi: int, session: int) -> None:
         """Tell a peer that there is no such connection here, or not in this incarnation."""
@@ -253,7 +275,7 @@ class Firmware:
         except ViolationError:
             self._refuse(slot, status | Done.PROTECTION_ERROR)
         else:
-            if vi.state is ViState.ERROR:
+            if vi.state == ERROR:
                 card.finish(slot, status | Done.DESC_FLUSHED_ERROR)
             else:
                 vi.receives.append(slot)
@@ -270,110 +292,22 @@ class Firmware:
             self._refuse(slot, Done.DONE | Done.PROTECTION_ERROR)
             return
         operation = posted.control & OP_MASK
-        if operation >= OP_RDMAREAD:  # an option of the specification, which these providers do not have
+        kind = _KINDS.get(operation)
+        is_read = kind == TYPE_RDMA_READ
+        if kind is None or (is_read and (vi.reliability == Reliability.UNRELIABLE or not self.settings.rdma_read)):
             self._refuse(slot, Done.DONE | Done.FORMAT_ERROR)
         elif len(span) > vi.max_transfer or len(span) != posted.length:
             self._refuse(slot, Done.DONE | Done.LENGTH_ERROR)
-        elif vi.state is not ViState.CONNECTED:
-            card.finish(slot, Done.DONE | Done.DESC_FLUSHED_ERROR)
+        elif vi.state != CONNECTED:
+            card.finish(slot, Done.DONE | Done.DESC_FLUSHED_ERROR | COMPLETED[kind])
         else:
-            remote = posted.remote if operation == OP_RDMAWRITE else None
-            outgoing = Outgoing(slot, posted.control, posted.immediate, remote, posted.data, span)
+            remote = posted.remote if kind != TYPE_SEND else None
+            outgoing = Outgoing(kind, slot, posted.control, posted.immediate, remote, posted.data, span)
             self._sender.post(now, vi, outgoing)
 
     def _refuse(self, slot: int, status: int) -> None:
         self._card.counters.invalid += 1
         self._card.finish(slot, status)
-
-    def _command(self, now: int, slot: int) -> None:
-        """Carry out a command. Those that wait are answered later."""
-        card, command = self._card, self._card.slots.read_command(slot)
-        op = command.op
-        if op == Op.WAIT:
-            self._connections.wait(slot, command.name)
-        elif op == Op.NEXT_ERROR:
-            card.await_error(slot)
-        elif op == Op.REJECT:
-            self._connections.reject(slot, command)
-        elif op in (Op.CONNECT, Op.CONNECT_PEER, Op.ACCEPT, Op.DISCONNECT, Op.DESTROY_VI):
-            vi = card.vis.get(command.vi)
-            if vi is None:
-                card.answer(slot, Result.INVALID_PARAMETER, command)
-            else:
-                self._command_vi(now, slot, vi, command)
-        else:
-            result = self._command_memory(command)
-            if result is not Result.SUCCESS:
-                card.counters.invalid += 1
-            card.answer(slot, result, command)
-
-    def _command_vi(self, now: int, slot: int, vi: Vi, command: Command) -> None:
-        """Carry out a command for a VI."""
-        card, op = self._card, command.op
-        if op == Op.DISCONNECT:
-            self._connections.disconnect(vi)
-            card.answer(slot, Result.SUCCESS, command)
-        elif vi.state is not ViState.IDLE:
-            card.answer(slot, Result.INVALID_STATE, command)
-        elif op == Op.DESTROY_VI:
-            if vi.receives or vi.queue:
-                card.answer(slot, Result.ERROR_RESOURCE, command)
-            else:
-                del card.vis[vi.number]
-                card.answer(slot, Result.SUCCESS, command)
-        elif op == Op.ACCEPT:
-            self._connections.accept(slot, vi, command)
-        elif command.number >= card.nodes:
-            card.answer(slot, Result.NOT_REACHABLE, command)
-        else:
-            self._connections.connect(now, slot, vi, command)
-
-    def _command_memory(self, command: Command) -> Result:
-        """Carry out a command for protection tags, memory or a new VI."""
-        card = self._card
-        op, number, ptag = command.op, command.number, command.ptag
-        if op == Op.CREATE_PTAG:
-            card.ptags.add(ptag)
-        elif op == Op.DESTROY_PTAG:
-            if ptag not in card.ptags:
-                return Result.INVALID_PARAMETER
-            if any(region.ptag == ptag for region in card.regions.values()) or any(
-                vi.ptag == ptag for vi in card.vis.values()
-            ):
-                return Result.ERROR_RESOURCE
-            card.ptags.discard(ptag)
-        elif op == Op.REGISTER:
-            if ptag not in card.ptags:
-                return Result.INVALID_PTAG
-            if number in card.regions:
-                return Result.INVALID_PARAMETER
-            try:
-                card.memory.view(command.address, command.size)
-            except UnpinnedError:
-                return Result.INVALID_PARAMETER
-            is_writable = bool(command.value & RDMA_WRITE_ENABLED)
-            card.regions[number] = Region(command.address, command.size, ptag, is_writable)
-        elif op == Op.DEREGISTER:
-            if card.regions.pop(number, None) is None:
-                return Result.INVALID_PARAMETER
-        elif op == Op.CREATE_VI:
-            return self._create_vi(command)
-        else:
-            return Result.ERROR_NOT_SUPPORTED
-        return Result.SUCCESS
-
-    def _create_vi(self, command: Command) -> Result:
-        card, settings = self._card, self.settings
-        if command.ptag not in card.ptags:
-            return Result.INVALID_PTAG
-        if command.vi in card.vis or command.vi >= _MAX_VIS:
-            return Result.INVALID_PARAMETER
-        if command.value not in [int(level) for level in Reliability] or command.value > settings.reliability:
-            return Result.INVALID_RELIABILITY_LEVEL
-        if not 0 < command.size <= settings.max_transfer:
-            return Result.INVALID_MTU
-        card.vis[command.vi] = Vi(command.vi, command.ptag, command.value, command.size)
-        return Result.SUCCESS
 
     # Implements `protocols.core.peers.PeerEvents`.
 

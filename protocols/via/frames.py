@@ -34,6 +34,17 @@ RDMA_WRITE: Final = 2
 CONNECT: Final = 3
 ACK: Final = 4
 ERROR: Final = 5
+RDMA_READ: Final = 6
+READ_REPLY: Final = 7
+TYPES: Final = {
+    SEND: "SEND",
+    RDMA_WRITE: "RDMA_WRITE",
+    CONNECT: "CONNECT",
+    ACK: "ACK",
+    ERROR: "ERROR",
+    RDMA_READ: "RDMA_READ",
+    READ_REPLY: "READ_REPLY",
+}
 
 
 class VIA(Counted):
@@ -44,10 +55,9 @@ class VIA(Counted):
         ByteEnumField("oui", 2, {2: "LOCAL"}),  # 02-00-00: locally administered
         ShortEnumField("oui_rest", 0, {0: "LOCAL"}),
         ShortEnumField("protocol", 1, {1: "VIA"}),
-        # Data of a Send; data of an RDMA Write; a step of a connection; acknowledgement; the connection is broken.
-        ByteEnumField(
-            "type", SEND, {SEND: "SEND", RDMA_WRITE: "RDMA_WRITE", CONNECT: "CONNECT", ACK: "ACK", ERROR: "ERROR"}
-        ),
+        # Data of a Send; data of an RDMA Write; a step of a connection; acknowledgement; the connection is broken; an
+        # RDMA Read asks for data; its answer.
+        ByteEnumField("type", SEND, TYPES),
         # The message's last frame; the message has immediate data; of an ACK: a later frame has come before this one.
         FlagsField("flags", 0, 8, ["LAST", "IMMEDIATE", "MISSING"]),
         XIntField("sender", 0),  # incarnation of the NIC that sends the frame
@@ -57,7 +67,7 @@ class VIA(Counted):
         ShortField("from_vi", 0),  # the sender's VI
         XIntField("from_session", 0),  # number of the connection there
         IntField("sequence", 0),  # frame of the connection; of an ACK the next one that is expected
-        IntField("message", 0),  # message of the connection
+        IntField("message", 0),  # message of the connection; of a READ_REPLY the RDMA Read's
         IntField("total", 0),  # bytes of the message; of an ERROR its cause, a bit of the descriptor's status
         IntField("offset", 0),  # of the payload in the message
         XIntField("immediate", 0),
@@ -81,6 +91,16 @@ class VIARemote(Packet):
     ]
 
 
+class VIARead(Packet):
+    """The second header of an RDMA Read, 12 bytes: where its data begins in the target's memory."""
+
+    name = "VIA RDMA read"
+    fields_desc = [  # noqa: RUF012
+        XLongField("source_address", 0),
+        IntField("source_handle", 0),
+    ]
+
+
 class VIAConnection(Packet):
     """The second header of a step of a connection, 6 bytes; the payload is the discriminator."""
 
@@ -99,6 +119,7 @@ class VIAConnection(Packet):
 bind_layers(Ether, VIA, type=ETHERTYPE)
 bind_layers(VIA, VIARemote, type=RDMA_WRITE)
 bind_layers(VIA, VIAConnection, type=CONNECT)
+bind_layers(VIA, VIARead, type=RDMA_READ)
 
 # What the codec is made for: frames by name, from Ethernet on; the fields that it fills in itself; and what tells flows
 # apart.
@@ -106,6 +127,7 @@ STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {
     "frame": (Ether, VIA),
     "remote": (Ether, VIA, VIARemote),
     "connection": (Ether, VIA, VIAConnection),
+    "read": (Ether, VIA, VIARead),
 }
 LENGTH: Final = "length"
 CHECK: Final = "check"
@@ -120,4 +142,10 @@ KINDS: Final = {
     CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}"),
     ACK: Kind("ack", "VIA ACK[ {flags}] VI {vi}, up to frame {sequence}"),
     ERROR: Kind("control", "VIA ERROR VI {vi}, cause {total:#x}"),
+    RDMA_READ: Kind(
+        "control",
+        "VIA RDMA_READ VI {vi} frame {sequence}, message {message}, {total} bytes at {source_address:#x} of memory"
+        " {source_handle}",
+    ),
+    READ_REPLY: Kind("data", f"VIA READ_REPLY[ {{flags}}] {_DATA}"),
 }

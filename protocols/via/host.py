@@ -7,109 +7,53 @@ raises ViaError with the specification's return code; a descriptor's own errors 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, HostActions, Nic
+from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.via import codec
+from protocols.via.attributes import (
+    ConnectionRequest,
+    ErrorReport,
+    Memory,
+    MemoryAttributes,
+    NicAttributes,
+    ViAttributes,
+)
 from protocols.via.card import Codec
-from protocols.via.firmware import RDMA_WRITE_ENABLED, Firmware
+from protocols.via.firmware import Firmware
+from protocols.via.kernel_agent import MAX_VIS, packed, permissions
 from protocols.via.settings import Settings
-from protocols.via.vip_descriptors import MAX_DISCRIMINATOR, Command, Op, Posted, Queue, Segment, Slots, doorbell
-from protocols.via.vipl_names import AsyncError, Reliability, Result, ViaError, ViState
+from protocols.via.vip_descriptors import (
+    MAX_DISCRIMINATOR,
+    MAX_SEGMENTS,
+    Command,
+    Op,
+    Posted,
+    Queue,
+    Slots,
+    doorbell,
+)
+from protocols.via.vipl_names import AsyncError, Reliability, Resource, Result, ViaError, ViState
+from protocols.via.virtual_interface import Vi, checked
 from protocols.via.work_queues import CompletionQueue, Descriptor, WorkQueue
 
 _WORD: Final = 4
-
-
-class Memory(NamedTuple):
-    """Registered memory (VIP_MEM_HANDLE). address: where it begins for descriptors."""
-
-    handle: int
-    address: int
-    size: int
-    ptag: int
-
-    def segment(self, offset: int = 0, length: int | None = None) -> Segment:
-        """Return a data segment of this memory. Raises ValueError outside of it."""
-        size = self.size - offset if length is None else length
-        if not 0 <= offset <= offset + size <= self.size:
-            raise ValueError(f"a segment must lie in the {self.size} bytes of its memory, got {size} at {offset}")
-        return Segment(self.address + offset, self.handle, size)
-
-
-class ConnectionRequest(NamedTuple):
-    """A request that VipConnectWait has returned. number: for `accept` and `reject`. is_peer: it asks for a peer's
-    request with the same discriminator, and is not accepted."""
-
-    number: int
-    node: int
-    reliability: Reliability
-    max_transfer: int
-    discriminator: bytes
-    is_peer: bool
-
-
-class Vi:
-    """A virtual interface of a program. send_queue, receive_queue: its work queues. joined: number of the peer's request
-    by which it was connected, if that came first, otherwise 0."""
-
-    def __init__(
-        self, nic: ViaNic, number: int, send_cq: CompletionQueue | None, receive_cq: CompletionQueue | None
-    ) -> None:
-        self.number: Final = number
-        self.state = ViState.IDLE
-        self.joined = 0
-        self.send_queue: Final = WorkQueue(self, send_cq)
-        self.receive_queue: Final = WorkQueue(self, receive_cq)
-        self._nic = nic
-
-    def post_send(self, descriptor: Descriptor) -> None:
-        """VipPostSend: pass a descriptor to the NIC. Raises ViaError."""
-        self._nic.post(self, Queue.SEND, descriptor)
-
-    def post_receive(self, descriptor: Descriptor) -> None:
-        """VipPostRecv; as `post_send`. Receives may be posted before the VI is connected."""
-        self._nic.post(self, Queue.RECEIVE, descriptor)
-
-    async def connect_request(self, node: int, discriminator: bytes, timeout: int = 0) -> None:
-        """VipConnectRequest: connect to a server that waits at a node. timeout: nanoseconds; 0: none."""
-        await self._connect(Op.CONNECT, node, discriminator, timeout)
-
-    async def connect_peer(self, node: int, discriminator: bytes, timeout: int = 0) -> None:
-        """VipConnectPeerRequest and VipConnectPeerWait: connect to a VI that does the same at a node."""
-        await self._connect(Op.CONNECT_PEER, node, discriminator, timeout)
-
-    async def accept(self, request: ConnectionRequest) -> None:
-        """VipConnectAccept: connect to the VI that has sent a request."""
-        await self._nic.command(Command(Op.ACCEPT, vi=self.number, value=request.number))
-        self.state = ViState.CONNECTED
-
-    async def disconnect(self) -> None:
-        """VipDisconnect: end the connection; posted descriptors are returned with DESC_FLUSHED_ERROR."""
-        await self._nic.command(Command(Op.DISCONNECT, vi=self.number))
-        self.state = ViState.IDLE
-
-    async def destroy(self) -> None:
-        """VipDestroyVi. Raises ViaError unless it is idle, and its queues are empty."""
-        await self._nic.command(Command(Op.DESTROY_VI, vi=self.number))
-        self._nic.forget(self)
-
-    async def _connect(self, op: Op, node: int, discriminator: bytes, timeout: int) -> None:
-        self.state = ViState.CONNECT_PENDING
-        command = Command(op, vi=self.number, number=node, address=timeout, name=_checked(discriminator))
-        try:
-            self.joined = (await self._nic.command(command, f"a connection to node {node}")).value
-        except ViaError:
-            self.state = ViState.IDLE
-            raise
-        self.state = ViState.CONNECTED
+_REQUEST: Final = "a connection request"
+_ALARM: Final = "an alarm"
+_IDLE: Final = (_REQUEST, _ALARM)
+"""Commands for which a program need not be waiting."""
+_RESOURCES: Final = {AsyncError.POST_DESC: Resource.DESCRIPTOR, AsyncError.CATASTROPHIC: Resource.NIC}
+"""Subjects of asynchronous errors; all others are about a VI."""
 
 
 class ViaNic:
-    """A node's access to its NIC (VipOpenNic). number: the node's number. size: number of nodes. reliability: the
-    highest level of this provider. on_error: called with every asynchronous error and its VI (VipErrorCallback)."""
+    """A node's access to its NIC, which is open (VipOpenNic). number: the node's number. size: number of nodes.
+    reliability: the highest level of this provider. work: the cores of its host. on_error: called with every asynchronous
+    error (VipErrorCallback)."""
 
     def __init__(
         self,
@@ -124,7 +68,11 @@ class ViaNic:
         self.address: Final = adapter.address
         self.settings: Final = settings
         self.reliability: Final = Reliability(settings.reliability)
-        self.on_error: Callable[[AsyncError, Vi | None], object] = _ignore
+        self.on_error: Callable[[ErrorReport], object] = _ignore
+        self.work: Final[HostWork] = host_work(nic)
+        self._mtu = adapter.mtu
+        self._memories: dict[int, tuple[Memory, MemoryAttributes]] = {}
+        self._has_name_service = True
         self._nic = nic
         self._memory: Pinning = memory
         self._heap = None if isinstance(memory, HostMemory) else memory
@@ -142,6 +90,38 @@ class ViaNic:
     def free(self) -> int:
         """Number of descriptors and commands that can still be posted."""
         return len(self._free)
+
+    @property
+    def registered(self) -> int:
+        """Number of memories that are registered."""
+        return len(self._memories)
+
+    async def open(self) -> None:
+        """VipOpenNic, after `close`."""
+        await self.command(Command(Op.OPEN))
+
+    async def close(self) -> None:
+        """VipCloseNic: end all connections, and free all VIs, memory and protection tags. Later calls fail."""
+        await self.command(Command(Op.CLOSE))
+        for memory, _ in self._memories.values():
+            self._memory.unpin(memory.address)
+        self._memories.clear()
+        for vi in list(self._vis.values()):
+            vi.state = ViState.IDLE
+            self.forget(vi)
+
+    def query(self) -> NicAttributes:
+        """VipQueryNic."""
+        levels = [level for level in Reliability if level <= self.reliability]
+        reads = [level for level in levels if level is not Reliability.UNRELIABLE and self.settings.rdma_read]
+        return NicAttributes(
+            f"via{self.number}", self.address, self._mtu, MAX_VIS, self._slots.count, MAX_SEGMENTS,
+            self.settings.max_transfer, MAX_DISCRIMINATOR, self.reliability, tuple(reads),
+        )  # fmt: skip
+
+    def query_system_management_info(self) -> list[int]:
+        """VipQuerySystemManagementInfo with VIP_SMI_AUTODISCOVERY: the nodes that a connection can lead to."""
+        return list(range(self.size))
 
     def allocate(self, size: int) -> memoryview:
         """Allocate memory that can be registered. Raises MemoryError."""
@@ -162,26 +142,48 @@ class ViaNic:
         """VipDestroyPtag. Raises ViaError while memory or a VI has the tag."""
         await self.command(Command(Op.DESTROY_PTAG, ptag=ptag))
 
-    async def register(self, buffer: memoryview, ptag: int, *, rdma_write: bool = False) -> Memory:
-        """VipRegisterMem: register memory. buffer: from `allocate`, if the NIC is another process. rdma_write: peers
-        may write there. Raises ViaError."""
+    async def register(
+        self, buffer: memoryview, ptag: int, *, rdma_write: bool = False, rdma_read: bool = False
+    ) -> Memory:
+        """VipRegisterMem: register memory. buffer: from `allocate`, if the NIC is another process. rdma_write, rdma_read:
+        peers may write, read there. Raises ViaError."""
         memory = self._memory
         if self._heap is not None and not self._heap.has(buffer):
             raise ViaError(Result.INVALID_PARAMETER, "memory of a shared NIC must come from `allocate`")
         address = memory.pin_page(buffer, 1)
         self._last_handle = handle = self._last_handle + 1
-        value = RDMA_WRITE_ENABLED if rdma_write else 0
+        value = permissions(rdma_write, rdma_read)
         try:
             await self.command(Command(Op.REGISTER, 0, handle, ptag, address, len(buffer), value))
         except ViaError:
             memory.unpin(address)
             raise
-        return Memory(handle, address, len(buffer), ptag)
+        registered = Memory(handle, address, len(buffer), ptag)
+        self._memories[handle] = registered, MemoryAttributes(ptag, rdma_write, rdma_read)
+        return registered
 
     async def deregister(self, memory: Memory) -> None:
         """VipDeregisterMem: take memory back. Transfers that still use it fail with PROTECTION_ERROR."""
-        await self.command(Command(Op.DEREGISTER, number=memory.handle))
+        await self.command(Command(Op.DEREGISTER, number=memory.handle, size=memory.size))
+        del self._memories[memory.handle]
         self._memory.unpin(memory.address)
+
+    def query_memory(self, memory: Memory) -> MemoryAttributes:
+        """VipQueryMem. Raises ViaError."""
+        found = self._memories.get(memory.handle)
+        if found is None:
+            raise ViaError(Result.INVALID_PARAMETER, f"memory {memory.handle} is not registered")
+        return found[1]
+
+    async def set_memory_attributes(self, memory: Memory, attributes: MemoryAttributes) -> Memory:
+        """VipSetMemAttributes: change the protection tag and peers' permissions. Raises ViaError."""
+        ptag, rdma_write, rdma_read = attributes
+        await self.command(
+            Command(Op.SET_MEMORY, number=memory.handle, ptag=ptag, value=permissions(rdma_write, rdma_read))
+        )
+        changed = memory._replace(ptag=ptag)
+        self._memories[memory.handle] = changed, attributes
+        return changed
 
     async def create_vi(
         self,
@@ -190,22 +192,32 @@ class ViaNic:
         max_transfer: int | None = None,
         send_cq: CompletionQueue | None = None,
         receive_cq: CompletionQueue | None = None,
+        *,
+        rdma_write: bool = True,
+        rdma_read: bool = False,
     ) -> Vi:
-        """VipCreateVi. reliability, max_transfer: the provider's greatest if None. Raises ViaError."""
+        """VipCreateVi. reliability, max_transfer: the provider's greatest if None. rdma_write, rdma_read: peers may write,
+        read by RDMA through it. Raises ViaError."""
         self._last_vi = number = self._last_vi + 1 & 0xFFFF
         level = self.reliability if reliability is None else reliability
         size = self.settings.max_transfer if max_transfer is None else max_transfer
-        await self.command(Command(Op.CREATE_VI, number, 0, ptag, 0, size, level))
-        self._vis[number] = vi = Vi(self, number, send_cq, receive_cq)
+        vi = Vi(self, number, ViAttributes(level, size, ptag, rdma_write, rdma_read), send_cq, receive_cq)
+        value = packed(level, rdma_write, rdma_read)
+        try:
+            await self.command(Command(Op.CREATE_VI, number, 0, ptag, 0, size, value))
+        except ViaError:
+            self.forget(vi)
+            raise
+        self._vis[number] = vi
         return vi
 
     def create_cq(self, entries: int) -> CompletionQueue:
-        """VipCreateCQ. entries: completions that it holds."""
-        return CompletionQueue(entries, lambda vi: self.on_error(AsyncError.VI_OVERRUN, vi))
+        """VipCreateCQ. entries: completions that it holds; one more is lost, and reported as VI_OVERRUN."""
+        return CompletionQueue(entries, self._overrun, self.alarm)
 
-    async def connect_wait(self, discriminator: bytes) -> ConnectionRequest:
-        """VipConnectWait: wait for a connection request."""
-        found = await self.command(Command(Op.WAIT, name=_checked(discriminator)), "a connection request")
+    async def connect_wait(self, discriminator: bytes, timeout: int = 0) -> ConnectionRequest:
+        """VipConnectWait: wait for a connection request. timeout: nanoseconds; 0: none. Raises ViaError."""
+        found = await self.command(Command(Op.WAIT, address=timeout, name=checked(discriminator)), _REQUEST)
         return ConnectionRequest(
             found.value, found.number, Reliability(found.ptag), found.size, found.name, bool(found.vi)
         )
@@ -214,14 +226,24 @@ class ViaNic:
         """VipConnectReject."""
         await self.command(Command(Op.REJECT, value=request.number))
 
+    def init_name_service(self) -> None:
+        """VipNSInit. It is ready from the beginning; needed only after `shut_down_name_service`."""
+        self._has_name_service = True
+
+    def shut_down_name_service(self) -> None:
+        """VipNSShutdown: names are not found any more."""
+        self._has_name_service = False
+
     def node_by_name(self, name: str) -> int:
         """VipNSGetHostByName: the node with this name, its number in decimal. Raises ViaError."""
+        self._check_name_service()
         if not name.isdecimal() or int(name) >= self.size:
             raise ViaError(Result.ERROR_NAMESERVICE, f"no node {name!r}: names are 0 to {self.size - 1}")
         return int(name)
 
     def name_by_node(self, node: int) -> str:
         """VipNSGetHostByAddr; the reverse of `node_by_name`."""
+        self._check_name_service()
         if not 0 <= node < self.size:
             raise ViaError(Result.ERROR_NAMESERVICE, f"no node {node}: nodes are 0 to {self.size - 1}")
         return str(node)
@@ -251,20 +273,26 @@ class ViaNic:
 
     def command(self, command: Command, what: str = "the kernel agent") -> Completion[Command]:
         """Pass a command to the kernel agent; its result fails with ViaError."""
-        if self._error_slot < 0:
-            self._await_error()
-        answer: Completion[Command] = Completion("%s", what)
-        if not self._free:
-            answer.fail(ViaError(Result.ERROR_RESOURCE, f"all {self._slots.count} descriptors are posted"))
-            return answer
-        slot = self._free.pop()
-        self._commands[slot] = answer
-        self._write(slot, command)
-        return answer
+        return self._pass_on(command, what)[1]
+
+    def alarm(self, timeout: int, expire: Callable[[], object]) -> Callable[[], object]:
+        """Call after so many nanoseconds; the result takes that back. Raises ViaError."""
+        slot, answer = self._pass_on(Command(Op.ALARM, address=timeout), _ALARM)
+        if slot < 0:
+            answer.result()
+        answer.add_callback(partial(_if_expired, expire))
+
+        def cancel() -> None:
+            if not answer.done:
+                self.command(Command(Op.CANCEL, number=slot), _ALARM)
+
+        return cancel
 
     def forget(self, vi: Vi) -> None:
         """Remove a destroyed VI."""
-        del self._vis[vi.number]
+        self._vis.pop(vi.number, None)
+        vi.send_queue.cancel()
+        vi.receive_queue.cancel()
 
     def completed(self, index: int) -> bool | None:
         """Handle a returned descriptor or command."""
@@ -280,9 +308,9 @@ class ViaNic:
             vi = self._vis.get(result.vi)
             self._await_error()
             error = AsyncError(result.value)
-            if vi is not None and error is not AsyncError.VI_OVERRUN and vi.state is ViState.CONNECTED:
+            if vi is not None and error is not AsyncError.POST_DESC and vi.state is ViState.CONNECTED:
                 vi.state = ViState.ERROR
-            self.on_error(error, vi)
+            self.on_error(ErrorReport(error, _RESOURCES.get(error, Resource.VI), vi))
             return None
         answer = self._commands.pop(index)
         self._free.append(index)
@@ -294,7 +322,27 @@ class ViaNic:
         return None
 
     def waiting(self) -> list[str]:
-        return [answer.what for answer in self._commands.values() if answer.what != "a connection request"]
+        return [answer.what for answer in self._commands.values() if answer.what not in _IDLE]
+
+    def _overrun(self, vi: Vi, cq: CompletionQueue) -> None:
+        self.on_error(ErrorReport(AsyncError.VI_OVERRUN, Resource.CQ, vi, cq))
+
+    def _check_name_service(self) -> None:
+        if not self._has_name_service:
+            raise ViaError(Result.ERROR_NAMESERVICE, "the name service is shut down")
+
+    def _pass_on(self, command: Command, what: str) -> tuple[int, Completion[Command]]:
+        """Pass a command on; return its slot, -1 if there is none, and its result."""
+        if self._error_slot < 0:
+            self._await_error()
+        answer: Completion[Command] = Completion("%s", what)
+        if not self._free:
+            answer.fail(ViaError(Result.ERROR_RESOURCE, f"all {self._slots.count} descriptors are posted"))
+            return -1, answer
+        slot = self._free.pop()
+        self._commands[slot] = answer
+        self._write(slot, command)
+        return slot, answer
 
     def _await_error(self) -> None:
         """Leave a command with the kernel agent, which answers it with the next asynchronous error."""
@@ -319,12 +367,13 @@ def plug(settings: Settings | None = None, codec: Codec = codec) -> Callable[[Ad
     return build
 
 
-def _checked(discriminator: bytes) -> bytes:
-    if len(discriminator) > MAX_DISCRIMINATOR:
-        size = len(discriminator)
-        raise ViaError(Result.INVALID_PARAMETER, f"a discriminator has at most {MAX_DISCRIMINATOR} bytes, got {size}")
-    return discriminator
+def _if_expired(expire: Callable[[], object], answer: Completion[Command]) -> None:
+    try:
+        answer.result()
+    except ViaError as error:
+        if error.result is Result.TIMEOUT:
+            expire()
 
 
-def _ignore(_error: AsyncError, _vi: Vi | None) -> None:
+def _ignore(_report: ErrorReport) -> None:
     pass

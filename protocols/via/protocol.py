@@ -8,8 +8,11 @@ from typing import Final
 from protocols.core.firmware import Plug
 from protocols.core.protocol import Configurable, Protocol
 from protocols.mpi.via import device
+from protocols.mpi.via.endpoint import MPI
+from protocols.via.card import AGENT, REGISTER
 from protocols.via.codec import ETHERTYPE
 from protocols.via.host import plug
+from protocols.via.profile import LAM_VIA_2000
 from protocols.via.settings import Settings
 from protocols.via.split_driver import split_driver
 
@@ -28,4 +31,6 @@ PROTOCOL: Final = Protocol(
     _by_scapy,
     split_driver=split_driver(),
     configurable=Configurable(Settings, plug),
+    profiles=(LAM_VIA_2000,),
+    host_work=(AGENT, REGISTER, MPI),
 )

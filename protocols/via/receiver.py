@@ -1,7 +1,8 @@
-"""Receive queues and the target side of RDMA Writes.
+"""Receive queues, the target side of RDMA, and the data that RDMA Reads have asked for.
 
-Every access is checked before anything is written: handle, protection tag, bounds and permission of the target memory;
-for a Send, and for an RDMA Write with immediate data, that a receive descriptor is posted. A violation breaks the
+Every access is checked before anything is touched: handle, protection tag, bounds and permission of the target memory,
+and that the VI is enabled for it; for a Send, and for an RDMA Write with immediate data, that a receive descriptor is
+posted. A violation breaks the
 connection at every level of reliability. So does a message without a receive descriptor at the reliable levels; at the
 unreliable one it is dropped (section 2.5 of the specification).
 """
@@ -11,26 +12,31 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.memory import Scatter
-from protocols.via.card import Card, Vi, ViolationError
-from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE_ACK
+from protocols.via.card import AGENT, RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, Card, Outgoing, Vi, ViolationError
+from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE_ACK, TYPE_RDMA_READ, TYPE_READ_REPLY
 from protocols.via.connections import Connections
+from protocols.via.sender import Sender
 from protocols.via.vip_descriptors import MalformedDescriptorError, Segment
 from protocols.via.vipl_names import AsyncError, Done, Reliability
 
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
+_MAX_REPLIES: Final = 64
+"""RDMA Reads of a peer that are answered at a time; later ones are dropped, and come again."""
 
 
 class Receiver:
     """The receiving side of one NIC's VIs."""
 
-    def __init__(self, card: Card, connections: Connections) -> None:
+    def __init__(self, card: Card, connections: Connections, sender: Sender) -> None:
         self._card = card
         self._connections = connections
+        self._sender = sender
 
     def data(
         self,
         vi: Vi,
+        kind: int,
         flags: int,
         sequence: int,
         message: int,
@@ -40,8 +46,13 @@ class Receiver:
         remote: Segment | None,
         payload: memoryview,
     ) -> None:
-        """Handle a frame of a connected VI with data. remote: of an RDMA Write, where its message begins."""
+        """Handle a frame of a connected VI that has its turn in the connection: data, or an RDMA Read. kind: the frame's
+        type. remote: of RDMA, where its message begins in this host's memory."""
+        self._card.work.spend(AGENT)
         if vi.reliability == Reliability.UNRELIABLE:
+            if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
+                self._card.counters.malformed += 1
+                return
             if offset and (vi.target is None or vi.target[0] != message or vi.stored != offset):
                 self._card.counters.partial += 1
                 vi.target = None
@@ -52,10 +63,16 @@ class Receiver:
         if ahead:
             self._out_of_turn(vi, ahead)
             return
-        if offset != (vi.stored if vi.target is not None else 0):
+        if kind == TYPE_RDMA_READ:
+            taken = remote is not None and self._serve_read(vi, message, total, remote)
+        elif kind == TYPE_READ_REPLY:
+            taken = self._read_reply(vi, message, total, offset, payload)
+        elif offset != (vi.stored if vi.target is not None else 0):
             self._card.counters.malformed += 1
-            return
-        if not self._store(vi, flags, message, total, offset, immediate, remote, payload):
+            taken = False
+        else:
+            taken = self._store(vi, flags, message, total, offset, immediate, remote, payload)
+        if not taken:
             return
         vi.expected = vi.expected + 1 & _MASK
         vi.is_gap_told = False
@@ -100,7 +117,9 @@ class Receiver:
             return False
         try:
             if remote is not None:
-                place: Scatter | memoryview = card.reach(vi.ptag, remote, total, remote=True)
+                if not vi.attributes & RDMA_WRITE_ENABLED:
+                    raise ViolationError
+                place: Scatter | memoryview = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
             else:
                 place = card.span(vi.ptag, card.slots.read(vi.receives[0]).data)
         except (ViolationError, MalformedDescriptorError):
@@ -111,18 +130,64 @@ class Receiver:
             return False
         if not offset:
             vi.target = (message, place)
-        if payload:
-            if isinstance(place, Scatter):
-                at = 0
-                for piece in place.pieces(offset, end):
-                    card.nic.dma_write(piece, payload[at : at + len(piece)])
-                    at += len(piece)
-            else:
-                card.nic.dma_write(place[offset:end], payload)
+        if isinstance(place, Scatter):
+            self._scatter(place, offset, payload)
+        elif payload:
+            card.nic.dma_write(place[offset:end], payload)
         card.counters.data_stored += 1
         vi.stored = end
         if end == total:
             self._complete(vi, flags, total, immediate, remote is not None)
+        return True
+
+    def _scatter(self, place: Scatter, offset: int, payload: memoryview) -> None:
+        at = 0
+        for piece in place.pieces(offset, offset + len(payload)):
+            self._card.nic.dma_write(piece, payload[at : at + len(piece)])
+            at += len(piece)
+
+    def _serve_read(self, vi: Vi, message: int, total: int, remote: Segment) -> bool:
+        """Queue the answer to an RDMA Read. False: it was refused."""
+        card = self._card
+        if len(vi.replies) >= _MAX_REPLIES:
+            return False
+        try:
+            if not vi.attributes & RDMA_READ_ENABLED or total > vi.max_transfer:
+                raise ViolationError
+            span = Scatter([card.reach(vi.ptag, remote, total, RDMA_READ_ENABLED)])
+        except ViolationError:
+            card.counters.violations += 1
+            self._connections.lose(vi, "violation", AsyncError.RDMAR_PROT, told=Done.RDMA_PROT_ERROR)
+            return False
+        reply = Outgoing(TYPE_READ_REPLY, -1, 0, 0, None, (Segment(remote.address, remote.handle, total),), span)
+        reply.number = message
+        vi.replies.append(reply)
+        card.counters.reads_served += 1
+        return True
+
+    def _read_reply(self, vi: Vi, message: int, total: int, offset: int, payload: memoryview) -> bool:
+        """Store data that the oldest RDMA Read has asked for. False: it was refused."""
+        card = self._card
+        read = next((one for one in vi.queue if one.kind == TYPE_RDMA_READ and not one.is_finished), None)
+        if read is None or (read.number, read.length, read.answered) != (message, total, offset):
+            card.counters.malformed += 1
+            return False
+        if offset + len(payload) > total:
+            card.counters.malformed += 1
+            return False
+        try:
+            place = card.span(vi.ptag, read.segments)
+        except ViolationError:  # the memory has been deregistered meanwhile
+            card.counters.violations += 1
+            self._connections.lose(vi, "violation", AsyncError.COMP_PROT, Done.PROTECTION_ERROR)
+            return False
+        self._scatter(place, offset, payload)
+        card.counters.data_stored += 1
+        read.answered += len(payload)
+        if read.answered == total:
+            read.is_finished = True
+            vi.reads -= 1
+            self._sender.complete(vi)
         return True
 
     def _complete(self, vi: Vi, flags: int, total: int, immediate: int, is_remote: bool) -> None:
@@ -141,7 +206,7 @@ class Receiver:
         if vi.reliability == Reliability.UNRELIABLE:
             self._card.report(AsyncError.RECVQ_EMPTY, vi.number)
         else:
-            self._connections.lose(vi, AsyncError.RECVQ_EMPTY, told=Done.REMOTE_DESC_ERROR)
+            self._connections.lose(vi, "no receive descriptor", AsyncError.RECVQ_EMPTY, told=Done.REMOTE_DESC_ERROR)
 
     def _refuse(self, vi: Vi, is_remote: bool, cause: Done) -> None:
         """Break a connection: its peer's message may not be written."""
@@ -150,4 +215,4 @@ class Receiver:
         if not is_remote:
             card.finish(vi.receives.popleft(), Done.DONE | Done.COMPLETED_RECEIVE | cause)
         error = AsyncError.RDMAW_PROT if is_remote else AsyncError.COMP_PROT
-        self._connections.lose(vi, error, told=cause if is_remote else Done.REMOTE_DESC_ERROR)
+        self._connections.lose(vi, "violation", error, told=cause if is_remote else Done.REMOTE_DESC_ERROR)

@@ -6,16 +6,21 @@ into its target at once, in the order that section 2.5 of the specification requ
 data is in the target memory, so reliable delivery and reliable reception are one.
 
 At the unreliable level a message is complete when its last frame has been sent.
+
+An RDMA Read takes a place in this order, and is complete when its data has come. A descriptor with QFENCE waits until all
+RDMA Reads before it are complete. The answers to a peer's RDMA Reads go before this side's own messages: behind them, two
+sides with fences would wait for each other.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from protocols.via.card import Card, Outgoing, Vi, ViolationError
-from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, TYPE_SEND
+from protocols.via.card import AGENT, COMPLETED, RDMA_READ_ENABLED, Card, Outgoing, Vi, ViolationError
+from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, TYPE_RDMA_READ, TYPE_READ_REPLY
 from protocols.via.connections import Connections
-from protocols.via.vipl_names import IMMEDIATE, AsyncError, Done, Reliability, ViState
+from protocols.via.states import CONNECTED
+from protocols.via.vipl_names import IMMEDIATE, QFENCE, AsyncError, Done, Reliability
 
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
@@ -35,7 +40,7 @@ class Sender:
         vi.message = vi.message + 1 & _MASK
         vi.queue.append(outgoing)
         vi.unsent.append(outgoing)
-        self._pump(now, vi)
+        self.pump(now, vi)
 
     def acknowledged(self, now: int, vi: Vi, sequence: int, is_missing: bool) -> None:
         """Handle an acknowledgement of all frames before `sequence`. is_missing: later ones have come, and were dropped."""
@@ -51,19 +56,18 @@ class Sender:
             vi.heard_at = now
             for _ in range(news):
                 waiting.popleft()
-            while vi.queue and (last := vi.queue[0].last) is not None and (sequence - last - 1 & _MASK) < _HALF:
-                self._complete(vi)
+            self.complete(vi)
         if is_missing and waiting and vi.resent_from != sequence:
             vi.resent_from = sequence
             self._resend(vi)
         self._set_timer(now, vi)
-        self._pump(now, vi)
+        self.pump(now, vi)
 
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend what has been unacknowledged for too long."""
         settings = self._card.settings
         if settings.give_up and now - vi.heard_at >= settings.give_up:
-            self._connections.lose(vi, AsyncError.CONN_LOST, Done.TRANSPORT_ERROR, is_told=False)
+            self._connections.lose(vi, "gave up", AsyncError.CONN_LOST, Done.TRANSPORT_ERROR, told=None)
             return
         self._card.counters.timeouts += 1
         vi.tries += 1
@@ -88,19 +92,24 @@ class Sender:
         else:
             self._card.timers.cancel(key)
 
-    def _pump(self, now: int, vi: Vi) -> None:
+    def pump(self, now: int, vi: Vi) -> None:
         """Send frames, as far as the window permits."""
         window = self._card.settings.window
         is_reliable = vi.reliability != Reliability.UNRELIABLE
         was_empty = not vi.unacknowledged
-        unsent = vi.unsent
-        while unsent and len(vi.unacknowledged) < window:
+        while len(vi.unacknowledged) < window:
+            unsent = vi.replies or vi.unsent
+            if not unsent:
+                break
             outgoing = unsent[0]
+            if vi.reads and outgoing.control & QFENCE:
+                break
             try:
                 frame = self._frame(vi, outgoing)
             except ViolationError:  # the memory has been deregistered meanwhile
                 self._card.counters.violations += 1
-                self._connections.lose(vi, AsyncError.COMP_PROT, Done.PROTECTION_ERROR)
+                error = AsyncError.RDMAR_PROT if outgoing.kind == TYPE_READ_REPLY else AsyncError.COMP_PROT
+                self._connections.lose(vi, "violation", error, Done.PROTECTION_ERROR)
                 return
             if is_reliable:
                 vi.unacknowledged.append((vi.sequence, frame))
@@ -112,9 +121,11 @@ class Sender:
             if outgoing.sent == outgoing.length:
                 outgoing.last = vi.sequence - 1 & _MASK
                 unsent.popleft()
+                if outgoing.kind == TYPE_RDMA_READ:
+                    vi.reads += 1
                 if not is_reliable:
-                    self._complete(vi)
-        if was_empty and vi.unacknowledged and vi.state is ViState.CONNECTED:
+                    self.complete(vi)
+        if was_empty and vi.unacknowledged and vi.state == CONNECTED:
             vi.heard_at = now
             self._set_timer(now, vi)
 
@@ -122,9 +133,19 @@ class Sender:
         """Make a message's next frame. Raises ViolationError."""
         card, peer, remote = self._card, vi.peer, outgoing.remote
         assert peer is not None
+        card.work.spend(AGENT)
+        access = RDMA_READ_ENABLED if outgoing.kind == TYPE_READ_REPLY else 0
         for segment in outgoing.segments:
-            card.reach(vi.ptag, segment, segment.length)
+            card.reach(vi.ptag, segment, segment.length, access)
         begin, total = outgoing.sent, outgoing.length
+        if outgoing.kind == TYPE_RDMA_READ:
+            outgoing.sent = total
+            assert remote is not None
+            return card.codec.pack_read(
+                peer.address, card.address, FLAGS_LAST, card.incarnation, peer.incarnation, vi.peer_vi,
+                vi.peer_session, vi.number, vi.session, vi.sequence, outgoing.number, total, 0, 0, remote.address,
+                remote.handle, b"",
+            )  # fmt: skip
         end = min(total, begin + (card.max_send if remote is None else card.max_remote))
         data = card.nic.dma_read(outgoing.span.pieces(begin, end)) if end > begin else b""
         flags = FLAGS_LAST if end == total else 0
@@ -133,7 +154,7 @@ class Sender:
         outgoing.sent = end
         if remote is None:
             return card.codec.pack_frame(
-                peer.address, card.address, TYPE_SEND, flags, card.incarnation, peer.incarnation, vi.peer_vi,
+                peer.address, card.address, outgoing.kind, flags, card.incarnation, peer.incarnation, vi.peer_vi,
                 vi.peer_session, vi.number, vi.session, vi.sequence, outgoing.number, total, begin, outgoing.immediate,
                 data,
             )  # fmt: skip
@@ -143,9 +164,14 @@ class Sender:
             remote.handle, data,
         )  # fmt: skip
 
-    def _complete(self, vi: Vi) -> None:
-        """Complete the oldest message."""
-        outgoing = vi.queue.popleft()
-        self._card.counters.messages_sent += 1
-        status = Done.DONE | (Done.COMPLETED_RDMA_WRITE if outgoing.remote is not None else 0)
-        self._card.finish(outgoing.slot, status, outgoing.length)
+    def complete(self, vi: Vi) -> None:
+        """Complete the oldest messages, as far as all their frames are acknowledged, or at the unreliable level sent."""
+        card, queue = self._card, vi.queue
+        oldest = vi.unacknowledged[0][0] if vi.unacknowledged else vi.sequence
+        while queue:
+            outgoing = queue[0]
+            if outgoing.last is None or not outgoing.is_finished or (oldest - outgoing.last - 1 & _MASK) >= _HALF:
+                return
+            queue.popleft()
+            card.counters.messages_sent += 1
+            card.finish(outgoing.slot, Done.DONE | COMPLETED[outgoing.kind], outgoing.length)

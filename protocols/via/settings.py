@@ -21,7 +21,14 @@ class Settings:
     acknowledges, if no message ends before. timeout: nanoseconds after which unacknowledged frames and connection
     requests are resent, doubled each time up to longest_timeout. give_up: nanoseconds without an acknowledgement after
     which a connection is lost; 0: never. slots: descriptors and commands in the NIC's memory. max_transfer: maximum
-    bytes of a message. requests: maximum connection requests that wait for an answer.
+    bytes of a message. requests: maximum connection requests that wait for an answer. rdma_read: 1 if the provider offers
+    RDMA Reads, which only connections with a reliable level have, otherwise 0.
+
+    Of MPI on it (`protocols.mpi.via`): area: bytes of a rank's RDMA area for one peer. buffer: bytes of a send buffer,
+    which limit the part of a message that is copied and written at once; at most a quarter of the area. depth: receive
+    descriptors of a VI; fewer where `slots` do not suffice. register_from: bytes from which on a message is registered on
+    the fly instead of copied; 0: none is. connect_all: 1 if a rank connects to all others before its program begins, 0
+    if to each with the first message. connect_timeout: nanoseconds after which such a connection has failed; 0: never.
     """
 
     reliability: int = 4
@@ -33,6 +40,13 @@ class Settings:
     slots: int = 2048
     max_transfer: int = 1 << 24
     requests: int = 1024
+    rdma_read: int = 1
+    area: int = 32_768
+    buffer: int = 8_192
+    depth: int = 32
+    register_from: int = 0
+    connect_all: int = 0
+    connect_timeout: int = 0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -45,7 +59,10 @@ class Settings:
         limits = {
             "window": (1, 1 << 15), "acknowledge": (1, self.window), "longest_timeout": (self.timeout, MAX_TIME),
             "timeout": (1, MAX_TIME), "give_up": (0, MAX_TIME), "slots": (8, MAX_SLOTS),
-            "max_transfer": (1, (1 << 31) - 1), "requests": (1, 1 << 20),
+            "max_transfer": (1, (1 << 31) - 1), "requests": (1, 1 << 20), "rdma_read": (0, 1),
+            "area": (256, 1 << 30), "buffer": (64, self.area // 4), "depth": (8, 1024),
+            "register_from": (0, (1 << 31) - 1), "connect_all": (0, 1),
+            "connect_timeout": (0, MAX_TIME),
         }  # fmt: skip
         for name, (least, most) in limits.items():
             value = getattr(self, name)

@@ -1,5 +1,5 @@
-"""State tables of a VI, implemented by `connections`, and of its send queue at the reliable levels, implemented by
-`sender`.
+"""State tables of a NIC and of a VI, which `card` carries out, and of a VI's send queue at the reliable levels, implemented
+by `sender`.
 
 Section 2.2 of the specification: a VI is Idle, Pending Connect, Connected or in Error. The state machine of peers is
 `protocols.core.peers.PEER`.
@@ -11,6 +11,25 @@ from typing import Final
 
 from protocols.core.peers import PEER
 from protocols.core.states import Row, StateTable
+
+VACANT: Final = "vacant"
+OPEN: Final = "open"
+CLOSED: Final = "closed"
+
+NIC: Final = StateTable(
+    "NIC",
+    VACANT,
+    (
+        Row(VACANT, "host comes", "take its commands", OPEN),
+        Row(OPEN, "close", "end connections, forget memory and VIs", CLOSED, ("closings",)),
+        Row(OPEN, "open", "do nothing", OPEN),
+        Row(CLOSED, "open", "take commands again", OPEN),
+        Row(CLOSED, "close", "do nothing", CLOSED),
+        Row(OPEN, "host ends", "begin a new incarnation", VACANT),
+        Row(CLOSED, "host ends", "begin a new incarnation", VACANT),
+    ),
+)
+"""A NIC. While it is vacant it leaves connection requests unanswered, so that they come again; closed, it refuses them."""
 
 IDLE: Final = "idle"
 PENDING: Final = "connect pending"
@@ -32,6 +51,7 @@ VI: Final = StateTable(
         Row(IDLE, "connect", "send a request", PENDING, _REQUEST),
         Row(IDLE, "accept", "answer the request", CONNECTED, _MADE),
         Row(IDLE, "peer request came before", "answer the request", CONNECTED, _MADE),
+        Row(IDLE, "disconnect", "flush", IDLE),
         Row(PENDING, "time-out", "send the request again", PENDING, _AGAIN),
         Row(PENDING, "accepted", "connect", CONNECTED, _MADE),
         Row(PENDING, "matching peer request", "answer and connect", CONNECTED, _MADE),
@@ -42,8 +62,9 @@ VI: Final = StateTable(
         Row(CONNECTED, "disconnect", "flush and tell the peer", IDLE, _ENDED),
         Row(CONNECTED, "peer disconnected", "flush", ERROR, _LOST),
         Row(CONNECTED, "peer restarted", "flush", ERROR, _LOST),
-        Row(CONNECTED, "gave up", "flush and tell the peer", ERROR, _LOST),
+        Row(CONNECTED, "gave up", "flush", ERROR, _LOST),
         Row(CONNECTED, "violation", "flush and tell the peer", ERROR, _LOST),
+        Row(CONNECTED, "no receive descriptor", "flush and tell the peer", ERROR, _LOST),
         Row(CONNECTED, "error at the peer", "flush", ERROR, _LOST),
         Row(ERROR, "disconnect", "flush", IDLE, _ENDED),
     ),
@@ -68,7 +89,7 @@ SEND_QUEUE: Final = StateTable(
 )
 """The frames of a send queue at a reliable level: go-back-N."""
 
-TABLES: Final = (VI, SEND_QUEUE, PEER)
+TABLES: Final = (NIC, VI, SEND_QUEUE, PEER)
 
 STATELESS: Final = frozenset(
     {
@@ -84,6 +105,7 @@ STATELESS: Final = frozenset(
         "messages_received",
         "messages_sent",
         "partial",
+        "reads_served",
         "receive_queue_empty",
         "strangers",
         "unconnected",

@@ -15,7 +15,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from protocols.via.vipl_names import OP_MASK, OP_RDMAWRITE
+from protocols.via.vipl_names import OP_MASK, OP_RDMAREAD, OP_RDMAWRITE
 
 SIZE: Final = 128
 MAX_SEGMENTS: Final = 6
@@ -72,12 +72,20 @@ class Op(IntEnum):
     REJECT = 11
     DISCONNECT = 12
     NEXT_ERROR = 13
+    OPEN = 14
+    CLOSE = 15
+    QUERY_VI = 16
+    SET_VI = 17
+    SET_MEMORY = 18
+    ALARM = 19
+    CANCEL = 20
 
 
 class Command(NamedTuple):
     """A command or its result. status: `vipl_names.Result`, of a result. number: of a protection tag, memory handle, VI or
     node. address: of memory, or a time-out in ns (0: none). value: attributes, a reliability level, a connection
-    request's number, or an asynchronous error's code. size: bytes. name: a discriminator."""
+    request's number, a VI's state, the slot of an alarm, or an asynchronous error's code. size: bytes. name: a
+    discriminator."""
 
     op: int
     vi: int = 0
@@ -132,7 +140,7 @@ class Slots:
         begin = at + _CONTROL.size
         segments = [Segment(*_SEGMENT.unpack_from(self.memory, begin + n * _SEGMENT.size)) for n in range(count)]
         remote = None
-        if control & OP_MASK == OP_RDMAWRITE:
+        if control & OP_MASK in (OP_RDMAWRITE, OP_RDMAREAD):
             if not segments:
                 raise MalformedDescriptorError("an RDMA descriptor has no address segment")
             remote = segments.pop(0)

@@ -32,6 +32,7 @@ class Done(IntFlag):
     COMPLETED_RECEIVE = 0x10000
     COMPLETED_RDMA_WRITE = 0x20000
     COMPLETED_REMOTE_RDMA_WRITE = 0x30000
+    COMPLETED_RDMA_READ = 0x40000
     IMMEDIATE = 0x80000
 
 
@@ -91,6 +92,15 @@ class AsyncError(IntEnum):
     COMP_PROT = 9
     RDMA_TRANSPORT = 10
     CATASTROPHIC = 11
+
+
+class Resource(IntEnum):
+    """Subject of an asynchronous error."""
+
+    NIC = 0
+    VI = 1
+    CQ = 2
+    DESCRIPTOR = 3
 
 
 class ViaError(Exception):

@@ -36,7 +36,7 @@ def capture_command(
     testbed capture all -w - | wireshark -k -i -
 
     A frame that is dropped, duplicated, corrupted or delayed on purpose or by chance is shown where it enters the link,
-    with a comment that says so. '>' leaves the named end, '<' arrives there. A capture does not disturb the link.
+    with its fate as a comment. '>' leaves the named end, '<' arrives there. A capture does not disturb the link.
 
     With --json every frame is a line, an object of kind "frame", and the totals are the last one, of kind "capture";
     with -w only the totals are printed.
@@ -59,35 +59,35 @@ def capture_command(
     stop = stop_descriptor()
     enter(store, cluster)
 
-    def begun() -> None:
+    def on_start() -> None:
         if not (seconds or count):
             echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
 
-    captured = capture(store, cluster, target, sink, stop, seconds=seconds, count=count or 0, begun=begun)
+    captured = capture(store, cluster, target, sink, stop, seconds=seconds, count=count or 0, on_start=on_start)
     sys.stdout.flush()
     if as_json:
         print_json("capture", {"cluster": cluster, "target": target, **_document(captured)}, line=path is None)
     else:
-        _tell(captured)
+        _print_totals(captured)
 
 
 def _document(captured: CaptureResult) -> Mapping[str, object]:
     return {**asdict(captured), "whole": captured.complete}
 
 
-def _tell(captured: CaptureResult) -> None:
+def _print_totals(captured: CaptureResult) -> None:
     """Print totals and warnings on standard error: standard output may be the capture."""
     total = sum(captured.frames.values())
-    by = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
-    echo(f"{total} frames in {captured.seconds:.1f} s" + (f": {by}" if total else ""), err=True)
+    by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
+    echo(f"{total} frames in {captured.seconds:.1f} s" + (f": {by_end}" if total else ""), err=True)
     if captured.met:
         echo("met: " + ", ".join(f"{number} {cause}" for cause, number in sorted(captured.met.items())), err=True)
     if captured.gone:
         echo("the cluster was taken down", err=True)
     for end, number in captured.dropped.items():
-        echo(f"warning: {number} frames at {end} are lacking: they came faster than they were read", err=True)
+        echo(f"warning: {number} frames at {end} are missing: they arrived faster than they were read", err=True)
     for number, words in (
-        (captured.cut, "frames were longer than what is kept of one"),
+        (captured.cut, "frames were truncated"),
         (captured.untold, "frames have fates that were not reported"),
         (captured.undecided, "frames may have been dropped by a loss classifier; it is not known which"),
         (captured.late, "frames came late and are out of order"),

@@ -128,7 +128,7 @@ def _unknown_message(source: Source, wanted: str, names: list[str]) -> str:
 
 def _sum(total: int, printed: int, met: int, filtered: bool) -> str:
     frames = f"{printed:,} of {total:,} frames" if filtered else f"{total:,} frame{'s' if total > 1 else ''}"
-    return f"{frames}, {met:,} of them met something" if met else frames
+    return f"{frames}, {met:,} of them with a fate" if met else frames
 
 
 def _lines(source: Source, verbose: bool) -> Show:

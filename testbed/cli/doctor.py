@@ -81,7 +81,7 @@ def documents() -> list[dict[str, object]]:
 def problems() -> list[str]:
     """Reasons why protocols are unavailable, a sentence each."""
     broken = [
-        f"protocol {protocol.name} cannot be had: {protocol.problem}"
+        f"protocol {protocol.name} is unavailable: {protocol.problem}"
         for protocol in offered_protocols()
         if protocol.problem
     ]

@@ -17,7 +17,7 @@ from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_opt
 if TYPE_CHECKING:
     from testbed.observe.format.event_format import Event
 
-_POLL_INTERVAL = 0.1  # s between two looks at a file that grows
+_POLL_INTERVAL = 0.1  # s at a file that grows
 _KIND_WIDTH = 12
 
 
@@ -133,7 +133,7 @@ def _run(folder: Path) -> _Source:
 
 
 def _kind_filter(kinds: Sequence[str], source: _Source) -> Callable[[str], bool]:
-    """Return a predicate for the kinds asked for. Raises click.BadParameter for a kind neither known nor recorded."""
+    """Return a predicate for the requested kinds. Raises click.BadParameter for a kind neither known nor recorded."""
     from testbed.observe.format.event_format import format_event
     from testbed.observe.format.event_format import kinds as known
 
@@ -173,9 +173,9 @@ def _moment(since: str | None) -> int:
         ) from error
 
 
-def _line(when: int, kind: str, where: str, what: str) -> str:
-    moment = datetime.fromtimestamp(when / 1e9)
+def _line(nanoseconds: int, kind: str, where: str, what: str) -> str:
+    moment = datetime.fromtimestamp(nanoseconds / 1e9)
     day = "" if moment.date() == datetime.now().date() else f"{moment:%Y-%m-%d} "
     details = ": ".join(part for part in (where, what) if part)
-    line = f"{day}{moment:%H:%M:%S}.{when // 10**6 % 1000:03} {f'{kind}:':<{_KIND_WIDTH}} {details}".rstrip()
+    line = f"{day}{moment:%H:%M:%S}.{nanoseconds // 10**6 % 1000:03} {f'{kind}:':<{_KIND_WIDTH}} {details}".rstrip()
     return " ".join(line.splitlines())  # one line for each event

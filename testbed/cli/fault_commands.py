@@ -112,12 +112,12 @@ def inject_command(
     _print_injected(cluster, done, as_json, trip)
 
 
-def _running(name: str | None) -> tuple[Store, str]:
-    """Return the store and the name of the cluster that is meant. Raises NotFoundError."""
+def _running(cluster: str | None) -> tuple[Store, str]:
+    """Return the store and the name of the cluster that the command is for. Raises NotFoundError."""
     from testbed.cluster.records.state import Store
 
     store = Store()
-    return store, store.existing(name)
+    return store, store.existing(cluster)
 
 
 def _absolute(path: str) -> str:
@@ -133,7 +133,7 @@ def _absolute(path: str) -> str:
 @name_option
 @json_option
 def link_command(target: str, action: str, duration: str | None, name: str | None, as_json: bool) -> None:
-    """Pull cables out, plug them in again, or both after a time (flap: one second unless --for says another).
+    """Pull cables out, plug them in again, or both after a time (flap: one second, or --for).
 
     The NICs at the ends of a link that is down have no carrier.
     """
@@ -204,7 +204,7 @@ def load_command(
         )
         return
     if rate is None:
-        raise click.UsageError("say --cpu or --rate: testbed load n1 n2 --rate 500mbit")
+        raise click.UsageError("--cpu or --rate is required: testbed load n1 n2 --rate 500mbit")
     try:
         bits = parse_rate(rate)
     except UnitError as error:
@@ -277,11 +277,11 @@ def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip
             },
         )
         return
-    by = ", ".join(
+    datapaths = ", ".join(
         f"{list(carriers.values()).count(datapath)} by {datapath}" for datapath in dict.fromkeys(carriers.values())
     )
     count = f"{len(carriers)} link" + ("s" if len(carriers) != 1 else "")
-    where = f" ({count}: {by})" if carriers and not injection.down else ""
+    where = f" ({count}: {datapaths})" if carriers and not injection.down else ""
     echo(f"{injection.number}: {injection.what}{where}, in {done.took * 1000:.0f} ms")
     if trip is not None:
         echo(_trip_line(trip))
@@ -291,7 +291,7 @@ def _trip(trip: RoundTrip | None) -> dict[str, object] | None:
     if trip is None:
         return None
     return {
-        "nodes": [trip.one, trip.other],
+        "nodes": [trip.source, trip.destination],
         "delay": trip.delay,
         "jitter": trip.jitter,
         "loss": trip.loss,
@@ -305,14 +305,14 @@ def _trip_line(trip: RoundTrip) -> str:
     from testbed.spec.units import format_duration, format_rate
 
     if trip.down:
-        return f"a round trip {trip.one} - {trip.other}: none, a link on the way is down"
+        return f"a round trip {trip.source} - {trip.destination}: none, a link of the path is down"
     parts = [f"delay {format_duration(trip.delay)}" + (f" ± {format_duration(trip.jitter)}" if trip.jitter else "")]
     parts.append(f"loss {100 * trip.loss:.3g}%")
     if trip.rate:
-        parts.append(f"at most {format_rate(trip.rate)} from {trip.one}")
+        parts.append(f"at most {format_rate(trip.rate)} from {trip.source}")
     if trip.rules:
-        parts.append(f"{trip.rules} fault rule" + ("s" if trip.rules > 1 else "") + " on the way")
-    return f"a round trip {trip.one} - {trip.other} now sees: {', '.join(parts)}"
+        parts.append(f"{trip.rules} fault rule" + ("s" if trip.rules > 1 else "") + " on the path")
+    return f"a round trip {trip.source} - {trip.destination} now sees: {', '.join(parts)}"
 
 
 def _print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle: Sequence[str] = ()) -> None:

@@ -147,7 +147,7 @@ def _print_up(
     state: State, operations: Sequence[str], cluster: str, layout_summary: str, took: float, *, dry_run: bool
 ) -> None:
     """took: seconds."""
-    from testbed.cluster.records.status import carriers_in_words
+    from testbed.cluster.records.status import describe_datapaths
 
     if not operations:
         as_described = "is as described" if dry_run else "is up as described"
@@ -157,7 +157,7 @@ def _print_up(
     else:
         count = f"{len(operations)} operation" + ("s" if len(operations) != 1 else "")
         echo(f"{cluster} is up: {layout_summary} ({count}, {took:.2f} s)")
-    for line in carriers_in_words(state):
+    for line in describe_datapaths(state):
         echo(f"  {line}")
 
 

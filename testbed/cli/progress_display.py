@@ -20,34 +20,34 @@ _SILENT = 1.0  # s
 
 
 @contextmanager
-def progress(place: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
+def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
     """Context manager: show a run's progress in a terminal, as a line that changes every second.
 
-    place: the run's folder, whose rows are counted. Yields a function that sets the present step, None without a
+    folder: the run's folder, whose rows are counted. Yields a function that sets the present step, None without a
     terminal.
     """
     stream = sys.stderr  # kept: during a simulation sys.stderr is redirected to logs
     if not stream.isatty():
         yield None
         return
-    begun = time.monotonic()
+    started = time.monotonic()
     phase = "beginning"
     shown = False
 
     def show(_number: int = 0, _frame: FrameType | None = None) -> None:
         nonlocal shown
         try:
-            rows = (place / "rows.jsonl").read_bytes().count(b"\n")
+            rows = (folder / "rows.jsonl").read_bytes().count(b"\n")
         except OSError:
             rows = 0
-        stream.write(f"\r{phase}: {time.monotonic() - begun:.0f} s, {rows} row{'s' if rows != 1 else ''}\x1b[K")
+        stream.write(f"\r{phase}: {time.monotonic() - started:.0f} s, {rows} row{'s' if rows != 1 else ''}\x1b[K")
         stream.flush()
         shown = True
 
-    def follow(what: str) -> None:
+    def set_phase(what: str) -> None:
         nonlocal phase
         phase = what or phase
-        if time.monotonic() - begun > _SILENT:
+        if time.monotonic() - started > _SILENT:
             show()
 
     ticking = mode != "sim"  # the simulation needs the timer, and reports by itself
@@ -55,7 +55,7 @@ def progress(place: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
         signal.signal(signal.SIGALRM, show)
         signal.setitimer(signal.ITIMER_REAL, _SILENT, _SILENT)
     try:
-        yield follow
+        yield set_phase
     finally:
         if ticking:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -66,22 +66,22 @@ def progress(place: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
 @contextmanager
 def counted(what: str) -> Iterator[Callable[[int, int], None]]:
     """Context manager: show the progress of counted steps: a bar in a terminal, else a line from time to time."""
-    begun = reported = time.monotonic()
+    started = reported = time.monotonic()
     with ExitStack() as stack:
         bars: list[Bar] = []
 
-        def say(_number: int, _frame: FrameType | None) -> None:
+        def report_waiting(_number: int, _frame: FrameType | None) -> None:
             """Report that the command is waiting, for another command's lock or a program that does not end."""
             if not bars:
                 echo(f"{what} ...", err=True)
 
-        stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, say))
+        stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, report_waiting))
         stack.callback(signal.setitimer, signal.ITIMER_REAL, *signal.setitimer(signal.ITIMER_REAL, _SILENT))
 
         def show(done: int, total: int) -> None:
             nonlocal reported
             now = time.monotonic()
-            if now - begun < _SILENT:
+            if now - started < _SILENT:
                 return
             if not sys.stderr.isatty():
                 if now - reported >= _SILENT:

@@ -92,7 +92,7 @@ def replay_command(
 @json_option
 @click.pass_context
 def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
-    """Check what each application of a run sent, received and was told: nothing lost, nothing twice, order, content,
+    """Check what each application of a run sent, received and was notified of: nothing lost, nothing twice, order, content,
     errors, progress, recovery; of active messages: each request handled once or returned, replies that match requests.
     The run's folder must have a history. Exit code 10: a check has failed."""
     from testbed.controller.checkers.runs import check_again
@@ -109,12 +109,12 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     ctx.exit(_FAILED if any(report.failed for report in reports) else 0)
 
 
-def print_checks(place: Path) -> None:
+def print_checks(folder: Path) -> None:
     """Print the result of a run's checks on standard error, with the command that repeats a failed run."""
     from testbed.controller.checkers.runs import written_reports
     from testbed.observe.recorded import recorded
 
-    run = recorded(place)
+    run = recorded(folder)
     reports = written_reports(run)
     for number, report in enumerate(reports, 1):
         if report.failed or report.ambiguities:
@@ -127,7 +127,7 @@ def print_checks(place: Path) -> None:
         other_mode = "live" if run.asked["mode"] == "sim" or not _simulated(run.asked["protocol"]) else "sim"
         number = next((at for at, report in enumerate(reports, 1) if report.failed), len(reports))
         which = f" --repetition {number}" if len(reports) > 1 else ""
-        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(place))}{which} --mode {other_mode}", err=True)
+        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(folder))}{which} --mode {other_mode}", err=True)
 
 
 def _simulated(protocol: str) -> bool:
@@ -158,19 +158,19 @@ def _print_few(original: Repetition, few: Shrunk[str], runs: int) -> None:
 
 
 def _print_replayed(again: Replayed) -> None:
-    by = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
+    fates = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
     met = f", {again.given} of them applied" if again.given >= 0 else ""
     echo(f"failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
-    echo(f"fails in {again.mode}, with {by}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
+    echo(f"fails in {again.mode}, with {fates}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
     if again.error:
-        echo(f"  {_in_a_line(again.error)}")
+        echo(f"  {_one_line(again.error)}")
     if again.before and again.now:
-        echo("the same check has failed again" if again.same else "the replay has failed in another way")
+        echo("the same check has failed again" if again.same else "the replay has failed differently")
     elif again.before:
         echo("the failure was not reproduced")
 
 
-def _in_a_line(error: str) -> str:
+def _one_line(error: str) -> str:
     """Summarize an error in one line; of a traceback its node and its last line."""
     lines = error.strip().splitlines()
     where, traced, _ = lines[0].partition("Traceback (most recent call last)")

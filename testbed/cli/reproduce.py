@@ -86,6 +86,18 @@ def _print(reproduction: Reproduction) -> None:
     )
     if reproduction.predicts:
         echo(f"\nmedian error of the predicted rows: {reproduction.median_error:.1%}\n")
+        print_table(
+            ["errors of the predicted rows", "rows", "median", "p90", "worst"],
+            [
+                [
+                    table or "rows",
+                    str(errors.rows),
+                    *(f"{error:.1%}" for error in (errors.median, errors.p90, errors.worst)),
+                ]
+                for table, errors in reproduction.errors.items()
+            ],
+        )
+        echo()
     for table, rows in reproduction.tables:
         echo(f"\n{table.name}: {table.source}")
         shown_rows = [row for row in rows if any(key in row for key in table.columns)]
@@ -107,6 +119,8 @@ def _print(reproduction: Reproduction) -> None:
 
 
 def _document(reproduction: Reproduction) -> Mapping[str, object]:
+    from dataclasses import asdict
+
     from testbed.controller.runs.profiles import profile_values
 
     rows = [
@@ -122,6 +136,7 @@ def _document(reproduction: Reproduction) -> Mapping[str, object]:
         "profile": profile_values(reproduction.profile),
         "rows": rows,
         "median_error": reproduction.median_error,
+        "errors": {table: asdict(errors) for table, errors in reproduction.errors.items()},
         "tables": [
             {"name": table.name, "source": table.source, "columns": list(table.columns), "rows": list(rows)}
             for table, rows in reproduction.tables

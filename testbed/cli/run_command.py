@@ -60,14 +60,14 @@ class _Ended:
 @click.option("--mode", type=click.Choice(["sim", "live", "dilated"]), default="live", show_default=True,
               help="On a virtual clock in one process; in namespaces; or there, slowed.")  # fmt: skip
 @click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
-              help="How many times slower than its model time passes in a dilated run; 200 if not said.")  # fmt: skip
+              help="How many times slower than its model time passes in a dilated run; default: 200.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
               help="Whether a NIC's firmware runs in its host's process or in one of its own.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
 @click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="So many times, with seeds one apart.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; the description's if not said."
+    "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; default: the description's."
 )
 @click.option("--on", "commands", multiple=True, type=(str, str), metavar="NODE COMMAND",
               help="A shell command on a node, or on all of @TAG, instead of a workload; again and again.")  # fmt: skip
@@ -88,7 +88,7 @@ class _Ended:
 )
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, metavar="N",
               help="Programs on each node whose description does not say.")  # fmt: skip
-@click.option("--history", is_flag=True, help="Write what each application sent, received and was told.")
+@click.option("--history", is_flag=True, help="Write what each application sent, received and was notified of.")
 @click.option("--check/--no-check", default=None,
               help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
 @click.option("--capture", is_flag=True, help="Write every frame of a simulation, and a trace.")
@@ -179,14 +179,14 @@ def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...])
 def _run_commands(
     cluster: str,
     commands: tuple[tuple[str, str], ...],
-    place: Path,
+    folder: Path,
     follow: Callable[[str], None] | None,
     options: PlainOptions,
 ) -> _Ended:
     from testbed.controller.runs.command_runs import run_commands
 
     result = run_commands(
-        cluster, commands, mode=options["mode"], seed=options["seed"], output=place, timeout=options["timeout"],
+        cluster, commands, mode=options["mode"], seed=options["seed"], output=folder, timeout=options["timeout"],
         scenario=options["scenario"], follow=follow or (lambda _: None),
     )  # fmt: skip
     return _Ended(_commands_document(result), partial(_print_commands, result), result.verdict)
@@ -197,7 +197,7 @@ def _run_workload(
     workload: str,
     settings: tuple[str, ...],
     firmware: tuple[str, ...],
-    place: Path,
+    folder: Path,
     follow: Callable[[str], None] | None,
     options: PlainOptions,
 ) -> _Ended:
@@ -206,7 +206,7 @@ def _run_workload(
 
     with imports_frozen():
         result = run(
-            cluster, workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"), output=place,
+            cluster, workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"), output=folder,
             follow=follow, **options,
         )  # fmt: skip
     return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
@@ -229,11 +229,11 @@ def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json:
         return
     from testbed.observe.recorded import recorded, runs
 
-    place = folder or _RUNS
-    if (place / "run.json").exists():
-        run_list, unreadable = [recorded(place)], list[str]()
+    directory = folder or _RUNS
+    if (directory / "run.json").exists():
+        run_list, unreadable = [recorded(directory)], list[str]()
     else:
-        run_list, unreadable = runs(place)
+        run_list, unreadable = runs(directory)
     if as_json:
         shown = [
             {"folder": str(run.folder), "status": run.status, "asked": run.asked, "result": run.result}
@@ -241,7 +241,7 @@ def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json:
         ]
         print_json("runs", {"runs": shown, "unreadable": unreadable})
         return
-    if (place / "run.json").exists():
+    if (directory / "run.json").exists():
         from testbed.cli.table_layout import print_rows
 
         run = run_list[0]
@@ -263,7 +263,7 @@ def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json:
             ],
         )
     else:
-        echo(f"there are no runs in {place}")
+        echo(f"there are no runs in {directory}")
     for sentence in unreadable:
         echo(sentence, err=True)
 
@@ -311,35 +311,35 @@ def _format_setting(value: object) -> str:
 def _new_folder(cluster: str, what: str) -> Path:
     """Create and return a new folder; at once, since another run may begin in the same second."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
-    count, place = 1, _RUNS / stem
+    count, folder = 1, _RUNS / stem
     while True:
         try:
-            place.mkdir(parents=True)
+            folder.mkdir(parents=True)
         except FileExistsError:
             count += 1
-            place = _RUNS / f"{stem}-{count}"
+            folder = _RUNS / f"{stem}-{count}"
         except OSError:  # the run reports it on its first write
-            return place
+            return folder
         else:
-            return place
+            return folder
 
 
 @contextmanager
-def _report_failure(place: Path, *, made: bool) -> Iterator[None]:
+def _report_failure(folder: Path, *, made: bool) -> Iterator[None]:
     """Context manager that reports the folder and the checks when a run fails after it has begun. made: the folder was
     created for this run, and is removed if nothing has begun."""
-    before = (place / "run.json").exists()
+    before = (folder / "run.json").exists()
     try:
         yield
     except BaseException:
         if made:
             with suppress(OSError):  # not empty
-                place.rmdir()
-        if not before and (place / "run.json").exists():
+                folder.rmdir()
+        if not before and (folder / "run.json").exists():
             from testbed.cli.replay import print_checks
 
-            echo(f"what there was until then is in {place}", err=True)
-            print_checks(place)
+            echo(f"the results so far are in {folder}", err=True)
+            print_checks(folder)
         raise
 
 

@@ -31,7 +31,7 @@ def scenario_command() -> None:
 def check_command(
     file: Path, cluster: str, mode: Literal["sim", "live"], seed: int | None, seconds: float, as_json: bool
 ) -> None:
-    """Say what happens when; all that is wrong at once: names that the cluster does not have, what this machine cannot do.
+    """Print the timeline of faults, or all errors at once: unknown names, and what this machine does not support.
 
     \b
     testbed scenario check storm.toml star-4

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from testbed.cluster.records.state import Store
     from testbed.observe.live.snapshot import Snapshot
 
-_MIN = 0.1  # s between two looks
+_MIN = 0.1  # s
 _WIDE = 200  # columns where there is no terminal
 
 

@@ -50,7 +50,7 @@ def collect(store: Store) -> list[Finding]:
 def _cluster(store: Store, name: str) -> Iterator[Finding]:
     what = f"cluster {name}"
     try:
-        with store.locked(name, patience=0):
+        with store.locked(name, timeout=0):
             try:
                 state = store.read(name)
             except UnreadableStateError:
@@ -65,11 +65,11 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
                 yield Finding(what, False, f"it was made in another {_elsewhere(state.owner)} and processes live in it")
             else:
                 removal.remove(store, state)
-                removal.let_go(state)
+                removal.end_holder(state)
                 yield Finding(what, True, f"its owner, process {state.owner.pid}, has ended")
     except ConflictError:
         yield Finding(what, False, "another testbed command is at work on it")
-    except (TestbedError, OSError) as error:  # go on with the other clusters
+    except (TestbedError, OSError) as error:  # continue with the other clusters
         yield Finding(what, False, f"it cannot be removed: {reason_of(error) if isinstance(error, OSError) else error}")
 
 
@@ -104,7 +104,7 @@ def _named_namespaces(known: set[str]) -> Iterator[Finding]:
 def _held_namespaces(known: set[str]) -> Iterator[Finding]:
     """Collect unnamed namespaces of held clusters whose owner has ended, kept alive by programs in them."""
     seen = {os.stat("/proc/self/ns/net").st_ino}
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         inode = processes.network_namespace_of(pid)
         if inode in seen or not inode:
             continue
@@ -136,7 +136,7 @@ def _groups(store: Store) -> Iterator[Finding]:
             namespace_names.cluster_of(name) == cluster for name in namespaces.names()
         ):  # skipped and reported by _named_namespaces
             continue
-        with contextlib.suppress(TestbedError), store.locked(cluster, patience=0):  # it may just be coming up
+        with contextlib.suppress(TestbedError), store.locked(cluster, timeout=0):  # it may just be coming up
             if store.read(cluster) is not None:
                 continue
             for group in cgroups.of_cluster(cluster):

@@ -20,7 +20,6 @@ from testbed.cluster.services import namespace_holder, relay_client
 from testbed.cluster.transitions import (
     DesiredState,
     Progress,
-    as_it_is,
     carry_out,
     decided,
     existing_state,
@@ -29,6 +28,7 @@ from testbed.cluster.transitions import (
     namespace_keys,
     open_executor,
     roll_back,
+    running_state,
     silent,
     still_shared,
 )
@@ -63,7 +63,7 @@ def up(
     check_supported(desired.layout)
     with (
         _guard(store, desired, dry_run=dry_run) as guard,
-        _tidied_after_failure(store),
+        _tidy_on_failure(store),
         store.locked(desired.name, PATIENCE),
     ):
         known = store.read(desired.name) is not None
@@ -85,19 +85,21 @@ def up(
             if isinstance(error, OSError):
                 raise KernelError(f"cluster {desired.name} could not be brought up: {reason_of(error)}") from error
             raise
-        _tell_of_dropped(store, before, injected)
+        _record_dropped(store, before, injected)
     return ApplyResult(state, tuple(operations))
 
 
-def _tell_of_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
+def _record_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
     """Record an event for each injection that was dropped with the last of its links."""
     if before is None:
         return
     numbers = {injection.number for injection in kept}
-    for one in before.injected:
-        if one.number not in numbers:
+    for dropped in before.injected:
+        if dropped.number not in numbers:
             reason = "the description has its links no more"
-            event_log.record(store.directory(before.name), "heal", number=one.number, what=one.what, reason=reason)
+            event_log.record(
+                store.directory(before.name), "heal", number=dropped.number, what=dropped.what, reason=reason
+            )
 
 
 def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> ApplyResult:
@@ -112,7 +114,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> A
             raise NotFoundError(before.ended)
         if before.abandoned or before.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
-        desired = as_it_is(before, before.owner)
+        desired = running_state(before, before.owner)
         injected = edit(before)
         issued = max([before.issued, *(injection.number for injection in injected)])
         decisions = decided(store, desired, injected)
@@ -145,8 +147,8 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
     lifted: list[Injection] = []
 
     def without(state: State) -> tuple[Injection, ...]:
-        lifted[:] = [one for one in state.injected if not numbers or one.number in numbers]
-        return tuple(one for one in state.injected if one not in lifted)
+        lifted[:] = [candidate for candidate in state.injected if not numbers or candidate.number in numbers]
+        return tuple(candidate for candidate in state.injected if candidate not in lifted)
 
     alter(store, name, without)
     for injection in lifted:
@@ -183,7 +185,7 @@ def _usable(store: Store, desired: DesiredState, *, replace_other: bool, dry_run
             )
     if not dry_run:
         removal.remove(store, state)
-        removal.let_go(state)
+        removal.end_holder(state)
     return None
 
 
@@ -194,10 +196,10 @@ def _refuse_taken_names(desired: DesiredState, known: bool) -> None:
     """
     if not has_named_namespaces(desired):
         return
-    there = set(namespaces.names())
+    existing = set(namespaces.names())
     for key in namespace_keys(desired.layout):
         name = namespace_names.namespace(desired.name, key)
-        if name in there and not (known and removal.is_ours(name, desired.name)):
+        if name in existing and not (known and removal.is_ours(name, desired.name)):
             raise ConflictError(taken(name))
 
 
@@ -218,7 +220,7 @@ def _guard(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[na
 
 
 @contextmanager
-def _tidied_after_failure(store: Store) -> Iterator[None]:
+def _tidy_on_failure(store: Store) -> Iterator[None]:
     """After a failure, once the lock is released, remove the shared directories if they are empty."""
     try:
         yield

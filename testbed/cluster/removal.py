@@ -34,7 +34,7 @@ def down(store: Store, name: str, grace: float = GRACE) -> None:
             remove(store, state, grace)
     tidy(store)
     if state is not None:
-        let_go(state)
+        end_holder(state)
 
 
 def _remover(state: State) -> processes.Identity:
@@ -45,7 +45,7 @@ def _remover(state: State) -> processes.Identity:
 def remove(store: Store, state: State, grace: float = GRACE) -> None:
     """Remove a cluster whose lock is held. Objects of others stay, whatever their names.
 
-    The state goes last, so that an interrupted removal can be resumed. The directory goes with the lock. `let_go` then
+    The state goes last, so that an interrupted removal can be resumed. The directory goes with the lock. `end_holder` then
     ends the holder of a held cluster; until then, the holder completes the removal if this process dies.
     """
     if state.phase != "removing":
@@ -63,7 +63,7 @@ def _end_services(directory: Path) -> None:
     end_all(directory)
 
 
-def let_go(state: State) -> None:
+def end_holder(state: State) -> None:
     """End the namespace holder of a removed held cluster, and with it the namespaces."""
     if not state.lasting:
         daemons.end(state.holder, namespace_names.HOLDER, state.name)
@@ -79,13 +79,13 @@ def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
 
 def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: float, *, named: bool) -> None:
     """Remove a cluster's programs, groups and namespace names, if it has names. inodes: of the recorded namespaces."""
-    ours = own_names(cluster) if named else []
-    paths = [str(namespaces.NAMES / name) for name in ours]
-    there = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
-    end_programs(cluster, there | set(inodes), grace, store.hosts(cluster))
+    names = own_names(cluster) if named else []
+    paths = [str(namespaces.NAMES / name) for name in names]
+    named_inodes = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
+    end_programs(cluster, named_inodes | set(inodes), grace, store.hosts(cluster))
     for group in cgroups.of_cluster(cluster):
         cgroups.end(group)
-    for name in ours:
+    for name in names:
         namespaces.remove_name(name)
 
 
@@ -103,10 +103,10 @@ def own_names(cluster: str) -> list[str]:
 
 def is_ours(name: str, cluster: str) -> bool:
     """Whether testbed made /run/netns/`name` for this cluster, or left it unfinished."""
-    return namespaces.is_unfinished(name) or _bears_mark(str(namespaces.NAMES / name), cluster)
+    return namespaces.is_unfinished(name) or _has_mark(str(namespaces.NAMES / name), cluster)
 
 
-def _bears_mark(path: str, cluster: str) -> bool:
+def _has_mark(path: str, cluster: str) -> bool:
     try:
         mark = Mark.parse(namespaces.alias_of(path))
     except OSError:  # it has just ended
@@ -122,7 +122,7 @@ def end_programs(cluster: str, inodes: Iterable[int], grace: float = GRACE, host
     """
 
     def belongs(path: str) -> bool:
-        return is_root() and _bears_mark(path, cluster)
+        return is_root() and _has_mark(path, cluster)
 
     try:
         processes.end_all(processes.NamespaceProcesses(set(inodes), hosts, belongs), grace)
@@ -138,11 +138,11 @@ def remove_name(name: str, grace: float = GRACE) -> None:
     namespaces.remove_name(name)
 
 
-def tidy(store: Store, patience: float = 10) -> None:
-    """Remove the directories that clusters share if they are empty, and nobody makes anything in them for `patience`
+def tidy(store: Store, timeout: float = 10) -> None:
+    """Remove the directories that clusters share if they are empty, and nobody makes anything in them for `timeout`
     seconds."""
     if is_root():
-        with contextlib.suppress(ConflictError), names_locked(exclusive=True, patience=patience):
+        with contextlib.suppress(ConflictError), names_locked(exclusive=True, timeout=timeout):
             namespaces.drop_empty_names()
-    with contextlib.suppress(ConflictError), store.root_locked(patience):
+    with contextlib.suppress(ConflictError), store.root_locked(timeout):
         store.drop_root()

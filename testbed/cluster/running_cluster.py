@@ -105,8 +105,8 @@ class RunningNode:
         stderr: int | None = None,
     ) -> subprocess.Popen[str]:
         """Start a program in the node and return at once. It ends no later than the cluster."""
-        place = node_programs.node_context(self._store, self._state, self.name)
-        return node_programs.start(place, command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
+        node_context = node_programs.node_context(self._store, self._state, self.name)
+        return node_programs.start(node_context, command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
 
     @property
     def connection(self) -> Connection:
@@ -295,10 +295,10 @@ class RunningCluster:
         secure_shell.ensure(self._store, self.name, meant)
         return group([self[name].connection for name in meant], threads=threads)
 
-    def round_trip(self, one: str, other: str) -> RoundTrip | None:
+    def round_trip(self, source: str, destination: str) -> RoundTrip | None:
         """Sum up the declared and injected impairments of a round trip between two nodes; None if no path connects
         them."""
-        return round_trip(self.state, self[one].name, self[other].name)
+        return round_trip(self.state, self[source].name, self[destination].name)
 
     def _fault(self, injected: fault_injection.Injected) -> Fault:
         return Fault(self._store, self.name, injected.injection.number, injected.injection.what)

@@ -58,7 +58,7 @@ class DesiredState:
     log: str = ""
 
 
-def as_it_is(state: State, owner: Identity) -> DesiredState:
+def running_state(state: State, owner: Identity) -> DesiredState:
     """The desired state that matches a running cluster."""
     named = state.namespaces.get(namespace_names.WIRE, "").startswith(f"{namespaces.NAMES}/")
     return DesiredState(
@@ -100,7 +100,7 @@ def intended_state(
         log=desired.log,
         injected=injected,
         issued=before.issued if before else 0,
-        datapaths={link: one.datapath for link, one in decisions.link_services.items() if one.spliced},
+        datapaths={link: service.datapath for link, service in decisions.link_services.items() if service.spliced},
         notes=decisions.notes,
         nics=still_shared(before) if before else None,
     )
@@ -137,7 +137,7 @@ def open_executor(desired: DesiredState) -> Iterator[NetlinkExecutor]:
 
 
 def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: State | None) -> ExistingState:
-    """Read the cluster's kernel objects: those that bear its mark, whatever the state says."""
+    """Read the cluster's kernel objects: those with its mark, even if the state does not list them."""
     if before is None:
         return ExistingState()
     if has_named_namespaces(desired):
@@ -154,11 +154,11 @@ def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: Sta
         _limits(desired),
         frozenset((node.name, nic.name) for layout in layouts for node in layout.nodes for nic in node.nics),
         {node.name: node for node in before.layout.nodes},
-        recorded_treatments(before),
+        recorded_datapaths(before),
     )
 
 
-def recorded_treatments(state: State) -> LinkServices:
+def recorded_datapaths(state: State) -> LinkServices:
     """How the links were carried, as far as known: a file that they need may be gone."""
     with suppress(TestbedError):
         return decide(state.layout, state.injected, state.asked, _base_directory(state.origin)).link_services
@@ -248,7 +248,7 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
         if before is None:
             removal.remove(store, state, grace=0)
             return
-        desired = as_it_is(before, state.owner)
+        desired = running_state(before, state.owner)
         decisions = decided(store, desired, before.injected)
         halfway = replace(
             before, namespaces=state.namespaces, previous=state.layout, phase="changing", datapaths=state.datapaths

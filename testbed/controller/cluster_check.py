@@ -1,4 +1,4 @@
-"""Check that a running cluster's links do what was asked: `check` measures with probes, `verdict` looks back on a span.
+"""Check that a running cluster's links behave as configured: `check` measures with probes, `verdict` looks back on a span.
 
 ::
 
@@ -66,7 +66,7 @@ def verdict(
         findings += spans.counted_losses(state, before, after, table, changed=bool(changed))
         findings += spans.machine_findings(before, after, table)
     else:
-        notes.append("without an account of its beginning nothing is said of the machine, nor of losses asked for")
+        notes.append("without an account of its beginning the machine and configured losses are not judged")
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 

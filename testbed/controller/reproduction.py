@@ -10,12 +10,13 @@ errors are shown in any case.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from protocols.core.profile import Profile
 from testbed.controller.runs.profiles import profile_of
@@ -45,6 +46,23 @@ class Compared:
     @property
     def fails(self) -> bool:
         return self.row.calibrated and abs(self.error) > MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Absolute errors of several rows: their number, median, 90th percentile (the least that 90 % do not exceed), and the
+    worst."""
+
+    rows: int
+    median: float
+    p90: float
+    worst: float
+
+    @classmethod
+    def of(cls, errors: Sequence[float]) -> Self:
+        """Sum up errors, at least one."""
+        ordered = sorted(errors)
+        return cls(len(ordered), median(ordered), ordered[-(-len(ordered) * 9 // 10) - 1], ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +100,15 @@ class Reproduction:
         return median(errors) if errors else 0.0
 
     @property
+    def errors(self) -> Mapping[str, Errors]:
+        """Errors of the predicted rows, by table; "" are the rows of none."""
+        by_table: dict[str, list[float]] = {}
+        for compared in self.rows:
+            if not compared.row.calibrated:
+                by_table.setdefault(compared.row.table, []).append(abs(compared.error))
+        return {table: Errors.of(errors) for table, errors in by_table.items()}
+
+    @property
     def failures(self) -> list[str]:
         """A sentence for each calibrated row beyond `MAX` and each shape that does not hold."""
         return [
@@ -116,7 +143,10 @@ def reproduce(
     measured: dict[str, Rows] = {}
     late: dict[str, int] = {}
     for name, measured_run in paper.runs.items():
-        follow(f"{name}: {measured_run.workload}")
+        follow(f"{name}: {measured_run.workload or measured_run.model}")
+        if measured_run.model:
+            measured[name] = _computed(measured_run.model, own)
+            continue
         result = _measure(protocol, paper, measured_run, own, mode, dilate)
         measured[name] = result.rows
         if mode == "dilated":
@@ -143,16 +173,23 @@ def _measure(
 ) -> RunResult:
     return run(
         measured_run.cluster or paper.cluster, measured_run.workload, protocol=protocol, mode=mode,
-        settings=measured_run.settings,
+        settings=measured_run.settings, profiles=measured_run.profiles, ranks_per_node=measured_run.ranks_per_node,
         profile=measured_run.profile or own, firmware=measured_run.firmware, dilate=dilate, check=False, timeout=600,
     )  # fmt: skip
+
+
+def _computed(model: str, profile: Profile) -> Rows:
+    """Return the rows of a paper's model."""
+    module, _, name = model.partition(":")
+    rows: Rows = getattr(importlib.import_module(module), name)(profile)
+    return rows
 
 
 def _our_value(row: Row, measured: Mapping[str, Rows], before: Mapping[str, Compared]) -> float:
     """Return our value in the row's unit. A sum adds earlier rows."""
     if row.sum:
         return sum(before[name].ours for name in row.sum)
-    value = figure(row, measured[row.run], measured[row.less_than] if row.less_than else ())
+    value = figure(row, measured[row.run], measured[row.other_run] if row.other_run else ())
     if value is None:
         raise TestbedError(f"{row.name}: run {row.run} has told no {row.take} where {dict(row.where)}")
     return value
@@ -161,6 +198,8 @@ def _our_value(row: Row, measured: Mapping[str, Rows], before: Mapping[str, Comp
 def _check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> Seen:
     if shape.kind == "order":
         return _ordered(shape, rows[shape.row])
+    if shape.kind == "crossing":
+        return _crossed(shape, list(rows.values()))
     points = sorted((float(row[shape.by]), float(row[shape.take])) for row in measured[shape.run])
     return _stepped(shape, dict(points)) if shape.kind == "step" else _flat(shape, points)
 
@@ -195,6 +234,32 @@ def _ordered(shape: Shape, compared: Compared) -> Seen:
         all(compared.ours < value for value in published.values()),
         f"{compared.ours:.3g} {compared.row.unit}; {shown}",
     )
+
+
+def _crossed(shape: Shape, rows: Sequence[Compared]) -> Seen:
+    """Check a crossing: find the condition from which on a table is more than another, by a straight line between those
+    measured, and the range in which they differ by no more than their error."""
+    table, other = ([row for row in rows if row.row.table == name] for name in (shape.table, shape.other))
+    points = [
+        (float(list(row.row.where.values())[-1]), row.ours / base.ours) for row, base in zip(table, other, strict=True)
+    ]
+    error = max(median([abs(row.error) for row in side]) for side in (table, other))
+    at = _first_at(points, 1.0)
+    if at is None:
+        return Seen(shape, False, f"{shape.table} is never first less and then more")
+    low, high = _first_at(points, 1 - error) or points[0][0], _first_at(points, 1 + error) or points[-1][0]
+    band = f"{low:,.0f} to {high:,.0f}" if _first_at(points, 1 + error) else f"{low:,.0f} to {high:,.0f} and beyond"
+    detail = f"at {at:,.0f}; with an error of {error:.1%} anywhere from {band}; the paper's between {shape.points[0]:,}"
+    return Seen(shape, low <= shape.points[-1] and high >= shape.points[0], f"{detail} and {shape.points[-1]:,}")
+
+
+def _first_at(points: Sequence[tuple[float, float]], ratio: float) -> float | None:
+    """Return where a curve rises above a value for good; None where it does not, or begins there."""
+    above = [value > ratio for _, value in points]
+    if not above[-1] or all(above):
+        return None
+    (x, y), (next_x, next_y) = points[(last := len(above) - above[::-1].index(False)) - 1], points[last]
+    return x + (next_x - x) * (ratio - y) / (next_y - y)
 
 
 def _stepped(shape: Shape, values: Mapping[float, float]) -> Seen:

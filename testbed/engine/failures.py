@@ -51,7 +51,9 @@ def failure(error: Exception, firmware: object, host: object, when: int, node: s
     called: set[object] = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
     library = type(getattr(host, "library", host))  # it may be watched (`testbed.runtime.nodes.run_progress`)
     is_hosts = getattr(getattr(library, "completed", None), "__code__", None) in called
-    kind, culprit = ("host library", library) if is_hosts else ("firmware", type(firmware))
+    kind, culprit = (
+        ("host library", library) if is_hosts else ("firmware", type(getattr(firmware, "firmware", firmware)))
+    )
     name = f"the {kind} ({culprit.__module__}.{culprit.__qualname__})"
     if isinstance(error, DeadlineError):
         return FirmwareError(f"{name} {error}", when, node)

@@ -96,10 +96,9 @@ class LinkDirection:
         """Offer a frame: the bytes from its destination on, without a frame check sequence."""
         counters, fates = self.counters, self.fates
         counters.offered += 1
-        if not fates.is_idle:
-            verdict = fates.decide(now, frame)
-            if verdict is not None:
-                return self._carry_out(now, verdict)
+        verdict = fates.decide(now, frame)
+        if verdict is not None:
+            return self._carry_out(now, verdict)
         if self.line.put(now, frame):
             return _ACCEPTED
         counters.queue += 1
@@ -114,6 +113,8 @@ class LinkDirection:
             return outcome
         counters.corrupted += flipped
         counters.delayed += late > 0
+        if spread < 0:  # jitter takes no more than the delay
+            spread = max(spread, -line.delay)
         if copy or skip or late:
             taken = line.put_aside(now, frame, spread, skip=skip, late=late)
         else:

@@ -6,7 +6,7 @@ and socket: time is an argument, `deadline` says when to poll next, and frames a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -115,12 +115,25 @@ class Fabric(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way from one node's NIC to another's, or back to it. hops: the switches on it, with their input and output ports."""
+
+    source: str
+    sink: str
+    hops: tuple[tuple[str, int, int], ...]
+
+
 @runtime_checkable
 class Routing(Protocol):
-    """A fabric whose switches forward by source routes."""
+    """A fabric that can lead a frame along a way."""
 
-    def along(self, ports: Sequence[tuple[int, int]], frame: bytes) -> bytes:
-        """Make a frame with a route of one that arrives. ports: input and output of every switch on the way."""
+    def leads(self, layout: Layout, way: Way) -> bool:
+        """Whether there is such a way for frames."""
+        ...
+
+    def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:
+        """Make a frame that takes the way, of one that is to arrive, of at most 60 bytes."""
         ...
 
 

@@ -156,12 +156,10 @@ class Line:
         into the queue."""
         if not self.is_plain:
             return self.put_aside(now, frame, spread)
-        due = self.arrival(now, len(frame)) if self._rate else now
-        if due < 0:
+        due = self.arrival(now, len(frame))
+        if due == FULL:
             return False
-        delay = self.delay + spread
-        if delay > 0:
-            due += delay
+        due += self.delay + spread
         if due < self._last:  # as `carry`
             due = self._last
         self._last = due
@@ -192,7 +190,7 @@ class Line:
             self.busy = end
             self._waiting.append((start, size))
             self._waiting_bytes += size
-        delay = max(self.delay + spread, 0)
+        delay = self.delay + spread
         if not (skip or late):
             self.carry(end + delay, frame)
             return True

@@ -110,7 +110,7 @@ class FateStage:
         """The flows of the frames since the last restart; None while nothing is counted."""
         self._version = -1
         self.is_idle = False
-        """Whether every frame passes, and no rule can be injected: `decide` need not be called."""
+        """Whether every frame passes, and no rule can be injected."""
         self._uneventful = False  # every frame passes, until there is another rule
         self.loss = 0
         """Threshold (`fate_hash.threshold`) of an independent loss, if nothing else can happen; else 0."""
@@ -275,6 +275,8 @@ class FateStage:
         gone = self._gemodel is not None and self._gemodel.step(number)
         if loss and _draw(counted.loss, n) >> 11 < loss:
             return self.lose(counted)
+        if decided is None and not self._more_chances:
+            return None
         if gone:
             self._record(counted, fates.GEMODEL, fates.DROP)
             return _BY_GEMODEL

@@ -32,7 +32,7 @@ BPF_NOEXIST: Final = 1
 _NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _LOG_BYTES: Final = 1 << 20
 _BATCH: Final = 1024  # entries read from a map by one call
-_INFO_BYTES: Final = 256  # more than any kernel tells of a map or a program
+_INFO_BYTES: Final = 256  # more than any kernel reports of a map or a program
 _MAX_MAPS: Final = 64  # of one program
 
 _MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, most entries, flags, name
@@ -118,23 +118,23 @@ class Map(_Open):
         """Iterate over all entries. One that is added meanwhile may be missing."""
         keys = ctypes.create_string_buffer(_BATCH * self.key_size)
         values = ctypes.create_string_buffer(_BATCH * self.value_size)
-        place = ctypes.create_string_buffer(max(self.key_size, 4))
-        begun = finished = False
+        cursor = ctypes.create_string_buffer(max(self.key_size, 4))
+        started = finished = False
         batch = struct.Struct("=QQQQIIQQ")
         while not finished:
-            where = ctypes.addressof(place)
+            where = ctypes.addressof(cursor)
             packed = batch.pack(
-                where if begun else 0, where, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
+                where if started else 0, where, ctypes.addressof(keys), ctypes.addressof(values), _BATCH,
                 self.descriptor, 0, 0,
             )  # fmt: skip
             attributes = ctypes.create_string_buffer(packed, batch.size)
             try:
                 call(_MAP_LOOKUP_BATCH, attributes, f"read the map {self.name}")
             except OSError as error:
-                if error.errno != errno.ENOENT:  # the last batch says so
+                if error.errno != errno.ENOENT:  # the last batch ends with ENOENT
                     raise
                 finished = True
-            begun = True
+            started = True
             count: int = batch.unpack(attributes.raw)[4]
             raw_keys, raw_values = keys.raw, values.raw
             for i in range(count):
@@ -228,7 +228,7 @@ def _verifier_log(code: bytes, name: str) -> str:
 
 
 def program_by_id(number: int) -> Loaded:
-    """Open a program in the kernel by its id, whoever loaded it. Raises FileNotFoundError when there is none."""
+    """Open a loaded program by its id. Raises FileNotFoundError if there is none."""
     descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
     try:
         return _described_program(descriptor)
@@ -238,11 +238,11 @@ def program_by_id(number: int) -> Loaded:
 
 
 def map_by_id(number: int) -> Map:
-    """Open a map in the kernel by its id, whoever created it. Raises FileNotFoundError when there is none."""
+    """Open an existing map by its id. Raises FileNotFoundError if there is none."""
     descriptor = call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
     try:
         info = ctypes.create_string_buffer(_INFO_BYTES)
-        _ask(descriptor, info)
+        _get_info(descriptor, info)
         _, _, key_size, value_size, most, _, name = _MAP_INFO.unpack_from(info)
         return Map(descriptor, name.rstrip(b"\0").decode(), key_size, value_size, most)
     except BaseException:
@@ -254,12 +254,12 @@ def _described_program(descriptor: int) -> Loaded:
     numbers = (ctypes.c_uint32 * _MAX_MAPS)()
     info = ctypes.create_string_buffer(_INFO_BYTES)
     _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MAX_MAPS, ctypes.addressof(numbers), b"")
-    _ask(descriptor, info)
+    _get_info(descriptor, info)
     fields = _PROGRAM_INFO.unpack_from(info)
     return Loaded(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(numbers[: fields[9]]))
 
 
-def _ask(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
+def _get_info(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
     attributes = struct.pack("=IIQ", descriptor, len(info), ctypes.addressof(info))
     call(_OBJ_GET_INFO_BY_FD, attributes, "ask what a BPF object is")
 

@@ -102,17 +102,17 @@ class Program:
     def assemble(self, maps: Mapping[str, int]) -> bytes:
         """Encode the program. maps: name -> file descriptor."""
         code = bytearray()
-        for place, instruction in enumerate(self._instructions):
-            offset = self._distance(place, instruction.label) if instruction.label else instruction.offset
+        for index, instruction in enumerate(self._instructions):
+            offset = self._distance(index, instruction.label) if instruction.label else instruction.offset
             immediate = maps[instruction.map_name] if instruction.map_name else instruction.immediate
             registers = instruction.source << 4 | instruction.destination
             code += _ENCODING.pack(instruction.opcode, registers, offset, immediate)
         return bytes(code)
 
-    def _distance(self, place: int, label: str) -> int:
+    def _distance(self, index: int, label: str) -> int:
         if label not in self._labels:
             raise ValueError(f"there is no label {label!r}")
-        distance = self._labels[label] - place - 1
+        distance = self._labels[label] - index - 1
         if not -0x8000 <= distance < 0x8000:
             raise ValueError(f"the label {label!r} is {distance} instructions away, too far for a jump")
         return distance

@@ -33,7 +33,7 @@ def _inside() -> Abilities:
         if userns.is_root():
             syscalls.unshare(syscalls.CLONE_NEWNET)
         else:
-            userns.become_root_of_own()
+            userns.become_namespace_root()
         route = RouteSocket()
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         route.execute([netlink_messages.make_veth("a", _ONE, 1500, here, "b", _OTHER)])
@@ -110,7 +110,7 @@ def _try_duplicate(route: RouteSocket) -> str:
         netem.request(_OTHER, netem.options_of(Impairment(delay=1, duplicate=0.5), mtu=1500)),
     ]
     why = _refused(route, requests)
-    return f"this kernel's netem does not duplicate while another one is there: {why}" if why else ""
+    return f"this kernel's netem does not duplicate while another one exists: {why}" if why else ""
 
 
 def _try_relay(route: RouteSocket) -> str:
@@ -118,7 +118,7 @@ def _try_relay(route: RouteSocket) -> str:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0) as packet_socket:
             packet_socket.bind(("a", 0))
     except OSError as error:
-        return f"packet sockets cannot be had: {error.strerror}"
+        return f"packet sockets are unavailable: {error.strerror}"
     requests = [netlink_messages.add_clsact(_ONE), diversion.divert(_ONE, diversion.INGRESS, _OTHER, _ONE)]
     why = _refused(route, requests)
     return f"frames cannot be diverted to it: {why}" if why else ""

@@ -17,7 +17,7 @@ from testbed.kernel.netlink import RequestError, RouteSocket
 
 @dataclass(frozen=True, slots=True)
 class Ability:
-    """One kernel feature. there: the kernel has it. detail: the result of the try. meaning: what depends on it. remedy:
+    """One kernel feature. there: the kernel has it. detail: the result of the probe. meaning: what depends on it. remedy:
     how to get it where it is missing."""
 
     name: str
@@ -31,7 +31,7 @@ def probe() -> list[Ability]:
     """Try everything; nothing is left behind."""
     found = [_privilege(), _user_namespaces()]
     try:
-        enter = _new_namespace if userns.is_root() else userns.become_root_of_own
+        enter = _new_namespace if userns.is_root() else userns.become_namespace_root
         found += in_child(lambda: _inside(enter))
     except TestbedError as error:
         found.append(Ability("network namespaces", False, str(error), "everything", "run as root"))
@@ -59,7 +59,7 @@ def _privilege() -> Ability:
 def _user_namespaces() -> Ability:
     meaning = "clusters without root"
     try:
-        in_child(userns.become_root_of_own)
+        in_child(userns.become_namespace_root)
     except TestbedError as error:
         return Ability("user namespaces", False, "refused", meaning, str(error))
     return Ability("user namespaces", True, "made one", meaning, "")

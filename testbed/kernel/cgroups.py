@@ -26,7 +26,7 @@ _LONGEST_PERIOD = 1_000_000
 _MIN_QUOTA = 1_000
 _MIN_SHARE = _MIN_QUOTA / _LONGEST_PERIOD
 
-_PATIENCE = 5.0  # seconds for killed processes to be gone
+_KILL_TIMEOUT = 5.0  # seconds for killed processes to be gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def make(path: Path, cpu_share: float, memory: int) -> None:
         "memory.swap.max": "0" if memory else "max",
     }
     for name, value in settings.items():
-        if (path / name).exists():  # a controller that is not enabled was not asked for; see `refusal`
+        if (path / name).exists():  # a controller that is not enabled was not requested; see `refusal`
             write_setting(f"{path}/{name}", value)
 
 
@@ -172,9 +172,9 @@ def _tree(path: Path) -> list[Path]:
 
 def remove(path: Path) -> bool:
     """Remove a group that has no process left, if it is there; False when it has one."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _KILL_TIMEOUT
     while not all(remove_directory(directory) for directory in _tree(path)):
-        # A process that has ended may keep its group for an instant after its parent was told.
+        # A process that has ended may keep its group for an instant after its parent was notified.
         if members(path) or time.monotonic() > deadline:
             return False
         time.sleep(0.005)
@@ -182,11 +182,11 @@ def remove(path: Path) -> bool:
 
 
 def end(path: Path) -> bool:
-    """Kill the processes left in a group, and remove it; False when one is left. Only its group tells of a program that
+    """Kill the processes left in a group, and remove it; False when one is left. Only its group shows a program that
     has left its node's namespaces."""
-    deadline = time.monotonic() + _PATIENCE
-    while (left := members(path)) and time.monotonic() < deadline:
-        for pid in left:
+    deadline = time.monotonic() + _KILL_TIMEOUT
+    while (remaining := members(path)) and time.monotonic() < deadline:
+        for pid in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 announce(f"SIGKILL {pid}")

@@ -14,7 +14,7 @@ from testbed.errors import TestbedError
 
 T = TypeVar("T")
 
-_BEGUN: Final = b"\n"  # no pickle begins with it
+_STARTED: Final = b"\n"  # no pickle begins with it
 _END: Final = b"\n"
 
 
@@ -34,7 +34,7 @@ def in_child(function: Callable[[], T]) -> T:
 
 
 class Companion(Generic[T]):
-    """A function that runs in a child beside this process until it is told to end, or this process ends."""
+    """A function that runs in a child process until it is asked to end, or this process ends."""
 
     def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
         """Start function(begun, stop) and return once it has called begun(); it must end when the descriptor `stop` is
@@ -45,20 +45,20 @@ class Companion(Generic[T]):
         if self._child == 0:
             os.close(self._stop)
             os.close(self._answers)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, who tells us
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent, which ends us
 
             def begun() -> None:
-                os.write(answer, _BEGUN)
+                os.write(answer, _STARTED)
 
             _answer(answer, lambda: function(begun, stop))
         os.close(stop)
         os.close(answer)
         try:
-            first = os.read(self._answers, len(_BEGUN))
+            first = os.read(self._answers, len(_STARTED))
         except BaseException:
             self._close()
             raise
-        if first != _BEGUN:
+        if first != _STARTED:
             with open(self._answers, "rb", closefd=False) as rest:
                 answer_bytes = first + rest.read()
             self._close()

@@ -39,7 +39,7 @@ def start(
             child = os.fork()
             if child == 0:
                 os.close(reader)
-                _live(name, {*kept, writer}, writer, prepare, stay, log, mark)
+                _run_daemon(name, {*kept, writer}, writer, prepare, stay, log, mark)
             os.close(writer)
         with open(reader, "rb") as answers:
             announce(f"start {name} {child}")
@@ -66,7 +66,7 @@ def become(name: str, prepare: Callable[[], None], stay: Callable[[], None], log
             prepare()
             stay()
             status = 0
-    except BaseException:  # noqa: BLE001  as in `_live`
+    except BaseException:  # noqa: BLE001  as in `_run_daemon`
         _report_failure()
     finally:
         os._exit(status)
@@ -78,7 +78,7 @@ def _report_failure() -> None:
     os.write(2, traceback.format_exc().encode())
 
 
-def _live(
+def _run_daemon(
     name: str,
     kept: Collection[int],
     writer: int,
@@ -140,7 +140,7 @@ def end(process: processes.Identity | None, name: str, mark: str) -> None:
 
 def end_all(name: str, mark: str) -> None:
     """Kill all daemons of that name and mark."""
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         end(processes.identity(pid), name, mark)
 
 

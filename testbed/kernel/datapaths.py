@@ -1,8 +1,8 @@
 """Datapath selection: which features of an impairment each datapath does exactly, approximately or not at all.
 
 `TABLE` lists every feature; the semantics suite reads it, ``doctor`` prints it, and `choose` takes the first datapath of
-`LADDER` that does exactly all that both directions ask for. An approximate datapath is taken only if it is asked for by
-name; the choice then says what is approximate and by how much.
+`LADDER` that supports all impairments of both directions exactly. An approximate datapath is chosen only if it is
+requested by name; the choice then lists the approximations with their bounds.
 
 Exact means: frames have the fates that `testbed.fates` decides, and leave late by no more than the kernel's timer or the
 relay's lateness. Random events have the same probability and are independent; they hit the same frames only where
@@ -132,8 +132,8 @@ FEATURES: Final = (
     Feature("rate trace", "a file of delivery opportunities as the rate", lambda i: bool(i.rate_trace)),
     Feature("usual queue", "a queue of the bandwidth-delay product, in bytes",
             lambda i: _timed(i) and not i.queue and not i.queue_frames),
-    Feature("queue in bytes", "a queue of so many bytes", lambda i: _timed(i) and bool(i.queue)),
-    Feature("queue in frames", "a queue of so many frames", lambda i: _timed(i) and bool(i.queue_frames)),
+    Feature("queue in bytes", "a queue limit in bytes", lambda i: _timed(i) and bool(i.queue)),
+    Feature("queue in frames", "a queue limit in frames", lambda i: _timed(i) and bool(i.queue_frames)),
     Feature("queue in frames before a delay", "frames under way are not in the queue",
             lambda i: _timed(i) and bool(i.queue_frames) and bool(i.delay)),
     Feature("minimum frame", "a small frame takes a minimum of the rate",
@@ -364,7 +364,7 @@ def choose(
     """Choose the datapath of a link with these impairments.
 
     refusal: of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises UnsupportedError
-    when the datapath that is asked for cannot carry the link here, or none can.
+    when the requested datapath cannot carry the link on this machine, or none can.
     """
     if asked != "auto":
         obstacles, approximations = _against(asked, forward, backward, abilities, refusal)
@@ -404,7 +404,7 @@ def _against(
                 f"chance ({', '.join(chances)}) is approximate: it falls otherwise in every run: "
                 f"{abilities.lack('netem_seed')}"
             )
-    return _once(obstacles), _once(approximations)
+    return _distinct(obstacles), _distinct(approximations)
 
 
 def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, refusal: Refusal) -> list[str]:
@@ -428,7 +428,7 @@ def _missing(datapath: Datapath, impairment: Impairment, abilities: Abilities, r
     return lacks
 
 
-def _once(phrases: list[str]) -> list[str]:
+def _distinct(phrases: list[str]) -> list[str]:
     """Drop repeated phrases: both directions mostly have the same ones."""
     return list(dict.fromkeys(phrases))
 

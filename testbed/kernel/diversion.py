@@ -4,7 +4,7 @@ A filter on an interface's hook (clsact) diverts frames from the moment in which
 removed: a bridge's port stays in the bridge, two joined cables stay joined. The hook itself must be there before: adding
 or removing one deactivates the interface for milliseconds, in which frames that are to leave by it are lost.
 
-Frames that come back must not be diverted again. They bear a mark, the index of the interface that they were diverted
+Frames that come back must not be diverted again. They carry a mark, the index of the interface that they were diverted
 from, which a packet socket sets (SO_MARK) and which they lose when they enter a node's namespace.
 
 Classic BPF reads the mark: it needs no more privileges than the hook, and kernels without cls_fw and cls_matchall have it.

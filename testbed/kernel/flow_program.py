@@ -113,8 +113,8 @@ def _find_protocol_flow(program: Program, flow_key: FlowKey, key: int) -> None:
         program.store(R10, key + word * WORD, R1, 8)
         word += 1
     _set_count(program, key, flow_key.words)
-    for place, field in enumerate(flow_key.fields, word):
-        _read_field(program, field, key + place * WORD)
+    for index, field in enumerate(flow_key.fields, word):
+        _read_field(program, field, key + index * WORD)
     if size:
         program.jump("flow found")
         program.label(other)
@@ -202,12 +202,12 @@ def _skip_route(program: Program) -> None:
     program.label(end)
 
 
-def _read_field(program: Program, guarded: GuardedField, place: int) -> None:
+def _read_field(program: Program, guarded: GuardedField, stack_offset: int) -> None:
     """Put a field's value on the stack; the 0 there stays where the frame does not have the field."""
     absent = program.new_label("absent")
     _check_guards(program, guarded, absent)
     _load_field(program, guarded.field, absent)
-    program.store(R10, place, R1, 8)
+    program.store(R10, stack_offset, R1, 8)
     program.label(absent)
 
 
@@ -259,13 +259,13 @@ def _read(program: Program, offset: int, size: int) -> None:
     program.big_endian(R1, 64)
 
 
-def _call_load_bytes(program: Program, offset: Register, place: int, size: int) -> None:
+def _call_load_bytes(program: Program, offset: Register, stack_offset: int, size: int) -> None:
     """Copy bytes of the frame to the stack; if the frame ends before, they are cleared and R0 is not 0."""
     if offset is not R2:
         program.mov(R2, offset)
     program.mov(R1, CONTEXT)
     program.mov(R3, R10)
-    program.add(R3, place)
+    program.add(R3, stack_offset)
     program.mov(R4, size)
     program.call(_SKB_LOAD_BYTES)
 
@@ -281,7 +281,7 @@ def _set_count(program: Program, key: int, count: int) -> None:
     _or_into(program, key + WORD, R1)
 
 
-def _or_into(program: Program, place: int, value: Register) -> None:
-    program.load(R2, R10, place, 8)
+def _or_into(program: Program, stack_offset: int, value: Register) -> None:
+    program.load(R2, R10, stack_offset, 8)
     program.or_(R2, value)
-    program.store(R10, place, R2, 8)
+    program.store(R10, stack_offset, R2, 8)

@@ -55,9 +55,9 @@ class GsoFrame(bytes):
         _, kind, _, size, start, offset = HEADER.unpack(self.header)
         if self.segments > 1:
             return _segments(self, self.beyond // (self.segments - 1), size, start, start + offset, udp=kind == UDP)
-        place = start + offset
+        offset_in_frame = start + offset
         total = int.from_bytes(self[start:], "big") << 8 * (len(self) - start & 1)
-        return [self[:place] + _checksum(total, 0xFFFF) + self[place + 2 :]]
+        return [self[:offset_in_frame] + _checksum(total, 0xFFFF) + self[offset_in_frame + 2 :]]
 
 
 def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> GsoFrame | None:
@@ -93,8 +93,8 @@ def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> Gso
     return gso
 
 
-def _segments(frame: bytes, headers: int, size: int, start: int, place: int, *, udp: bool) -> list[bytes]:
-    """Segment a frame. headers: bytes of all its headers. start: offset of the transport header. place: offset of its
+def _segments(frame: bytes, headers: int, size: int, start: int, checksum_at: int, *, udp: bool) -> list[bytes]:
+    """Segment a frame. headers: bytes of all its headers. start: offset of the transport header. checksum_at: offset of its
     checksum, which holds the sum of the pseudo-header with the whole frame's length."""
     network = _ETHERTYPE
     while frame[network : network + 2] in _TAGS:
@@ -102,7 +102,7 @@ def _segments(frame: bytes, headers: int, size: int, start: int, place: int, *, 
     network += 2
     version_and_words = _number(frame, network, 1)
     ipv4 = version_and_words >> 4 == 4
-    pseudo = _number(frame, place, 2) - (len(frame) - start)
+    pseudo = _number(frame, checksum_at, 2) - (len(frame) - start)
     identification = _number(frame, network + _IDENTIFICATION, 2)
     sequence = _number(frame, start + _SEQUENCE, 4)
     flags = _number(frame, start + _FLAGS, 1)
@@ -126,20 +126,20 @@ def _segments(frame: bytes, headers: int, size: int, start: int, place: int, *, 
             _put(head, start + _SEQUENCE, 4, sequence + begin - headers)
             cleared = (_FIN_PSH if begin + size < len(frame) else 0) | (_CWR if segments else 0)
             head[start + _FLAGS] = flags & ~cleared
-        _put(head, place, 2, (pseudo + length) % 0xFFFF)
+        _put(head, checksum_at, 2, (pseudo + length) % 0xFFFF)
         total = _number(head, start, headers - start) + (int.from_bytes(payload, "big") << 8 * (len(payload) & 1))
-        head[place : place + 2] = _checksum(total, 0xFFFF if udp else 0)
+        head[checksum_at : checksum_at + 2] = _checksum(total, 0xFFFF if udp else 0)
         segments.append(bytes(head) + payload)
     return segments
 
 
-def _number(data: bytes | bytearray, place: int, width: int) -> int:
-    return int.from_bytes(data[place : place + width], "big")
+def _number(data: bytes | bytearray, offset: int, width: int) -> int:
+    return int.from_bytes(data[offset : offset + width], "big")
 
 
-def _put(data: bytearray, place: int, width: int, value: int) -> None:
+def _put(data: bytearray, offset: int, width: int, value: int) -> None:
     """Write the value's lowest `width` bytes, big-endian."""
-    data[place : place + width] = (value & (1 << 8 * width) - 1).to_bytes(width, "big")
+    data[offset : offset + width] = (value & (1 << 8 * width) - 1).to_bytes(width, "big")
 
 
 def _checksum(total: int, zero: int) -> bytes:

@@ -1,7 +1,7 @@
 """Counters of all interfaces of a network namespace, cheap enough to read every second.
 
 `rtnl_dump.interfaces` reads everything about an interface, and decoding takes some forty microseconds each; here the
-kernel is asked for the counters alone (RTM_GETSTATS, since 4.7), and names and states are looked up only after a
+kernel dumps the counters alone (RTM_GETSTATS, since 4.7), and names and states are looked up only after a
 notification. For a namespace that this process cannot enter, a child opens the sockets there and hands them over.
 """
 
@@ -89,7 +89,7 @@ def open_sockets(path: str, holder: int = 0) -> CounterSockets:
         return _listen(path)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        in_child(partial(_hand_over, path, holder, theirs))
+        in_child(partial(_send_descriptor, path, holder, theirs))
         _, handed, _, _ = socket.recv_fds(ours, 1, 2, socket.MSG_CMSG_CLOEXEC)
         route, monitor = handed
         return CounterSockets(RouteSocket(route), Monitor.from_descriptor(monitor))
@@ -105,7 +105,7 @@ def _listen(path: str) -> CounterSockets:
         raise
 
 
-def _hand_over(path: str, holder: int, end: socket.socket) -> None:
+def _send_descriptor(path: str, holder: int, end: socket.socket) -> None:
     enter_holder(holder)
     opened = _listen(path)
     socket.send_fds(end, [b"\n"], [opened.route.fileno(), opened.monitor.fileno()])

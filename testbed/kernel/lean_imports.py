@@ -17,7 +17,7 @@ _PUBLIC: Final = ("__all__", "__version__")
 
 
 class _Lean(ModuleType):
-    """A package that is not initialised until an attribute is asked for that is no submodule."""
+    """A package that is not initialised until an attribute that is no submodule is read."""
 
     def __getattr__(self, name: str) -> object:
         spec = self.__spec__

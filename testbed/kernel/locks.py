@@ -30,7 +30,7 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises TakenError; FileNotFoundError where `make` has not made the file, or it was removed."""
+        """Take the lock. Raises LockedError; FileNotFoundError if the file does not exist."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -256,7 +256,7 @@ def attached(route: RouteSocket, index: int) -> Attached | None:
 
 @contextmanager
 def opened(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
-    """Open the classifier on an interface, whoever loaded it; None where there is none. As root."""
+    """Open the classifier on an interface, also one that another process loaded; None if there is none. As root."""
     present = attached(route, index)
     classifier = None
     if present is not None:
@@ -316,7 +316,7 @@ def probe() -> str:
 
     def inside() -> str:
         if not userns.is_root():
-            userns.become_root_of_own()
+            userns.become_namespace_root()
         syscalls.unshare(syscalls.CLONE_NEWNET)
         route = RouteSocket()
         try:
@@ -355,7 +355,7 @@ def _flow_keys(fields: Fields) -> Iterator[FlowKey]:
                 f"a flow key of {len(names)} fields (EtherType 0x{ethertype:04x}); the classifier takes {MAX_KEY_FIELDS}"
             )
         if len(begins) > WORD:
-            raise UnsupportedError(f"the headers of 0x{ethertype:04x} are told apart by more than {WORD} bytes")
+            raise UnsupportedError(f"the headers of 0x{ethertype:04x} are distinguished by more than {WORD} bytes")
         if names or begins:
             guarded = tuple(_guarded(fields, fields[name], ethertype) for name in names)
             yield FlowKey(ethertype, guarded, begins, fields.is_routed(ethertype))

@@ -4,8 +4,8 @@ It runs on every frame that comes in on an interface, before the filter that red
 frame that is lost and TC_ACT_UNSPEC, which leaves the frame to the next filter, for every other. Per frame:
 
 1. It is counted as offered.
-2. Gilbert-Elliott and the pattern step with the direction's number of the frame (only if they are asked for).
-3. Independent loss (only if asked for): the frame's flow is found as `fates.flows.flow_of` finds it; the flow's entry in
+2. Gilbert-Elliott and the pattern step with the direction's number of the frame (only if configured).
+3. Independent loss (only if configured): the frame's flow is found as `fates.flows.flow_of` finds it; the flow's entry in
    the map of flows holds the start of its stream of draws and how many frames it has had.
 
 Frames may come in on several processors at once: numbers are drawn by atomic additions, so that no two frames get the
@@ -84,10 +84,10 @@ def loss_program(losses: Losses) -> Program:
     elif losses.ranges:
         _step_number(program)
     if losses.ranges:
-        _ask_pattern(program, losses)
+        _check_pattern(program, losses)
     if losses.loss:
         find_flow(program, losses.flows)
-        _ask_flow(program, losses)
+        _check_flow(program, losses)
     _finish(program)
     return program
 
@@ -162,7 +162,7 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
     program.label("state asked")
 
 
-def _ask_pattern(program: Program, losses: Losses) -> None:
+def _check_pattern(program: Program, losses: Losses) -> None:
     """Set the cause if the pattern names the number in R8, by binary search."""
     if losses.period:
         program.sub(R8, 1)
@@ -191,7 +191,7 @@ def _ask_pattern(program: Program, losses: Losses) -> None:
     program.label("pattern asked")
 
 
-def _ask_flow(program: Program, losses: Losses) -> None:
+def _check_flow(program: Program, losses: Losses) -> None:
     """Set the cause if the flow's n-th frame is lost."""
     key = flow_place(losses.flows)
     entry = key - 2 * WORD

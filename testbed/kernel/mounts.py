@@ -41,7 +41,7 @@ def bind_file(source: Path, target: Path) -> None:
 def mount_directory(target: Path) -> None:
     """Put an empty directory at `target`, whether or not the machine has one there, or removes it later."""
     above = _nearest(target.parent)
-    _cover(above, target.relative_to(above).parts[0])
+    _overlay(above, target.relative_to(above).parts[0])
     target.mkdir(parents=True)
     target.chmod(0o755)
 
@@ -55,7 +55,7 @@ def make_room(directory: Path) -> None:
     existing = _nearest(directory)
     if existing == Path("/"):
         raise PermissionError(f"cannot add {directory} to the root directory")
-    _cover(existing)
+    _overlay(existing)
     directory.mkdir(parents=True, exist_ok=True)
 
 
@@ -66,7 +66,7 @@ def _nearest(directory: Path) -> Path:
     return directory
 
 
-def _cover(directory: Path, leaving_out: str = "") -> None:
+def _overlay(directory: Path, leaving_out: str = "") -> None:
     """Mount a tmpfs over a directory and bind its former entries back, but for the one named `leaving_out`."""
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

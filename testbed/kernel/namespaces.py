@@ -212,7 +212,7 @@ def mounts() -> list[Mount]:
 def _mount_of_names() -> Mount:
     """Return the mount on which /run/netns lies.
 
-    The kernel is asked for its number: a mount with a longer target may be hidden below another, such as a new /run. In a
+    The kernel reports its number: a mount with a longer target may be hidden below another, such as a new /run. In a
     chroot the mount may be missing in the list; then only its number is known.
     """
     handle = os.open(NAMES, os.O_PATH | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
 """netem: conversion of an impairment to the kernel's options, the request that sets them, and the options in a dump.
 
 `options_of` converts an impairment to `Options`, which hold exactly what sch_netem takes; `request` encodes them and
-`reported` reads them from a dump, so that the two can be compared. How exactly netem does what was asked is listed in
-`datapaths`; only what it cannot be told at all is refused here.
+`reported` reads them from a dump, so that the two can be compared. How exactly netem implements each impairment is listed in
+`datapaths`; only impairments that netem has no option for are refused here.
 
 Units are those of include/uapi/linux/pkt_sched.h: probabilities are shares of 2^32 - 1, times nanoseconds in 64 bits,
 rates bytes/s in 64 bits, distributions up to 16,384 numbers of 16 bits in units of 1/8192 of the jitter. A request always
@@ -144,9 +144,9 @@ def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, tab
     """Convert an impairment to netem's options.
 
     mtu: of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
-    UnsupportedError for what netem cannot be told, BrokenFileError for a broken table.
+    UnsupportedError for impairments that netem has no option for, BrokenFileError for a broken table.
     """
-    if lacks := lacking(impairment):
+    if lacks := unsupported(impairment):
         raise UnsupportedError("netem cannot do this: " + "; ".join(lacks))
     rate = rate_of(impairment.rate)
     gemodel: tuple[int, ...] = ()
@@ -174,8 +174,8 @@ def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, tab
     )
 
 
-def lacking(impairment: Impairment) -> list[str]:
-    """List what netem cannot be told, a phrase each."""
+def unsupported(impairment: Impairment) -> list[str]:
+    """List the impairments that netem has no option for, one phrase each."""
     phrases = {
         "it has no fault rules": bool(impairment.rules),
         "it loses by chance only, not by a pattern": bool(impairment.loss_pattern),

@@ -69,10 +69,10 @@ class RequestError(Exception):
 class RouteSocket:
     """A netlink socket, bound to the network namespace in which it was opened."""
 
-    def __init__(self, opened: int | None = None) -> None:
-        """opened: the descriptor of a socket that another process opened in its namespace; this object owns it."""
-        if opened is not None:
-            self._socket = socket.socket(fileno=opened)
+    def __init__(self, descriptor: int | None = None) -> None:
+        """descriptor: the descriptor of a socket that another process opened in its namespace; this object owns it."""
+        if descriptor is not None:
+            self._socket = socket.socket(fileno=descriptor)
             return
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
         for option in (NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK):
@@ -123,7 +123,7 @@ class RouteSocket:
                 if sequence == last:
                     return refusals
 
-    def ask(self, request: bytes) -> memoryview:
+    def query(self, request: bytes) -> memoryview:
         """Send a request for one object; return the body of the answer. RequestError when the kernel refuses."""
         self._socket.send(request)
         for kind, flags, _, body in _messages(self._socket.recv(_RECEIVE_BYTES)):
@@ -131,7 +131,7 @@ class RouteSocket:
                 return body
             (code,) = _ERROR.unpack_from(body)
             raise RequestError([_refusal(0, -code, flags, body)])
-        raise OSError(errno.EBADMSG, "netlink: an empty answer")
+        raise OSError(errno.EBADMSG, "netlink: an empty reply")
 
     def dump(self, table: int, fields: bytes) -> list[memoryview]:
         """Request a table (RTM_GET*); return the bodies (after the netlink header) of all its entries."""

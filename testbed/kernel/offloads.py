@@ -17,8 +17,8 @@ checksum right. These stay on, because they changed nothing in that measurement:
 - ``tx-vlan-hw-insert``: the kernel takes a tag out of a received frame before a packet socket sees it, wherever it was
   put in; the socket gets it in its auxiliary data.
 
-Receiving needs nothing: veth has GRO off unless somebody turns it on, and nothing else merges frames that come over a
-spliced link.
+Receiving needs no setting: veth has GRO off by default, and nothing else merges frames that arrive over a spliced
+link.
 
 Where a packet socket may pass on GSO frames with their header (see `gso`), checksums and TCP segmentation stay on
 (`Offloads.TCP`). Every kernel describes these in the header; UDP segmentation only since Linux 6.2, that of tunnels and SCTP
@@ -48,7 +48,7 @@ ETHTOOL_GFEATURES, ETHTOOL_SFEATURES = 0x3A, 0x3B
 ETH_SS_FEATURES: Final = 4
 
 _REQUEST = struct.Struct("16sP16x")  # struct ifreq: the interface's name, a pointer to the command
-_SET_INFO = struct.Struct("=IIQI")  # command, reserved, mask of string sets, length of the one asked for
+_SET_INFO = struct.Struct("=IIQI")  # command, reserved, mask of string sets, length of the requested one
 _STRINGS = struct.Struct("=III")  # command, string set, length
 _HEADER = struct.Struct("=II")  # command, blocks of 32 features
 _FOUND = struct.Struct("=IIII")  # available, requested, active, never changed
@@ -60,7 +60,7 @@ _TCP = re.compile(r"tx-checksum-ip.*|tx-tcp6?-segmentation|tx-tcp-ecn-segmentati
 
 
 class Offloads(IntEnum):
-    """GSO frames that an interface takes."""
+    """GSO frames that an interface accepts."""
 
     NONE = 0
     TCP = 1
@@ -73,7 +73,7 @@ class Offloads(IntEnum):
 
 
 def taken(descriptor: int, device: str) -> Offloads | None:
-    """Return which GSO frames an interface takes, even if only some of the kind; None where the kernel does not report it.
+    """Return which GSO frames an interface accepts, even if only some of the kind; None if the kernel does not report it.
 
     descriptor: of any socket of the interface's namespace.
     """
@@ -90,7 +90,7 @@ def taken(descriptor: int, device: str) -> Offloads | None:
 
 
 def on(descriptor: int, device: str) -> bool | None:
-    """Whether an interface takes GSO frames of any kind; None where the kernel does not report it.
+    """Whether an interface accepts GSO frames of any kind; None if the kernel does not report it.
 
     descriptor: of any socket of the interface's namespace.
     """
@@ -107,12 +107,12 @@ def active(descriptor: int, device: str) -> frozenset[str]:
 
 
 def switch(device: str, wanted: bool) -> None:
-    """Let an interface of the calling thread's network namespace take all GSO frames that it supports, or none."""
+    """Let an interface of the calling thread's network namespace accept all GSO frames that it supports, or none."""
     allow(device, Offloads.ALL if wanted else Offloads.NONE)
 
 
 def allow(device: str, wanted: Offloads) -> None:
-    """Let an interface of the calling thread's network namespace take these GSO frames and no others."""
+    """Let an interface of the calling thread's network namespace accept these GSO frames and no others."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
         descriptor = opened.fileno()
         unfinished, tcp = _bits(descriptor, device)

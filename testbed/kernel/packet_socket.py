@@ -55,7 +55,7 @@ LARGEST: Final = 65_535 + HEADROOM
 """Bytes of a frame on an interface with the largest MTU."""
 
 _SIOCGIFMTU: Final = 0x8921
-_NOBODYS: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
+_UNUSED_ETHERTYPE: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
 _DESTINATION: Final = struct.Struct("=HHi12x")  # struct sockaddr_ll: family, protocol (the frame's own), index
 _FRONT: Final = gso.HEADER.size  # bytes before each frame
 _KIND: Final = 1  # offset of the GSO type, which says whether the frame is a GSO frame
@@ -76,7 +76,7 @@ _LENGTH: Final = struct.Struct("56xI4x")
 # Control data, in the order in which packet_recvmsg writes it: SCM_TIMESTAMPNS, then struct tpacket_auxdata.
 _CONTROL: Final = struct.Struct("16xqq16xI12xHH4x")
 _NANOSECONDS: Final = 1_000_000_000
-_AT_ONCE: Final = 2_000  # ns; two readings of the monotonic clock with another clock's between them take a tenth of it
+_MAX_GAP: Final = 2_000  # ns; two readings of the monotonic clock with another clock's between them take a tenth of it
 _ATTEMPTS: Final = 20
 
 _KNOWN_OF_FRAME: Final = 1_024  # bytes: struct sk_buff, struct skb_shared_info and headroom, and some to spare
@@ -100,8 +100,8 @@ class Arena:
         first = ctypes.addressof(self._anchor)
         for i in range(BATCH):
             _IOVEC.pack_into(self.vectors, i * _IOVEC.size, first + i * _SLOT, _SLOT)
-            place = (0, 0, vectors + i * _IOVEC.size, 1, control + i * _CONTROL.size, _CONTROL.size, 0, 0)
-            _MESSAGE.pack_into(self.messages, i * _MESSAGE.size, *place)
+            header = (0, 0, vectors + i * _IOVEC.size, 1, control + i * _CONTROL.size, _CONTROL.size, 0, 0)
+            _MESSAGE.pack_into(self.messages, i * _MESSAGE.size, *header)
         self.template = bytes(self.messages)
         self.address = _address(self.messages)
         self.sent_vectors = bytearray(BATCH * _IOVEC.size)
@@ -110,8 +110,8 @@ class Arena:
         self.destination = bytearray(_DESTINATION.size)
         vectors, name = _address(self.sent_vectors), _address(self.destination)
         for i in range(BATCH):
-            place = (name, _DESTINATION.size, vectors + i * _IOVEC.size, 1, 0, 0, 0, 0)
-            _MESSAGE.pack_into(self.sent_messages, i * _MESSAGE.size, *place)
+            header = (name, _DESTINATION.size, vectors + i * _IOVEC.size, 1, 0, 0, 0, 0)
+            _MESSAGE.pack_into(self.sent_messages, i * _MESSAGE.size, *header)
         self.sent_address = _address(self.sent_messages)
 
 
@@ -124,12 +124,12 @@ class Statistics:
     """Frames that a packet socket failed to receive or send; all 0 on a machine that keeps up and is set up right."""
 
     overrun: int = 0
-    """Frames that the kernel dropped because we did not read in time."""
+    """Frames that the kernel dropped because they were not read in time."""
     oversized: int = 0
     """Frames longer than the interface's MTU allows, or GSO frames of an unknown type: offloads are on that should be
     off."""
     unsent: int = 0
-    """Frames that the kernel did not take although the interface was up."""
+    """Frames that the kernel refused although the interface was up."""
     down: int = 0
     """Frames for an interface that was down or gone, or whose peer was."""
 
@@ -149,7 +149,7 @@ def _clocks() -> tuple[int, int]:
     for _ in range(_ATTEMPTS):
         wall = time.time_ns()
         after = time.monotonic_ns()
-        if after - before <= _AT_ONCE:
+        if after - before <= _MAX_GAP:
             break
         before = after
     return after, wall - before
@@ -210,7 +210,7 @@ class PacketSocket:
         """Stop receiving the interface's frames; those that have come can still be read, and frames be sent. When this
         returns, no processor is about to queue another frame; it takes the kernel some ten milliseconds."""
         with contextlib.suppress(OSError):  # an interface that is gone sends nothing either
-            self._socket.bind((self.device, _NOBODYS))
+            self._socket.bind((self.device, _UNUSED_ETHERTYPE))
 
     def still_there(self) -> bool:
         """Whether the interfaces are those that the socket was opened on; also updates the MTU."""
@@ -241,7 +241,7 @@ class PacketSocket:
         self.filled = count == self._batch
         if count <= 0:
             if count < 0:
-                self._look_into(ctypes.get_errno())
+                self._check_error(ctypes.get_errno())
             return []
         now, behind = _clocks()
         self.behind = behind
@@ -252,14 +252,14 @@ class PacketSocket:
         for (slot, begin), (length,), (seconds, nanoseconds, status, tci, tpid) in zip(
             _PLACES[:count], lengths, controls, strict=True
         ):
-            when = seconds * _NANOSECONDS + nanoseconds - behind
-            if when > now:
-                when = now
-            if when < earliest:
-                when = earliest
-            earliest = when
+            stamp = seconds * _NANOSECONDS + nanoseconds - behind
+            if stamp > now:
+                stamp = now
+            if stamp < earliest:
+                stamp = earliest
+            earliest = stamp
             if _SHORTEST <= length <= longest and not status & _TAGGED_OR_UNFINISHED:
-                out.append((when, frames[begin : slot + length]))
+                out.append((stamp, frames[begin : slot + length]))
                 continue
             if length < _SHORTEST:
                 continue
@@ -273,11 +273,11 @@ class PacketSocket:
                 frame.header = frames[slot:begin]
                 self.unfinished = True
             if frame is not None:
-                out.append((when, frame))
+                out.append((stamp, frame))
         self._batch = GSO_BATCH if self._has_gso else BATCH
         return out
 
-    def _look_into(self, reason: int) -> None:
+    def _check_error(self, reason: int) -> None:
         if reason == errno.EINVAL:  # a GSO frame of a type for which virtio_net_hdr has no value
             self.statistics.oversized += 1
             self.filled = True
@@ -321,8 +321,8 @@ class PacketSocket:
         arena = self._arena
         arena.destination[:] = self._destination
         lengths = array("Q", [len(frame) + _FRONT for frame in frames])
-        place = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
-        arena.sent[0 : 2 * len(frames) : 2] = array("Q", accumulate(lengths[:-1], initial=place))
+        start = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
+        arena.sent[0 : 2 * len(frames) : 2] = array("Q", accumulate(lengths[:-1], initial=start))
         arena.sent[1 : 2 * len(frames) : 2] = lengths
         first = 0
         while first < len(frames):

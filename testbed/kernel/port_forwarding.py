@@ -29,7 +29,7 @@ def reach(namespace: str, port: int, holder: int = 0) -> socket.socket:
     connection. Else the calling thread enters the namespace for a moment. Raises OSError, TestbedError.
     """
     if holder:
-        return _handed_over(command(namespace, port, holder))
+        return _listening_socket(command(namespace, port, holder))
     with namespaces.inside(namespace):
         return socket.create_connection(("127.0.0.1", port))
 
@@ -39,7 +39,7 @@ def command(namespace: str, port: int, holder: int) -> list[str]:
     return [sys.executable, "-P", "-m", __name__, namespace, str(port), str(holder)]
 
 
-def _handed_over(program: list[str]) -> socket.socket:
+def _listening_socket(program: list[str]) -> socket.socket:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

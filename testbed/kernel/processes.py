@@ -88,7 +88,7 @@ def identity(pid: int = 0) -> Identity:
     return Identity(boot_id(), pid_namespace(), pid, _start_time(pid))
 
 
-def everyone() -> list[int]:
+def all_pids() -> list[int]:
     """List the pids of all visible processes."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
@@ -112,7 +112,7 @@ def _identity_of(file: str | Path) -> tuple[int, int] | None:
 
 Belongs = Callable[[str], bool]
 
-_LOOKS = 20
+_MAX_SCANS = 20
 
 
 class NamespaceProcesses:
@@ -137,20 +137,20 @@ class NamespaceProcesses:
             os.close(handle)
         self._held.clear()
 
-    def look(self, found_one: Callable[[int], None] | None = None) -> list[int]:
+    def scan(self, on_found: Callable[[int], None] | None = None) -> list[int]:
         """List the pids, the newest first; found_one(pid) is called as soon as a process is found."""
         found: set[int] = set()
         seen = {os.getpid()}
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_SCANS):
             # A process that forks and ends all the time can escape a scan: only a scan during which no process has forked
             # is complete. On a busy machine there is none; then many scans of the new processes must do.
             newest = _newest()
-            present = set(everyone())
+            present = set(all_pids())
             for pid in sorted(present - seen, reverse=True):
                 if self._is_in(pid) or self._sees_hosts(pid):
                     found.add(pid)
-                    if found_one is not None:
-                        found_one(pid)
+                    if on_found is not None:
+                        on_found(pid)
             seen |= present
             if found or newest == _newest():
                 break
@@ -191,36 +191,36 @@ def _newest() -> str:
 
 def inside(namespaces: Collection[int]) -> list[int]:
     """List the processes in these network namespaces (inodes), which must exist, and those that came from there."""
-    with NamespaceProcesses(namespaces) as inhabitants:
-        return inhabitants.look()
+    with NamespaceProcesses(namespaces) as members:
+        return members.scan()
 
 
 class SurvivorsError(Exception):
-    """Processes that did not end although they were killed (stuck in the kernel)."""
+    """Processes that did not end although they were killed (blocked in the kernel)."""
 
     def __init__(self, pids: list[int]) -> None:
         self.pids = pids
         super().__init__(f"processes {', '.join(map(str, pids))} do not end")
 
 
-def end_all(inhabitants: NamespaceProcesses, grace: float, patience: float = 10.0) -> int:
+def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) -> int:
     """End every inhabitant: SIGTERM, `grace` seconds to comply, then SIGKILL until none is left.
 
-    Return how many were found. Raises SurvivorsError after `patience` seconds of killing.
+    Return how many were found. Raises SurvivorsError after `timeout` seconds of killing.
     """
     ended: set[int] = set()
-    with inhabitants:
-        if grace > 0 and (first := inhabitants.look()):
+    with members:
+        if grace > 0 and (first := members.scan()):
             ended.update(first)
             _signal_and_wait(first, signal.SIGTERM, grace)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         # Repeatedly: a process may fork between the scan and the signal. One that forks and ends all the time is gone when
         # a scan is over, and must be killed as soon as it is found.
-        while left := inhabitants.look(_kill):
-            ended.update(left)
+        while remaining := members.scan(_kill):
+            ended.update(remaining)
             if time.monotonic() > deadline:
-                raise SurvivorsError(left)
-            _signal_and_wait(left, signal.SIGKILL, max(0.0, deadline - time.monotonic()))
+                raise SurvivorsError(remaining)
+            _signal_and_wait(remaining, signal.SIGKILL, max(0.0, deadline - time.monotonic()))
     return len(ended)
 
 
@@ -286,11 +286,11 @@ def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: flo
                 signal.pidfd_send_signal(handle, number)
                 announce(f"{number.name} {pid}")
         deadline = time.monotonic() + seconds
-        left = set(handles)
-        while left and (rest := deadline - time.monotonic()) > 0:
+        remaining = set(handles)
+        while remaining and (rest := deadline - time.monotonic()) > 0:
             for handle, _ in waiting.poll(rest * 1000):
                 waiting.unregister(handle)
-                left.discard(handle)
+                remaining.discard(handle)
     finally:
         for handle in handles:
             os.close(handle)

@@ -83,7 +83,7 @@ class Counters:
 
     @property
     def rx_unclaimed(self) -> int:
-        """Frames that came in and that nobody took, as on a link's free end while nothing forwards the link's frames.
+        """Frames that came in and were not consumed, as on a link's free end while nothing forwards the link's frames.
         Unicast IP and unknown protocols are counted; broadcast ARP and IP are not, nor the frame or two that a switch is
         forwarding while the end leaves it."""
         return self.rx_dropped + self.rx_otherhost
@@ -153,14 +153,14 @@ def interfaces(route: RouteSocket) -> list[Interface]:
 
 def interface(route: RouteSocket, index: int) -> Interface:
     """Read one interface of the namespace. RequestError when there is none."""
-    return _interface(route.ask(message(RTM_GETLINK, NLM_F_REQUEST, _LINK.pack(0, 0, index, 0, 0), sequence=1)))
+    return _interface(route.query(message(RTM_GETLINK, NLM_F_REQUEST, _LINK.pack(0, 0, index, 0, 0), sequence=1)))
 
 
 def named(route: RouteSocket, name: str) -> Interface | None:
     """Read the interface of that name in the namespace; None when there is none."""
     body = bytes(_LINK.size) + attribute(IFLA_IFNAME, name.encode() + b"\0")
     try:
-        answer = route.ask(message(RTM_GETLINK, NLM_F_REQUEST, body, sequence=1))
+        answer = route.query(message(RTM_GETLINK, NLM_F_REQUEST, body, sequence=1))
     except RequestError as error:
         if error.refusals[0].errno == errno.ENODEV:
             return None
@@ -292,7 +292,7 @@ def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, Offlo
 
 
 def _setting(path: str) -> str:
-    """Read a kernel setting, empty where the kernel does not have it."""
+    """Read a kernel setting, empty where the kernel lacks it."""
     try:
         return Path(path).read_text().strip()
     except FileNotFoundError:

@@ -2,8 +2,8 @@
 
 pyroute2 takes about 0.4 ms to encode the message that makes a veth pair, and a cluster sends hundreds of them. A
 function decorated with `shaped` builds a pyroute2 message from its arguments. For each combination of text lengths and
-of omitted optional arguments it is called once with recognisable values, whose places in the encoded bytes are
-remembered. It is checked then that every value occurs exactly once (an `Mtu` twice); a test compares patched with
+of omitted optional arguments it is called once with recognisable values, whose offsets in the encoded bytes are
+recorded. It is checked then that every value occurs exactly once (an `Mtu` twice); a test compares patched with
 encoded messages.
 """
 
@@ -23,7 +23,7 @@ P = ParamSpec("P")
 Text: TypeAlias = str  # NUL-terminated on the wire
 Mac: TypeAlias = str  # "02:00:00:00:00:01"
 U32: TypeAlias = int  # native order, as netlink has it
-Mtu: TypeAlias = int  # a U32 that stands in the message twice, for both ends of a pair
+Mtu: TypeAlias = int  # a U32 that occurs twice in the message, for both ends of a pair
 Ip: TypeAlias = str  # of either version
 Fixed: TypeAlias = int  # every value is a shape of its own: too small to be found again in the bytes
 
@@ -81,16 +81,16 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
         message = untyped(*samples)
         message.encode()
         template = bytes(message.data)
-        places: list[list[int]] = []
+        offsets: list[list[int]] = []
         for name, kind, sample, convert in zip(names, kinds, samples, converters, strict=True):
             if sample is None or convert is None:
-                places.append([])
+                offsets.append([])
                 continue
             found = [match.start() for match in re.finditer(re.escape(convert(sample)), template)]
             if len(found) != (2 if kind == "Mtu" else 1):
-                raise AssertionError(f"{build.__name__}: {name} stands at {len(found)} places of the message")
-            places.append(found)
-        return template, places
+                raise AssertionError(f"{build.__name__}: {name} occurs {len(found)} times in the message")
+            offsets.append(found)
+        return template, offsets
 
     @functools.wraps(build)
     def encoded(*args: P.args, **kwargs: P.kwargs) -> bytes:
@@ -104,13 +104,13 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
         known = shapes.get(shape)
         if known is None:
             known = shapes[shape] = encode_shape(values)
-        template, places = known
+        template, offsets = known
         message = bytearray(template)
-        for found, value, convert in zip(places, values, converters, strict=True):
+        for found, value, convert in zip(offsets, values, converters, strict=True):
             if found and convert is not None:
                 data = convert(value)
-                for place in found:
-                    message[place : place + len(data)] = data
+                for position in found:
+                    message[position : position + len(data)] = data
         return bytes(message)
 
     return encoded

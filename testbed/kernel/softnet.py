@@ -30,9 +30,9 @@ def drops() -> dict[int, int]:
 def parse(text: str) -> dict[int, int]:
     """Parse /proc/net/softnet_stat: dropped frames by processor."""
     dropped = {}
-    for place, line in enumerate(text.splitlines()):
+    for index, line in enumerate(text.splitlines()):
         columns = line.split()
-        processor = int(columns[_PROCESSOR], 16) if len(columns) > _PROCESSOR else place
+        processor = int(columns[_PROCESSOR], 16) if len(columns) > _PROCESSOR else index
         dropped[processor] = int(columns[_DROPPED], 16)
     return dropped
 

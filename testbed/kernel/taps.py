@@ -25,7 +25,7 @@ from testbed.kernel.packet_options import (
     take_statistics,
 )
 
-SNAPPED: Final = 64
+SNAPPED: Final = 80
 """Bytes of a frame, from its beginning, that a tap captures."""
 
 FRAME_IN_BUFFER: Final = 1024
@@ -52,9 +52,9 @@ def any_of(tests: list[Test]) -> bytes:
     """Make a filter that passes a frame if one of the tests holds."""
     program: list[tuple[int, int, int, int]] = []
     for number, (at, width, value) in enumerate(tests):
-        left = len(tests) - number - 1
+        remaining = len(tests) - number - 1
         program.append((_LOAD_HALF if width == 2 else _LOAD_WORD, 0, 0, at))
-        program.append((_JUMP_EQUAL, 2 * left + 1, 0, value))
+        program.append((_JUMP_EQUAL, 2 * remaining + 1, 0, value))
     program += [(_RETURN, 0, 0, 0), (_RETURN, 0, 0, _WHOLE)]
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
 

@@ -26,7 +26,7 @@ def is_root() -> bool:
     return os.geteuid() == 0 and bool(effective >> cap_net_admin & 1) and bool(effective >> cap_sys_admin & 1)
 
 
-def become_root_of_own() -> None:
+def become_namespace_root() -> None:
     """Put the calling process, which must have one thread, into new user, mount and network namespaces of its own."""
     user, group = os.geteuid(), os.getegid()
     try:
@@ -44,7 +44,7 @@ def become_root_of_own() -> None:
     syscalls.mount("", str(namespaces.NAMES), flags=syscalls.MS_SHARED)
 
 
-def become_oneself(user: int, group: int) -> None:
+def become_user(user: int, group: int) -> None:
     """Move the calling process, root of a user namespace, into a child namespace where it has its user's own uid and gid; it
     has no more rights there than its user. OSError."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)

@@ -83,13 +83,13 @@ class Waiter:
             self._learn(now() - wake)
         elif ready := self._without_timer(poll(0)):
             return ready
-        begun = moment = now()
+        started = moment = now()
         while moment < deadline:
             if deadline - moment > _CLOSE and (ready := self._without_timer(poll(0))):
-                self.spun += moment - begun
+                self.spun += moment - started
                 return ready
             moment = now()
-        self.spun += moment - begun
+        self.spun += moment - started
         return ()
 
     def _learn(self, late: int) -> None:
@@ -105,9 +105,9 @@ class Waiter:
             self._armed = None
         return ready
 
-    def _arm(self, when: int) -> None:
+    def _arm(self, deadline: int) -> None:
         """Set the timer's expiry; 0: never."""
-        _set(self._timer, self._setting, when)
+        _set(self._timer, self._setting, deadline)
 
 
 class Alarm:
@@ -119,12 +119,12 @@ class Alarm:
     def fileno(self) -> int:
         return self._timer
 
-    def set(self, when: int) -> None:
+    def set(self, deadline: int) -> None:
         """Set the time in nanoseconds; 0: never."""
-        _set(self._timer, ctypes.create_string_buffer(_EXPIRY.size), when)
+        _set(self._timer, ctypes.create_string_buffer(_EXPIRY.size), deadline)
 
 
-def _set(timer: int, setting: ctypes.Array[ctypes.c_char], when: int) -> None:
-    seconds, nanoseconds = divmod(when, 1_000_000_000)
+def _set(timer: int, setting: ctypes.Array[ctypes.c_char], deadline: int) -> None:
+    seconds, nanoseconds = divmod(deadline, 1_000_000_000)
     _EXPIRY.pack_into(setting, 0, 0, 0, seconds, nanoseconds)
     checked(_libc.timerfd_settime(timer, _TFD_TIMER_ABSTIME, setting, None))

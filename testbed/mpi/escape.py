@@ -1,4 +1,4 @@
-"""Work that can be abandoned, whatever it does.
+"""Work that can be abandoned even while it computes or blocks.
 
 A program can catch any exception that is to end it. So the work has a stack of its own, and its watcher (a signal's
 handler, which runs on top of that stack) abandons it for good: none of its code is called again, not even when Python
@@ -29,11 +29,11 @@ class Escape(Generic[T]):
 
     def leave(self, error: BaseException) -> None:
         """Leave the work and raise the error in `run`. Called from within the work; does not return."""
-        keep_for_ever(self._stack)
-        keep_for_ever(getcurrent())
+        never_free(self._stack)
+        never_free(getcurrent())
         self._outside.throw(error)
 
 
-def keep_for_ever(thing: object) -> None:
+def never_free(thing: object) -> None:
     """Never free an object: freeing a program that catches its end would run it on."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -6,7 +6,7 @@ interrupted and reported where it waits, and a node process's call runs its driv
 switches take less than a microsecond.
 
 A program calls from its own greenlet only. A call from another thread raises RuntimeError there, and at the program's
-next call, so that the run does not go on without that thread's work.
+next call, so that the run does not continue without that thread's work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from protocols.mpi.send_buffer import SendBuffer
 from testbed.engine.tracebacks import program_line, stack
 from testbed.engine.waitables import Awaited
 from testbed.mpi.attached_world import AttachedRank, last_attached
-from testbed.mpi.escape import keep_for_ever
+from testbed.mpi.escape import never_free
 
 T = TypeVar("T")
 
@@ -63,14 +63,14 @@ class Program(greenlet):
     @coroutine
     def drive(self) -> Generator[Awaited, None, Any]:
         """Drive the program to its end; return its result."""
-        go_on, switch = self._go_on, self.switch
+        go_on, switch = self._resume, self.switch
         awaited = go_on(switch)
         while not self.dead:
             try:
                 yield awaited
             except GeneratorExit as error:  # the coroutine was closed
                 go_on(self.throw, error)
-                keep_for_ever(self)  # it may have caught GeneratorExit
+                never_free(self)  # it may have caught GeneratorExit
                 raise
             except BaseException as error:  # noqa: BLE001  an interruption is raised where the program waits
                 awaited = go_on(self.throw, error)
@@ -118,7 +118,7 @@ class Program(greenlet):
         """Raise MPIError where sends have failed and no call has reported it."""
         self.world.awaited.losses.finish()
 
-    def _go_on(self, switch: Callable[..., Any], *error: BaseException) -> Any:
+    def _resume(self, switch: Callable[..., Any], *error: BaseException) -> Any:
         """Run the program to its next wait or its end; return the awaitable or the result."""
         if self._main is None:
             return switch(*error)

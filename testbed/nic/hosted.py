@@ -16,8 +16,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
-from protocols.core.host_work import ANYWHERE, COPY, INTERRUPT, LIBRARY, OFFLOAD, SOFTIRQ, SWITCH, TRAP, WAKE, Cost
+from protocols.core.host_work import (
+    ANYWHERE,
+    CAUGHT_UP,
+    COPY,
+    INTERRUPT,
+    LIBRARY,
+    OFFLOAD,
+    SOFTIRQ,
+    SWITCH,
+    TRAP,
+    WAKE,
+    Cost,
+)
 from protocols.core.profile import Profile
 from testbed.engine.failures import HEADER, too_long
 from testbed.engine.loop import Loop, VirtualClock
@@ -77,8 +90,8 @@ class HostedNic(ImmediateNic):
     `protocols.core.host_work.HostWork` beside `protocols.core.firmware.Nic`."""
 
     __slots__ = (
-        "_at", "_bound", "_effect", "_host", "_in_kernel", "_later", "_offloaded", "_posted", "_profile", "_program",
-        "on_bind",
+        "_at", "_bound", "_cached_at", "_effect", "_host", "_in_kernel", "_later", "_offloaded", "_posted", "_profile",
+        "_program", "on_bind", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +119,9 @@ class HostedNic(ImmediateNic):
         self._posted = 0  # the same for the program
         self._offloaded = 0  # when the copy engine has done what was given to it
         self._later: list[Callable[[], bytes]] = []
+        self._cached_at = ANYWHERE  # the core whose cache holds the frame that the firmware handles
+        self.writer = ANYWHERE
+        """The core that has written into the program's memory last (`dma_write`)."""
         self.on_bind: Callable[[Core], object] | None = None
         """Called with the core to which the program moves (`bind`)."""
 
@@ -127,6 +143,20 @@ class HostedNic(ImmediateNic):
     def core(self) -> int:
         """Number of the core on which the calling code runs."""
         return self._at if self._in_kernel else self._bound
+
+    @property
+    def reached(self) -> int:
+        """When the core has done what the calling code has spent."""
+        return self._when()
+
+    def caught_up(self) -> Completion[None]:
+        """Return what is done at `reached`."""
+        reached = self._when()
+        if reached <= self._clock.time:
+            return CAUGHT_UP
+        completion: Completion[None] = Completion("its core")
+        self._loop.at(reached, completion.complete, None)
+        return completion
 
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
         """Occupy the core of the calling code."""
@@ -203,7 +233,8 @@ class HostedNic(ImmediateNic):
     def dma_write(self, piece: memoryview, data: Buffer) -> None:
         """Copy into a program's memory, by the core."""
         super().dma_write(piece, data)
-        self.spend(COPY, len(piece))
+        self.spend(COPY, len(piece), self._cached_at)
+        self.writer = self.core
 
     def post_completion(self, index: int) -> None:
         """Return a descriptor to the host, which finds it when its program looks."""
@@ -313,8 +344,11 @@ class HostedNic(ImmediateNic):
             self._in_kernel = False
 
     def loop_back(self, sent: tuple[int, bytes]) -> None:
-        """Receive a frame from another rank of the node. sent: the core that sends it, and the frame."""
+        """Receive a frame from another rank of the node. sent: the core that sends it, whose cache holds its data, and the
+        frame."""
+        self._cached_at = sent[0]
         self.handle(*sent)
+        self._cached_at = ANYWHERE
 
     def _enter_kernel(self, core: int) -> None:
         self._in_kernel, self._at = True, core

@@ -25,24 +25,32 @@ _MAX_CALIBRATED: Final = 3  # rows
 
 @dataclass(frozen=True, slots=True)
 class PaperRun:
-    """A run to measure. profile, cluster: where they differ from the paper's. firmware: NIC settings that differ from
-    the default."""
+    """A run to measure. profile, cluster: where they differ from the paper's. profiles: of nodes with another one. firmware:
+    NIC settings that differ from the default.
 
-    workload: str
+
+    model: instead of a workload, "module:function" of the protocol's package, which computes rows from a profile; for
+    another system on the paper's hosts."""
+
+    workload: str = ""
+    model: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     profile: str = ""
     cluster: str = ""
+    profiles: Mapping[str, str] = field(default_factory=dict)
     firmware: Mapping[str, Any] = field(default_factory=dict)
+    ranks_per_node: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published value. source: its place in the paper. meaning: the value of ours that it is compared with.
+    """A published value. table: of the paper, whose errors are summed up apart. source: its place in the paper. meaning:
+    the value of ours that it is compared with.
 
     Our value is `take` of the rows of `run` that match `where`; `pick` selects the "last" or the "max" of several. It
     is divided by `per`, and by `of` to give a fraction of a whole. less_than: another run, which ours stays below; the
-    value is then the largest reduction, as a fraction. sum: names of rows to add up instead. others: the paper's values
-    of other systems.
+    value is then the largest reduction, as a fraction. beyond: another run, whose value is subtracted. sum: names of rows
+    to add up instead. others: the paper's values of other systems.
     """
 
     name: str
@@ -58,18 +66,55 @@ class Row:
     per: float = 1.0
     of: float = 0.0
     less_than: str = ""
+    beyond: str = ""
     sum: tuple[str, ...] = ()
     others: Mapping[str, float] = field(default_factory=dict)
+    table: str = ""
+
+    @property
+    def other_run(self) -> str:
+        """The run that it compares with; empty: none."""
+        return self.less_than or self.beyond
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a published table: a row for each condition. at: the values of `by`; paper: the values there; others:
+    those of other systems. calibrated: the values of `by` whose rows calibrated the profile. For the rest see `Row`."""
+
+    name: str
+    source: str
+    meaning: str
+    unit: str
+    run: str
+    take: str
+    by: str
+    at: tuple[int, ...]
+    paper: tuple[float, ...]
+    calibrated: tuple[int, ...] = ()
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self) -> list[Row]:
+        """Return the rows."""
+        return [
+            Row(
+                f"{self.name}, {at}", self.source, self.meaning, paper, self.unit, at in self.calibrated, self.run,
+                {**self.where, self.by: at}, self.take, table=self.name,
+            )
+            for at, paper in zip(self.at, self.paper, strict=True)
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A property of the results that must hold, whatever the absolute figures. kind is one of:
+    """A property of the results that must hold independently of the absolute figures. kind is one of:
 
     order: our value of `row` is less than all `others` of that row, as the paper's is. step: the run's values `take`
     over `by` grow more between the second and third of `points` than the slopes on both sides predict. flat: the values
     stay within the fraction `within` of the first one while `by` is at most `until`, and have fallen to less than half
-    at the end.
+    at the end. crossing: the table `table` is less than the table `other` first, and more in the end; the paper's change
+    lies between the first and the last of `points`, and so does at least a part of the range in which ours differ by no
+    more than their larger median error.
     """
 
     name: str
@@ -82,6 +127,8 @@ class Shape:
     points: tuple[int, ...] = ()
     until: float = 0.0
     within: float = 0.0
+    table: str = ""
+    other: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +211,39 @@ def paper_of(protocol: str) -> Paper:
 
 def figure(row: Row, rows: Iterable[Mapping[str, Any]], whole: Iterable[Mapping[str, Any]] = ()) -> float | None:
     """Compute our figure for a row, in the row's unit; None where the run's rows do not have it. whole: the rows of the
-    run named by `less_than`. Sums are not computed here."""
+    run named by `less_than` or `beyond`. Sums are not computed here."""
     values = _taken(row, rows)
     if not values:
         return None
     if row.less_than:
         return UNITS[row.unit] * max(1 - ours / theirs for ours, theirs in zip(values, _taken(row, whole), strict=True))
     value = max(values) if row.pick == "max" else values[-1]
+    if row.beyond:
+        base = _taken(row, whole)
+        if not base:
+            return None
+        value -= base[-1]
     return value / row.per / (row.of or 1.0) * UNITS[row.unit]
+
+
+def is_measured_by(row: Row, paper: Paper, asked: Mapping[str, Any]) -> bool:
+    """Whether a run, as it was asked for, can have measured a row: with this workload, these settings of the firmware, and
+    so many ranks on each node."""
+    if row.sum or row.other_run:
+        return False
+    measured, ranks = paper.runs[row.run], asked.get("ranks") or []
+    return (
+        measured.workload == str(asked.get("form"))
+        and not measured.profile
+        and not measured.profiles
+        and _as_texts(measured.firmware) == _as_texts(asked.get("firmware") or {})
+        and len(ranks) == measured.ranks_per_node * len({str(rank["node"]) for rank in ranks})
+    )
+
+
+def _as_texts(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as a user writes them."""
+    return {key: str(value) for key, value in settings.items()}
 
 
 def _taken(published: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
@@ -206,7 +278,7 @@ def restrict(paper: Paper, runs: Collection[str]) -> Paper:
     rows: list[Row] = []
     for row in paper.rows:
         parts = {row.name for row in rows}
-        if all(part in parts for part in row.sum) if row.sum else {row.run, row.less_than or row.run} <= set(runs):
+        if all(part in parts for part in row.sum) if row.sum else {row.run, row.other_run or row.run} <= set(runs):
             rows.append(row)
     names = {row.name for row in rows}
     return replace(
@@ -214,13 +286,19 @@ def restrict(paper: Paper, runs: Collection[str]) -> Paper:
         runs={name: run for name, run in paper.runs.items() if name in runs},
         rows=tuple(rows),
         shapes=tuple(
-            [shape for shape in paper.shapes if (shape.row in names if shape.kind == "order" else shape.run in runs)]
+            [shape for shape in paper.shapes if _is_measured(shape, names, {row.table for row in rows}, runs)]
         ),
         relations=tuple(
             [relation for relation in paper.relations if {relation.left.run, relation.right.run} <= set(runs)]
         ),
         tables=tuple([table for table in paper.tables if table.run in runs]),
     )
+
+
+def _is_measured(shape: Shape, rows: Collection[str], tables: Collection[str], runs: Collection[str]) -> bool:
+    if shape.kind == "crossing":
+        return shape.table in tables and shape.other in tables
+    return shape.row in rows if shape.kind == "order" else shape.run in runs
 
 
 def parse(text: str, source: str) -> Paper:
@@ -263,7 +341,8 @@ def parse(text: str, source: str) -> Paper:
     runs = {name: built(PaperRun, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
     parts = {
         "runs": {name: run for name, run in runs.items() if run is not None},
-        "rows": several(Row, "row"), "shapes": several(Shape, "shape"), "relations": several(Relation, "relation"),
+        "rows": (*several(Row, "row"), *_rows_of(several(Column, "column"), problems)),
+        "shapes": several(Shape, "shape"), "relations": several(Relation, "relation"),
         "tables": several(Table, "table"), "unmatched": several(Unmatched, "unmatched"),
     }  # fmt: skip
     paper = built(Paper, {**document, **parts}, "")
@@ -272,6 +351,17 @@ def parse(text: str, source: str) -> Paper:
     if paper is None or problems:
         raise DescriptionError(source, problems)
     return paper
+
+
+def _rows_of(columns: Iterable[Column], problems: list[Problem]) -> list[Row]:
+    rows: list[Row] = []
+    for column in columns:
+        if len(column.at) != len(column.paper):
+            found = f"{len(column.paper)} values"
+            problems.append(Problem(f"{column.name}.paper", found, f"as many as in 'at', {len(column.at)}"))
+        else:
+            rows += column.rows()
+    return rows
 
 
 def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
@@ -283,7 +373,10 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
             near = get_close_matches(name, known, 1)
             problems.append(Problem(path, repr(name), f"the name of a {what}", near[0] if near else ""))
 
-    names = [row.name for row in paper.rows]
+    names, tables = [row.name for row in paper.rows], list({row.table for row in paper.rows if row.table})
+    for name, run in paper.runs.items():
+        if bool(run.workload) == bool(run.model):
+            problems.append(Problem(f"run.{name}", "workload and model", "one of the two"))
     for row in paper.rows:
         if row.unit not in UNITS:
             named(f"{row.name}.unit", row.unit, list(UNITS), "unit")
@@ -291,12 +384,17 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
             named(f"{row.name}.sum", part, names, "row")
         if not row.sum:
             named(f"{row.name}.run", row.run, runs, "run")
-        if row.less_than:
-            named(f"{row.name}.less_than", row.less_than, runs, "run")
+        if row.other_run:
+            named(f"{row.name}.{'less_than' if row.less_than else 'beyond'}", row.other_run, runs, "run")
     for shape in paper.shapes:
-        named(f"{shape.name}.kind", shape.kind, ["order", "step", "flat"], "kind of shape")
+        named(f"{shape.name}.kind", shape.kind, ["order", "step", "flat", "crossing"], "kind of shape")
         if shape.kind == "order":
             named(f"{shape.name}.row", shape.row, names, "row")
+        elif shape.kind == "crossing":
+            named(f"{shape.name}.table", shape.table, tables, "column")
+            named(f"{shape.name}.other", shape.other, tables, "column")
+            if len(shape.points) < 2:
+                problems.append(Problem(f"{shape.name}.points", str(len(shape.points)), "two points or more"))
         else:
             named(f"{shape.name}.run", shape.run, runs, "run")
         if shape.kind == "step" and len(shape.points) != 4:

@@ -123,11 +123,11 @@ def recorded(folder: Path) -> Recorded:
     return Recorded(folder, asked, _read_versioned(folder / RESULT, ResultDocument) or {})
 
 
-def runs(place: Path) -> tuple[list[Recorded], list[str]]:
+def runs(path: Path) -> tuple[list[Recorded], list[str]]:
     """Read the runs in a directory, the oldest first, with a sentence for each that cannot be read."""
     readable, unreadable = [], []
     try:
-        folders = sorted(folder for folder in place.iterdir() if (folder / RUN).exists())
+        folders = sorted(folder for folder in path.iterdir() if (folder / RUN).exists())
     except OSError:
         folders = []
     for folder in folders:

@@ -69,7 +69,7 @@ CASE: pytest.StashKey[Case] = pytest.StashKey()
 
 _DEFAULTS = {"testbed_mode": "live", "testbed_protocol": "", "testbed_artefacts": "testbed-artefacts"}
 _ACTIONS = {"testbed_on_invalid": "fail", "testbed_on_degraded": "ignore"}
-_SHOWN = 20  # tests whose network was not as asked, in the summary
+_SHOWN = 20  # tests whose network was not as configured, in the summary
 
 
 def __getattr__(name: str) -> object:
@@ -132,7 +132,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrize a test with a cluster by the modes and protocols asked for."""
+    """Parametrize a test with a cluster by the requested modes and protocols."""
     if "cluster" not in metafunc.fixturenames or "testbed_mode" not in metafunc.fixturenames:
         return  # or a project's own fixture of that name
     from testbed.pytest_plugin.marker import MarkerError, modes
@@ -209,7 +209,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List, as the last lines, networks that were not as asked, and the folders of failed tests."""
+    """List, as the last lines, networks that were not as configured, and the folders of failed tests."""
     doubtful = {
         report.nodeid: str(text)
         for kind in ("passed", "failed", "skipped", "xfailed", "xpassed", "error")
@@ -221,7 +221,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for nodeid, verdict in list(doubtful.items())[:_SHOWN]:
         terminalreporter.line(f"testbed: {nodeid}: the network was {verdict}")
     if len(doubtful) > _SHOWN:
-        terminalreporter.line(f"testbed: and {len(doubtful) - _SHOWN} more tests on networks that were not as asked")
+        terminalreporter.line(
+            f"testbed: and {len(doubtful) - _SHOWN} more tests on networks that were not as configured"
+        )
     folders = [
         str(text)
         for kind in ("failed", "error")
@@ -235,7 +237,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def protocols_option(config: pytest.Config) -> str:
-    """Protocols asked for, joined by commas."""
+    """Requested protocols, joined by commas."""
     from testbed.registry import DEFAULT_PROTOCOL
 
     return option_or_ini(config, "testbed_protocol") or DEFAULT_PROTOCOL

@@ -6,7 +6,7 @@ environment.json    the command that repeats the test, seed, versions, kernel, p
 state.json          live: the cluster with everything derived, and the datapath of each link
 events.jsonl        live: events of the cluster
 processes.log       live: log of relay and supervisor
-verdict.txt         live: whether the network was as asked, or lost frames of its own
+verdict.txt         live: whether the network was as configured, or lost frames of its own
 capture.pcapng      live, with --pcap-on-failure: the frames of all links, with their fates
 runs/N/             each `cluster.run`: rows, logs, its result; simulated, with --pcap-on-failure, its frames
 ...                 files that the test itself has put into ``cluster.folder``

@@ -130,7 +130,7 @@ def shorten(error: pytest.ExceptionInfo[BaseException]) -> None:
 
 
 def end_passed(item: pytest.Item) -> None:
-    """Raise the outcome of a test that has passed, where its network was not as asked."""
+    """Raise the outcome of a test that has passed, where its network was not as configured."""
     raise_outcome(item.config, _network_verdict(item), item.stash[CASE].actions)
 
 
@@ -151,7 +151,7 @@ def _network_verdict(item: pytest.Item) -> Network:
 
 
 def keep_failed(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Keep the artefacts of a failed test while its cluster is still up, and open the prompt if asked for."""
+    """Keep the artefacts of a failed test while its cluster is still up, and open the prompt if requested."""
     case, config = item.stash[CASE], item.config
     folder = config.rootpath / option_or_ini(config, "testbed_artefacts") / _slug(item.nodeid)
     network = _network_verdict(item)
@@ -170,10 +170,10 @@ def keep_failed(item: pytest.Item, report: pytest.TestReport) -> None:
     report.sections.append(("testbed", "\n".join(lines)))
     report.user_properties.append(("testbed-artefacts", f"{item.nodeid}: {folder}"))
     if isinstance(case.cluster, LiveCluster) and config.getoption("--cli-on-error"):
-        _ask(item, case.cluster, report)
+        _prompt(item, case.cluster, report)
 
 
-def _ask(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) -> None:
+def _prompt(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) -> None:
     """Open the prompt, with the terminal as it is outside pytest."""
     plugins = item.config.pluginmanager
     terminal, capturing = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")

@@ -1,4 +1,4 @@
-"""Verdict on a test's network, and the outcome of a test that passes on a network that was not as asked.
+"""Verdict on a test's network, and the outcome of a test that passes on a network that was not as configured.
 
 The verdict covers the complete test, from the cluster's start to the end of the test's body, and each `cluster.run`. A
 test that fails by itself stays failed, with the verdict beside it.
@@ -28,7 +28,7 @@ _COUNTING: Final = (Grade.INVALID, Grade.DEGRADED)
 @dataclass(frozen=True, slots=True)
 class Network:
     """Verdict on a network. grade: trusted, degraded or invalid; undecided where the test has taken its cluster down.
-    reasons: a line for each finding that was not as asked. notes: remarks of the verdict, without effect on the
+    reasons: a line for each finding that deviated. notes: remarks of the verdict, without effect on the
     grade."""
 
     grade: Grade

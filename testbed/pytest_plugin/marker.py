@@ -24,7 +24,7 @@ MODES: Final[tuple[Mode, Mode]] = ("sim", "live")
 
 Action: TypeAlias = Literal["fail", "skip", "xfail", "ignore"]
 ACTIONS: Final[tuple[Action, ...]] = ("fail", "skip", "xfail", "ignore")
-"""Outcomes of a test that passes on a network that was not as asked."""
+"""Outcomes of a test that passes on a network that was not as configured."""
 
 _OWN: Final = ("links", "seed", "datapath", "mode", "requires", "programs", "on_invalid", "on_degraded")
 
@@ -68,15 +68,15 @@ class MarkerArguments:
         if self.source is None:
             raise MarkerError('the test does not say which cluster: @pytest.mark.cluster("star-4")')
         if isinstance(self.source, (str, Path)):
-            begun = Cluster.load(self._path() if self._is_file() else self.source)
+            cluster = Cluster.load(self._path() if self._is_file() else self.source)
         else:
-            begun = Cluster(**{name: getattr(self.source, name) for name in type(self.source).model_fields})
+            cluster = Cluster(**{name: getattr(self.source, name) for name in type(self.source).model_fields})
         overlays = [Overlay("all", Impairments(**self.impairments))] if self.impairments else []
         for target, impairments in self.links.items():
             keys = dict(impairments)
             direction = str(keys.pop("direction", ""))
             overlays.append(Overlay(target, Impairments(**keys), direction))
-        return lay_over(begun, overlays, self.seed)
+        return lay_over(cluster, overlays, self.seed)
 
     def _is_file(self) -> bool:
         text = str(self.source)

@@ -30,7 +30,7 @@ def ask(cluster: str, nodes: Collection[str], say: Callable[[str], object]) -> N
     if not sys.stdin.isatty():
         say("this is no terminal: no prompt is opened (--keep-cluster leaves the cluster up)")
         return
-    say("NODE: a shell there; NODE COMMAND: run it there; status, inject, heal, ...: on this cluster; ctrl-D: go on")
+    say("NODE: a shell there; NODE COMMAND: run it there; status, inject, heal, ...: on this cluster; ctrl-D: continue")
     while True:
         try:
             words = shlex.split(input(f"{cluster}> "))

@@ -130,7 +130,7 @@ class ClusterUnderTest:
             cluster.run(hello, text="good morning").results["n2"]
             cluster.run("pingpong", count=100, protocol="tcp").rows
 
-        workload: what `testbed.run` takes: a name, a class, an ``async def``. protocol: the test's if not said. settings:
+        workload: what `testbed.run` takes: a name, a class, an ``async def``. protocol: default: the test's. settings:
         the workload's, by name; one that is called like a parameter of this method is given to its class instead. The
         others, what it returns and what it raises are those of `testbed.run`. Its folder is among the test's artefacts.
         A check of its history that fails, fails the test: AssertionError says what was found.

@@ -172,6 +172,7 @@ class NicWatcher:
         )
         self._work = work = host_work(nic)
         self.spend, self.offload, self.read_frames, self.bind = work.spend, work.offload, work.read_frames, work.bind
+        self.caught_up = work.caught_up
         ring, see, tell, now = nic.on_doorbell, nic.see, recording.tell, nic.now
 
         def watched_ring(now: int, index: int) -> None:
@@ -189,6 +190,14 @@ class NicWatcher:
     @property
     def core(self) -> int:
         return self._work.core
+
+    @property
+    def writer(self) -> int:
+        return self._work.writer
+
+    @property
+    def reached(self) -> int:
+        return self._work.reached
 
     def receive_by(self, receive: Receive) -> Receive:
         """Wrap the NIC's `receive` to record the frames that it drops."""

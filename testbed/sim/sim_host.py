@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from protocols.core.firmware import Adapter
 from protocols.core.host_work import SWITCH, Cost
 from protocols.core.profile import Profile
-from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.server import Core, Server
+from testbed.engine.tasks import Task
 from testbed.fabric.interface import Receive
 from testbed.nic.hosted import HostedNic, HostSide, Steer
 from testbed.nic.immediate import ImmediateNic, Port
@@ -114,6 +115,27 @@ class SimHost:
         return (*self.cores, *(self.ranks[0].nic.servers if self.ranks else ()))
 
 
+class PollAccounts:
+    """Accounts for the polls of tasks: they take the time of their node's profile, and burn its rank's core."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._ranks: dict[int, SimNode] = {}  # by number of the task
+
+    def adopt(self, task: Task[Any], rank: SimNode, profile: Profile) -> None:
+        """Let a task's polls be a rank's, if its profile prices them."""
+        if not profile.is_free:
+            self._loop.on_poll = self._polled
+            task.poll_time = profile.poll or POLL_TIME
+            self._ranks[task.number] = rank
+
+    def _polled(self, task: Task[Any], begins: bool) -> None:
+        """Account for a poll that begins or ends."""
+        rank = self._ranks.get(task.number)
+        if rank is not None:
+            (rank.core.begin_poll if begins else rank.core.end_poll)(self._loop.now())
+
+
 def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ...]:
     """Return the number of the cache of each core."""
     if not layout.caches:
@@ -124,7 +146,7 @@ def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ..
 
 class FunctionPort:
     """The port that the functions of a NIC share. A frame from one to another is looped back in the NIC: a switch would not
-    send it back. strangers: frames for none of them."""
+    send it back. One to its own sender takes its way through the network. strangers: frames for none of them."""
 
     __slots__ = ("_loop", "_out", "_receivers", "strangers")
 
@@ -140,8 +162,9 @@ class FunctionPort:
 
     def enter(self, now: int, frame: bytes) -> bool | None:
         """Send a frame of a function, at that time or later."""
-        receive = self._receivers.get(frame[:6])
-        if receive is None:
+        to = frame[:6]
+        receive = self._receivers.get(to)
+        if receive is None or to == frame[6:12]:
             return self._out.enter(now, frame)
         self._loop.at(max(now, self._loop.now()), self._loop_back, frame)
         return None

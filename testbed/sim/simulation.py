@@ -31,12 +31,12 @@ from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.sim.network import Network
 from testbed.sim.recorder import NicWatcher, Recording
-from testbed.sim.sim_host import FunctionPort, Prices, SimHost
+from testbed.sim.sim_host import FunctionPort, PollAccounts, Prices, SimHost
 from testbed.sim.sim_network import AnyDirection
 from testbed.sim.sim_node import SimNode
 from testbed.spec.layout import BOTH, DirectionName, End, Impairment, Layout
 from testbed.spec.model import Description
-from testbed.spec.placement import addresses_of, ranks_of
+from testbed.spec.placement import addresses_of, hosts_of, ranks_of
 from testbed.spec.resolver import resolve
 
 Result = TypeVar("Result")
@@ -104,7 +104,7 @@ class Simulation:
         self._tasks: list[Task[object]] = []
         self._programs: dict[str, list[tuple[Task[object], Callable[[], Task[object]]]]] = {}
         self._open = 0  # programs that have not ended
-        self._polling_on: dict[int, SimNode] = {}  # by number of the task that polls there
+        self._polls = PollAccounts(self.loop)
         self._nics = {node.name: End(node.name, node.nics[0].name) for node in self.layout.nodes if node.nics}
         self._recording = Recording(folder, list(self._nics.values()), self.layout) if folder is not None else None
         self.network: Final = Network(
@@ -124,10 +124,8 @@ class Simulation:
             if node.nics:
                 out = self.network.leaving(self._nics[node.name])
                 self.hosts[node.name] = SimHost(self._clock, self.loop, node, prices.of(node.name), out, prices.steer)
-        if any(not host.profile.is_free for host in self.hosts.values()):
-            self.loop.on_poll = self._polled
         ranks = ranks_of(self.layout)
-        addresses = addresses_of(self.layout, ranks)
+        addresses, hosts = addresses_of(self.layout, ranks), hosts_of(ranks)
         routed, ordered = self.layout.routed(), self.layout.keeps_order()
         mtus = {node.name: node.nics[0].mtu for node in self.layout.nodes if node.nics}
         for rank in ranks:
@@ -143,6 +141,7 @@ class Simulation:
                 pages_apart=host.profile.pages_apart,
                 routed=rank.node in routed,
                 ordered=ordered,
+                hosts=hosts,
             )
             self._start(sim_node, adapter)
 
@@ -350,16 +349,7 @@ class Simulation:
 
     def adopt(self, task: Task[Any], node: SimNode) -> None:
         """Let a task's polls be a rank's: they take the time of its profile, and burn its core."""
-        costs = self.hosts[node.rank.node].profile
-        if self.loop.on_poll is not None and not costs.is_free:
-            task.poll_time = costs.poll or POLL_TIME
-            self._polling_on[task.number] = node
-
-    def _polled(self, task: Task[Any], begins: bool) -> None:
-        """Account for a poll that begins or ends."""
-        rank = self._polling_on.get(task.number)
-        if rank is not None:
-            (rank.core.begin_poll if begins else rank.core.end_poll)(self.now())
+        self._polls.adopt(task, node, self.hosts[node.rank.node].profile)
 
     def _end(self, host: SimHost) -> None:
         """Switch a node's NIC off and drop its unsent frames."""

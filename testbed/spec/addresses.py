@@ -78,17 +78,20 @@ class Occupied:
         self._prefixes: set[int] = set()
         self._bases: list[tuple[int, int]] = []  # (base, place), ascending
 
-    def add(self, network: Network, place: int) -> None:
-        self._places.setdefault((network.prefix, network.base), place)
+    def add(self, network: Network, position: int) -> None:
+        self._places.setdefault((network.prefix, network.base), position)
         self._prefixes.add(network.prefix)
-        insort(self._bases, (network.base, place))
+        insort(self._bases, (network.base, position))
 
     def overlapping(self, network: Network) -> int | None:
         """Return the place of a network that overlaps this one: the widest that contains it, otherwise the first within
         it."""
         for prefix in sorted(self._prefixes):
-            if prefix <= network.prefix and (place := self._places.get((prefix, network.within(prefix)))) is not None:
-                return place
+            if (
+                prefix <= network.prefix
+                and (position := self._places.get((prefix, network.within(prefix)))) is not None
+            ):
+                return position
         behind = bisect_left(self._bases, (network.base, -1))
         inside = behind < len(self._bases) and self._bases[behind][0] < network.base + network.size
         return self._bases[behind][1] if inside else None
@@ -141,11 +144,11 @@ def plan_networks(wiring: Wiring, pool: Network, places: dict[End, str]) -> tupl
                 expected = f"an address of its segment's network {network}, as {witness}"
                 problems.append(Problem(places.get(nic, str(nic)), repr(text), expected))
         if network:
-            place = declared.overlapping(network)
-            if place is not None:
-                others = next(str(nic) for nic, _ in _declared(wiring.segments[place], wiring, pool.version))
+            position = declared.overlapping(network)
+            if position is not None:
+                others = next(str(nic) for nic, _ in _declared(wiring.segments[position], wiring, pool.version))
                 where = next(places.get(nic, str(nic)) for nic, _ in _declared(segment, wiring, pool.version))
-                expected = f"a network that does not overlap {networks[place]} of another segment (at {others})"
+                expected = f"a network that does not overlap {networks[position]} of another segment (at {others})"
                 problems.append(Problem(where, f"the network {network}", expected))
             declared.add(network, len(networks))
         networks.append(network)

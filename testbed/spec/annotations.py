@@ -1,4 +1,4 @@
-"""Validators of annotated types: what a key's annotation allows, checked without conversions that nobody asked for.
+"""Validators of annotated types: check values against a key's annotation, without implicit conversions.
 
 Understood are str, int, float, bool, elements, Literal, tuple[X, ...], dict[str, X], X | None and Annotated with Before,
 After, Bounds and Listed. A value has the annotated type already (an int is a float, too, and a bool is no int); Before

@@ -30,7 +30,7 @@ def element_schema(model: type[Element], definitions: Table) -> Table:
 
 
 def variant_schema(model: type[Element], definitions: Table, key: str, title: str) -> Table:
-    """Return the schema of an element, one of several that a key tells apart."""
+    """Return the schema of an element, one of several that a key distinguishes."""
     schema = element_schema(model, definitions)
     schema["required"] = sorted({key, *schema.get("required", ())})
     schema["title"] = title

@@ -266,11 +266,11 @@ class Impairments(Element):
         description="Spread of the delay. Order is kept: frames closer than it wait for each other, and the mean rises.",
     )
     distribution: Literal["uniform", "normal", "pareto", "table", "trace"] | None = Field(
-        None, description="Distribution of the jitter; uniform if not said; 'table' and 'trace' are files."
+        None, description="Distribution of the jitter; default: uniform; 'table' and 'trace' are files."
     )
-    rate: Limit | None = Field(None, description="Rate of the wire; unlimited if not said.")
+    rate: Limit | None = Field(None, description="Rate of the wire; default: unlimited.")
     queue: Size | None = Field(
-        None, description="Queue before the wire, in bytes; derived from rate and delay if not said."
+        None, description="Queue before the wire, in bytes; default: derived from rate and delay."
     )
     loss: Probability | None = Field(None, description="Share of frames that are lost.")
     corrupt: Probability | None = Field(None, description="Share of frames in which a bit is flipped.")
@@ -288,7 +288,7 @@ class Impairments(Element):
     gemodel: GilbertElliott | None = Field(None, description="Losses in bursts: p r 1-h 1-k, as tc writes them.")
     loss_pattern: LossPattern | None = Field(None, description="Which of the direction's frames are lost.")
     corrupt_bits: Annotated[int, Bounds(ge=1, le=MAX_FLIPPED_BITS)] | None = Field(
-        None, description="Bits flipped in a corrupted frame; 1 if not said."
+        None, description="Bits flipped in a corrupted frame; default: 1."
     )
     minimum_frame: Size | None = Field(None, description="A shorter frame takes this many bytes of the rate.")
     overhead: Annotated[int, Bounds(ge=-14, le=1024)] | None = Field(
@@ -340,11 +340,11 @@ class Nic(Element):
             addresses: Sequence[str] = (),
         ) -> None: ...
 
-    name: InterfaceName | None = Field(None, description="Interface name; the next free ethN if not said.")
-    mac: Mac | None = Field(None, description="Unicast hardware address; derived from the names if not said.")
-    mtu: Mtu | None = Field(None, description="Largest IP packet in bytes; the default if not said.")
+    name: InterfaceName | None = Field(None, description="Interface name; default: the next free ethN.")
+    mac: Mac | None = Field(None, description="Unicast hardware address; default: derived from the names.")
+    mtu: Mtu | None = Field(None, description="Largest IP packet in bytes; default: 1500.")
     addresses: Annotated[tuple[Address, ...], Listed] = Field(
-        (), description="Static addresses with prefix length; derived if not said."
+        (), description="Static addresses with prefix length; default: derived."
     )
 
 
@@ -378,7 +378,7 @@ class Node(Element):
 
     name: Name = Field(description="Unique among nodes and switches.")
     tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
-    cpus: Cpus = Field((), description="CPUs that its processes may run on; all if not said.")
+    cpus: Cpus = Field((), description="CPUs that its processes may run on; default: all.")
     cpu_share: Annotated[float, Bounds(gt=0, le=names.MAX_CPUS)] | None = Field(
         None, description="Limit in cores: 0.5 is half of one."
     )
@@ -390,21 +390,21 @@ class Node(Element):
         default_factory=dict, description="Absolute path -> text that its programs see there."
     )
     cores: Annotated[int, Bounds(ge=1, le=names.MAX_CORES)] | None = Field(
-        None, description="Cores of its host in a run; as its profile has if not said, otherwise 1."
+        None, description="Cores of its host in a run; default: as its profile has, otherwise 1."
     )
     caches: Annotated[tuple[Annotated[tuple[Core, ...], Listed, Bounds(min_length=2)], ...], Listed] = Field(
         (), description="Groups of cores that share a cache: [[0, 1], [2, 3]]."
     )
     ranks: Annotated[tuple[Core, ...], Listed, Bounds(max_length=names.MAX_RANKS)] = Field(
-        (), description="Programs of a run on it: the core of each. One, on core 0, if not said."
+        (), description="Programs of a run on it: the core of each; default: one, on core 0."
     )
     profile: Annotated[str, After(_no_nul)] = Field(
-        "", description="Costs of its hardware in a run: a profile's name or file; the run's if not said."
+        "", description="Costs of its hardware in a run: a profile's name or file; default: the run's."
     )
     nics: Annotated[tuple[Nic, ...], Listed] = Field(
         (),
         key="nic",
-        description="NICs about which something is to be said.",
+        description="NICs with keys of their own.",
     )
 
 
@@ -422,7 +422,7 @@ class Switch(Element):
     name: Name = Field(description="Unique among nodes and switches.")
     kind: KindName = Field(ETHERNET.name, description="What it is.")
     ports: Annotated[int, Bounds(ge=1, le=names.HIGHEST_PORT)] | None = Field(
-        None, description="How many ports it has; as many as it needs if not said (Myrinet: 8)."
+        None, description="How many ports it has; default: as many as it needs (Myrinet: 8)."
     )
 
     @property
@@ -453,7 +453,7 @@ class Link(Impairments):
     tags: Tags = Field((), description="What it is one of: '@TAG' selects all that have it.")
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
-        description="Who carries an impaired link's frames; the ladder decides if not said. 'direct': one veth pair "
+        description="The datapath of an impaired link; default: chosen by the ladder. 'direct': one veth pair "
         "between two nodes, without any impairment ever.",
     )
     forward: Annotated[Impairments | None, After(_none_if_empty)] = Field(

@@ -146,10 +146,10 @@ class _On(Fault, init=False):
 
     on: Texts
     pick: Annotated[int, Bounds(ge=1)] | None = Field(
-        None, description="On so many of what 'on' means only, drawn anew each time."
+        None, description="Number of the targets of 'on' to pick, drawn anew each time."
     )
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
-        None, description="Of what is drawn; the run's if not said."
+        None, description="Seed of the draws; default: the run's."
     )
 
     def problems(self) -> list[Problem]:
@@ -182,7 +182,7 @@ class Impair(OnLinks, Impairments, init=False):
     """Any of the impairments of a description."""
 
     kind: Literal["impair"] = "impair"
-    direction: str = Field("", description="'out' of the node or 'in', 'a-b' by the ends' names; both if not said.")
+    direction: str = Field("", description="'out' of the node or 'in', 'a-b' by the ends' names; default: both.")
 
     @property
     def what(self) -> str:
@@ -203,7 +203,7 @@ class Rule(OnLinks, init=False):
     """Fault rules: 'drop emp.type == 3 and nth(3)'. They count from when it begins."""
 
     kind: Literal["rule"] = "rule"
-    on: Texts = Field(("all",), description="Links; all if not said.")
+    on: Texts = Field(("all",), description="Links; default: all.")
     direction: str = Field("", description="As for impair.")
     rules: Texts = Field(description="One or several; the first that decides counts.")
 
@@ -242,9 +242,7 @@ class Partition(Fault, init=False):
         description="Instead of groups: two halves; a ring in which each hears a majority, no two the same one; one node "
         "and the rest.",
     )
-    node: str | None = Field(
-        None, description="The one that is isolated, or a tag, of which one is drawn; of all if not said."
-    )
+    node: str | None = Field(None, description="The isolated node, or a tag, of which one is drawn; default: any node.")
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
         None, description="Draws who is where; without one, halves and ring go by the nodes' order."
     )

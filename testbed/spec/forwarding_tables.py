@@ -1,6 +1,6 @@
 """Forwarding tables for Ethernet switches whose links form cycles.
 
-With STP off and learning on, the first broadcast in a ring would circulate for ever. So such a segment does not learn:
+With STP off and learning on, the first broadcast in a ring would circulate forever. So such a segment does not learn:
 every MAC has an entry on every switch, along a shortest path, and floods go along one spanning tree. Among several
 shortest paths a hash of the switch's name and the destination's MAC decides: a bridge's forwarding database knows only
 the destination, and different destinations still spread over the paths.

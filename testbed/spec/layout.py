@@ -86,7 +86,7 @@ class Route:
 class Node:
     """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 = no limit.
     memory: bytes, 0 = no limit. files: absolute path -> text that programs in the node see there. cores: of its host in a
-    run; 0: as its profile has. caches: groups of cores that share a cache, where that is said. ranks: the core of each
+    run; 0: as its profile has. caches: groups of cores that share a cache, if configured. ranks: the core of each
     program of a run; empty: one program, on core 0. profile: name or file of its hardware's costs; empty: the run's."""
 
     name: str

@@ -181,11 +181,11 @@ def _too_large(source: str) -> DescriptionError:
 
 def _syntax(text: str, message: str) -> Problem:
     """Convert tomllib's message to a problem, with the line that it is about."""
-    place = _PLACE.search(message)
-    cause = message[: place.start()] if place else message
-    if not place:
+    match = _PLACE.search(message)
+    cause = message[: match.start()] if match else message
+    if not match:
         return Problem("", "", f"valid TOML: {cause}")
     lines = text.split("\n")
-    line = int(place[1]) if place[1] else len(lines)
-    column = int(place[2]) if place[2] else len(lines[-1]) + 1
+    line = int(match[1]) if match[1] else len(lines)
+    column = int(match[2]) if match[2] else len(lines[-1]) + 1
     return Problem(f"line {line}, column {column}", shown(lines[line - 1].strip()), f"valid TOML: {cause}")

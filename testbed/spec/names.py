@@ -34,7 +34,7 @@ MAX_CORES = 1024
 """Maximum of cores of a modelled host."""
 
 MAX_RANKS = 64
-"""Maximum of programs on a node: each has a function of the node's NIC, which has so many MAC addresses."""
+"""Maximum number of programs on a node: each has a function of the node's NIC, with a MAC address of its own."""
 
 
 def check_name(value: str) -> str:

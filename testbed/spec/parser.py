@@ -57,8 +57,8 @@ def read(model: type[E], raw: object, path: str, known: Sequence[str] = ()) -> t
 
 def _cut(raw: object, location: Sequence[int | str]) -> None:
     """Remove the value at a location; nothing if it is gone already."""
-    *way, last = location
-    for part in way:
+    *parents, last = location
+    for part in parents:
         raw = _at(raw, part)
     if isinstance(raw, dict):
         raw.pop(last, None)

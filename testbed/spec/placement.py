@@ -53,7 +53,7 @@ def one_each(layout: Layout) -> tuple[Rank, ...]:
 
 
 def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layout:
-    """Place so many ranks on each node that does not say itself, on its cores in turn. cores: number of each node's. Raises
+    """Place `per_node` ranks on each node that does not set its own, on its cores in turn. cores: of each node. Raises
     UnsupportedError for a number of ranks that no node can have."""
     if not 1 <= per_node <= MAX_RANKS:
         raise UnsupportedError(f"ranks per node must be 1 to {MAX_RANKS}, got {per_node}")
@@ -72,6 +72,13 @@ def address_of(node: bytes, function: int) -> bytes:
     if not function:
         return node
     return bytes([((node[0] + 4 * function) & 0xFC) | 2]) + node[1:]
+
+
+def hosts_of(ranks: Sequence[Rank]) -> tuple[int, ...]:
+    """Return, by rank, the number of the first rank of its node; empty where each node has one rank."""
+    firsts: dict[str, int] = {}
+    hosts = tuple([firsts.setdefault(rank.node, rank.number) for rank in ranks])
+    return hosts if len(firsts) < len(ranks) else ()
 
 
 def addresses_of(layout: Layout, ranks: Sequence[Rank]) -> tuple[bytes, ...]:

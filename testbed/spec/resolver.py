@@ -41,7 +41,7 @@ def resolve(description: Description) -> Layout:
     nodes = []
     for node in description.nodes:
         nics = []
-        for end in sorted(plugged[node.name], key=lambda end: _natural(end.port)):
+        for end in sorted(plugged[node.name], key=lambda end: _natural_key(end.port)):
             declared = wiring.declared.get(end)
             mtu = (declared and declared.mtu) or description.defaults.mtu
             nics.append(Nic(end.port, mac[end], mtu, tuple(addresses[end])))
@@ -72,7 +72,7 @@ def resolve(description: Description) -> Layout:
     )
 
 
-def _natural(name: str) -> tuple[str, int, str]:
+def _natural_key(name: str) -> tuple[str, int, str]:
     """Return a sort key by which eth2 precedes eth10."""
     match = re.fullmatch(r"(.*?)(\d{1,15})", name)
     return (match[1], int(match[2]), name) if match else (name, -1, name)

@@ -17,11 +17,11 @@ Presence = Mapping[str, Mapping[int, str]]
 
 def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, list[Route]]:
     """Return each node's routes to the segments that it is not on; none to unreachable ones."""
-    routers = {node: places for node, places in sorted(presence.items()) if len(places) > 1}
+    routers = {node: segments for node, segments in sorted(presence.items()) if len(segments) > 1}
     on: dict[int, list[str]] = {}
-    for node, places in routers.items():
-        for place in places:
-            on.setdefault(place, []).append(node)
+    for node, segments in routers.items():
+        for segment in segments:
+            on.setdefault(segment, []).append(node)
     result: dict[str, list[Route]] = {node: [] for node in presence}
     for target, network in enumerate(networks):
         if network is None or target not in on:
@@ -30,21 +30,21 @@ def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, 
         nearest: dict[int, tuple[int, str]] = {target: (0, "")}
         queue = deque([target])
         while queue:
-            place = queue.popleft()
-            for router in on.get(place, ()):
+            segment = queue.popleft()
+            for router in on.get(segment, ()):
                 for further in routers[router]:
                     distance, best = nearest.get(further, (0, ""))
                     if further not in nearest:
                         queue.append(further)
-                        nearest[further] = (nearest[place][0] + 1, router)
-                    elif distance == nearest[place][0] + 1 and router < best:
+                        nearest[further] = (nearest[segment][0] + 1, router)
+                    elif distance == nearest[segment][0] + 1 and router < best:
                         nearest[further] = (distance, router)
         text = str(network)
-        for node, places in presence.items():
-            if target in places:
+        for node, segments in presence.items():
+            if target in segments:
                 continue
-            reachable = [(nearest[place], place) for place in places if place in nearest]
+            reachable = [(nearest[segment], segment) for segment in segments if segment in nearest]
             if reachable:
-                (_, router), place = min(reachable)
-                result[node].append(Route(text, presence[router][place]))
+                (_, router), segment = min(reachable)
+                result[node].append(Route(text, presence[router][segment]))
     return result

@@ -55,17 +55,17 @@ class RandomFaults(Element):
 
     if TYPE_CHECKING:
 
-        def __init__(self, **said: object) -> None: ...
+        def __init__(self, **keys: object) -> None: ...
 
     kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Which are drawn.")
     rate: Annotated[float, Before(_number), Bounds(gt=0, le=1e6)] = Field(
         description="How many begin in a second, on average."
     )
-    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(None, description="The run's if not said.")
+    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(None, description="Default: the run's.")
     from_: Duration = Field(0, key="from", description="From when on.")
-    to: Duration | None = Field(None, description="Until when; until the run's time is over if not said.")
-    shortest: Period = Field(10_000_000, description="For which one lasts; 10 ms if not said.")
-    longest: Period = Field(1_000_000_000, description="For which one lasts; 1 s if not said.")
+    to: Duration | None = Field(None, description="End of the faults; default: the run's time limit.")
+    shortest: Period = Field(10_000_000, description="Shortest duration of a fault; default: 10 ms.")
+    longest: Period = Field(1_000_000_000, description="Longest duration of a fault; default: 1 s.")
     on: Texts = Field(("all",), description="Nodes and links among which is drawn.")
 
     def problems(self) -> list[Problem]:
@@ -91,7 +91,7 @@ class Scenario(Element):
             self, *, name: str = "scenario", faults: Sequence[Fault] = (), random: RandomFaults | None = None
         ) -> None: ...
 
-    name: Name = Field("scenario", description="What it is called in results; after its file if not said.")
+    name: Name = Field("scenario", description="Its name in results; default: the file's name.")
     faults: Annotated[tuple[Fault, ...], Listed] = Field((), key="fault")
     random: RandomFaults | None = None
 

@@ -23,11 +23,11 @@ def expand_tags(layout: Layout, targets: Sequence[str]) -> list[str]:
             names[target] = None
             continue
         tag = target.removeprefix(SELECTOR)
-        have = [node.name for node in layout.nodes if tag in node.tags]
-        have += [link.name for link in layout.links if tag in link.tags]
-        if not have:
+        selected = [node.name for node in layout.nodes if tag in node.tags]
+        selected += [link.name for link in layout.links if tag in link.tags]
+        if not selected:
             raise NotFoundError(f"nothing in cluster {layout.name} has the tag {tag!r}{_hint(layout, tag)}")
-        names.update(dict.fromkeys(have))
+        names.update(dict.fromkeys(selected))
     return list(names)
 
 
@@ -37,19 +37,19 @@ def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
     if "all" in on and "all" not in names:
         return names
     links = {link.name for link in layout.links}
-    meant: set[str] = set()
+    selected: set[str] = set()
     for target in on:
         some = expand_tags(layout, [target])
         if target.startswith(SELECTOR) and links.issuperset(some):
             raise NotFoundError(f"no node of cluster {layout.name} has the tag {target[1:]!r}: it is one of links")
         for name in some:
             if name in names:
-                meant.add(name)
+                selected.add(name)
             elif not target.startswith(SELECTOR):
                 guess = _nearest(name, names)
                 hint = f"; did you mean {guess!r}?" if guess else f"; it has {', '.join(names[:_SHOWN])}"
                 raise NotFoundError(f"cluster {layout.name} has no node {name!r}{hint}")
-    return [name for name in names if name in meant]
+    return [name for name in names if name in selected]
 
 
 def node_of(layout: Layout, target: str) -> str:
@@ -68,8 +68,8 @@ def _hint(layout: Layout, tag: str) -> str:
     guess = _nearest(tag, tags)
     if guess:
         return f"; did you mean {SELECTOR + guess!r}?"
-    there = ", ".join(tags[:_SHOWN]) + (", ..." if len(tags) > _SHOWN else "")
-    return f"; there are {there}" if tags else ": it has no tags"
+    existing = ", ".join(tags[:_SHOWN]) + (", ..." if len(tags) > _SHOWN else "")
+    return f"; there are {existing}" if tags else ": it has no tags"
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import topologies as package
 
 def shipped_files() -> dict[str, Path]:
     """Return each shipped topology's name and file."""
-    return {file.stem: file for place in package.__path__ for file in Path(place).glob("*.toml")}
+    return {file.stem: file for directory in package.__path__ for file in Path(directory).glob("*.toml")}
 
 
 def topologies() -> list[tuple[str, str]]:

@@ -53,12 +53,10 @@ def add_tags(
                 given.setdefault(id(element), []).append(tag)
     return (
         tuple(
-            node.model_copy(update=_together(node.tags, given[id(node)])) if id(node) in given else node
-            for node in nodes
+            node.model_copy(update=_merged(node.tags, given[id(node)])) if id(node) in given else node for node in nodes
         ),
         tuple(
-            link.model_copy(update=_together(link.tags, given[id(link)])) if id(link) in given else link
-            for link in links
+            link.model_copy(update=_merged(link.tags, given[id(link)])) if id(link) in given else link for link in links
         ),
         problems,
     )
@@ -69,5 +67,5 @@ def _names(link: Link) -> set[str]:
     return {f"{a}--{b}" for ends in (link.ends, link.owners) for a, b in (ends, ends[::-1])}
 
 
-def _together(own: Sequence[str], more: Sequence[str]) -> dict[str, object]:
+def _merged(own: Sequence[str], more: Sequence[str]) -> dict[str, object]:
     return {"tags": tuple(dict.fromkeys((*own, *more)))}

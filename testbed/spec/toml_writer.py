@@ -115,7 +115,7 @@ def json_schema() -> Table:
         "oneOf": shapes,
     }
     schema["properties"]["tags"] = {
-        "description": "By tag the nodes ('n1') and links ('n1--s1') that have it, beside those that say so themselves.",
+        "description": "Nodes ('n1') and links ('n1--s1') of each tag, in addition to those whose own 'tags' name it.",
         "type": "object",
         "propertyNames": {"pattern": TAG_PATTERN},
         "additionalProperties": {"type": "array", "items": {"type": "string"}},

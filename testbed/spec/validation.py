@@ -64,7 +64,7 @@ def check(parts: Parts) -> list[Problem]:
     where = _places(parts)
     references = list(_references(parts, where))
     wiring = wire(parts.nodes, parts.switches, parts.links)
-    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_again(parts, where)]
+    problems = [*_names(parts, where), *references, *_ports(parts, where, wiring), *_doubled_links(parts, where)]
     problems += _nics(parts, where, wiring)
     problems += _hosts(parts, where)
     problems += _impairments(parts, where)
@@ -115,8 +115,8 @@ def _places(parts: Parts) -> _Where:
     return where
 
 
-def _path(key: str, place: int | None, name: str) -> str:
-    return f"generate ({name})" if place is None else item(key, place, name)
+def _path(key: str, position: int | None, name: str) -> str:
+    return f"generate ({name})" if position is None else item(key, position, name)
 
 
 def _names(parts: Parts, where: _Where) -> Iterator[Problem]:
@@ -141,21 +141,21 @@ def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
         if link.owners[0] == link.owners[1] and link.owners[0] in present:
             yield Problem(f"{path}.ends", f"both ends at {shown(link.owners[0])}", "two different nodes or switches")
         for number, end in enumerate(link.ends):
-            place = item(f"{path}.ends", number)
+            path_of_end = item(f"{path}.ends", number)
             owner, _, port = end.partition(":")
             if owner not in present:
                 guess = nearest(owner, known) if guesses > 0 else ""
                 guesses -= 1
                 rest = f":{port}" if port else ""
                 expected = "the name of a node or switch of this cluster"
-                yield Problem(place, f"unknown name {shown(owner)}", expected, guess and guess + rest)
+                yield Problem(path_of_end, f"unknown name {shown(owner)}", expected, guess and guess + rest)
                 continue
             if port and owner in switches:
                 highest = switches[owner].max_ports
                 if not 1 <= port_number(port) <= highest:
-                    yield Problem(place, shown(end), f"a port of {owner} from 1 to {highest:,}")
+                    yield Problem(path_of_end, shown(end), f"a port of {owner} from 1 to {highest:,}")
             if port and plugged.setdefault(end, path) != path:
-                yield Problem(place, shown(end), f"a free port: {plugged[end]} is plugged in there")
+                yield Problem(path_of_end, shown(end), f"a free port: {plugged[end]} is plugged in there")
         if link.datapath == "direct":
             for owner in link.owners:
                 if owner in switches:
@@ -166,13 +166,13 @@ def _references(parts: Parts, where: _Where) -> Iterator[Problem]:
                     )
 
 
-def _again(parts: Parts, where: _Where) -> Iterator[Problem]:
+def _doubled_links(parts: Parts, where: _Where) -> Iterator[Problem]:
     """Find listed links between two elements that the shape has joined already: mostly that cable is meant."""
     places = parts.link_places or range(len(parts.links))
     switches = {switch.name for switch in parts.switches}
-    there = {frozenset(link.owners) for link, place in zip(parts.links, places, strict=True) if place is None}
+    generated = {frozenset(link.owners) for link, place in zip(parts.links, places, strict=True) if place is None}
     for link, place, path in zip(parts.links, places, where.links, strict=True):
-        if place is None or frozenset(link.owners) not in there or any(":" in end for end in link.ends):
+        if place is None or frozenset(link.owners) not in generated or any(":" in end for end in link.ends):
             continue
         first, second = link.ends
         port = f"{first}:{'9' if first in switches else 'eth1'}"
@@ -296,16 +296,16 @@ def _addresses(parts: Parts, where: _Where, wiring: Wiring, segments_known: bool
     owners: dict[str, str] = {}
     for end, nic in wiring.declared.items():
         for number, text in enumerate(nic.addresses):
-            place = item(f"{where.nics[end]}.addresses", number)
+            path = item(f"{where.nics[end]}.addresses", number)
             pool, bare = pools[version_of(text)], text.partition("/")[0]
             if bare in owners:
-                yield Problem(place, shown(text), f"an address of its own: {owners[bare]} has it already")
+                yield Problem(path, shown(text), f"an address of its own: {owners[bare]} has it already")
                 continue
             owners[bare] = f"{end.owner}'s {end.port}"
             if pool and not pool.contains(network_of(text)):
                 outside = True
                 key = "network6" if ":" in text else "network"
-                yield Problem(place, shown(text), f"an address in the cluster's {key} {pool}")
+                yield Problem(path, shown(text), f"an address in the cluster's {key} {pool}")
         mtu = nic.mtu or parts.defaults.mtu
         ipv6 = parts.network6 is not None or any(":" in text for text in nic.addresses)
         if ipv6 and nic.mtu and mtu < SMALLEST_IPV6_MTU:

@@ -76,12 +76,12 @@ class Bandwidth(Workload):
             sent = await stream.send(peer, size, count, window)
             return Sent(sent.took, sent.lost + await coming)
         each = window if pattern == "windowed" else count
-        took = lost = 0
+        elapsed = lost = 0
         for first in range(0, count, each):
             some = min(each, count - first)
             if comm.rank == 0:
                 sent = await stream.send(peer, size, some, window)
-                took, lost = took + sent.took, lost + sent.lost
+                elapsed, lost = elapsed + sent.took, lost + sent.lost
             else:
                 await stream.receive(peer, size, some, window)
-        return Sent(took, lost)
+        return Sent(elapsed, lost)

@@ -52,7 +52,7 @@ class Churn(Workload):
         await life.talk()
         await node.sleep(self.settle)
         listening.cancel()
-        await life.hang_up()
+        await life.cancel_receives()
         counts = life.account()
         node.row(**counts)
         return counts
@@ -78,8 +78,8 @@ class _Life:
     async def talk(self) -> None:
         """Send until the end, which received messages may bring forward."""
         node, chance, others = self._node, self._chance, self._comm.size - 1
-        while (left := self._end - node.now()) > 0:
-            await node.sleep(min(left, round(chance.expovariate(self._churn.rate) * _SECOND)))
+        while (remaining := self._end - node.now()) > 0:
+            await node.sleep(min(remaining, round(chance.expovariate(self._churn.rate) * _SECOND)))
             to = (self._comm.rank + 1 + chance.randrange(others)) % self._comm.size
             if self._under_way[to] < self._churn.outstanding and self._end > node.now():
                 await self._send(to, log_uniform(chance.random(), self._churn.largest))
@@ -140,7 +140,7 @@ class _Life:
         )
         self._end = min(self._end, self._node.now() + left)
 
-    async def hang_up(self) -> None:
+    async def cancel_receives(self) -> None:
         """Cancel the receives. One that has begun to get a message of a node that is gone is not awaited."""
         for _, request in self._receives:
             if request.active:

@@ -15,7 +15,7 @@ class Comb(Workload):
     """Post receives, send, work, wait: bandwidth against the processor's share that the work got, and the time in each
     call.
 
-    Ranks 0 and 1 exchange `batch` messages each way; rank 0 works in between, from 0 to `work` nanoseconds in `steps`
+    Ranks 0 and `peer` exchange `batch` messages each way; rank 0 works in between, from 0 to `work` nanoseconds in `steps`
     steps. Where a NIC runs in its host's process (`inline`), nothing moves during the work, which the figures show.
     """
 
@@ -26,13 +26,16 @@ class Comb(Workload):
     work: Duration = 10_000_000
     steps: int = 6
     rounds: int = 5
+    peer: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.batch, self.steps, self.rounds) < 1:
-            raise ValueError("batch, steps and rounds: 1 or more")
+        if min(self.batch, self.steps, self.rounds, self.peer) < 1:
+            raise ValueError("batch, steps, rounds and peer: 1 or more")
 
     async def rank(self, comm: Comm, node: Node) -> None:
-        if comm.rank > 1:
+        if self.peer >= comm.size:
+            raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
+        if comm.rank not in (0, self.peer):
             return
         contents = Contents(node.seed, "comb", self.size)
         for step in range(self.steps):
@@ -41,30 +44,30 @@ class Comb(Workload):
             if comm.rank:
                 continue
             posting, sending, working, waiting = (round(median(times)) for times in zip(*calls, strict=True))
-            whole = max(1, posting + sending + working + waiting)
+            total = max(1, posting + sending + working + waiting)
             node.row(
-                size_bytes=self.size, work_ns=work, availability=work / whole,
-                bandwidth_bit_s=8e9 * self.size * self.batch * 2 / whole,
+                size_bytes=self.size, work_ns=work, availability=work / total,
+                bandwidth_bit_s=8e9 * self.size * self.batch * 2 / total,
                 post_ns=posting, send_ns=sending, worked_ns=working, wait_ns=waiting,
             )  # fmt: skip
 
     async def _round(self, comm: Comm, node: Node, contents: Contents, work: int) -> tuple[int, int, int, int]:
         """Return the nanoseconds of posting, sending, working and waiting."""
-        peer, now = 1 - comm.rank, node.now
+        peer, now = self.peer - comm.rank, node.now
         buffers = [bytearray(self.size) for _ in range(self.batch)]
-        begun = now()
-        coming = [await comm.Irecv(buffer, peer, _DATA) for buffer in buffers]
+        started = now()
+        receives = [await comm.Irecv(buffer, peer, _DATA) for buffer in buffers]
         posted = now()
         await comm.Sendrecv(None, peer, _READY, None, peer, _READY)
         ready = now()
-        going = [await comm.Isend(contents.of(number, self.size), peer, _DATA) for number in range(self.batch)]
+        sends = [await comm.Isend(contents.of(number, self.size), peer, _DATA) for number in range(self.batch)]
         sent = now()
         if work:
             await node.compute(work)
         worked = now()
-        for request in (*coming, *going):
+        for request in (*receives, *sends):
             await request.Wait()
         waited = now()
         for number, buffer in enumerate(buffers):
             contents.check(number, buffer, f"from rank {peer}")
-        return posted - begun, sent - ready, worked - sent, waited - worked
+        return posted - started, sent - ready, worked - sent, waited - worked

@@ -184,18 +184,19 @@ Library = TypeVar("Library")
 
 
 class Native(Workload, Generic[Library]):
-    """A workload for one protocol, on its host library instead of MPI::
+    """A workload on a protocol's host library instead of MPI::
 
         class Hello(Native[ActiveMessages]):
             protocol = "am2"
 
             async def program(self, library: ActiveMessages, node: Node) -> None: ...
 
-    The NIC holds only the program's own endpoints. protocol: its registered name. Barriers and words between nodes
-    (`Node.barrier`, `Node.say`) use MPI and are not available.
+    The NIC holds only the program's own endpoints. protocol: its registered name; empty: any protocol whose host library
+    is a `protocols.active_messages.am_interface.ActiveMessages`. Barriers and words between nodes (`Node.barrier`,
+    `Node.say`) use MPI and are not available.
     """
 
-    protocol: ClassVar[str]
+    protocol: ClassVar[str] = ""
 
     async def program(self, library: Library, node: Node) -> object:
         """Run one node; library: its NIC's. For the result see `Workload.rank`."""
@@ -223,5 +224,5 @@ class Contents:
         """Raise VerificationError where a byte differs."""
         if received != self.of(number, len(received)):
             expected = self.of(number, len(received))
-            place = next(place for place, byte in enumerate(received) if byte != expected[place])
-            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {place} is another one")
+            index = next(index for index, byte in enumerate(received) if byte != expected[index])
+            raise VerificationError(f"{who}, message {number} of {len(received)} bytes: byte {index} is another one")

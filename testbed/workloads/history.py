@@ -18,7 +18,7 @@ begins with the message's. A transfer that began and never ended was under way a
 error class; a truncated receive has peer, tag and bytes, too, of the part in its buffer. Without a history the plain
 device is used, at no cost.
 
-A message that is sent has arrived, as far as its protocol can tell: EMP's has been received, AM-II's is in the hands of
+A message that is sent has arrived, as far as its protocol knows: EMP's has been received, AM-II's is in the hands of
 the receiver's library, TCP's and UDP's is in the kernel's buffer. AM-II's is buffered before: the program goes on, and
 may reuse its buffer. Then it is sent, or undelivered: it came back, or its receiver has restarted or does not answer.
 The fate of a message that is buffered and nothing more is unknown.
@@ -70,7 +70,7 @@ def check_event(event: Mapping[str, Any]) -> None:
         if not isinstance(event.get(key, ""), str):
             raise ValueError(f"{key} of {what!r} is no text")
     if what == "failed" and "peer" in event and not {"tag", "bytes"} <= event.keys():
-        raise ValueError("a failed receive that tells peer tells tag and bytes, too")
+        raise ValueError("a failed receive with a peer also has a tag and bytes")
 
 
 def _is_number(value: object) -> bool:

@@ -28,8 +28,8 @@ Form = str | type[Workload] | Workload | Rank
 class Chosen:
     """A workload with its settings. name: in results. rank: runs on every rank. least: nodes needed. checked: whether
     its history is checked by default. bears_loss: whether messages may be lost. bears_restarts: whether nodes may crash
-    and restart; None: not known. native: runs on every node instead of rank, with the host library of `protocol`; None:
-    the workload uses MPI."""
+    and restart; None: not known. native: runs on every node instead of rank, with the host library of `protocol`, or,
+    where that is empty, of any protocol of active messages; None: the workload uses MPI."""
 
     name: str
     settings: Mapping[str, object]

@@ -23,7 +23,9 @@ MAX: Final = 1 << 20
 _DEAF: Final = 65_536  # bytes sent before incoming messages are received
 _OVERHEAD: Final = 1_024  # bytes that the kernel needs of a buffer for each message
 _OF_RECEIVER: Final = 1  # topic of its words; the sender's have the usual one
-_SERIES: Final = 1 << 10  # streams that can be told apart: a message is not late for as long as so many take
+_SERIES: Final = (
+    1 << 10
+)  # streams with distinct tags: a message of one is not mistaken for a later one's within that many
 
 
 def streams(comm: Comm, node: Node, contents: Contents) -> Streams:
@@ -50,17 +52,17 @@ class LossyStreams(Streams):
         if count > MAX:
             raise ValueError(f"count: at most {MAX:,} over a protocol that loses messages")
         comm, node, contents, first = self._comm, self._node, self._contents, self._first[peer]
-        begun, unheard = node.now(), 0
+        started, unheard = node.now(), 0
         for number in range(count):
             await comm.Send(contents.of(number, size), peer, first + number)
             unheard += size + _OVERHEAD
             if unheard > _DEAF:  # receive the other direction's messages
                 await node.sleep(0)
                 unheard = 0
-        sending = node.now() - begun
+        sending = node.now() - started
         await node.say(count, peer)
         lost, idle = await node.heard(peer, _OF_RECEIVER)
-        return Sent(max(sending, node.now() - begun - idle), lost)
+        return Sent(max(sending, node.now() - started - idle), lost)
 
     async def receive(self, peer: int, size: int, count: int, window: int) -> int:
         comm, node, contents, status = self._comm, self._node, self._contents, Status()
@@ -71,7 +73,7 @@ class LossyStreams(Streams):
         stream = _Coming(node, peer)
         await node.say(first, peer, _OF_RECEIVER)
         ending = node.spawn(stream.end(comm, len(buffers)), f"the end of a stream from rank {peer}")
-        seen, who = bytearray(count), f"from rank {peer}"
+        seen, sender = bytearray(count), f"from rank {peer}"
         while True:
             buffer, arrival = under_way.popleft()
             try:
@@ -83,7 +85,7 @@ class LossyStreams(Streams):
             if status.source == comm.rank:
                 break
             if status.source == peer and 0 <= number < count and status.count == size and not status.error:
-                contents.check(number, buffer, who)
+                contents.check(number, buffer, sender)
                 stream.last = node.now()
                 stream.came += not seen[number]
                 seen[number] = 1

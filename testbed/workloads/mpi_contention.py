@@ -43,7 +43,7 @@ class Contention(Workload):
             await server.begin(receives)
         for clients in _steps(comm.size - 1):
             await node.barrier()
-            mine: tuple[float, list[int], int] = (0.0, [], 0)
+            measured: tuple[float, list[int], int] = (0.0, [], 0)
             if comm.rank == 0 and node.lossy:
                 await answer_retries(
                     comm, node, contents, range(1, clients + 1), size=self.size, reply=0, receives=receives
@@ -51,12 +51,12 @@ class Contention(Workload):
             elif comm.rank == 0:
                 await server.serve(clients)
             elif comm.rank <= clients:
-                mine = (
-                    await self._ask_again(comm, node, contents, clients * _SERIES)
+                measured = (
+                    await self._with_retries(comm, node, contents, clients * _SERIES)
                     if node.lossy
-                    else await self._ask(comm, node, contents)
+                    else await self._request(comm, node, contents)
                 )
-            gathered = await node.gather(mine)
+            gathered = await node.gather(measured)
             if gathered is None:
                 continue
             rates = [8.0 * self.size * rate for rate, _, _ in gathered[1 : clients + 1]]
@@ -73,47 +73,49 @@ class Contention(Workload):
                 **quantiles([trip for _, trips, _ in gathered for trip in trips]),
             )
 
-    async def _ask(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int], int]:
+    async def _request(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int], int]:
         """Return the requests per second, their round trips in nanoseconds, and how many were sent again."""
         now, trips = node.now, []
         under_way: deque[tuple[int, Request, Request]] = deque()
-        begun, number = now(), 0
+        started, number = now(), 0
         while True:
             if len(under_way) == self.window:
-                began, sent, answered = under_way.popleft()
+                start_time, sent, answered = under_way.popleft()
                 await answered.Wait()
-                trips.append(now() - began)
+                trips.append(now() - start_time)
                 await sent.Wait()
-            if now() >= begun + self.time:
+            if now() >= started + self.time:
                 break
             answer = await comm.Irecv(None, 0, ANSWER)
             under_way.append((now(), await comm.Isend(contents.of(number, self.size), 0, ASK), answer))
             number += 1
-        for began, sent, answered in under_way:
+        for start_time, sent, answered in under_way:
             await answered.Wait()
-            trips.append(now() - began)
+            trips.append(now() - start_time)
             await sent.Wait()
-        rate = 1e9 * number / max(1, now() - begun)
+        rate = 1e9 * number / max(1, now() - started)
         await comm.Send(contents.of(0, self.size + 1), 0, ASK)
         return rate, trips, 0
 
-    async def _ask_again(self, comm: Comm, node: Node, contents: Contents, first: int) -> tuple[float, list[int], int]:
+    async def _with_retries(
+        self, comm: Comm, node: Node, contents: Contents, first: int
+    ) -> tuple[float, list[int], int]:
         """Ask over a protocol that loses messages. first: number of the first request."""
         await node.heard(0)
         now, trips = node.now, []
         asking = RetryingClient(comm, node, contents, 0, size=self.size, reply=0, retry=self.retry, first=first)
         await asking.begin()
         under_way: deque[tuple[int, Completion[int]]] = deque()
-        begun, number = now(), 0
-        while now() < begun + self.time:
+        started, number = now(), 0
+        while now() < started + self.time:
             if len(under_way) == self.window:
-                began, answered = under_way.popleft()
-                trips.append(await answered - began)
+                start_time, answered = under_way.popleft()
+                trips.append(await answered - start_time)
             under_way.append((now(), await asking.ask()))
             number += 1
-        for began, answered in under_way:
-            trips.append(await answered - began)
-        rate = 1e9 * number / max(1, now() - begun)
+        for start_time, answered in under_way:
+            trips.append(await answered - start_time)
+        rate = 1e9 * number / max(1, now() - started)
         await asking.end()
         return rate, trips, asking.again
 

@@ -52,8 +52,8 @@ class LogP(Workload):
         for work in (0, delay):
             for burst in sorted(self.bursts):
                 times = [await ask.burst(burst, work, self.size) for _ in range(self.rounds)]
-                each = median([took / burst for took, _ in times])
-                signature[work, burst] = median([(took - worked) / burst for took, worked in times])
+                each = median([elapsed / burst for elapsed, _ in times])
+                signature[work, burst] = median([(elapsed - worked) / burst for elapsed, worked in times])
                 node.row(measure="signature", requests=burst, work_ns=work, each_ns=round(each))
         few, many = min(self.bursts), max(self.bursts)
         send = signature[0, few]
@@ -97,14 +97,14 @@ class _Client:
         comm, now = self._comm, self._node.now
         answer = bytearray(size)
         await comm.Recv(None, 1, _READY)
-        begun = now()
+        started = now()
         answered = await comm.Irecv(answer, 1, _ANSWER)
         sent = await comm.Isend(self._contents.of(0, size), 1, _ASK)
         await answered.Wait()
-        took = now() - begun
+        elapsed = now() - started
         await sent.Wait()
         self._contents.check(0, answer, "rank 1's answer")
-        return took
+        return elapsed
 
     async def burst(self, count: int, work: int, size: int) -> tuple[int, int]:
         """Send `count` requests with work between them; return the nanoseconds until the last is issued, and those of
@@ -116,7 +116,7 @@ class _Client:
         await comm.Recv(None, 1, _READY)
         sent: list[Request] = []
         worked = 0
-        begun = node.now()
+        started = node.now()
         for number in range(count):
             sent.append(await comm.Isend(self._contents.of(number, size), 1, _ASK))
             if work:
@@ -125,13 +125,13 @@ class _Client:
                 worked += node.now() - at_work
             if count > _SINGLE:
                 await node.sleep(0)
-        took = node.now() - begun
+        elapsed = node.now() - started
         for request in sent:
             await request.Wait()
         await taking
         for number, answer in enumerate(answers):
             self._contents.check(number, answer, "rank 1's answer")
-        return took, worked
+        return elapsed, worked
 
 
 async def _take(answered: list[Request]) -> None:

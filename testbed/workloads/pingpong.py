@@ -41,7 +41,7 @@ class PingPong(Workload):
             raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
         contents = Contents(node.seed, "pingpong", max(self.sizes))
         if node.lossy:
-            await self._over_losses(comm, node, contents)
+            await self._with_retries(comm, node, contents)
             return
         for size in self.sizes:
             if comm.rank == 0:
@@ -63,11 +63,11 @@ class PingPong(Workload):
         samples, buffer, now, peer = [], bytearray(size), node.now, self.peer
         await comm.Recv(None, peer, _READY)
         for number in range(count):
-            begun = now()
+            started = now()
             answer = await comm.Irecv(buffer, peer, _TAG)
             sent = await comm.Isend(contents.of(number, size), peer, _TAG)
             await answer.Wait()
-            samples.append(now() - begun)
+            samples.append(now() - started)
             await sent.Wait()
             contents.check(number, buffer, f"rank {peer}'s answer")
         return samples
@@ -92,30 +92,30 @@ class PingPong(Workload):
             await sent.Wait()
             contents.check(number, buffers[number % 2], "rank 0's message")
 
-    async def _over_losses(self, comm: Comm, node: Node, contents: Contents) -> None:
+    async def _with_retries(self, comm: Comm, node: Node, contents: Contents) -> None:
         first = 0
         for size in self.sizes:
             if comm.rank == self.peer:
                 await answer_retries(comm, node, contents, (0,), size=max(self.sizes), reply=size)
             elif comm.rank == 0:
                 await node.heard(self.peer)
-                ask = _RetryingPing(self, comm, node, contents, size, first)
-                watching = node.spawn(ask.watch(), "time-out")
-                samples = await ask.trips(warm_up(self.count))
+                client = _RetryingPing(self, comm, node, contents, size, first)
+                watching = node.spawn(client.watch(), "time-out")
+                samples = await client.trips(warm_up(self.count))
                 count = enough(self.count, len(samples), sum(samples), self.most)
-                ask.again, used = 0, node.cpu()
-                samples = await ask.trips(count)
+                client.again, used = 0, node.cpu()
+                samples = await client.trips(count)
                 used = node.cpu() - used
                 watching.cancel()
                 await node.say(None, self.peer)
                 node.row(
                     size_bytes=size,
                     count=count,
-                    asked_again=ask.again,
+                    asked_again=client.again,
                     **quantiles(samples, 2),
                     cpu_ns=used // (2 * count),
                 )
-                first = ask.number + 1
+                first = client.number + 1
 
 
 class _RetryingPing:
@@ -136,7 +136,7 @@ class _RetryingPing:
         comm, contents, size, peer, now = self._comm, self._contents, self._size, self._form.peer, self._node.now
         samples, buffer, status = [], bytearray(max(self._form.sizes)), Status()
         for _ in range(count):
-            begun = now()
+            started = now()
             self.number = number = self.number + 1
             answer = await comm.Irecv(buffer, peer)
             await comm.Send(contents.of(number, size), peer, number)
@@ -145,7 +145,7 @@ class _RetryingPing:
             while status.tag != number:  # late, or twice
                 await comm.Recv(buffer, peer, status=status)
             self._waits = False
-            samples.append(now() - begun)
+            samples.append(now() - started)
             contents.check(number, memoryview(buffer)[: status.count], f"rank {peer}'s answer")
         return samples
 

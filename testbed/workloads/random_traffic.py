@@ -49,7 +49,7 @@ class RandomTraffic(Workload):
         for receiver in receivers:
             await receiver.begin()
         await node.barrier()
-        begun = node.now()
+        started = node.now()
         tasks = [node.spawn(receiver.run(), f"receiver of tag {receiver.tag}") for receiver in receivers]
         times = await self._send(comm, node, contents)
         for task in tasks:
@@ -57,7 +57,7 @@ class RandomTraffic(Workload):
         received = sum(receiver.received for receiver in receivers)
         moved = sum(receiver.moved for receiver in receivers)
         node.row(
-            sent=self.messages, received=received, moved_bytes=moved, took_ns=node.now() - begun, **quantiles(times)
+            sent=self.messages, received=received, moved_bytes=moved, took_ns=node.now() - started, **quantiles(times)
         )
         return {"sent": self.messages, "received": received}
 
@@ -68,9 +68,9 @@ class RandomTraffic(Workload):
         under_way: deque[Task[None]] = deque()
         times: list[int] = []
 
-        async def end(began: int, request: Request) -> None:
+        async def end(start_time: int, request: Request) -> None:
             await request.Wait()
-            times.append(now() - began)
+            times.append(now() - start_time)
 
         async def post(other: int, tag: int, size: int, what: int) -> None:
             if len(under_way) == self.outstanding:
@@ -78,17 +78,17 @@ class RandomTraffic(Workload):
             number = numbers.get((other, tag), 0)
             numbers[other, tag] = number + 1
             message = _HEAD.pack(rank, number, size, what) + contents.of(_shift(rank, number), size)
-            began, request = now(), await comm.Isend(message, other, tag)
-            under_way.append(node.spawn(end(began, request), "the end of a send"))
+            start_time, request = now(), await comm.Isend(message, other, tag)
+            under_way.append(node.spawn(end(start_time, request), "the end of a send"))
 
         plan = self._plan(chance, rank, comm.size)
-        last = {(other, tag): place for place, (other, tag, _) in enumerate(plan)}
-        begun = now()
-        for place, (other, tag, size) in enumerate(plan):
-            wait = begun + self.over * place // self.messages - now()
+        last = {(other, tag): index for index, (other, tag, _) in enumerate(plan)}
+        started = now()
+        for index, (other, tag, size) in enumerate(plan):
+            wait = started + self.over * index // self.messages - now()
             if self.over and wait > 0:
                 await node.sleep(wait)
-            await post(other, tag, size, _LAST if last[other, tag] == place else 0)
+            await post(other, tag, size, _LAST if last[other, tag] == index else 0)
         for distance in range(1, comm.size):
             other = (rank + distance) % comm.size
             for tag in range(self.tags):

@@ -66,7 +66,7 @@ class Rate(Workload):
         """Send until all receivers have acknowledged, once all are ready."""
         for receiver in receivers:
             await receiver
-        begun = node.now()
+        started = node.now()
         sending = [
             node.spawn(stream.send_at_once(rank, self.size, count, window), f"stream to rank {rank}")
             for rank in range(1, len(receivers) + 1)
@@ -74,5 +74,6 @@ class Rate(Workload):
         sent = [await result for result in sending]
         slowest = max(result.took for result in sent)
         return Sent(
-            slowest if any(result.lost for result in sent) else node.now() - begun, sum(result.lost for result in sent)
+            slowest if any(result.lost for result in sent) else node.now() - started,
+            sum(result.lost for result in sent),
         )

@@ -2,7 +2,7 @@
 given up.
 
 A request has its number as its tag, and its answer has the same tag, which identifies late and duplicate answers. A
-server answers every request, including repeated ones, until all clients have told it, over a lossless channel, that
+server answers every request, including repeated ones, until all clients have reported, over a lossless channel, that
 they ended.
 """
 

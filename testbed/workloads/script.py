@@ -39,17 +39,17 @@ def is_script(path: Path) -> bool:
 
 def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
     """Make a workload that runs the script. args: the script's arguments, as in a shell."""
-    place = path.absolute()
-    code = compile(place.read_bytes(), str(place), "exec")
+    absolute = path.absolute()
+    code = compile(absolute.read_bytes(), str(absolute), "exec")
 
     async def rank(comm: Comm, node: Node, *, args: str = "") -> None:
         from testbed.mpi.mpi_programs import Program
 
         main = ModuleType("__main__")
-        main.__file__ = str(place)
-        if (beside := str(place.parent)) not in sys.path:
+        main.__file__ = str(absolute)
+        if (beside := str(absolute.parent)) not in sys.path:
             sys.path.insert(0, beside)
-        arguments = [str(place), *shlex.split(args)]
+        arguments = [str(absolute), *shlex.split(args)]
         await Program(partial(_execute, code, main), comm, node.now, node.name, main, arguments).drive()
         comm.losses.finish()  # as MPI_Finalize, which mpi4py calls when a program ends
 

@@ -49,10 +49,10 @@ class Service(Workload):
             await self._serve(comm, node, contents)
             gathered = await node.gather((0, [], 0))
             assert gathered is not None
-            took = max(time for time, _, _ in gathered)
+            elapsed = max(time for time, _, _ in gathered)
             times = [time for _, some, _ in gathered for time in some]
             again = {"asked_again": sum(repeated for _, _, repeated in gathered)} if node.lossy else {}
-            achieved = _SECOND * len(times) / max(1, took)
+            achieved = _SECOND * len(times) / max(1, elapsed)
             node.row(
                 offered_per_s=self.rate,
                 answered_per_s=achieved,
@@ -62,7 +62,7 @@ class Service(Workload):
                 **quantiles(times),
             )
         else:
-            ask = self._ask_again if node.lossy else self._ask
+            ask = self._with_retries if node.lossy else self._request
             await node.gather(await ask(comm, node, contents, count))
 
     async def _serve(self, comm: Comm, node: Node, contents: Contents) -> None:
@@ -76,7 +76,7 @@ class Service(Workload):
         await server.begin(MAX)
         await server.serve(comm.size - 1)
 
-    async def _ask(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
+    async def _request(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
         """Return the nanoseconds in all, the response times, and how many requests were sent again."""
         now = node.now
         times: list[int] = []
@@ -87,7 +87,7 @@ class Service(Workload):
             await sent.Wait()
             contents.check(number, answer, "the server's answer")
 
-        begun = now()
+        started = now()
         finishing = []
         async for number, due in self._arrivals(comm, node, count):
             answer = bytearray(self.reply)
@@ -96,23 +96,23 @@ class Service(Workload):
             finishing.append(node.spawn(finish(number, due, answer, answered, sent), f"request {number}"))
         for task in finishing:
             await task
-        took = now() - begun
+        elapsed = now() - started
         await comm.Send(contents.of(0, self.size + 1), 0, ASK)  # one byte longer: the last
-        return took, times, 0
+        return elapsed, times, 0
 
-    async def _ask_again(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
+    async def _with_retries(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
         await node.heard(0)
-        asking = RetryingClient(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
-        await asking.begin()
-        begun = node.now()
+        client = RetryingClient(comm, node, contents, 0, size=self.size, reply=self.reply, retry=self.retry)
+        await client.begin()
+        started = node.now()
         under_way = []
         async for _, due in self._arrivals(comm, node, count):
-            under_way.append((due, await asking.ask()))
+            under_way.append((due, await client.ask()))
             await node.sleep(0)  # a late client still receives answers
         times = [await answered - due for due, answered in under_way]
-        took = node.now() - begun
-        await asking.end()
-        return took, times, asking.again
+        elapsed = node.now() - started
+        await client.end()
+        return elapsed, times, client.again
 
     async def _arrivals(self, comm: Comm, node: Node, count: int) -> AsyncIterator[tuple[int, int]]:
         """Yield each request of a client at its time: its number, and when it was due."""

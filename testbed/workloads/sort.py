@@ -33,19 +33,19 @@ class Sort(Workload):
 
     async def rank(self, comm: Comm, node: Node) -> int:
         chance = node.random("keys")
-        mine = array(_TYPE, chance.randbytes(self.keys * array(_TYPE).itemsize))
+        unsorted = array(_TYPE, chance.randbytes(self.keys * array(_TYPE).itemsize))
         await node.barrier()
-        begun = node.now()
-        gathered = await node.gather(sorted(chance.sample(mine, min(len(mine), _OVERSAMPLED * comm.size))))
+        started = node.now()
+        gathered = await node.gather(sorted(chance.sample(unsorted, min(len(unsorted), _OVERSAMPLED * comm.size))))
         samples = sorted(key for some in gathered or () for key in some)
         splitters = await node.share([samples[len(samples) * part // comm.size] for part in range(1, comm.size)] if samples
                                      else [])  # fmt: skip
-        received = await _exchange(comm, _parts(mine, splitters))
+        received = await _exchange(comm, _parts(unsorted, splitters))
         merged = array(_TYPE, sorted(key for part in received for key in part))
         await node.barrier()
-        took = node.now() - begun
-        await self._verify(comm, node, mine, merged)
-        everybody = await node.gather((took, len(merged)))
+        elapsed = node.now() - started
+        await self._verify(comm, node, unsorted, merged)
+        everybody = await node.gather((elapsed, len(merged)))
         if everybody is not None:
             slowest = max(time for time, _ in everybody)
             counts = [count for _, count in everybody]
@@ -55,11 +55,11 @@ class Sort(Workload):
             )
         return len(merged)
 
-    async def _verify(self, comm: Comm, node: Node, mine: array[int], merged: array[int]) -> None:
+    async def _verify(self, comm: Comm, node: Node, keys: array[int], merged: array[int]) -> None:
         if any(first > second for first, second in pairwise(merged)):
             raise VerificationError(f"the keys of rank {comm.rank} are not in order")
         await _check_edge(comm, merged)
-        sums = await node.gather((len(mine), sum(mine), _mixed(mine), len(merged), sum(merged), _mixed(merged)))
+        sums = await node.gather((len(keys), sum(keys), _mixed(keys), len(merged), sum(merged), _mixed(merged)))
         if sums is not None:
             before = [sum(column) for column in zip(*(values[:3] for values in sums), strict=True)]
             after = [sum(column) for column in zip(*(values[3:] for values in sums), strict=True)]
@@ -69,9 +69,9 @@ class Sort(Workload):
                 )
 
 
-def _parts(mine: array[int], splitters: list[int]) -> list[array[int]]:
+def _parts(keys: array[int], splitters: list[int]) -> list[array[int]]:
     """Split the sorted keys into the parts of all ranks, in order."""
-    ordered = array(_TYPE, sorted(mine))
+    ordered = array(_TYPE, sorted(keys))
     edges = [0, *(bisect_right(ordered, splitter) for splitter in splitters), len(ordered)]
     return [ordered[first:last] for first, last in pairwise(edges)]
 

@@ -44,7 +44,7 @@ class Streams:
         comm, contents, now = self._comm, self._contents, self._node.now
         # Begun in time: an acknowledgement that finds no receive is dropped by some, and comes again a time-out later.
         done = await comm.Irecv(None, peer, _DONE)
-        begun = now()
+        started = now()
         under_way = deque(
             [await comm.Isend(contents.of(number, size), peer, _DATA) for number in range(min(count, window))]
         )
@@ -54,7 +54,7 @@ class Streams:
         for sent in under_way:
             await sent.Wait()
         await done.Wait()
-        return Sent(now() - begun)
+        return Sent(now() - started)
 
     async def receive(self, peer: int, size: int, count: int, window: int) -> int:
         """Receive a stream; return the number of lost messages. Raises VerificationError."""
@@ -62,11 +62,11 @@ class Streams:
         buffers = [bytearray(size) for _ in range(min(count, window))]
         under_way = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
         await comm.Send(None, peer, _READY)
-        who = f"from rank {peer}"
+        sender = f"from rank {peer}"
         for number in range(count):
             buffer, arrival = under_way.popleft()
             await arrival.Wait()
-            contents.check(number, buffer, who)
+            contents.check(number, buffer, sender)
             if number + len(buffers) < count:
                 under_way.append((buffer, await comm.Irecv(buffer, peer, _DATA)))
         await comm.Send(None, peer, _DONE)

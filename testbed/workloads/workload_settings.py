@@ -41,15 +41,15 @@ Duration: TypeAlias = Annotated[int, units.parse_duration]
 
 def parse_message_size(value: object) -> int:
     """Parse the size of a message, bytes. Raises UnitError."""
-    return _fitting(value, units.parse_size(value))
+    return _limited(value, units.parse_size(value))
 
 
 def parse_message_sizes(value: object) -> tuple[int, ...]:
     """Parse sizes of messages, bytes, as `parse_sizes` does. Raises UnitError."""
-    return tuple([_fitting(value, size) for size in parse_sizes(value)])
+    return tuple([_limited(value, size) for size in parse_sizes(value)])
 
 
-def _fitting(value: object, size: int) -> int:
+def _limited(value: object, size: int) -> int:
     if size > LARGEST_MESSAGE:
         raise UnitError(value, f"at most {units.format_size(LARGEST_MESSAGE)} for a message")
     return size
@@ -69,7 +69,7 @@ MessageSizes: TypeAlias = Annotated[tuple[int, ...], parse_message_sizes]
 """Bytes of messages: at most LARGEST_MESSAGE."""
 
 _KINDS: Final = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-_TRUTHS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +123,16 @@ def checked(form: Any, given: Mapping[str, object], whose: str) -> dict[str, Any
 
 def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
     """Split ``("count=3", ...)`` by name. option: of the command line, for errors. Raises DescriptionError."""
-    given: dict[str, object] = {}
+    settings: dict[str, object] = {}
     problems = []
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             problems.append(Problem("", repr(text), "a setting as NAME=VALUE"))
-        given[name.strip().replace("-", "_")] = value.strip()
+        settings[name.strip().replace("-", "_")] = value.strip()
     if problems:
         raise DescriptionError(option, problems)
-    return given
+    return settings
 
 
 def _value(kind: Any, value: object) -> object:
@@ -153,7 +153,7 @@ def _value(kind: Any, value: object) -> object:
             raise UnitError(value, "a list, with commas between")
         return tuple(_value(get_args(kind)[0], part) for part in parts)
     if kind is bool:
-        return _choice(tuple(_TRUTHS), value) and _TRUTHS[str(value).lower()]
+        return _choice(tuple(_BOOLEANS), value) and _BOOLEANS[str(value).lower()]
     if kind not in _KINDS:
         return value
     return _plain(kind, value)

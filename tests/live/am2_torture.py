@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from protocols.am2.host.am_errors import Returned, Status
+from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.core.completion import Completion

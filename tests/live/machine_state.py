@@ -149,7 +149,7 @@ def _zombies() -> set[int]:
     """Children that have ended and were not waited for."""
     me = str(os.getpid())
     found = set()
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:

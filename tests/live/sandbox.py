@@ -39,7 +39,7 @@ def inhabitants() -> set[int]:
     """Return the processes in this sandbox: this one and all its descendants."""
     needle = f" {device()} "
     found = set()
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         try:
             mounted = Path(f"/proc/{pid}/mountinfo").read_text()
         except OSError:  # it has ended

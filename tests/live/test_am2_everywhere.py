@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.codec import ETHERTYPE
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.plug import plug

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import pytest
 
+from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2 import page as layout
 from protocols.am2.codec import ETHERTYPE
-from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.settings import Settings

@@ -113,5 +113,15 @@ def test_what_has_no_cells_is_refused_in_a_sentence(cells: Path) -> None:  # noq
     load = testbed("load", "n1", "n2", "--rate", "1mbit")
     assert load.returncode == 3
     assert "the kernel's datagrams have no cells" in load.stderr
-    checked = testbed("check", "n1", "--json")
-    assert "links at ATM's switches were not probed: no frame passes there without cells" in checked.stdout
+
+
+def test_a_check_probes_the_links_with_cells_and_measures_what_was_injected(cells: Path) -> None:  # noqa: ARG001
+    injected = testbed("inject", "n1--s1", "--loss", "30%", "--direction", "n1-s1")
+    assert injected.returncode == 0, injected.stderr
+    checked = json.loads(testbed("check", "n1--s1", "--json", "--seconds", "3").stdout)
+    probed = [link for link in checked["findings"] if link["direction"] == "there and back"]
+    by_name = {finding["what"]: finding for finding in probed}
+    assert by_name["loss"]["asked"] == pytest.approx(0.3)
+    low, high = by_name["loss"]["interval"]
+    assert low < 0.3 < high
+    assert "corrupt" not in by_name, "no probe has come with a bit changed: such a finding is told only then"

@@ -99,7 +99,7 @@ def test_gc_leaves_a_cluster_that_another_command_is_at_work_on() -> None:
     """A cluster that looks abandoned may be under repair while its lock is held."""
 
     def work(report: Callable[[object], None]) -> None:
-        with Store().locked(NAME, patience=0):
+        with Store().locked(NAME, timeout=0):
             report("locked")
             signal.pause()
 

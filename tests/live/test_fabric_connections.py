@@ -71,7 +71,7 @@ def test_a_group_of_nodes_runs_a_command(star: RunningCluster, threads: bool) ->
 
 
 def test_who_uses_no_connection_does_not_import_fabric() -> None:
-    found = "import sys, testbed.cli.main, testbed.cli.enter\n"
+    found = "import sys, testbed.cli.main, testbed.cli.exec_commands\n"
     found += "import testbed.controller.runs.runner, testbed.cluster.running_cluster\n"
     found += (
         "import testbed.cluster.access.secure_shell\nprint(sorted({'fabric', 'paramiko', 'invoke'} & set(sys.modules)))"

@@ -65,7 +65,7 @@ def test_two_hosts_exchange_frames_along_their_routes(links: tuple[str, ...]) ->
         assert outcome.results["n1"] == [(1, number) for number in range(1, times + 1)]
         assert is_lossless(cluster, outcome)
         seen = status(cluster.state).links
-        assert all(link.there and link.up for link in seen)
+        assert all(link.exists and link.up for link in seen)
         assert all(link.forward.frames >= times and link.backward.frames >= times for link in seen)
         with cluster.cut("s1"):
             assert not any(link.up for link in status(cluster.state).links if "s1:" in link.link.name)

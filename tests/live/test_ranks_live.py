@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 import testbed
+from testbed.controller.runs.run_options import Mode
 from testbed.controller.verdict.verdicts import Grade
 from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
+from tests.live.busy_cores import beside, figures, polls
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -73,10 +75,19 @@ def test_more_cores_than_processors_leave_the_programs_free_with_a_note() -> Non
     assert any("more cores are described of a than processors" in note for note in result.verdict.notes)
 
 
+def test_nodes_have_processors_of_their_own_as_long_as_there_are_any() -> None:
+    machine = sorted(os.sched_getaffinity(0))
+    described = {number: MIXED.replace('name = "b"', f'name = "b"\ncores = {number}') for number in (1, len(machine))}
+    found = testbed.run(Description.from_toml(described[1]), tells_its_processor, timeout=60)
+    assert found.results["a.0"][1] == machine[:1]
+    assert found.results["b"][1] == machine[1:2]
+    found = testbed.run(Description.from_toml(described[len(machine)]), tells_its_processor, timeout=60)
+    assert found.results["b"][1] == machine
+    assert any("more cores are described of b than processors" in note for note in found.verdict.notes)
+
+
 def test_what_a_mode_cannot_do_with_ranks_and_profiles_is_refused() -> None:
     mixed = Description.from_toml(MIXED)
-    with pytest.raises(UnsupportedError, match="a node has one rank"):
-        testbed.run(mixed, tells_its_processor, mode="dilated")
     with pytest.raises(UnsupportedError, match="kernel's protocols"):
         testbed.run(mixed, tells_its_processor, protocol="tcp")
     with pytest.raises(UnsupportedError, match="what this machine takes"):
@@ -92,3 +103,84 @@ def test_a_dilated_run_has_a_profile_for_each_node() -> None:
     assert "receiving processor" in result.used["n2"]
     assert "receiving processor" not in result.used["n1"]
     assert result.used["n1"]["core"]["library_ns"] > 0
+
+
+BUSY = """
+name = "busy"
+[defaults.link]
+rate = "1gbit"
+delay = "2us"
+minimum_frame = "60"
+overhead = 24
+[[node]]
+name = "a"
+cores = {cores}
+ranks = {ranks}
+[[node]]
+name = "b"
+[[link]]
+ends = ["a", "b"]
+"""
+KERNEL = {
+    "name": "kernel", "hosted": True, "post": 500, "notice": 300,
+    "work": {"trap": {"fixed": 700}, "interrupt": {"fixed": 5_000}, "softirq": {"fixed": 2_000}, "agent": {"fixed": 1_000}},
+}  # fmt: skip
+
+
+async def exchanges_beside_a_computation(comm: Comm, node: Node) -> int:
+    """Ranks 0 and 2 exchange ten messages and return the time that it took; rank 1 computes for 30 ms."""
+    if comm.rank == 1:
+        await node.compute(30_000_000)
+        return 0
+    peer = {0: 2, 2: 0}[comm.rank]
+    begun = node.now()
+    for _ in range(10):
+        await comm.Sendrecv(b"x", peer, 1, bytearray(1), peer, 1)
+    return node.now() - begun
+
+
+def test_ranks_of_a_dilated_node_contend_for_its_cores_as_in_the_simulation() -> None:
+    took = {}
+    for mode in ("sim", "dilated"):
+        for cores, ranks in ((1, [0, 0]), (2, [0, 1])):
+            result = testbed.run(
+                Description.from_toml(BUSY.format(cores=cores, ranks=ranks)), exchanges_beside_a_computation, mode=mode,
+                protocol="via", profile=KERNEL, dilate=100 if mode == "dilated" else None, timeout=60,
+            )  # fmt: skip
+            took[mode, cores] = result.results["a.0"]
+            used = result.used["a"]
+            assert list(result.results) == list(result.counted) == ["a.0", "a.1", "b"]
+            computes = used["core" if cores == 1 else "core 1"]
+            assert computes["compute_ns"] == 30_000_000
+            assert used["core" if cores == 1 else "core 0"]["trap_ns"] > 0
+    for mode in ("sim", "dilated"):
+        assert took[mode, 1] > 10_000_000 > took[mode, 2]
+
+
+def test_a_native_workload_has_two_ranks_on_a_node_in_every_mode() -> None:
+    for mode in ("live", "dilated"):
+        result = testbed.run(
+            Description.star(2, delay="20us"), "am-random", protocol="am2", mode=mode, ranks_per_node=2,
+            settings={"requests": 30}, dilate=20 if mode == "dilated" else None, timeout=60,
+        )  # fmt: skip
+        assert list(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1"]
+        assert result.checks is not None
+
+
+def test_comb_and_pingpong_beside_a_busy_program_have_the_order_of_the_simulation() -> None:
+    found = figures("dilated", 20)
+    polled = beside(polls, 2, "dilated", 20).used["a"]
+    assert polled["core 0"]["poll_ns"] > 4_000_000
+    assert "poll_ns" not in polled["core 1"]
+    assert found["pingpong"][1] > 5 * found["pingpong"][2]
+    assert found["comb"][1] > found["comb"][2] + 500_000
+
+
+@pytest.mark.parametrize("mode", ["live", "dilated"])
+def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(mode: Mode) -> None:
+    result = testbed.run(
+        "now-1998-pair", tells_its_processor, protocol="am2", mode=mode, ranks_per_node=2, timeout=60,
+        dilate=10 if mode == "dilated" else None,
+    )  # fmt: skip
+    assert {name: total for name, (total, _) in result.results.items()} == {"n1.0": 6, "n1.1": 5, "n2.0": 4, "n2.1": 3}
+    assert all(counts["mapper_tables_installed"] for counts in result.counted.values())

@@ -164,7 +164,7 @@ def test_where_user_namespaces_are_forbidden_the_setting_that_forbids_them_is_na
     """user.max_user_namespaces is counted per user namespace: in one of our own it can be forbidden to ourselves."""
 
     def story() -> None:
-        userns.become_root_of_own()
+        userns.become_namespace_root()
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
         is_never_root = pytest.MonkeyPatch()
         is_never_root.setattr(userns, "is_root", lambda: False)

@@ -102,7 +102,7 @@ def test_a_command_that_fails_ends_the_others_and_one_that_does_not_end_is_ended
     run = command(
         "run", "star-4", "--on", "n1", "sleep 600 & sleep 600", "--on", "n2", "echo why; exit 3", cwd=tmp_path
     )
-    refused(run, 1, "n2: echo why; exit 3 ended with code 3", "why", "what there was until then is in results/runs/")
+    refused(run, 1, "n2: echo why; exit 3 ended with code 3", "why", "the results so far are in results/runs/")
     run = command("run", "star-4", "--timeout", "0.5", "--on", "n1", "sleep 600", cwd=tmp_path)
     refused(run, 1, "after 0.5 s there still ran, and has been ended: n1: sleep 600")
     assert time.monotonic() - before < PATIENCE

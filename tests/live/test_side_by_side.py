@@ -80,7 +80,7 @@ def test_the_names_directory_stays_while_names_are_made_under_another_state_root
 ) -> None:
     namespaces.make_names_ready()
     with names_locked(exclusive=False):
-        removal.tidy(Store(tmp_path / "other"), patience=0.1)
+        removal.tidy(Store(tmp_path / "other"), timeout=0.1)
         assert namespaces.names_ready()
     removal.tidy(Store(tmp_path / "other"))
     assert not namespaces.names_ready()

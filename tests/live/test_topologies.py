@@ -256,7 +256,7 @@ def test_a_file_where_none_can_be_is_refused_before_anything_is_made(machine: Ma
         Cluster(name="files", nodes=[Node(name="n1", files=files)]).up()
     said = str(caught.value).splitlines()
     assert len(said) == 4
-    assert said[1].endswith("/etc is a directory on this machine, a file cannot be laid over it")
+    assert said[1].endswith("/etc is a directory on this machine: a file cannot be mounted over it")
     assert said[2].endswith("/nonesuch/file lies in a root directory that this machine does not have")
     assert said[3].endswith("cannot be a file on this machine: File name too long")
     machine.assert_unchanged()

@@ -160,7 +160,7 @@ def test_runs_are_compared_where_they_can_be(tmp_path: Path) -> None:
     text = page(tmp_path, one, slower, write_run(tmp_path / "c", ping_pong_rows(), workload="sort"))
     assert "24 worse" in text
     assert "Not comparable" in text
-    assert "What was asked for differently" in text
+    assert "Differing settings" in text
 
 
 @pytest.mark.parametrize("file", ["cluster.json", "events.jsonl", "rows.jsonl", "result.json"])

@@ -55,3 +55,13 @@ def test_the_same_run_is_no_worse_than_itself_and_one_over_slower_hardware_is(tm
     assert "worse" in output
     assert "differs: profile (emp-2001, slow)" in output
     assert "latency, 4 B" in called("compare", tmp_path / "a", "--against", "paper", "--threshold", "50%")
+
+
+def test_what_the_time_of_cores_was_used_for_is_told_by_cause(tmp_path: Path) -> None:
+    called("run", "lam-via-2000", "pingpong", "--protocol", "via", "--mode", "sim", "--profile", "lam-via-2000",
+           "--set", "count=5", "--set", "sizes=4", "--ranks-per-node", "2", "--output", tmp_path / "run")  # fmt: skip
+    text = page([summarize_run(tmp_path / "run", "")])
+    told = text[text.index("What the time of hosts&#x27; cores was used for") :]
+    for words in ("n1, core 0", "n1, core 1", "trap", "copy", "agent", "mpi"):
+        assert words in told
+    assert "reading DMA engine" not in told[: told.index("</table>")]

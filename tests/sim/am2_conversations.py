@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import cast
 
+from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.firmware import Firmware
-from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered

@@ -15,8 +15,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final, cast
 
+from protocols.active_messages.am_errors import ActiveMessageError
 from protocols.am2.firmware import Firmware
-from protocols.am2.host.am_errors import ActiveMessageError
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.plug import plug

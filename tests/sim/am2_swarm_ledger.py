@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from protocols.am2.host.am_errors import Status
+from protocols.active_messages.am_errors import Status
 from protocols.am2.receiver import Delivered
 from tests.sim.am2_swarm_cases import BULK, NOTHING, Case, Request
 from tests.sim.swarm_faults import Violation

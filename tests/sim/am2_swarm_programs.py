@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from protocols.active_messages.am_errors import Returned, RuleError, Status
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2 import page as layout
-from protocols.am2.host.am_errors import Returned, RuleError, Status
 from protocols.am2.host.bundle import Bundle
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered

@@ -113,7 +113,7 @@ class _ReceiveWatch:
         """Exclude from a frame's effects: descriptors returned to the host, which may act, and answers to probes."""
         self._patch.setattr(Card, "give_back", self._aside(Card.give_back))
         self._patch.setattr(Receiver, "_answer", self._aside(Receiver._answer))
-        tell = Receiver._tell
+        tell = Receiver._announce
 
         def watched_tell(receiver: Receiver, posted: Posted, receiving: Receiving) -> None:
             key = receiving.source, receiving.id
@@ -124,7 +124,7 @@ class _ReceiveWatch:
                 self._saw(HELD, "probe that claims", state_of(receiver, peer, receiving.id))
             tell(receiver, posted, receiving)
 
-        self._patch.setattr(Receiver, "_tell", watched_tell)
+        self._patch.setattr(Receiver, "_announce", watched_tell)
 
     def _watch_ends(self) -> None:
         drop, abandon = Receiver._drop, Receiver._abandon

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from protocols.am2.host.endpoint_names import EndpointName
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.plug import plug as am2_plug
 from protocols.core.firmware import Plug
@@ -54,7 +54,7 @@ MESSAGES: Final = {0: 200, 4: 200, 1456: 200, 1457: 200, 5824: 100, 65_536: 20, 
 """How many messages of each size, in bytes: on both sides of a frame's end, four frames, and many."""
 
 CELL_MESSAGES: Final = {0: 200, 4: 200, 30: 200, 31: 200, 1456: 20, 4096: 10, 4097: 10, 65_536: 2}
-"""The same where a frame is a cell: one, two, as many as are sent at once, and many."""
+"""Sizes where a frame is a cell: one, two, as many as are sent at once, and many."""
 
 Start = Callable[[Simulation, int, int], "Task[int]"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocols.am2.host.am_errors import Returned
+from protocols.active_messages.am_errors import Returned
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.mapper_daemon import MapperDaemon
 from testbed.workloads.form import Native, Node

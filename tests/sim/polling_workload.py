@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocols.am2.host.endpoint_names import EndpointName
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from testbed.workloads.active_messages.barrier import Collectives

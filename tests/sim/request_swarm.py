@@ -3,8 +3,8 @@
 A case is a run of workload am-random with a scenario. Beside `am2_swarm`, which looks into host libraries and NICs, it has
 what every protocol of active messages has: histories.
 
-    python -m tests.sim.request_swarm 4711        run one case again, and shrink it if it fails
-    python -m tests.sim.request_swarm 0 1000      a range of them
+    python -m tests.sim.request_swarm am2 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.request_swarm ssam 0 1000     a range of them, on SSAM
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,9 +38,11 @@ LIMIT: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """impairments: of every link. firmware: settings of AM-II. settings: of the workload. fault: one of FAULTS, on the
-    node `victim` from `begin` on, in microseconds."""
+    """kind: of the switch. impairments: of every link. firmware: settings of the protocol. settings: of the workload.
+    fault: one of FAULTS, on the node `victim` from `begin` on, in microseconds."""
 
+    protocol: str
+    kind: str
     seed: int
     nodes: int
     impairments: tuple[tuple[str, str], ...]
@@ -64,14 +67,15 @@ class Case:
         return Scenario(faults=[faults[self.fault]])
 
 
-def draw(seed: int) -> Case:
+def draw(protocol: str, seed: int) -> Case:
     """The case of a seed."""
     chance = source(seed, "case of requests")
     endpoints = 1 + chance.below(4)
     impairments = {"delay": chance.choice(("0s", "20us", "1ms"))}
     for name, chances in (("loss", ("0%", "2%", "10%")), ("duplicate", ("0%", "5%")), ("reorder", ("0%", "5%"))):
         impairments[name] = chance.choice(chances)
-    if impairments["delay"] == "0s":
+    cells = protocol == "ssam"
+    if impairments["delay"] == "0s" or cells:  # cells keep their order
         del impairments["reorder"]
     settings = {
         "requests": 60 + chance.below(60),
@@ -82,9 +86,14 @@ def draw(seed: int) -> Case:
     }
     # With one frame for several endpoints that all talk at once, paging takes longer than any bound on recovery.
     firmware = {"credits": chance.choice((1, 2, 4)), "frames": max(2, endpoints - chance.below(2))}
+    if cells:
+        firmware = {"window": chance.choice((2, 8, 31)), "long_payload": chance.below(2) == 1}
+        firmware["interrupts"] = chance.below(2) == 1
+        firmware["long_window"] = 32 * chance.below(2)
     return Case(
-        seed, 2 + chance.below(3), tuple(impairments.items()), tuple(firmware.items()), tuple(settings.items()),
-        chance.choice(FAULTS), victim=1 + chance.below(2), begin=_begin(chance),
+        protocol, "atm" if cells else "ethernet", seed, 2 + chance.below(3), tuple(impairments.items()),
+        tuple(firmware.items()), tuple(settings.items()), chance.choice(FAULTS), victim=1 + chance.below(2),
+        begin=_begin(chance),
     )  # fmt: skip
 
 
@@ -99,9 +108,9 @@ def run(case: Case) -> Counter[str]:
         failure = ""
         try:
             testbed.run(
-                Cluster.star(case.nodes, **dict(case.impairments)), "am-random", protocol="am2", mode="sim",
-                seed=case.seed, settings=dict(case.settings), firmware=dict(case.firmware), scenario=case.scenario(),
-                check=True, output=folder, timeout=LIMIT,
+                Cluster.star(case.nodes, kind=case.kind, **dict(case.impairments)), "am-random", protocol=case.protocol,
+                mode="sim", seed=case.seed, settings=dict(case.settings), firmware=dict(case.firmware),
+                scenario=case.scenario(), check=True, output=folder, timeout=LIMIT,
             )  # fmt: skip
         except TestbedError as error:
             failure = str(error)
@@ -136,7 +145,10 @@ def smaller(case: Case) -> Iterator[Case]:
         yield replace(case, settings=tuple({**settings, "freed": 0}.items()))
 
 
-SWARM: Final = Swarm("python -m tests.sim.request_swarm", draw, run, smaller)
+SWARMS: Final = {
+    name: Swarm(f"python -m tests.sim.request_swarm {name}", partial(draw, name), run, smaller)
+    for name in ("am2", "ssam")
+}
 
 if __name__ == "__main__":
-    sys.exit(SWARM.main(sys.argv[1:]))
+    sys.exit(SWARMS[sys.argv[1]].main(sys.argv[2:]))

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from protocols.am2.host.am_errors import Returned, ReturnedError, RuleError, Status
+from protocols.active_messages.am_errors import Returned, ReturnedError, RuleError, Status
+from protocols.active_messages.endpoint_names import ANY, EndpointName
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import ANY, EndpointName, Origin
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.token import Token
+from protocols.am2.host.token import Origin, Token
 from protocols.am2.plug import plug
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, SECOND, Settings

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages, ResourceError
 from protocols.am2.plug import plug
 from protocols.am2.receiver import Delivered

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from protocols.am2.host.am_errors import Status
+from protocols.active_messages.am_errors import Status
 from testbed import Cluster
 from testbed.controller.replay.replays import read_repetition, replay_repetition
 from testbed.errors import TestbedError

@@ -82,14 +82,14 @@ AGAIN = [
 
 @pytest.mark.parametrize("fault", AGAIN, ids=lambda fault: fault.kind)
 def test_random_is_refused_beside_restarts_and_the_workload_for_them_is_named(fault: Fault, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=rf"{fault.kind}: workload random does not bear .* workload churn"):
+    with pytest.raises(UnsupportedError, match=rf"{fault.kind}: workload random does not support .* workload churn"):
         testbed.run(Cluster.star(3), "random", mode="sim", scenario=Scenario(faults=[fault]), output=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_restarts_at_random_are_refused_and_what_starts_nothing_again_is_not() -> None:
     chance = Scenario(random=RandomFaults(kinds=["pause", "reset", "crash"], rate=1.0))
-    with pytest.raises(UnsupportedError, match="random: crash, reset: workload sort does not bear"):
+    with pytest.raises(UnsupportedError, match="random: crash, reset: workload sort does not support"):
         testbed.run(Cluster.star(3), "sort", mode="sim", scenario=chance)
     harmless = Scenario(faults=[Impair(on="n1", at=0, loss="5%"), Crash(on="n3", at="5s")])
     assert testbed.run(Cluster.star(3), "random", mode="sim", scenario=harmless, settings={"messages": 20}).rows
@@ -119,7 +119,7 @@ refuses.bears_restarts = False  # type: ignore[attr-defined]  # as users say it
 def test_a_function_runs_beside_restarts_unless_it_says_that_it_does_not_bear_them() -> None:
     scenario = Scenario(faults=[Restart(on="n2", at="1ms")])
     assert testbed.run(Cluster.star(2), wait, mode="sim", scenario=scenario).results["n2"] == 2
-    with pytest.raises(UnsupportedError, match="workload refuses does not bear"):
+    with pytest.raises(UnsupportedError, match="workload refuses does not support"):
         testbed.run(Cluster.star(2), refuses, mode="sim", scenario=scenario)
 
 

@@ -79,7 +79,7 @@ def test_every_frame_of_a_run_is_a_line_with_its_fate(recorded: Path) -> None:
     done = decode(recorded.parent)
     lines = done.stdout.splitlines()
     lost = sum(bool(met) for *_, met in there)
-    assert done.stderr == f"{len(there)} frames, {lost} of them met something\n"
+    assert done.stderr == f"{len(there)} frames, {lost} of them with a fate\n"
     assert lost > 5
     for line, (end, time, frame, met) in zip(lines, there, strict=True):
         seconds, rest = divmod(time, 1_000_000_000)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import testbed
-from protocols.am2.host.endpoint_names import EndpointName
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from testbed.controller.runs.runner import RunResult

@@ -31,6 +31,20 @@ name = "b"
 ends = ["a", "b"]
 delay = "5us"
 """
+CELLS = """
+name = "cells"
+[[node]]
+name = "a"
+[[node]]
+name = "b"
+[[switch]]
+name = "s"
+kind = "atm"
+[[link]]
+ends = ["a", "s"]
+[[link]]
+ends = ["b", "s"]
+"""
 
 
 async def everybody_greets(comm: Comm, node: Node) -> list[str]:
@@ -156,20 +170,38 @@ def test_what_a_run_says_of_a_node_is_stronger_than_its_description() -> None:
 
 
 def test_placements_and_profiles_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="runs in sim, not in a dilated run"):
-        testbed.run(LOSSY, everybody_greets, mode="dilated", profile={"name": "kernel", "hosted": True})
     with pytest.raises(NotFoundError, match="no node is called so"):
         testbed.run(LOSSY, everybody_greets, mode="sim", profiles={"n9": "emp-2001"})
     with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
         testbed.run(LOSSY, everybody_greets, mode="sim", ranks_per_node=65)
-    with pytest.raises(UnsupportedError, match="source routes"):
-        testbed.run("now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=2)
-    with pytest.raises(UnsupportedError, match="one rank on each node"):
-        testbed.run(LOSSY, "am-logp", protocol="am2", mode="sim", ranks_per_node=2)
+    with pytest.raises(UnsupportedError, match="cells"):
+        testbed.run(Description.from_toml(CELLS), everybody_greets, protocol="ssam", mode="sim", ranks_per_node=2)
     with pytest.raises(DescriptionError, match=r"node\[1\] \(a\).*core 2.*0 to 1"):
         Description.from_toml(CORES.replace("[1, 0]", "[1, 2]"))
     with pytest.raises(DescriptionError, match="core 1 twice"):
         Description.from_toml(CORES.replace("cores = 2", "cores = 4\ncaches = [[0, 1], [1, 2]]"))
+
+
+@pytest.mark.parametrize("profile", ["ideal", "now-1998"])
+def test_ranks_of_nodes_at_source_routed_switches_reach_each_other(profile: str) -> None:
+    result = testbed.run(
+        "now-1998-pair", everybody_greets, protocol="am2", mode="sim", ranks_per_node=3, profile=profile
+    )
+    names = ["n1.0", "n1.1", "n1.2", "n2.0", "n2.1", "n2.2"]
+    assert all(received == names for received in result.results.values())
+    assert [counts["mapper_answers_sent"] > 0 for counts in result.counted.values()] == [False] * 3 + [True] + [
+        False
+    ] * 2
+    assert all(counts["mapper_tables_installed"] > 0 for counts in result.counted.values())
+
+
+def test_a_native_workload_has_several_ranks_on_a_node_too() -> None:
+    result = testbed.run(
+        LOSSY, "am-random", protocol="am2", mode="sim", ranks_per_node=2, settings={"requests": 50}, seed=5
+    )
+    assert list(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]
+    assert result.checks is not None
+    assert result.verdict.grade is Grade.TRUSTED
 
 
 def test_a_node_that_crashes_takes_all_its_ranks_along_and_they_start_again() -> None:
@@ -179,3 +211,14 @@ def test_a_node_that_crashes_takes_all_its_ranks_along_and_they_start_again() ->
     )
     assert result.verdict.grade is Grade.TRUSTED
     assert sorted(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1", "n3.0", "n3.1"]
+
+
+def test_ranks_behind_a_source_routed_switch_get_their_routes_again_after_a_crash() -> None:
+    crash = Scenario.from_toml('[[fault]]\nkind = "restart"\non = "n1"\nfrom = "300ms"\nto = "350ms"\n')
+    result = testbed.run(
+        "now-1998-pair", "churn", protocol="am2", mode="sim", ranks_per_node=2, scenario=crash, check=True, seed=4,
+        settings={"time": "800ms"},
+    )  # fmt: skip
+    assert result.verdict.grade is Grade.TRUSTED
+    assert sorted(result.results) == ["n1.0", "n1.1", "n2.0", "n2.1"]
+    assert all(counts["messages_delivered"] > 100 for counts in result.counted.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.am2.host.am_errors import Status
+from protocols.active_messages.am_errors import Status
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.settings import MILLISECOND
 from tests.sim.test_am2_errors import AWAY, QUICK, TAG, Pair

@@ -21,6 +21,7 @@ from testbed.spec.scenario import Scenario
 from tests.sim import request_swarm
 from tests.unit.protocols.am2_mutants import NATIVE
 from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.ssam_mutants import NATIVE as OF_SSAM
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
@@ -31,21 +32,33 @@ MISTAKES = {mutant.name: mutant for mutant in NATIVE}
 
 
 @pytest.mark.timeout(1200)
-def test_the_checkers_find_nothing_wrong_in_any_case(record_property: Callable[[str, object], None]) -> None:
-    tally = request_swarm.SWARM.many(range(FIRST, FIRST + CASES), chunk=3)
-    failures = [f"{request_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+@pytest.mark.parametrize("protocol", request_swarm.SWARMS)
+def test_the_checkers_find_nothing_wrong_in_any_case(
+    protocol: str, record_property: Callable[[str, object], None]
+) -> None:
+    swarm = request_swarm.SWARMS[protocol]
+    tally = swarm.many(range(FIRST, FIRST + CASES), chunk=3)
+    failures = [f"{swarm.replay(seed)}: {why}" for seed, why in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
-    record_property("note", f"swarm of requests: {CASES:,} cases from seed {FIRST} on; {dict(tally.rows)}")
+    record_property(
+        "note", f"swarm of requests on {protocol}: {CASES:,} cases from seed {FIRST} on; {dict(tally.rows)}"
+    )
     assert tally.rows["checked: replies"] > 100 * CASES
     assert tally.rows["checked: errors"]
     assert tally.rows["checked: recovery"]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", NATIVE, ids=str)
-def test_the_swarm_of_requests_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "mutant"),
+    [*(("am2", mutant) for mutant in NATIVE), *(("ssam", mutant) for mutant in OF_SSAM)],
+    ids=str,
+)
+def test_the_swarm_of_requests_finds(
+    protocol: str, mutant: Mutant, record_property: Callable[[str, object], None]
+) -> None:
     """With fresh seeds in a long run, and the median of several searches; in CI with others than the cases'."""
-    trial, first = request_swarm.SWARM.trial, SEARCHED + FIRST
+    trial, first = request_swarm.SWARMS[protocol].trial, SEARCHED + FIRST
     if LONG:
         record_property("note", f"swarm of requests: {searched(mutant, trial, first, 1_000)}")
     else:

@@ -60,7 +60,7 @@ def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest
 
 def test_a_transition_of_a_message_on_its_receiver_that_no_table_has_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that ignores the frames that came before the receive."""
-    monkeypatch.setattr(Receiver, "_again", lambda *_: None)
+    monkeypatch.setattr(Receiver, "_acknowledge_again", lambda *_: None)
     watch = Watch()
     watch_receptions(monkeypatch, watch)
     wires, (sender, receiver) = joined_nics()

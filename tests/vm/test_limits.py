@@ -235,7 +235,7 @@ def test_gc_leaves_groups_of_clusters_that_are_up_or_in_the_making_and_those_tha
     group = cgroups.group("elsewhere", "n1")
     group.mkdir()
     try:
-        with Store().locked("elsewhere", patience=0):
+        with Store().locked("elsewhere", timeout=0):
             assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is at work on it")]
         with subprocess.Popen(["sleep", "1000"]) as program:
             cgroups.take_in(group, [program.pid])

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness.host_programs import PING, PONG, Quantiles, emp_ping, emp_pong, quantiles, warm_up
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from testbed.runtime.nodes.places import ProgramNode

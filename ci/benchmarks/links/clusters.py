@@ -15,7 +15,7 @@ from benchmarks.harness.traffic import Place
 
 PROCESS = Path(__file__).with_name("cluster_process.py")
 PATIENCE = 20.0  # s for a relay to work off what waits
-GLANCE, IDLE = 0.05, 0.1  # s between two looks at its processor time, and the share of a processor that is rest
+GLANCE, IDLE = 0.05, 0.1  # s at its processor time, and the share of a processor that is rest
 
 
 class Clusters:

@@ -46,13 +46,13 @@ class Bundle:
 
     def poll(self) -> Coroutine[Completion[None], None, int]:
         """AM_Poll, awaited: poll all endpoints. Returns the number of messages handled."""
-        return self.library.poll(self.handle)
+        return self.library.poll(self.handle, None)
 
-    def handle(self) -> int:
-        """Poll all endpoints without letting anything else run (`Endpoint.handle`)."""
+    def handle(self, most: int | None = None) -> int:
+        """Poll all endpoints without letting anything else run, each as `Endpoint.handle`."""
         handled = 0
         for endpoint in self.endpoints:
-            handled += endpoint.handle()
+            handled += endpoint.handle(most)
         return handled
 
     @property

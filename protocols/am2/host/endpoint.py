@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from enum import IntFlag
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from protocols.active_messages.am_errors import RuleError, Status
+from protocols.active_messages.endpoint_names import ANY, NONE, EndpointName
 from protocols.am2 import page as layout
-from protocols.am2.host.am_errors import RuleError, Status
-from protocols.am2.host.endpoint_names import ANY, NONE, Correspondent, EndpointName
 from protocols.am2.host.inbox import ErrorHandler, Handler, Inbox
-from protocols.am2.host.outbox import Outbox
+from protocols.am2.host.outbox import Correspondent, Outbox
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 
@@ -299,7 +298,7 @@ class Endpoint:
         Raises RuleError within a handler, and if the previous poll was not awaited; ReturnedError; and the exceptions
         of handlers.
         """
-        return self.library.poll(partial(self.handle, most))
+        return self.library.poll(self.handle, most)
 
     def handle(self, most: int | None = None) -> int:
         """Poll without letting anything else run, for callers that wait in a loop of their own, such as MPI's

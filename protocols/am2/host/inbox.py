@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from protocols.active_messages.observer import MessageContent, RequestName
+from protocols.active_messages.am_errors import Returned, ReturnedError, Status
+from protocols.active_messages.endpoint_names import EndpointName, MessageContent, RequestName
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_SHORT
-from protocols.am2.host.am_errors import Returned, ReturnedError, Status
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.token import IS_REPLY, MAY_REPLY, OVER, Token
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final, TypeVar
 
-from protocols.active_messages.observer import Observer, Unhandled
+from protocols.active_messages.am_errors import ActiveMessageError, RuleError
+from protocols.active_messages.endpoint_names import EndpointName, Unhandled
+from protocols.active_messages.observer import Observer
 from protocols.am2 import page as layout
-from protocols.am2.host.am_errors import ActiveMessageError, RuleError
 from protocols.am2.host.bundle import Bundle
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.nic_memory import Backing
 from protocols.am2.settings import Settings
@@ -47,7 +47,7 @@ class ResourceError(ActiveMessageError):
 
 class ActiveMessages:
     """A node's endpoints and bundles. Implements `protocols.core.firmware.Host` and
-    `protocols.active_messages.observer.Observable`.
+    `protocols.active_messages.am_interface.ActiveMessages`.
 
     node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). place:
     this process's slot, if several share the NIC. handling: the endpoint whose handler is running. observer: is told of
@@ -86,11 +86,23 @@ class ActiveMessages:
         self._messages: dict[int, int] = {}
         self._next = 0
 
+    @property
+    def window(self) -> int:
+        """Requests to another endpoint without a reply: the credits."""
+        return self.settings.credits
+
+    def medium_room(self, words: int) -> int:  # noqa: ARG002
+        """See `protocols.active_messages.am_interface.ActiveMessages`: words take none of the data's room."""
+        return self.max_medium
+
     def allocate_bundle(self, *, parallel: bool = True) -> Bundle:
         """AM_AllocateBundle. parallel: AM_PAR; otherwise AM_SEQ."""
         bundle = Bundle(self, parallel)
         self.bundles.append(bundle)
         return bundle
+
+    def program_ended(self) -> None:
+        """See `protocols.active_messages.am_interface.ActiveMessages`: the NIC does so by itself."""
 
     def allocate(self, bundle: Bundle, kind: type[AnyEndpoint]) -> AnyEndpoint:
         """See `Bundle.allocate_endpoint`."""
@@ -122,8 +134,8 @@ class ActiveMessages:
             self.observer.endpoint_freed(endpoint.name.endpoint)
         self.driver.destroy(endpoint)
 
-    def poll(self, handle: Callable[[], int]) -> Coroutine[Completion[None], None, int]:
-        """See `Endpoint.poll`. handle: calls handlers and returns the number of messages handled."""
+    def poll(self, handle: Callable[[int | None], int], most: int | None) -> Coroutine[Completion[None], None, int]:
+        """See `Endpoint.poll`. handle: calls handlers, of at most `most` messages, and returns their number."""
         if self.handling is not None:
             raise RuleError("a handler may not poll")
         if self._polls:
@@ -133,14 +145,14 @@ class ActiveMessages:
                 "'await endpoint.poll()'"
             )
         self._polls = True
-        return self._poll(handle)
+        return self._poll(handle, most)
 
-    async def _poll(self, handle: Callable[[], int]) -> int:
+    async def _poll(self, handle: Callable[[int | None], int], most: int | None) -> int:
         self._polls = False
-        handled = handle()
+        handled = handle(most)
         if not handled:
             await Turn()
-            handled = handle()
+            handled = handle(most)
         return handled
 
     @property

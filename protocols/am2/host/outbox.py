@@ -6,10 +6,11 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from protocols.active_messages.observer import MessageContent, Observer, RequestName
+from protocols.active_messages.endpoint_names import EndpointName, MessageContent, RequestName
+from protocols.active_messages.observer import Observer
 from protocols.am2 import page as layout
 from protocols.am2.codec import FORM_BULK, FORM_MEDIUM, FORM_SHORT
-from protocols.am2.host.endpoint_names import Asked, Correspondent, Origin
+from protocols.am2.host.token import Origin
 from protocols.am2.nic_memory import Backing
 from protocols.core.firmware import Buffer, HostActions
 from protocols.core.memory import PAGE
@@ -26,6 +27,29 @@ _AFTER: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layout.SL
 _MAX: Final = layout.MAX_ARGUMENTS
 _UNDER_WAY: Final = (layout.READY, layout.UNDER_WAY, layout.RETURNED)
 _NO_DATA: Final = b""
+
+
+class Correspondent:
+    """State of an endpoint for a destination under one tag. credits: requests that it may still send before a reply is
+    required. most: initial credits. key: name and tag. mapped: number of its places in the translation table."""
+
+    __slots__ = ("credits", "endpoint", "key", "mapped", "most", "node", "tag")
+
+    def __init__(self, node: int, endpoint: int, tag: int, most: int) -> None:
+        self.node = node
+        self.endpoint = endpoint
+        self.tag = tag
+        self.key = (node, endpoint, tag)
+        self.credits = self.most = most
+        self.mapped = 0
+
+    @property
+    def name(self) -> EndpointName:
+        return EndpointName(self.node, self.endpoint)
+
+
+Asked = tuple[Correspondent, int, tuple[int, ...]]
+"""A request that has not ended: destination, handler and arguments."""
 
 
 class Outbox:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from protocols.am2.host.am_errors import RuleError
-from protocols.am2.host.endpoint_names import EndpointName, Origin
+from protocols.active_messages.am_errors import RuleError
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.core.firmware import Buffer
 
 if TYPE_CHECKING:
@@ -20,6 +20,16 @@ _WHY: Final = {
     IS_REPLY: "a reply's handler may send nothing",
     OVER: "the handler has ended: a token is good while it runs",
 }
+
+
+class Origin:
+    """Sender of the message that is being handled, and the destination of a reply. incarnation: of the sender's NIC.
+    message: the number of the request, which its reply repeats."""
+
+    __slots__ = ("endpoint", "incarnation", "message", "node", "tag")
+
+    def __init__(self) -> None:
+        self.node = self.endpoint = self.tag = self.incarnation = self.message = 0
 
 
 class Token:

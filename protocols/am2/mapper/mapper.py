@@ -27,7 +27,7 @@ from protocols.am2.mapper.leader import Duty, Pause, lead
 from protocols.am2.mapper.network_map import Topology
 from protocols.am2.mapper.pacer import Pacer
 from protocols.am2.mapper.prober import HostAnswer, Probe, Prober
-from protocols.am2.mapper.route_tables import Collected, Path, Table, paths_of, way_back_of
+from protocols.am2.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
 from protocols.am2.mapper.routes import Routing
 from protocols.am2.mapper.settings import Settings
 from protocols.core.firmware import Buffer
@@ -43,11 +43,12 @@ _MAX_STAGGERED: Final = 64
 @dataclass(frozen=True, slots=True)
 class MapperIdentity:
     """The mapper's own NIC. number: its node's, unique and below 65535. incarnation: increases with every restart.
-    address: its MAC."""
+    address: its MAC. siblings: MACs of the NIC's other functions, which get its routes (`follower`)."""
 
     number: int
     incarnation: int
     address: bytes
+    siblings: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +395,12 @@ class Mapper:
             self.table = table
             self.counters.tables_installed += 1
             self._install(table)
+            parts = parts_of(table, (), self.settings.chunk) if self.station.siblings else []
+            for sibling in self.station.siblings:
+                for part, payload in enumerate(parts):
+                    self._post(
+                        KIND_TABLE, b"", sibling, version=table.version, part=part, parts=len(parts), payload=payload
+                    )
 
     def _post(
         self,

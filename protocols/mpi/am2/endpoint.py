@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from protocols.am2.host.am_errors import Returned, Status
+from protocols.active_messages.am_errors import Returned, Status
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.core.completion import Completion, carry

@@ -16,22 +16,27 @@ from functools import partial
 from typing import Final
 
 from protocols.core.completion import carry
+from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
-from protocols.mpi.via.rdma_pairs import READABLE, WRITABLE, LostPartError, Outgoing, Pair, Part
-from protocols.via.host import Memory, Vi, ViaNic
-from protocols.via.vipl_names import AsyncError, ViaError, ViState
-from protocols.via.work_queues import CompletionQueue, Descriptor
+from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
+from protocols.via.attributes import ErrorReport, Memory
+from protocols.via.host import ViaNic
+from protocols.via.vipl_names import ViaError, ViState
+from protocols.via.virtual_interface import Vi
+from protocols.via.work_queues import CompletionEntry, CompletionQueue, Descriptor
 
+MPI: Final = "mpi"
+"""Work on the host (`protocols.core.host_work`): the MPI library's for one message, at its sender and at its receiver."""
 _DISCRIMINATOR: Final = b"mpi"
-_MAX_DEPTH: Final = 32
-"""Receive descriptors of a VI."""
 _MIN_DEPTH: Final = 8
+"""Receive descriptors of a VI."""
 
 
 class ViaEndpoint(MatchingByLibrary):
-    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint`."""
+    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections, by
+    the peer's rank."""
 
     def __init__(self, host: ViaNic) -> None:
         super().__init__()
@@ -41,13 +46,12 @@ class ViaEndpoint(MatchingByLibrary):
         self.max_tag = (1 << 31) - 1
         self.max_message_size = 1 << 30
         self._host = host
-        self._depth = min(_MAX_DEPTH, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
-        self._pairs: dict[int, Pair] = {}
+        self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
+        self.pairs: dict[int, Pair] = {}
         self._by_vi: dict[Vi, Pair] = {}
         self._cq: CompletionQueue = host.create_cq(self._depth * host.size)
-        self._cq.notify(self._serve)
+        self._cq.notify(self._arrived)
         self._ptag = 0
-        self._is_serving = False
         host.on_error = self._on_error
         carry(self._listen())
 
@@ -58,31 +62,60 @@ class ViaEndpoint(MatchingByLibrary):
             over.complete(Envelope(destination, tag, len(data)))
             self.matching.arrived(arrival)
             return True
-        pair = self._pairs.get(destination) or self._connect(destination)
-        pair.queue.append(Outgoing(context, tag, data, over))
+        self._host.work.spend(MPI)
+        pair = self.pairs.get(destination) or self._connect(destination)
+        outgoing = Outgoing(context, tag, data, over)
+        pair.queue.append(outgoing)
+        limit = self._host.settings.register_from
+        if limit and len(data) >= limit and pair.is_open:
+            outgoing.is_registering = True
+            carry(self._register_message(pair, outgoing))
         pair.pump()
         return True
 
+    async def _register_message(self, pair: Pair, outgoing: Outgoing) -> None:
+        """Register a message's memory on the fly. Where that is impossible, the message is copied."""
+        try:
+            memory = await self._host.register(outgoing.data, self._ptag)
+        except (ViaError, MemoryError):
+            outgoing.is_registering = False
+        else:
+            outgoing.is_registering = False
+            if pair.is_lost:
+                await self._host.deregister(memory)
+                return
+            outgoing.memory = memory
+        pair.pump()
+
     # Connections.
+
+    async def connect(self) -> None:
+        """Connect to all ranks, if the settings say so. Raises MPIError for the first that cannot be connected."""
+        if not self._host.settings.connect_all:
+            return
+        pairs = [self._connect(rank) for rank in range(self.size) if rank != self.rank]
+        for pair in pairs:
+            await pair.opened
 
     async def _listen(self) -> None:
         """Answer each rank that asks for a connection by asking it, too."""
         self._ptag = await self._host.create_ptag()
-        for pair in list(self._pairs.values()):  # of messages sent before there was a protection tag
+        for pair in list(self.pairs.values()):  # of messages sent before there was a protection tag
             carry(self._open(pair))
         while True:
             request = await self._host.connect_wait(_DISCRIMINATOR)
-            known = self._pairs.get(request.node)
+            known = self.pairs.get(request.node)
             if known is not None and known.vi is not None and known.is_connected and known.vi.joined != request.number:
                 self._lose(known, "has ended the connection")
             if known is None or known.is_lost:
                 self._connect(request.node)
 
     def _connect(self, peer: int) -> Pair:
-        known = self._pairs.get(peer)
+        known = self.pairs.get(peer)
         if known is not None:
             return known
-        self._pairs[peer] = pair = Pair(peer, self._depth)
+        settings = self._host.settings
+        self.pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer, self._host.work)
         if self._ptag:
             carry(self._open(pair))
         return pair
@@ -91,44 +124,45 @@ class ViaEndpoint(MatchingByLibrary):
         """Create a pair's VI and memory, and connect."""
         host, ptag = self._host, self._ptag
         try:
-            pair.writable = await self._register(WRITABLE, rdma_write=True)
-            pair.readable = await self._register(READABLE, rdma_write=False)
+            pair.writable = await self._register(pair.writable_size, rdma_write=True)
+            pair.readable = await self._register(pair.readable_size, rdma_write=False)
             pair.vi = vi = await host.create_vi(ptag, receive_cq=self._cq)
             self._by_vi[vi] = pair
-            vi.send_queue.notify(partial(self._send_done, pair))
+            vi.send_queue.notify(partial(self._send_done, pair, vi))
             for descriptor in pair.receives():
                 vi.post_receive(descriptor)
-            await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.give_up)
+            await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.connect_timeout or host.settings.give_up)
             pair.is_connected = True
             pair.greet()
         except (ViaError, MemoryError) as error:
             self._lose(pair, f"cannot be connected: {error}")
-        self._serve()
 
     async def _register(self, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
         view = self._host.allocate(size)
         return view, await self._host.register(view, self._ptag, rdma_write=rdma_write)
 
-    def _on_error(self, error: AsyncError, vi: Vi | None) -> None:
+    def _on_error(self, report: ErrorReport) -> None:
+        vi = report.vi
         pair = None if vi is None else self._by_vi.get(vi)
         if pair is not None and vi is not None and vi.state is ViState.ERROR:
-            self._serve()  # what has arrived before
-            self._lose(pair, f"has restarted or ended the connection ({error.name})")
+            self._lose(pair, f"has restarted or ended the connection ({report.error.name})")
 
     def _lose(self, pair: Pair, why: str) -> None:
         """End a connection: fail everything in progress."""
         if pair.is_lost:
             return
         pair.is_lost = True
-        if self._pairs.get(pair.peer) is pair:
-            del self._pairs[pair.peer]
+        if self.pairs.get(pair.peer) is pair:
+            del self.pairs[pair.peer]
         error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {why}")
-        for outgoing in pair.released:
-            if outgoing is not None and outgoing.over.is_open:
-                outgoing.over.lose(error)
-        for outgoing in pair.queue:
-            if not outgoing.over.done:
-                outgoing.over.fail(error)
+        for outgoing in (*pair.released, *pair.queue):
+            if outgoing is not None:
+                _fail(outgoing.over, error)
+        if not pair.opened.done:
+            pair.opened.fail(error)
+        for outgoing in (*pair.released, *pair.queue):
+            if outgoing is not None and outgoing.memory is not None:
+                pair.registered.append(outgoing.memory)
         pair.queue.clear()
         if pair.arrival is not None:
             self.matching.lost(pair.arrival, error)
@@ -144,47 +178,62 @@ class ViaEndpoint(MatchingByLibrary):
         for view, memory in (pair.writable, pair.readable):
             await self._host.deregister(memory)
             self._host.release(view)
+        for memory in pair.registered:
+            await self._host.deregister(memory)
 
     # Messages.
 
-    def _serve(self) -> None:
-        """Handle completions of the receive queues."""
-        if self._is_serving:
-            return
-        self._is_serving = True
-        try:
-            while (entry := self._cq.done()) is not None:
-                descriptor = entry.queue.done()
-                pair = self._by_vi.get(entry.vi)
-                if descriptor is None or pair is None or pair.is_lost or descriptor.has_failed:
-                    continue
-                try:
-                    pair.received(descriptor, self._take)
-                except LostPartError:
-                    self._lose(pair, "has sent a message that was lost")
-                    continue
-                pair.settle()
-                pair.pump()
-        finally:
-            self._is_serving = False
+    def _arrived(self, entry: CompletionEntry | None) -> None:
+        """Handle completions of the receive queues. A handler is called once, so it is set anew."""
+        while entry is not None:
+            descriptor = entry.queue.done()
+            pair = self._by_vi.get(entry.vi)
+            if descriptor is not None and pair is not None and not pair.is_lost and not descriptor.has_failed:
+                self._received(pair, descriptor)
+            entry = self._cq.done()
+        self._cq.notify(self._arrived)
 
-    def _send_done(self, pair: Pair, descriptor: Descriptor) -> None:
+    def _received(self, pair: Pair, descriptor: Descriptor) -> None:
+        try:
+            pair.received(descriptor, self._take)
+        except LostPartError:
+            self._lose(pair, "has sent a message that was lost")
+            return
+        pair.settle()
+        pair.pump()
+        if pair.is_open and not pair.opened.done:
+            pair.opened.complete(None)
+
+    def _send_done(self, pair: Pair, vi: Vi, descriptor: Descriptor) -> None:
+        vi.send_queue.notify(partial(self._send_done, pair, vi))
         if pair.is_lost or descriptor.has_failed:
             return  # the asynchronous error tells why
-        pair.sent(descriptor)
+        memory = pair.sent(descriptor)
+        if memory is not None:
+            carry(self._host.deregister(memory))
         pair.pump()
 
     def _take(self, pair: Pair, part: Part) -> None:
         """Take a part of a message out of the RDMA area."""
         arrival = pair.arrival
         if not part.offset:
+            self._host.work.spend(MPI)
             arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
         if arrival is None:
             raise LostPartError
         room = arrival.place[part.offset : part.offset + len(part.data)]
         room[:] = part.data[: len(room)]
+        self._host.work.spend(COPY, len(room), self._host.work.writer)
         if part.offset + len(part.data) < part.total:
             pair.arrival = arrival
         else:
             pair.arrival = None
             self.matching.arrived(arrival)
+
+
+def _fail(over: Dispatch, error: MPIError) -> None:
+    """Fail a send, whether its program has gone on or not."""
+    if over.is_open:
+        over.lose(error)
+    elif not over.done:
+        over.fail(error)

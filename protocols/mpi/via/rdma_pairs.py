@@ -5,40 +5,47 @@ where its RDMA area is. A message is copied into registered memory and RDMA-writ
 with its length as immediate data, negative if the write has gone back to the area's beginning. The immediate data
 consumes a receive descriptor, which tells the receiver of the message at its ReadPointer.
 
-The sender has two limits. RDMAmaxread is what the receiver has freed of its area; descLeft is what it has posted again
-of its descriptors. The receiver writes both into the sender's memory by RDMA; it does so unasked, each time half of the
-area or of the descriptors is free again, so a sender need not ask. That write has immediate data 0, so that a waiting
-sender is told. It takes one of the descriptors that messages may not use: a peer that has processed none of these
-writes has received at most four, since all its credit is two halves of each kind. So ranks out of credit in both
-directions do not deadlock.
+The sender has two limits. RDMAmaxread is what the receiver has freed of its area, and RDMAmaxwrite what the sender has
+used; the receiver writes the former into the sender's memory by RDMA, each time half of the area is free again. descLeft
+is the number of the receiver's descriptors that messages may still use: when it falls to a threshold, the sender asks
+for the receiver's count by an RDMA write, and the receiver answers, since its descriptors are posted again by then.
 
-A message longer than a send buffer is cut. Its parts follow each other in the area.
+Unlike the paper's, these writes have immediate data, so that a rank that waits is told of them: 0 with a credit, ASK with
+a question. Each takes one of the descriptors that messages may not use: a peer that has processed none of them has
+received at most four, namely one question, the answer to its own, and two credits, each for half of the area. So ranks
+out of credit in both directions do not deadlock.
+
+A message longer than a send buffer is cut. Its parts follow each other in the area. The paper's cure for the cost of
+copying large messages is a setting: their memory is registered on the fly, and written from where it is; a send buffer
+then has only the part's header.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from protocols.core.completion import Completion
+from protocols.core.host_work import COPY, HostWork
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
-from protocols.via.host import Memory, Vi
+from protocols.via.attributes import Memory
 from protocols.via.vip_descriptors import Segment
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV
+from protocols.via.virtual_interface import Vi
 from protocols.via.work_queues import Descriptor
 
-AREA: Final = 32_768
-"""Bytes of an RDMA area (ours; the paper states no figure)."""
-_BUFFER: Final = 8_192
-"""Bytes of a send buffer. Less than half an area, so an empty area has room for one, wherever WritePointer is."""
 _BUFFERS: Final = 4
-_RESERVE: Final = 5
+"""Send buffers. One is at most a quarter of an area, so half an area has room for it, wherever WritePointer is."""
+RESERVE: Final = 5
 """Receive descriptors that messages may not use."""
+ASK: Final = 1 << 31
+"""Immediate data of a question; a length is smaller, and a negative one greater."""
 _GREETING: Final = Struct("!QQII")  # addresses of area and credit cell, their handles
-_CREDIT: Final = Struct("!QQ")  # bytes freed, descriptors posted again, since the beginning
+_CREDIT: Final = Struct("!QQQ")  # bytes freed, descriptors posted again, questions answered, since the beginning
 _HEAD: Final = Struct("!HHIII")  # context, number of the part, tag, bytes of the message, offset of the part
 _ALIGNED: Final = 8
 _CELL: Final = 64
@@ -46,11 +53,6 @@ _CELLS: Final = 8
 """Copies of credit that are being sent."""
 _MASK: Final = 0xFFFF_FFFF
 _NUMBERS: Final = 0xFFFF
-WRITABLE: Final = AREA + _CELL
-"""Bytes of a pair's memory that the peer writes: RDMA area, and credit cell."""
-READABLE: Final = _BUFFERS * _BUFFER + (_CELLS + 1) * _CELL
-"""Bytes of a pair's memory that it sends from: buffers, credits, and greeting."""
-_PART: Final = _BUFFER - _HEAD.size
 
 
 class Part(NamedTuple):
@@ -64,9 +66,10 @@ class Part(NamedTuple):
 
 
 class Outgoing:
-    """A message that is being sent. taken: bytes of it in send buffers so far."""
+    """A message that is being sent. taken: bytes of it in parts so far. memory: of a message that is registered on the
+    fly. is_registering: it waits for that."""
 
-    __slots__ = ("context", "data", "over", "tag", "taken")
+    __slots__ = ("context", "data", "is_registering", "memory", "over", "tag", "taken")
 
     def __init__(self, context: int, tag: int, data: memoryview, over: Dispatch) -> None:
         self.context = context
@@ -74,6 +77,8 @@ class Outgoing:
         self.data = data
         self.over = over
         self.taken = 0
+        self.memory: Memory | None = None
+        self.is_registering = False
 
 
 class LostPartError(Exception):
@@ -82,15 +87,29 @@ class LostPartError(Exception):
 
 class Pair:
     """The connection with one rank. vi, writable, readable: None until they are created. is_open: the peer has told where
-    its area is. is_lost: the connection has ended. arrival: the message that is being received.
+    its area is. is_lost: the connection has ended. arrival: the message that is being received. opened: completes
+    when `is_open`. registered: memory of messages that a lost connection leaves.
 
-    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft.
+    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. `sent_parts` and `written` are
+    what the peer counts as `received_parts` and `consumed`.
     """
 
-    def __init__(self, peer: int, depth: int) -> None:
-        """depth: receive descriptors."""
+    def __init__(self, peer: int, depth: int, area: int, buffer: int, work: HostWork) -> None:
+        """depth: receive descriptors. area, buffer: bytes of an RDMA area and of a send buffer. work: the host's cores."""
         self.peer: Final = peer
         self.depth: Final = depth
+        self.writable_size: Final = area + _CELL
+        """Bytes of memory that the peer writes: RDMA area, and credit cell."""
+        self.readable_size: Final = _BUFFERS * buffer + (_CELLS + 1) * _CELL
+        """Bytes of memory that it sends from: buffers, credits, and greeting."""
+        self._work = work
+        self._area_size = area
+        self._buffer_size = buffer
+        self._threshold = (depth - RESERVE) // 4
+        self._asked = 0  # questions
+        self._answered = 0  # of them, by the peer
+        self._answers = 0  # to the peer
+        self._is_pumping = False
         self.queue: deque[Outgoing] = deque()  # messages with parts still to send
         self.released: deque[Outgoing | None] = deque()  # per part under way: the message of which it is the last
         self.vi: Vi | None = None
@@ -98,31 +117,33 @@ class Pair:
         self.is_open = False
         self.is_lost = False
         self.arrival: Arrival | None = None
+        self.opened: Completion[None] = Completion("a connection to rank %s", peer)
+        self.registered: list[Memory] = []
         self.writable: tuple[memoryview, Memory]
         self.readable: tuple[memoryview, Memory]
         self._area: Segment
         self._cell: Segment
         self._buffers: deque[int] = deque(range(_BUFFERS))
         self._next_cell = 0
-        self._sent = 0  # parts
+        self.sent_parts = 0  # parts
         self._write_pointer = 0
-        self._written = 0  # bytes of the peer's area used since the beginning
-        self._freed = 0
+        self.written = 0  # bytes of the peer's area used since the beginning
+        self.freed = 0
         self._posted_again = 0  # by the peer
-        self._received = 0  # parts
+        self.received_parts = 0  # parts
         self._read_pointer = 0
-        self._consumed = 0  # bytes of the own area
-        self._told = (0, 0)  # bytes and parts in the last credit
+        self.consumed = 0  # bytes of the own area
+        self._told = 0  # bytes in the last credit
 
     @property
     def desc_left(self) -> int:
         """Receive descriptors of the peer that messages may still use."""
-        return self.depth - _RESERVE - (self._sent - self._posted_again)
+        return self.depth - RESERVE - (self.sent_parts - self._posted_again)
 
     @property
     def space_left(self) -> int:
         """Free bytes of the peer's area."""
-        return AREA - (self._written - self._freed)
+        return self._area_size - (self.written - self.freed)
 
     # Begin.
 
@@ -130,79 +151,107 @@ class Pair:
         """Return the receive descriptors to post before connecting. Only the greeting has data, and comes first; it lands
         in the credit cell, which no credit needs before."""
         memory = self.writable[1]
-        return [Descriptor(data=(memory.segment(AREA, _CELL),)) for _ in range(self.depth)]
+        return [Descriptor(data=(memory.segment(self._area_size, _CELL),)) for _ in range(self.depth)]
 
     def greet(self) -> None:
         """Tell the peer where the RDMA area and the credit cell are."""
         view, memory = self.readable
         own = self.writable[1]
-        _GREETING.pack_into(view, READABLE - _CELL, own.address, own.address + AREA, own.handle, own.handle)
+        at = self.readable_size - _CELL
+        _GREETING.pack_into(view, at, own.address, own.address + self._area_size, own.handle, own.handle)
         assert self.vi is not None
         self.released.append(None)
-        data = (memory.segment(READABLE - _CELL, _GREETING.size),)
-        self.vi.post_send(Descriptor(OP_SENDRECV, data, context=None))
+        self.vi.post_send(Descriptor(OP_SENDRECV, (memory.segment(at, _GREETING.size),)))
 
     def greeted(self) -> None:
         """Take the peer's greeting."""
-        area, cell, area_handle, cell_handle = _GREETING.unpack_from(self.writable[0], AREA)
-        _CREDIT.pack_into(self.writable[0], AREA, 0, 0)
+        area, cell, area_handle, cell_handle = _GREETING.unpack_from(self.writable[0], self._area_size)
+        _CREDIT.pack_into(self.writable[0], self._area_size, 0, 0, 0)
         self._area, self._cell = Segment(area, area_handle), Segment(cell, cell_handle)
         self.is_open = True
 
     # Send.
 
     def pump(self) -> None:
-        """Send parts of messages, as far as buffers, area and descriptors permit."""
+        """Send parts of messages, as far as buffers, area and descriptors permit. A send that is done at once calls this
+        again: then the running loop goes on."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            self._send_parts()
+        finally:
+            self._is_pumping = False
+
+    def _send_parts(self) -> None:
         queue = self.queue
         while queue and self.is_open and self._buffers and self.desc_left > 0:
             outgoing = queue[0]
-            if not self._write(outgoing):
-                return
+            if outgoing.is_registering or not self._write(outgoing):
+                break
             if outgoing.taken == len(outgoing.data):
                 queue.popleft()
-                over = outgoing.over
-                if not over.done:
-                    over.release(Envelope(self.peer, outgoing.tag, len(outgoing.data)))
+                if outgoing.memory is None:
+                    self._release(outgoing)
+        if queue and self.is_open and self.desc_left <= self._threshold and self._asked == self._answered:
+            self._asked += 1
+            self.released.append(None)
+            self._post((), self._cell, ASK, None)
 
-    def sent(self, descriptor: Descriptor) -> None:
-        """Handle a send descriptor that is done."""
+    def sent(self, descriptor: Descriptor) -> Memory | None:
+        """Handle a send descriptor that is done; return the memory of a message that was registered on the fly, and of which
+        it was the last part."""
         message = self.released.popleft()
         if isinstance(descriptor.context, int):
             self._buffers.append(descriptor.context)
-        if message is not None and message.over.is_open:
+        if message is None:
+            return None
+        self._release(message)  # at the unreliable level a send is done while it is posted
+        if message.over.is_open:
             message.over.deliver()
+        return message.memory
+
+    def _release(self, outgoing: Outgoing) -> None:
+        """The program may reuse a message's memory."""
+        if not outgoing.over.done:
+            outgoing.over.release(Envelope(self.peer, outgoing.tag, len(outgoing.data)))
 
     def _write(self, outgoing: Outgoing) -> bool:
-        """Copy a part into a send buffer, and write it to the peer's area; False: there is no space."""
+        """Write a part to the peer's area, from a send buffer or from where it is; False: there is no space."""
         begin = outgoing.taken
-        data = outgoing.data[begin : begin + _PART]
+        data = outgoing.data[begin : begin + self._buffer_size - _HEAD.size]
         length = _HEAD.size + len(data)
         need = _aligned(length)
-        wraps = self._write_pointer + need > AREA
-        skipped = AREA - self._write_pointer if wraps else 0
+        wraps = self._write_pointer + need > self._area_size
+        skipped = self._area_size - self._write_pointer if wraps else 0
         if self.space_left < skipped + need:
             return False
         if wraps:
             self._write_pointer = 0
         buffer = self._buffers.popleft()
         view, memory = self.readable
-        at = buffer * _BUFFER
+        at = buffer * self._buffer_size
         total = len(outgoing.data)
-        _HEAD.pack_into(view, at, outgoing.context, self._sent & _NUMBERS, outgoing.tag, total, begin)
-        view[at + _HEAD.size : at + length] = data
+        _HEAD.pack_into(view, at, outgoing.context, self.sent_parts & _NUMBERS, outgoing.tag, total, begin)
+        if outgoing.memory is None:
+            view[at + _HEAD.size : at + length] = data
+            self._work.spend(COPY, length, self._work.core)
+            segments: tuple[Segment, ...] = (memory.segment(at, length),)
+        else:
+            segments = (memory.segment(at, _HEAD.size), outgoing.memory.segment(begin, len(data)))
         outgoing.taken = begin + len(data)
         remote = Segment(self._area.address + self._write_pointer, self._area.handle)
         self._write_pointer += need
-        self._written += skipped + need
-        self._sent += 1
+        self.written += skipped + need
+        self.sent_parts += 1
         self.released.append(outgoing if outgoing.taken == total else None)
         immediate = (-length if wraps else length) & _MASK
-        self._post(memory.segment(at, length), remote, immediate, buffer)
+        self._post(segments, remote, immediate, buffer)
         return True
 
-    def _post(self, segment: Segment, remote: Segment, immediate: int, context: int | None) -> None:
+    def _post(self, segments: Sequence[Segment], remote: Segment, immediate: int, context: int | None) -> None:
         assert self.vi is not None
-        self.vi.post_send(Descriptor(OP_RDMAWRITE | IMMEDIATE, (segment,), remote, immediate, context))
+        self.vi.post_send(Descriptor(OP_RDMAWRITE | IMMEDIATE, segments, remote, immediate, context))
 
     # Receive.
 
@@ -212,43 +261,48 @@ class Pair:
         if not self.is_open:
             self.greeted()
         elif not immediate:
-            self._freed, self._posted_again = _CREDIT.unpack_from(self.writable[0], AREA)
-        else:
+            credit = _CREDIT.unpack_from(self.writable[0], self._area_size)
+            self.freed, self._posted_again, self._answered = credit
+        elif immediate != ASK:
             self._read(immediate, take)
         assert self.vi is not None
         self.vi.post_receive(descriptor)
+        if immediate == ASK:
+            self._answers += 1
+            self._credit()
 
     def settle(self) -> None:
-        """Tell the peer what is free again, if it is half of the area or of the descriptors."""
-        bytes_told, parts_told = self._told
-        due_bytes, due_parts = self._consumed - bytes_told, self._received - parts_told
-        if due_bytes < AREA // 2 and due_parts < (self.depth - _RESERVE + 1) // 2:
-            return
-        self._told = (self._consumed, self._received)
+        """Tell the peer what is free again, if it is half of the area."""
+        if self.consumed - self._told >= self._area_size // 2:
+            self._credit()
+
+    def _credit(self) -> None:
+        """Tell the peer how much of the area is free again, and how many descriptors were posted again."""
+        self._told = self.consumed
         view, memory = self.readable
-        at = _BUFFERS * _BUFFER + self._next_cell * _CELL
+        at = _BUFFERS * self._buffer_size + self._next_cell * _CELL
         self._next_cell = (self._next_cell + 1) % _CELLS
-        _CREDIT.pack_into(view, at, *self._told)
+        _CREDIT.pack_into(view, at, self.consumed, self.received_parts, self._answers)
         self.released.append(None)
-        self._post(memory.segment(at, _CREDIT.size), self._cell, 0, None)
+        self._post((memory.segment(at, _CREDIT.size),), self._cell, 0, None)
 
     def _read(self, immediate: int, take: Callable[[Pair, Part], object]) -> None:
         length = immediate
         if immediate & 1 << 31:
             length = (1 << 32) - immediate
-            self._consumed += AREA - self._read_pointer
+            self.consumed += self._area_size - self._read_pointer
             self._read_pointer = 0
         begin = self._read_pointer
-        if not _HEAD.size <= length <= AREA - begin:
+        if not _HEAD.size <= length <= self._area_size - begin:
             raise LostPartError
         area = self.writable[0]
         context, number, tag, total, offset = _HEAD.unpack_from(area, begin)
-        if number != self._received & _NUMBERS:
+        if number != self.received_parts & _NUMBERS:
             raise LostPartError
-        self._received += 1
+        self.received_parts += 1
         take(self, Part(context, tag, total, offset, area[begin + _HEAD.size : begin + length]))
         self._read_pointer += _aligned(length)
-        self._consumed += _aligned(length)
+        self.consumed += _aligned(length)
 
 
 def _aligned(length: int) -> int:

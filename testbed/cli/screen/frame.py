@@ -134,13 +134,16 @@ def _table(panel: Panel, rows: Sequence[Row], view: View | None, width: int, roo
     shown = rows[first : first + room]
     places = _places(panel.columns, rows, width - 1)
     titles: Line = [(" ", PLAIN)]
-    for number, (place, wide) in enumerate(places):
-        column = panel.columns[place]
+    for number, (column_index, wide) in enumerate(places):
+        column = panel.columns[column_index]
         titles += [(_GAP if number else "", PLAIN), (_fitted(column.title, wide, right=column.right), HEADING)]
     lines = [titles]
     for number, row in enumerate(shown, first):
         style = CHOSEN if number == chosen else ALARM if row.alarm else CHANGED if row.changed else PLAIN
-        text = _GAP.join(_fitted(row.cells[place], wide, right=panel.columns[place].right) for place, wide in places)
+        text = _GAP.join(
+            _fitted(row.cells[column_index], wide, right=panel.columns[column_index].right)
+            for column_index, wide in places
+        )
         lines.append([("▸" if number == chosen else " ", BOLD), (text, style)])
     return lines
 

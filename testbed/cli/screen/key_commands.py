@@ -46,7 +46,7 @@ class Commands:
     def start(self, words: Sequence[str]) -> None:
         """Run a command as soon as those before it have ended."""
         self._waiting.append(words)
-        self._go_on()
+        self._advance()
 
     def done(self) -> Done:
         """Wait for the running command; return its result."""
@@ -58,7 +58,7 @@ class Commands:
         text = running.output.read().decode(errors="replace")
         running.output.close()
         self._running = None
-        self._go_on()
+        self._advance()
         return Done(_line(text, failed=bool(code)), bool(code))
 
     def finish(self) -> None:
@@ -66,7 +66,7 @@ class Commands:
         while self._running is not None:
             self.done()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         if self._running is not None or not self._waiting:
             return
         output = tempfile.TemporaryFile()  # noqa: SIM115  it is closed when its command has ended

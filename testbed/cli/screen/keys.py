@@ -30,8 +30,8 @@ class Keys:
     def feed(self, data: bytes) -> list[str]:
         """Return the complete keys. No data: nothing follows what has begun."""
         received = self._rest + data
-        text, begun = _decoded(received)
-        self._rest = begun if data else b""
+        text, incomplete = _decoded(received)
+        self._rest = incomplete if data else b""
         keys: list[str] = []
         while text:
             if text[0] != "\x1b":

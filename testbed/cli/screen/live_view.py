@@ -19,7 +19,7 @@ from testbed.observe.live.snapshots import SnapshotSampler
 
 
 def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard: int) -> None:
-    """Show the cluster until the user quits. interval: seconds between two looks. keyboard: the terminal's
+    """Show the cluster until the user quits. interval: seconds between two snapshots. keyboard: the terminal's
     descriptor. A signal that ends the program is raised again once the terminal is as before."""
     commands = Commands()
     ended_by = 0
@@ -34,15 +34,15 @@ def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard:
                     due = max(due + interval, now) if due else now + interval
                 width, height = console.size
                 console.update_screen(frame(snapshot, view, width, height))
-                left = 60.0 if view.paused else due - time.monotonic()
-                woken = terminal.wait(left, commands.descriptors())
-                if woken.interrupted or woken.gone or woken.ended_by:
-                    ended_by = woken.ended_by
+                timeout = 60.0 if view.paused else due - time.monotonic()
+                event = terminal.wait(timeout, commands.descriptors())
+                if event.interrupted or event.gone or event.ended_by:
+                    ended_by = event.ended_by
                     break
-                if woken.ready:
+                if event.ready:
                     done = commands.done()
                     view, due = show_result(view, done.message, failed=done.failed), 0.0
-                for key in woken.keys:
+                for key in event.keys:
                     view, action = press(view, key, snapshot)
                     if isinstance(action, Quit):
                         return

@@ -22,7 +22,7 @@ def scaled(value: float) -> str:
     """Format with three digits, in powers of 1000: 0, 17, 1.23k, 45.6M."""
     for least, prefix in _STEPS:
         if value >= 0.9995 * least:
-            return _three(value / least) + prefix
+            return _three_digits(value / least) + prefix
     return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
 
 
@@ -30,7 +30,7 @@ def size(count: int) -> str:
     """Format bytes in powers of 1024: 812, 1.23K, 45.6M."""
     for least, prefix in _BINARY:
         if count >= 0.9995 * least:
-            return _three(count / least) + prefix
+            return _three_digits(count / least) + prefix
     return str(count)
 
 
@@ -39,11 +39,11 @@ def share(value: float) -> str:
     return f"{100 * value:.0f}%"
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
-_NOBODY: Final = ""
+_NO_TARGET: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Row:
 
     key: str
     cells: tuple[str, ...]
-    target: str = _NOBODY
+    target: str = _NO_TARGET
     alarm: bool = False
     changed: bool = False
     order: tuple[float, ...] = ()

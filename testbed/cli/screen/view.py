@@ -64,7 +64,7 @@ class View:
     def chosen(self, rows: Sequence[Row]) -> int:
         """Index of the selected row; 0 where it is gone, or none has been selected."""
         key = self.keys[self.panel]
-        return next((place for place, row in enumerate(rows) if row.key == key), 0)
+        return next((index for index, row in enumerate(rows) if row.key == key), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,8 @@ def press(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Acti
     if key in steps:
         if not rows:
             return view, None
-        place = max(0, min(len(rows) - 1, view.chosen(rows) + steps[key]))
-        return replace(view, keys=_replace_at(view.keys, view.panel, rows[place].key)), None
+        index = max(0, min(len(rows) - 1, view.chosen(rows) + steps[key]))
+        return replace(view, keys=_replace_at(view.keys, view.panel, rows[index].key)), None
     return _request(view, key, rows, snapshot)
 
 
@@ -200,5 +200,5 @@ def _switch_panel(view: View, panel: int) -> View:
     return replace(view, panel=panel, reverse=False)
 
 
-def _replace_at(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
-    return (*values[:place], value, *values[place + 1 :])
+def _replace_at(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    return (*values[:index], value, *values[index + 1 :])

@@ -34,8 +34,8 @@ class CommandError(TestbedError):
         self.stdout = stdout
         self.stderr = stderr
         how = f"ended with code {returncode}" if returncode >= 0 else f"was ended by signal {-returncode}"
-        said = stderr.strip() or stdout.strip()
-        super().__init__(f"{node}: {' '.join(command)} {how}" + (f":\n{said}" if said else ""))
+        output = stderr.strip() or stdout.strip()
+        super().__init__(f"{node}: {' '.join(command)} {how}" + (f":\n{output}" if output else ""))
 
 
 class CommandTimeoutError(TestbedError):
@@ -47,8 +47,8 @@ def node_of(state: State, name: str) -> Node:
     for node in state.layout.nodes:
         if node.name == name:
             return node
-    there = [node.name for node in state.layout.nodes]
-    shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if len(there) > 8 else "")
+    names = [node.name for node in state.layout.nodes]
+    shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
     raise NotFoundError(f"cluster {state.name} has no node {name!r}; it has {shown}")
 
 
@@ -80,31 +80,31 @@ def node_context(store: Store, state: State, name: str) -> NodeContext:
     )
 
 
-def environment(place: NodeContext, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(node_context: NodeContext, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment variables of a program: this process's, the node's, and `extra`."""
-    return {**os.environ, **place.environment, **(extra or {})}
+    return {**os.environ, **node_context.environment, **(extra or {})}
 
 
-def become(place: NodeContext, command: Sequence[str]) -> None:
+def become(node_context: NodeContext, command: Sequence[str]) -> None:
     """Replace this process by a program in the node, which gets its terminal, standard input, signals and exit code.
 
     Returns only by raising: TestbedError if this process cannot enter the node, OSError if the program cannot be
     started.
     """
     try:
-        enter(place)
+        enter(node_context)
     except OSError as error:
-        raise _not_entered(place, error) from error
+        raise _not_entered(node_context, error) from error
     default_for_programs()
-    os.execvpe(command[0], list(command), environment(place))
+    os.execvpe(command[0], list(command), environment(node_context))
 
 
-def _not_entered(place: NodeContext, error: OSError) -> TestbedError:
-    return TestbedError(f"{place.host_name}: the program could not be put into the node: {reason_of(error)}")
+def _not_entered(node_context: NodeContext, error: OSError) -> TestbedError:
+    return TestbedError(f"{node_context.host_name}: the program could not be put into the node: {reason_of(error)}")
 
 
 def start(
-    place: NodeContext,
+    node_context: NodeContext,
     command: Sequence[str],
     *,
     cwd: str | Path | None = None,
@@ -124,34 +124,34 @@ def start(
         raise TypeError("a command is a list: the program and its arguments; for a shell: ['sh', '-c', ...]")
     reader, writer = os.pipe()
 
-    def enter_or_say_why() -> None:
+    def enter_or_report() -> None:
         try:
-            enter(place)
+            enter(node_context)
         except OSError as error:  # subprocess would hide the reason
-            os.write(writer, str(_not_entered(place, error)).encode())
+            os.write(writer, str(_not_entered(node_context, error)).encode())
             raise
 
     try:
         return subprocess.Popen(
             list(command),
             cwd=cwd,
-            env=environment(place, env),
+            env=environment(node_context, env),
             start_new_session=group,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             text=True,
-            preexec_fn=enter_or_say_why,
+            preexec_fn=enter_or_report,
         )
     except FileNotFoundError as error:
-        raise NotFoundError(f"{place.host_name}: there is no program or directory {error.filename}") from error
+        raise NotFoundError(f"{node_context.host_name}: there is no program or directory {error.filename}") from error
     except PermissionError as error:
-        raise TestbedError(f"{place.host_name}: {error.filename} is not a program that may be run") from error
+        raise TestbedError(f"{node_context.host_name}: {error.filename} is not a program that may be run") from error
     except subprocess.SubprocessError as error:
         os.set_blocking(reader, False)
         with contextlib.suppress(BlockingIOError):
             raise TestbedError(os.read(reader, 4096).decode(errors="replace")) from error
-        raise TestbedError(f"{place.host_name}: the program could not be put into the node ({error})") from error
+        raise TestbedError(f"{node_context.host_name}: the program could not be put into the node ({error})") from error
     finally:
         os.close(reader)
         os.close(writer)

@@ -45,18 +45,18 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
         state = store.choose(name)
         if state.abandoned or state.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")
-        place = store.ssh(name)
-        make_directory(place, 0o700)
+        directory = store.ssh(name)
+        make_directory(directory, 0o700)
         for key in ("key", "host_key"):
-            if not (place / f"{key}.pub").exists():
-                _make_key(place / key, f"{key} of cluster {name}")
-        replace_file(place / "known_hosts", _known_hosts(place, state))
-        config = place / "config"
+            if not (directory / f"{key}.pub").exists():
+                _make_key(directory / key, f"{key} of cluster {name}")
+        replace_file(directory / "known_hosts", _known_hosts(directory, state))
+        config = directory / "config"
         config.touch(0o600)
-        write_in_place(config, _configuration(store, state, place))  # programs in nodes have it bind-mounted
-        began = shell_servers.begin(store, state, nodes or [node.name for node in state.layout.nodes], sshd)
-        if began:
-            event_log.record(store.directory(name), "ssh", nodes=began)
+        write_in_place(config, _configuration(store, state, directory))  # programs in nodes have it bind-mounted
+        started = shell_servers.begin(store, state, nodes or [node.name for node in state.layout.nodes], sshd)
+        if started:
+            event_log.record(store.directory(name), "ssh", nodes=started)
     return config
 
 
@@ -64,8 +64,18 @@ def connect(store: Store, state: State, node: str) -> Connection:
     """A Fabric connection to a node that has an sshd; it opens on first use."""
     from testbed.machines.ssh_connections import SshAddress, connect
 
-    place, there = store.ssh(state.name), node_programs.node_context(store, state, node)
-    return connect(SshAddress(node, there.namespace, there.holder, PORT, user(), place / "key", place / "known_hosts"))
+    directory, node_context = store.ssh(state.name), node_programs.node_context(store, state, node)
+    return connect(
+        SshAddress(
+            node,
+            node_context.namespace,
+            node_context.holder,
+            PORT,
+            user(),
+            directory / "key",
+            directory / "known_hosts",
+        )
+    )
 
 
 def _make_key(path: Path, comment: str) -> None:
@@ -84,8 +94,8 @@ def _make_key(path: Path, comment: str) -> None:
 # What clients read
 
 
-def _known_hosts(place: Path, state: State) -> str:
-    kind, key = (place / "host_key.pub").read_text().split()[:2]
+def _known_hosts(directory: Path, state: State) -> str:
+    kind, key = (directory / "host_key.pub").read_text().split()[:2]
     return "".join(f"{','.join(_names(node))} {kind} {key}\n" for node in state.layout.nodes)
 
 
@@ -94,26 +104,26 @@ def _names(node: Node) -> list[str]:
     return [node.name, *(address.partition("/")[0] for nic in node.nics for address in nic.addresses)]
 
 
-def _configuration(store: Store, state: State, place: Path) -> str:
+def _configuration(store: Store, state: State, directory: Path) -> str:
     """The configuration for OpenSSH clients and programs that read their files. The first value of a key counts."""
     lines = [f"# Cluster {state.name}, by testbed: it is written anew by 'testbed ssh', and ends with the cluster."]
     outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
     for node in state.layout.nodes:
-        there = node_programs.node_context(store, state, node.name)
+        node_context = node_programs.node_context(store, state, node.name)
         lines += [
             f"Host {' '.join(_names(node))}",
             f"    User {user()}",
             f"    Port {PORT}",
-            f"    IdentityFile {place / 'key'}",
+            f"    IdentityFile {directory / 'key'}",
             f"Match originalhost {','.join(_names(node))} {outside}",
-            f"    ProxyCommand {shlex.join(command(there.namespace, PORT, there.holder)).replace('%', '%%')}",
+            f"    ProxyCommand {shlex.join(command(node_context.namespace, PORT, node_context.holder)).replace('%', '%%')}",
         ]
     lines += [
         "Host *",
         "    ProxyUseFdpass yes",
         "    IdentitiesOnly yes",
         "    PreferredAuthentications publickey",
-        f"    UserKnownHostsFile {place / 'known_hosts'}",
+        f"    UserKnownHostsFile {directory / 'known_hosts'}",
         "    GlobalKnownHostsFile /dev/null",
         "    StrictHostKeyChecking yes",
         "    UpdateHostKeys no",

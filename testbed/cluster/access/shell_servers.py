@@ -27,14 +27,14 @@ from testbed.kernel.children import default_for_programs, in_child
 from testbed.kernel.filesystem import replace_file, write_setting
 from testbed.kernel.processes import Identity, open_ports
 from testbed.kernel.setns import NodeContext, enter
-from testbed.kernel.userns import become_oneself
+from testbed.kernel.userns import become_user
 from testbed.spec.layout import Node
 
 PORT: Final = 22
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_BEGIN: Final = 10.0  # s until sshd must listen
-_LOOK: Final = 0.002  # s between two looks
+_START_TIMEOUT: Final = 10.0  # s until sshd must listen
+_POLL_INTERVAL: Final = 0.002  # s
 _SEPARATION: Final = "/run/sshd"  # sshd's privilege separation directory, which must exist
 _FIRST_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # the node's own, as all below net/ipv4
 _LOGINS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
@@ -45,16 +45,16 @@ def user() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError as error:
-        raise UnsupportedError(
-            f"user {os.geteuid()} has no name on this machine: sshd lets in nobody without"
-        ) from error
+        raise UnsupportedError(f"user {os.geteuid()} has no name on this machine, which sshd requires") from error
 
 
 def program() -> str:
     """The absolute path of sshd, which it requires as its argv[0]. UnsupportedError without OpenSSH."""
     found = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if found is None or not shutil.which("ssh-keygen"):
-        raise UnsupportedError("there is no OpenSSH server here: install Debian's openssh-server, or what has sshd")
+        raise UnsupportedError(
+            "no OpenSSH server is installed: install a package with sshd, such as Debian's openssh-server"
+        )
     return os.path.abspath(found)
 
 
@@ -63,36 +63,36 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
 
     The cluster's lock must be held and the keys exist. Raises as `secure_shell.ensure`.
     """
-    place = store.ssh(state.name)
+    directory = store.ssh(state.name)
     wanted: dict[str, Callable[[], Identity]] = {}
     for node in [node_programs.node_of(state, name) for name in nodes]:
         node_context = node_programs.node_context(store, state, node.name)
-        text = _server(place, node, node_context)
-        file = place / f"{node.name}.conf"
-        there = _running(place, state, node)
-        if there is not None and file.exists() and file.read_text() == text:
+        text = _configuration(directory, node, node_context)
+        file = directory / f"{node.name}.conf"
+        running = _running(directory, state, node)
+        if running is not None and file.exists() and file.read_text() == text:
             continue
-        if there is not None:
-            processes.end(there)  # its sessions continue
+        if running is not None:
+            processes.end(running)  # its sessions continue
         replace_file(file, text)
-        wanted[node.name] = _starter(sshd, place, node, _own(place, node, node_context))
+        wanted[node.name] = _starter(sshd, directory, node, _private_files(directory, node, node_context))
     if not wanted:
         return []
     # In a child process: sshd is then reparented, and this process need not wait for it.
     begun = in_child(lambda: {name: start() for name, start in wanted.items()})
-    deadline = time.monotonic() + _BEGIN
+    deadline = time.monotonic() + _START_TIMEOUT
     for name, identity in begun.items():
-        _await_listening(identity, deadline, name, place / f"{name}.log")
+        _await_listening(identity, deadline, name, directory / f"{name}.log")
     return list(begun)
 
 
-def _server(place: Path, node: Node, node_context: NodeContext) -> str:
+def _configuration(directory: Path, node: Node, node_context: NodeContext) -> str:
     """The sshd configuration of a node."""
     return "\n".join(
         [
             f"Port {PORT}",
-            f"HostKey {place / 'host_key'}",
-            f"AuthorizedKeysFile {place / 'key.pub'}",
+            f"HostKey {directory / 'host_key'}",
+            f"AuthorizedKeysFile {directory / 'key.pub'}",
             f"AllowUsers {user()}",
             "PermitRootLogin prohibit-password",
             "PasswordAuthentication no",
@@ -122,40 +122,40 @@ def _variables(node: Node, environment: Mapping[str, str]) -> Iterator[str]:
         yield f'"{name}={quoted}"'
 
 
-def _own(place: Path, node: Node, node_context: NodeContext) -> NodeContext:
+def _private_files(directory: Path, node: Node, node_context: NodeContext) -> NodeContext:
     """Give sshd private versions of system files, so that it neither changes nor depends on the machine's."""
     files = dict(node_context.files)
 
     def altered(path: str, alter: Callable[[str], str]) -> None:
         with contextlib.suppress(FileNotFoundError):
             text = files.get(path, Path(path)).read_text()
-            if (ours := alter(text)) != text:
-                files[path] = place / f"{node.name}.{Path(path).name}"
-                replace_file(files[path], ours)
+            if (altered_text := alter(text)) != text:
+                files[path] = directory / f"{node.name}.{Path(path).name}"
+                replace_file(files[path], altered_text)
 
     if node_context.holder:
-        altered("/etc/group", _own_tty)
+        altered("/etc/group", _with_own_tty)
         return replace(node_context, files=files)
-    altered("/etc/shadow", _opened)
+    altered("/etc/shadow", _unlocked)
     files |= {path: Path("/dev/null") for path in _LOGINS if os.path.exists(path) or path.endswith("lastlog")}
     return replace(node_context, files=files, directories=(_SEPARATION,))
 
 
-def _own_tty(groups: str) -> str:
+def _with_own_tty(groups: str) -> str:
     """Map the group tty to the user's group: sshd must be able to give terminals to the group of that name."""
     lines = groups.splitlines(keepends=True)
     return "".join(f"tty:x:{os.getegid()}:\n" if line.startswith("tty:") else line for line in lines)
 
 
-def _opened(shadow: str) -> str:
+def _unlocked(shadow: str) -> str:
     """Unlock the user's password: sshd refuses locked users even with a key, and root is locked on many machines."""
     lines = shadow.splitlines(keepends=True)
     locked = f"{user()}:!"
     return "".join(f"{user()}:*:{line.split(':', 2)[2]}" if line.startswith(locked) else line for line in lines)
 
 
-def _starter(sshd: str, place: Path, node: Node, node_context: NodeContext) -> Callable[[], Identity]:
-    calling = [sshd, "-D", "-e", "-f", str(place / f"{node.name}.conf")]
+def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) -> Callable[[], Identity]:
+    command = [sshd, "-D", "-e", "-f", str(directory / f"{node.name}.conf")]
     user, group = os.geteuid(), os.getegid()
 
     def prepare() -> None:
@@ -163,32 +163,32 @@ def _starter(sshd: str, place: Path, node: Node, node_context: NodeContext) -> C
         enter(node_context)
         if PORT in open_ports("self", "tcp"):
             raise ConflictError(f"something else listens on port {PORT} of node {node.name}")
-        replace_file(place / f"{node.name}.pid", str(processes.identity()))
+        replace_file(directory / f"{node.name}.pid", str(processes.identity()))
         syscalls.end_with_parent(0)
         if node_context.holder:
             write_setting(_FIRST_PORT, str(PORT))
-            become_oneself(user, group)
+            become_user(user, group)
 
     def become() -> None:
         default_for_programs()
-        os.execve(sshd, calling, node_programs.environment(node_context))
+        os.execve(sshd, command, node_programs.environment(node_context))
 
-    return lambda: daemons.start("testbed-sshd", (), prepare, become, str(place / f"{node.name}.log"))
+    return lambda: daemons.start("testbed-sshd", (), prepare, become, str(directory / f"{node.name}.log"))
 
 
-def _running(place: Path, state: State, node: Node) -> Identity | None:
+def _running(directory: Path, state: State, node: Node) -> Identity | None:
     """The running sshd of a node, if any."""
     try:
-        identity = Identity.parse((place / f"{node.name}.pid").read_text())
+        identity = Identity.parse((directory / f"{node.name}.pid").read_text())
     except (FileNotFoundError, ValueError):
         return None
-    here = identity.alive and processes.network_namespace_of(identity.pid) == state.inodes.get(node.name)
-    return identity if here else None
+    is_inside = identity.alive and processes.network_namespace_of(identity.pid) == state.inodes.get(node.name)
+    return identity if is_inside else None
 
 
 def _await_listening(identity: Identity, deadline: float, node: str, log: Path) -> None:
     while PORT not in open_ports(identity.pid, "tcp"):
         if not identity.alive or time.monotonic() > deadline:
-            said = log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise TestbedError("\n".join([f"sshd on node {node} does not begin:", *said]))
-        time.sleep(_LOOK)
+            last_lines = log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise TestbedError("\n".join([f"sshd on node {node} did not start:", *last_lines]))
+        time.sleep(_POLL_INTERVAL)

@@ -37,14 +37,14 @@ def use_processor(store: Store, state: State, nodes: Sequence[str], share: float
     """Use a share of the processors of each node; 0.5 is half of one, 2 is two of them."""
     if not 0 < share <= (os.cpu_count() or 1):
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
-    places = [node_programs.node_context(store, state, node) for node in nodes]
+    contexts = [node_programs.node_context(store, state, node) for node in nodes]
     with _all_or_none() as started:
-        for place in places:
-            left = share
-            while left > 0:
-                part = min(left, 1.0)
-                started.append(_start(store, state, place, partial(_burn, part, seconds)))
-                left -= part
+        for node_context in contexts:
+            remaining = share
+            while remaining > 0:
+                part = min(remaining, 1.0)
+                started.append(_start(store, state, node_context, partial(_burn, part, seconds)))
+                remaining -= part
     return started
 
 
@@ -66,11 +66,11 @@ def send_traffic(
             raise UnsupportedError(f"{sender}: {framed[sender].refusal}")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sink = node_programs.node_context(store, state, receiver)
-    places = [node_programs.node_context(store, state, sender) for sender in senders]
+    contexts = [node_programs.node_context(store, state, sender) for sender in senders]
     with _all_or_none() as started:
         started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
-        for place in places:
-            started.append(_start(store, state, place, partial(_send, family, address, rate, seconds)))
+        for node_context in contexts:
+            started.append(_start(store, state, node_context, partial(_send, family, address, rate, seconds)))
     return started
 
 
@@ -89,18 +89,18 @@ def _all_or_none() -> Iterator[list[Identity]]:
 def _start(
     store: Store,
     state: State,
-    place: NodeContext,
+    node_context: NodeContext,
     run: Callable[[], None],
     first: Callable[[], None] = lambda: None,
 ) -> Identity:
     def prepare() -> None:
-        if place.group is not None:
-            write_setting(f"{place.group}/cgroup.procs", "0")
-        if place.holder and not is_inside(place.holder):
-            enter_holder(place.holder)
-        namespaces.enter(place.namespace)
-        if place.cpus:
-            os.sched_setaffinity(0, place.cpus)
+        if node_context.group is not None:
+            write_setting(f"{node_context.group}/cgroup.procs", "0")
+        if node_context.holder and not is_inside(node_context.holder):
+            enter_holder(node_context.holder)
+        namespaces.enter(node_context.namespace)
+        if node_context.cpus:
+            os.sched_setaffinity(0, node_context.cpus)
         first()
 
     return daemons.start(
@@ -121,8 +121,8 @@ def _burn(share: float, seconds: float) -> None:
     end = _ends(seconds)
     due = time.monotonic_ns()
     while time.monotonic_ns() < end:
-        begun = time.thread_time_ns()
-        while time.thread_time_ns() - begun < share * _PERIOD:
+        start = time.thread_time_ns()
+        while time.thread_time_ns() - start < share * _PERIOD:
             pass
         due += _PERIOD
         now = time.monotonic_ns()

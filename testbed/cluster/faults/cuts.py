@@ -17,7 +17,7 @@ from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.cluster.plan.operations import Operation, SetDown, SetUp
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import State, Store
-from testbed.cluster.transitions import is_namespace_at, recorded_treatments
+from testbed.cluster.transitions import is_namespace_at, recorded_datapaths
 from testbed.kernel import rtnl_dump
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Layout
@@ -25,8 +25,8 @@ from testbed.spec.layout import Layout
 
 def moved(before: Sequence[Injection], after: Sequence[Injection]) -> set[str]:
     """The links that are down in one of the two states but not in the other; none if anything else differs as well."""
-    differing = [one for one in (*before, *after) if one not in before or one not in after]
-    if any(one.places or one.rules or one.programs for one in differing):
+    differing = [injection for injection in (*before, *after) if injection not in before or injection not in after]
+    if any(injection.places or injection.rules or injection.programs for injection in differing):
         return set()
     return _down(before) ^ _down(after)
 
@@ -85,7 +85,7 @@ def is_for_relay_alone(before: State, decisions: Decisions) -> bool:
         and set(after.values()) <= {"relay"}
         and _down(before.injected)
         == {link for link, link_service in decisions.link_services.items() if link_service.down}
-        and _carrying_gso(recorded_treatments(before)) == _carrying_gso(decisions.link_services)
+        and _carrying_gso(recorded_datapaths(before)) == _carrying_gso(decisions.link_services)
     )
 
 

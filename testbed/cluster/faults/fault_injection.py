@@ -68,9 +68,9 @@ def inject(
     def make(state: State, number: int) -> Injection:
         where = places(state.layout, target, direction)
         _check_rate(state, where, keys)
-        said = [described(keys, rules)] if keys or rules else []
-        said += [f"replay of {replay}"] if replay else []
-        what = f"{', '.join(said)} on {target}" + (f" ({direction})" if direction else "")
+        parts = [described(keys, rules)] if keys or rules else []
+        parts += [f"replay of {replay}"] if replay else []
+        what = f"{', '.join(parts)} on {target}" + (f" ({direction})" if direction else "")
         placed = tuple((place, text) for place in where for text in rules)
         return Injection(
             number, what, where if keys or replay else (), dict(keys), placed, replay, until=_until(seconds)
@@ -86,7 +86,7 @@ def _check_rate(state: State, where: Sequence[DirectionKey], keys: Mapping[str, 
         return
     links = {link.name: link for link in state.layout.links}
     forces = [in_force(links[link], direction, state.injected).impairment for link, direction in where]
-    if not any(one.rate or one.rate_trace for one in forces):
+    if not any(force.rate or force.rate_trace for force in forces):
         problems = [Problem(key, f"{key} without a rate", NEEDS_RATE) for key in meant]
         raise DescriptionError("what is to be injected", problems)
 
@@ -136,14 +136,14 @@ def load_link(
 ) -> Injected:
     """Send traffic from several nodes to one, each at this rate in bit/s; without senders, from all others (incast)."""
     layout = store.choose(name).layout
-    one = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
-    chosen = expand_tags(layout, senders) or [node.name for node in layout.nodes if node.name != one]
-    who = ", ".join(chosen[:4]) + (f" and {len(chosen) - 4} more" if len(chosen) > 4 else "")
+    receiving_node = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
+    chosen = expand_tags(layout, senders) or [node.name for node in layout.nodes if node.name != receiving_node]
+    senders_text = ", ".join(chosen[:4]) + (f" and {len(chosen) - 4} more" if len(chosen) > 4 else "")
 
     def start(state: State) -> list[Identity]:
-        return background_load.send_traffic(store, state, chosen, one, rate, seconds)
+        return background_load.send_traffic(store, state, chosen, receiving_node, rate, seconds)
 
-    return _load(store, name, f"load of {units.format_rate(rate)} from {who} to {receiver}", start, seconds)
+    return _load(store, name, f"load of {units.format_rate(rate)} from {senders_text} to {receiver}", start, seconds)
 
 
 def _load(store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float) -> Injected:
@@ -166,19 +166,19 @@ def _check_groups(state: State, groups: Sequence[Sequence[str]]) -> None:
     if problems:
         raise DescriptionError("the partition", problems)
     if missing := sorted(seen - nodes):
-        there = ", ".join(node.name for node in state.layout.nodes[:8]) + (", ..." if len(nodes) > 8 else "")
-        raise NotFoundError(f"cluster {state.name} has no node {missing[0]!r}; it has {there}")
+        known_names = ", ".join(node.name for node in state.layout.nodes[:8]) + (", ..." if len(nodes) > 8 else "")
+        raise NotFoundError(f"cluster {state.name} has no node {missing[0]!r}; it has {known_names}")
 
 
 def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
     """Lift these injections, or all; return those lifted. NotFoundError for a number that is not in force."""
     known = {injection.number for injection in store.choose(name).injected}
     if missing := sorted(set(numbers) - known):
-        there = f"in force are {', '.join(map(str, sorted(known)))}" if known else "nothing is"
-        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {there}")
+        in_force_text = f"in force are {', '.join(map(str, sorted(known)))}" if known else "nothing is"
+        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {in_force_text}")
     if not known:
         return ()
-    return as_whoever_may(store, name, partial(lifecycle.heal, store, name, *numbers))
+    return run_in_user_namespace(store, name, partial(lifecycle.heal, store, name, *numbers))
 
 
 def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
@@ -191,7 +191,7 @@ def heal_cut(store: Store, name: str, target: str) -> tuple[Injection, ...]:
 
 def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> Injected:
     begun = time.monotonic()
-    outcome = as_whoever_may(store, name, partial(_alter, store, name, make))
+    outcome = run_in_user_namespace(store, name, partial(_alter, store, name, make))
     injection = outcome.injected[-1]
     took = time.monotonic() - begun
     event_log.record(
@@ -222,7 +222,7 @@ def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> 
         raise
 
 
-def as_whoever_may(store: Store, name: str, act: Callable[[], T]) -> T:
+def run_in_user_namespace(store: Store, name: str, act: Callable[[], T]) -> T:
     """Call `act` directly as root, otherwise in the cluster's user namespace."""
     if userns.is_root():
         return act()

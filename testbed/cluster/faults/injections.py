@@ -207,7 +207,7 @@ def links_of(layout: Layout, target: str) -> list[Link]:
     if target == "all":
         return list(layout.links)
     if target.startswith(SELECTOR):
-        meant = {link.name for one in expand_tags(layout, [target]) for link in links_of(layout, one)}
+        meant = {link.name for name in expand_tags(layout, [target]) for link in links_of(layout, name)}
         return [link for link in layout.links if link.name in meant]
     exact = [link for link in layout.links if target in _names(link)]
     if exact:
@@ -229,7 +229,7 @@ def places(layout: Layout, target: str, direction: str) -> tuple[DirectionKey, .
 
 def _names(link: Link) -> set[str]:
     ends = [(str(link.a), str(link.b)), (link.a.owner, link.b.owner)]
-    return {f"{one}--{other}" for a, b in ends for one, other in ((a, b), (b, a))}
+    return {f"{near}--{far}" for a, b in ends for near, far in ((a, b), (b, a))}
 
 
 def _no_link(layout: Layout, target: str) -> str:
@@ -252,14 +252,14 @@ def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[Direc
     "out" (from it) or "in". NotFoundError lists the choices.
     """
     if not direction:
-        return tuple((link.name, one) for link in links for one in BOTH)
+        return tuple((link.name, side) for link in links for side in BOTH)
     found: list[DirectionKey] = []
     for link in links:
-        found += [(link.name, one) for one in BOTH if direction in _spellings(link, one, target)]
+        found += [(link.name, side) for side in BOTH if direction in _spellings(link, side, target)]
     if not found:
-        spelt = [sorted(_spellings(link, one, target), key=len) for link in links[:1] for one in BOTH]
-        there = "; ".join(" or ".join(repr(text) for text in texts[:4]) for texts in spelt)
-        raise NotFoundError(f"no direction {direction!r} there; {links[0].name} has {there}")
+        spelt = [sorted(_spellings(link, side, target), key=len) for link in links[:1] for side in BOTH]
+        spellings = "; ".join(" or ".join(repr(text) for text in texts[:4]) for texts in spelt)
+        raise NotFoundError(f"no direction {direction!r} there; {links[0].name} has {spellings}")
     return tuple(found)
 
 
@@ -283,7 +283,7 @@ def deaf_across(groups: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
 
 
 def rules_between(layout: Layout, deaf: Mapping[str, Sequence[str]]) -> tuple[tuple[DirectionKey, str], ...]:
-    """Rules by which every NIC of a node drops frames of the nodes that it shall not hear.
+    """Rules by which every NIC of a node drops frames of the nodes that it must not receive from.
 
     Senders are recognised by MAC and, where nodes route, by address. deaf: node -> the names of the senders.
     """

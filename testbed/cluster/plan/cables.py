@@ -68,7 +68,7 @@ class Joins:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         kept = draft.kept_indexes()
-        pairs = [(draft.index(one), draft.index(other)) for _, one, other in draft.wiring.joins]
+        pairs = [(draft.index(near), draft.index(far)) for _, near, far in draft.wiring.joins]
         outs = draft.wire.redirections
         self._joined = {
             end for a, b in pairs if {a, b} <= kept and outs.get(a) == b and outs.get(b) == a for end in (a, b)
@@ -94,9 +94,9 @@ class Joins:
 
     def make(self) -> None:
         draft = self._draft
-        for label, one, other in draft.wiring.joins:
-            if draft.index(one) not in self._joined:
-                draft.operations.append(Join(label, one[1], draft.index(one), other[1], draft.index(other)))
+        for label, near, far in draft.wiring.joins:
+            if draft.index(near) not in self._joined:
+                draft.operations.append(Join(label, near[1], draft.index(near), far[1], draft.index(far)))
 
 
 class OffloadChanges:

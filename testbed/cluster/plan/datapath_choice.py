@@ -58,7 +58,7 @@ class DatapathSelector:
             self.files.update(_texts(side, self._base, self._known))
         try:
             gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
-            link_service, said = self._link_service(link, sides, kind, down=down)
+            link_service, notes = self._link_service(link, sides, kind, down=down)
         except UnsupportedError as error:
             self._refusals.append(f"  {link.name}: {str(error).removeprefix(f'{link.name}: ')}")
             return
@@ -74,8 +74,8 @@ class DatapathSelector:
                 carried = RelayedLink(link.name, a, b, relayed[0], relayed[1], kind.name, plugs, is_cut=down)
             self.carried.append(carried)
         self.link_services[link.name] = link_service
-        if said:
-            self.notes[link.name] = said
+        if notes:
+            self.notes[link.name] = notes
 
     def refuse(self) -> None:
         """Raise UnsupportedError that lists all links that cannot be carried, if any."""

@@ -128,6 +128,6 @@ class Draft:
         self.up.discard(device)
 
 
-def is_pair(one: Interface, other: Interface) -> bool:
+def is_pair(near: Interface, far: Interface) -> bool:
     """Whether two interfaces are the ends of one veth pair."""
-    return one.kind == other.kind == "veth" and one.peer == other.index and other.peer == one.index
+    return near.kind == far.kind == "veth" and near.peer == far.index and far.peer == near.index

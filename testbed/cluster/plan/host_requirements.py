@@ -38,13 +38,13 @@ def _numbers(layout: Layout) -> list[str]:
         cyclic = sum(not switch.learns for switch in layout.switches)
         reasons.append(
             f"its {cyclic:,} switches that form cycles need {entries:,} forwarding entries, one on each for every NIC, and "
-            f"{MAX_ENTRIES:,} are the most: use fewer nodes or switches, or switches without cycles, which learn addresses"
+            f"{MAX_ENTRIES:,} are allowed: use fewer nodes or switches, or switches without cycles, which learn addresses"
         )
     namespaces = len(layout.nodes) + 1
-    most = int(_NAMESPACES.read_text()) if _NAMESPACES.exists() else namespaces
-    if namespaces > most:
+    allowed = int(_NAMESPACES.read_text()) if _NAMESPACES.exists() else namespaces
+    if namespaces > allowed:
         reasons.append(
-            f"it needs {namespaces:,} network namespaces, and this machine allows {most:,} (sysctl {_SYSCTL})"
+            f"it needs {namespaces:,} network namespaces, and this machine allows {allowed:,} (sysctl {_SYSCTL})"
         )
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors != resource.RLIM_INFINITY and _DESCRIPTORS * namespaces > descriptors:
@@ -60,23 +60,23 @@ def _nodes(layout: Layout) -> list[str]:
     available = os.sched_getaffinity(0)
     for node in layout.nodes:
         if missing := sorted(set(node.cpus) - available):
-            there = _ranges(available)
-            reasons.append(f"node {node.name}: this machine has no CPU {_ranges(missing)} for it (it has {there})")
+            present = _ranges(available)
+            reasons.append(f"node {node.name}: this machine has no CPU {_ranges(missing)} for it (it has {present})")
         if refusal := cgroups.refusal(node.cpu_share, node.memory):
             reasons.append(f"node {node.name}: its CPU share or memory limit cannot be kept: {refusal}")
         for target in node.files:
-            if refusal := _not_layable(Path(target)):
+            if refusal := _placement_problem(Path(target)):
                 reasons.append(f"node {node.name}: {target} {refusal}")
     return reasons
 
 
-def _not_layable(target: Path) -> str:
+def _placement_problem(target: Path) -> str:
     """The reason why a file cannot be shown at this path; empty if it can."""
     if target.parts[1:2] in (("proc",), ("sys",), ("dev",)):
-        return "is the kernel's, no file can be laid there"
+        return "is the kernel's: no file can be placed there"
     try:
         if target.is_dir():
-            return "is a directory on this machine, a file cannot be laid over it"
+            return "is a directory on this machine: a file cannot be mounted over it"
         if not target.exists() and len(target.parts) > 1 and not Path("/", target.parts[1]).is_dir():
             return "lies in a root directory that this machine does not have"
     except OSError as error:

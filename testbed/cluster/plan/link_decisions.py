@@ -46,21 +46,21 @@ def decide(
     injected = tuple(injected)
     touched = {name for injection in injected for name in injection.links}
     modelled = layout.modelled().keys()
-    concerned = [
+    impaired = [
         link
         for link in layout.links
         if link.name in touched or link.forward or link.backward or modelled & {link.a.owner, link.b.owner}
     ]
-    if not concerned:
+    if not impaired:
         return Decisions()
     from testbed.cluster.plan.datapath_choice import (
         DatapathSelector,  # imports code that a cluster without impairments does not need
     )
 
-    chooser = DatapathSelector(layout, injected, asked, base, known)
-    for link in concerned:
-        chooser.choose(link)
-    chooser.refuse()
+    selector = DatapathSelector(layout, injected, asked, base, known)
+    for link in impaired:
+        selector.choose(link)
+    selector.refuse()
     tables = fabrics.tables(layout)
-    orders = Orders(layout.seed, tuple(chooser.carried), chooser.files, log, slowed=layout.slowed, tables=tables)
-    return Decisions(chooser.link_services, chooser.notes, orders, chooser.files)
+    orders = Orders(layout.seed, tuple(selector.carried), selector.files, log, slowed=layout.slowed, tables=tables)
+    return Decisions(selector.link_services, selector.notes, orders, selector.files)

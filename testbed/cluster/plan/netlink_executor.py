@@ -64,10 +64,10 @@ _GONE = {
 }
 
 _SPARE_DESCRIPTORS = 64
-_CARRIER_PATIENCE = 5.0  # s; the kernel takes up to one
-_DRAIN_PATIENCE = 1.0  # s
+_CARRIER_TIMEOUT = 5.0  # s; the kernel takes up to one
+_DRAIN_TIMEOUT = 1.0  # s
 _NO_LIMIT = 10**10  # bytes/s
-_MOMENT = 0.001  # s
+_POLL_INTERVAL = 0.001  # s
 _DOOMED = 0x7E57  # the group of interfaces that are about to be removed together
 
 
@@ -181,16 +181,16 @@ class NetlinkExecutor:
                 if key not in self.made:  # limits also apply to programs that already run
                     cgroups.take_in(group, processes.inside([os.stat(self.paths[key]).st_ino]))
             case _:
-                raise AssertionError(f"no way to perform {operation!r}")
+                raise AssertionError(f"unknown operation {operation!r}")
 
     def _await_carrier(self, index: int) -> None:
         """Wait until the kernel's link watch has seen that the interface's other end has come up; it sends nothing
         before."""
-        deadline = time.monotonic() + _CARRIER_PATIENCE
+        deadline = time.monotonic() + _CARRIER_TIMEOUT
         while not interface(self.open(namespace_names.WIRE).route, index).sends:
             if time.monotonic() > deadline:
-                raise TimeoutError(errno.ETIMEDOUT, f"it has no carrier after {_CARRIER_PATIENCE:g} s")
-            time.sleep(_MOMENT)
+                raise TimeoutError(errno.ETIMEDOUT, f"no carrier after {_CARRIER_TIMEOUT:g} s")
+            time.sleep(_POLL_INTERVAL)
 
     def _drain(self, link: str, index: int) -> None:
         """Wait until an interface's discipline is empty; frames left at the timeout count as lost."""
@@ -201,9 +201,9 @@ class NetlinkExecutor:
         if found is not None and found.kind == shapers.KIND and found.queued:
             self.early[link] = self.early.get(link, 0) + found.queued
             route.execute(shapers.requests(index, replace(shapers.decoded(found.options), rate=_NO_LIMIT)))
-        deadline = time.monotonic() + _DRAIN_PATIENCE
+        deadline = time.monotonic() + _DRAIN_TIMEOUT
         while found is not None and found.queued and time.monotonic() < deadline:
-            time.sleep(_MOMENT)
+            time.sleep(_POLL_INTERVAL)
             found = qdiscs.qdiscs(route).get(index)
         if found is not None and found.queued:
             self.lost[link] = self.lost.get(link, 0) + found.queued
@@ -229,7 +229,7 @@ class NetlinkExecutor:
         where = namespace_names.namespace(self.cluster, key)
         with ExitStack() as needed:
             for _, run in groupby(operations, lambda operation: isinstance(operation, RemoveDevice)):
-                for operation, request in self._removing_in_groups(list(run), needed):
+                for operation, request in self._encode(list(run), needed):
                     requests.append(request)
                     owners.append(operation)
             try:
@@ -243,9 +243,7 @@ class NetlinkExecutor:
             if refusal.errno not in _GONE.get(type(operation), ()):
                 raise KernelError(f"{operation} failed: {refusal.reason}") from refused
 
-    def _removing_in_groups(
-        self, operations: Sequence[Operation], needed: ExitStack
-    ) -> Iterator[tuple[Operation, bytes]]:
+    def _encode(self, operations: Sequence[Operation], needed: ExitStack) -> Iterator[tuple[Operation, bytes]]:
         """The requests of these operations; either all or none of them remove devices, which are removed in groups."""
         doomed = [operation for operation in operations if isinstance(operation, RemoveDevice)]
         if len(doomed) < 2:

@@ -66,17 +66,17 @@ def configure(draft: Draft, node: Node) -> None:
         device = (node.name, nic.name)
         index = draft.index(device)
         kept = device in draft.kept
-        had = contents.addresses.get(index, frozenset()) if kept else frozenset()
+        existing = contents.addresses.get(index, frozenset()) if kept else frozenset()
         wanted = _addresses(node, nic)
-        obsolete = had - set(wanted)
+        obsolete = existing - set(wanted)
         moved = moved or not kept or bool(obsolete)
         for address in sorted(obsolete):
             draft.operations.append(RemoveAddress(*device, index, address))
         if any(":" not in address for address in obsolete):
             # Removing an IPv4 address can remove later ones of the same network (its "secondaries").
-            had = frozenset(address for address in had if ":" in address)
+            existing = frozenset(address for address in existing if ":" in address)
         for address in wanted:
-            if address not in had:
+            if address not in existing:
                 draft.operations.append(AddAddress(*device, index, address))
         draft.set_up(device)
         moved = moved or not (kept and draft.kept[device].up)

@@ -108,8 +108,8 @@ def _retire(draft: Draft, ports: SwitchPorts) -> None:
 
 def _obsolete_nics(draft: Draft, nodes: set[str]) -> Iterator[RemoveDevice]:
     """Remove NICs of nodes that stay, except those that are removed with their other end."""
-    ours = draft.existing.nics | {(node.name, nic.name) for node in draft.wanted.nodes for nic in node.nics}
-    for key, name in sorted(ours):
+    known = draft.existing.nics | {(node.name, nic.name) for node in draft.wanted.nodes for nic in node.nics}
+    for key, name in sorted(known):
         nic = draft.found((key, name))
         if nic is None or (key, name) in draft.kept or key not in nodes:
             continue

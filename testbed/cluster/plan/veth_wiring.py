@@ -216,7 +216,7 @@ class Wiring:
         self.of_link: dict[str, list[Device]] = {}
         for link, ends in zip(layout.links, wire_ends(layout), strict=True):
             first = len(self.cables)
-            self._lay(link, ends, spliced=link.name in spliced, diverted=link.name in diverted)
+            self._wire_link(link, ends, spliced=link.name in spliced, diverted=link.name in diverted)
             self.of_link[link.name] = _wire_side(self.cables[first:])
         learning = {switch.name: switch.learns for switch in layout.switches}
         self.wire_devices = _wire_side(self.cables)
@@ -233,10 +233,10 @@ class Wiring:
         diverted = {name for name, datapath in datapaths.items() if datapath == "relay"}
         return cls(layout, {name for name, datapath in datapaths.items() if datapath != "direct"} - diverted, diverted)
 
-    def _lay(self, link: Link, devices: tuple[str, str], *, spliced: bool, diverted: bool) -> None:
+    def _wire_link(self, link: Link, devices: tuple[str, str], *, spliced: bool, diverted: bool) -> None:
         ends = [link.a, link.b]
         if self._modelled.keys() & {link.a.owner, link.b.owner}:
-            self._lay_to_modelled(link, devices)
+            self._wire_to_modelled(link, devices)
             return
         nodes = [end for end in ends if end.owner not in self.ports]
         if link.datapath == "direct":
@@ -289,7 +289,7 @@ class Wiring:
             at = (wire_side[link.a], wire_side[link.b]) if two_nodes else (device,)
             self.detours[link.name] = Detour(*_patch(at[0]), at)
 
-    def _lay_to_modelled(self, link: Link, devices: tuple[str, str]) -> None:
+    def _wire_to_modelled(self, link: Link, devices: tuple[str, str]) -> None:
         for end, device in zip((link.a, link.b), devices, strict=True):
             if end.owner not in self._modelled:
                 nic = self._nics[end.owner, end.port]

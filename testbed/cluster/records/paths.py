@@ -20,8 +20,8 @@ class RoundTrip:
     rules: number of fault rules on the path. down: a link on the path is down.
     """
 
-    one: str
-    other: str
+    source: str
+    destination: str
     delay: int
     jitter: int
     loss: float

@@ -299,8 +299,8 @@ class Store:
                 raise NotFoundError(f"several clusters are up ({', '.join(found)}): choose one with --name")
             return found[0]
         if check_cluster(name) not in found:
-            there = f"up are {', '.join(found)}" if found else "none is up"
-            raise NotFoundError(f"no cluster is named {name}; {there}")
+            alternatives = f"up are {', '.join(found)}" if found else "none is up"
+            raise NotFoundError(f"no cluster is named {name}; {alternatives}")
         return name
 
     def _lasting(self, names: list[str]) -> list[str]:
@@ -317,12 +317,12 @@ class Store:
     # Locks
 
     @contextmanager
-    def locked(self, name: str, patience: float) -> Iterator[Path]:
+    def locked(self, name: str, timeout: float) -> Iterator[Path]:
         """Hold the cluster's lock; create its directory if needed, and remove it at the end if it is empty.
 
-        Raises ConflictError if another process holds the lock for longer than `patience` seconds.
+        Raises ConflictError if another process holds the lock for longer than `timeout` seconds.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         path = self.directory(name)
         descriptor = None
         try:
@@ -346,9 +346,9 @@ class Store:
                     self._tidy()
 
     @contextmanager
-    def root_locked(self, patience: float = 60) -> Iterator[None]:
-        """Hold the lock of the root, while it is removed. Raises ConflictError after `patience` seconds."""
-        deadline = time.monotonic() + patience
+    def root_locked(self, timeout: float = 60) -> Iterator[None]:
+        """Hold the lock of the root, while it is removed. Raises ConflictError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
         while True:
             self._make_root()
             descriptor = _lock(self.root, deadline)
@@ -400,13 +400,13 @@ class Store:
 
 
 @contextmanager
-def names_locked(*, exclusive: bool, patience: float = 60) -> Iterator[None]:
+def names_locked(*, exclusive: bool, timeout: float = 60) -> Iterator[None]:
     """Hold the lock of /run/netns, which clusters under all roots share: shared while names are made, exclusive while the
     directory and its mount are made or removed. It is on the directory above, which stays.
 
-    Raises ConflictError after `patience` seconds.
+    Raises ConflictError after `timeout` seconds.
     """
-    descriptor = _lock(NAMES.parent, time.monotonic() + patience, exclusive=exclusive)
+    descriptor = _lock(NAMES.parent, time.monotonic() + timeout, exclusive=exclusive)
     if descriptor is None:
         raise ConflictError(f"another testbed command is at work on {NAMES} and does not finish")
     try:
@@ -466,7 +466,7 @@ def _translated(path: Path) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class SharedNics:
     """How NICs are shared. protocol: of the agents. functions: maximum number of host processes per node. spin:
-    nanoseconds that agents poll before they sleep. owner: the process that asked for the sharing, which ends with it.
+    nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends with it.
     """
 
     protocol: str

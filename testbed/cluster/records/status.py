@@ -38,13 +38,13 @@ class DirectionCounters:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """A link: whether both ends exist and are up, who carries it, its counters and the impairments in force.
+    """A link: whether both ends exist and are up, its datapath, its counters and the impairments in force.
 
     forward is a -> b. Impairments are the declared ones overlaid with the injected ones.
     """
 
     link: Link
-    there: bool
+    exists: bool
     up: bool
     forward: DirectionCounters = DirectionCounters()
     backward: DirectionCounters = DirectionCounters()
@@ -58,7 +58,7 @@ class NodeStatus:
     """A node: whether its namespace exists, and the programs in it. agent: of its NIC, if that is shared."""
 
     name: str
-    there: bool
+    exists: bool
     programs: tuple[int, ...]
     agent: AgentStatus | None = None
 
@@ -125,10 +125,10 @@ def missing(state: State, directory: Path) -> list[str]:
     if "relay" in state.datapaths.values() and not all_run(directory, "relay"):
         sentences.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
     if state.nics is not None and not all_run(directory, "nic"):
-        sentences.append("the agents of its NICs are GONE, and nobody can attach: 'testbed up' starts them again")
+        sentences.append("the agents of its NICs are GONE, and no program can attach: 'testbed up' starts them again")
     if needs_supervisor(state) and not running_supervisor(directory):
         sentences.append(
-            "its supervisor is GONE: what is injected for a time stays, and nobody starts a relay or an agent again that "
+            "its supervisor is GONE: what is injected for a time stays, and nothing restarts a relay or an agent that "
             "dies: 'testbed up' starts it again"
         )
     return sentences
@@ -170,7 +170,7 @@ def _of_relay(state: State, statuses: Sequence[LinkStatus]) -> tuple[LinkStatus,
     return tuple(
         replace(
             status,
-            there=status.link.name in reports,
+            exists=status.link.name in reports,
             up=status.link.name in reports and not is_down(status.link, state.injected),
             forward=_carried(reports, status.link, "forward"),
             backward=_carried(reports, status.link, "backward"),
@@ -245,7 +245,7 @@ def _programs(state: State) -> dict[str, list[int]]:
     """The pids of the programs in each node."""
     keys = {inode: key for key, inode in state.inodes.items()}
     pids: dict[str, list[int]] = {}
-    for pid in processes.everyone():
+    for pid in processes.all_pids():
         key = keys.get(processes.network_namespace_of(pid))
         if key:
             pids.setdefault(key, []).append(pid)
@@ -259,7 +259,7 @@ def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey)
         a = interfaces_by_key.get(link.a.owner, {}).get(link.a.port)
         b = interfaces_by_key.get(link.b.owner, {}).get(link.b.port)
         if a is None or b is None:
-            return LinkStatus(link, there=False, up=False)
+            return LinkStatus(link, exists=False, up=False)
         return LinkStatus(link, True, a.up and b.up, _received(b), _received(a))
     a, b = (wire.get(end) for end in ends)
     if a is not None and b is not None:
@@ -270,7 +270,7 @@ def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey)
         return LinkStatus(link, True, a.up, _received(a), _sent(a))
     if b is not None:
         return LinkStatus(link, True, b.up, _sent(b), _received(b))
-    return LinkStatus(link, there=False, up=False)
+    return LinkStatus(link, exists=False, up=False)
 
 
 def _received(interface: Interface) -> DirectionCounters:
@@ -283,8 +283,8 @@ def _sent(interface: Interface) -> DirectionCounters:
     return DirectionCounters(counters.tx_packets, counters.tx_bytes, counters.tx_dropped)
 
 
-def carriers_in_words(state: State) -> list[str]:
-    """Lines on who carries the impaired links and what is approximate: "by relay: n1--s1, n2--s1"."""
+def describe_datapaths(state: State) -> list[str]:
+    """Lines on the datapaths of the impaired links and their approximations: "by relay: n1--s1, n2--s1"."""
     groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for link, carrier in state.datapaths.items():
         groups.setdefault((carrier, tuple(state.notes.get(link, ()))), []).append(link)

@@ -82,7 +82,7 @@ def hold_user_namespace(root: Path, cluster: str, *, lasting: bool) -> processes
     return daemons.start(
         namespace_names.HOLDER,
         set(),
-        userns.become_root_of_own,
+        userns.become_namespace_root,
         _for_ever if lasting else lambda: _hold(root, cluster, parent, None),
         mark=cluster,
     )
@@ -124,7 +124,7 @@ def _take(line: socket.socket) -> bool:
 def _remove_orphan(root: Path, cluster: str, parent: processes.Identity) -> None:
     """Remove the cluster if it was the parent's. The parent may have died while waiting for another owner's lock."""
     store = Store(root)
-    with store.locked(cluster, patience=60):
+    with store.locked(cluster, timeout=60):
         state = store.read(cluster)
         if state is None:
             empty(store.directory(cluster))

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from testbed.cluster import lifecycle
-from testbed.cluster.faults.fault_injection import as_whoever_may
+from testbed.cluster.faults.fault_injection import run_in_user_namespace
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.records.state import SharedNics, State, Store
 from testbed.errors import ConflictError, KernelError, NotFoundError
@@ -22,7 +22,7 @@ from testbed.runtime.shared.standing_agent import offers, socket_of
 from testbed.runtime.supervision import running_supervisor
 
 _ANSWER: Final = 2.0  # s that agents have to report
-_MOMENT: Final = 0.05  # s
+_POLL_INTERVAL: Final = 0.05  # s
 
 
 def share(store: Store, name: str, nics: SharedNics) -> State:
@@ -39,7 +39,7 @@ def share(store: Store, name: str, nics: SharedNics) -> State:
             raise ConflictError(f"the NICs of cluster {name} are shared already, by process {before.nics.owner.pid}")
         return nics
 
-    state = as_whoever_may(store, name, partial(lifecycle.alter, store, name, _as_injected, begin)).state
+    state = run_in_user_namespace(store, name, partial(lifecycle.alter, store, name, _as_injected, begin)).state
     facts = {"protocol": nics.protocol, "functions": nics.functions}
     event_log.record(store.directory(name), "NICs shared", **facts, owner=nics.owner.pid)
     return state
@@ -55,7 +55,7 @@ def stop(store: Store, name: str, nics: SharedNics) -> None:
         return None if before.nics == nics else before.nics
 
     with contextlib.suppress(NotFoundError):  # it is being taken down
-        as_whoever_may(store, name, partial(lifecycle.alter, store, name, _as_injected, end))
+        run_in_user_namespace(store, name, partial(lifecycle.alter, store, name, _as_injected, end))
         event_log.record(store.directory(name), "NICs shared no more")
 
 
@@ -77,10 +77,10 @@ def tend(store: Store, name: str, nics: SharedNics, until: int) -> None:
             continue
         waiting = select.poll()
         waiting.register(until, select.POLLIN)
-        if waiting.poll(_MOMENT * 1000):
+        if waiting.poll(_POLL_INTERVAL * 1000):
             return
         with contextlib.suppress(NotFoundError, ConflictError):  # busy, or being taken down
-            as_whoever_may(store, name, partial(lifecycle.alter, store, name, _as_injected))
+            run_in_user_namespace(store, name, partial(lifecycle.alter, store, name, _as_injected))
 
 
 def _until_end_of(pid: int, until: int) -> bool:
@@ -113,6 +113,6 @@ def reports(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None
         if node.nics:
             found[node.name] = None
             with contextlib.suppress(NotListeningError, KernelError):
-                left = max(0.1, deadline - time.monotonic())
-                found[node.name] = call(socket_of(directory, node.name), {"do": "report"}, left)
+                remaining = max(0.1, deadline - time.monotonic())
+                found[node.name] = call(socket_of(directory, node.name), {"do": "report"}, remaining)
     return found

@@ -24,7 +24,7 @@ from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.supervision import running_supervisor
 
 _MAX_PROCESSES: Final = 4
-_MOMENT: Final = 0.01  # s
+_POLL_INTERVAL: Final = 0.01  # s
 
 
 class Replugging:
@@ -39,16 +39,18 @@ class Replugging:
     ) -> None:
         self._directory = store.directory(after.name)
         self._executor = executor
-        had = before.datapaths if before is not None else {}
-        self._links = [] if before is None else _differing(had, after.datapaths)
-        self._had, self._have = had, after.datapaths
+        before_datapaths = before.datapaths if before is not None else {}
+        self._links = [] if before is None else _differing(before_datapaths, after.datapaths)
+        self._had, self._have = before_datapaths, after.datapaths
         self._ends = {
             link.name: set(ends) for link, ends in zip(after.layout.links, wire_ends(after.layout), strict=True)
         }
         free = all_free_ends(after.layout)
         # The kernel also counts IP frames that the relay receives as unclaimed, so patch counts are meaningful only before.
         self._patches = {
-            link: taps(*free[link]) for link in self._links if had.get(link) != "relay" and all(free.get(link, ("",)))
+            link: taps(*free[link])
+            for link in self._links
+            if before_datapaths.get(link) != "relay" and all(free.get(link, ("",)))
         }
         self._leaving = _leaving(self._directory, orders)
         self._early: dict[str, int] = {}
@@ -95,7 +97,7 @@ class Replugging:
     def _read_lost(self) -> dict[str, int]:
         """Per wire-side interface, the frames that arrived unclaimed plus those that could not be sent."""
         found = interfaces(self._executor.open(namespace_names.WIRE).route)
-        return {one.name: one.counters.rx_unclaimed + one.counters.tx_dropped for one in found}
+        return {interface.name: interface.counters.rx_unclaimed + interface.counters.tx_dropped for interface in found}
 
 
 def _rise(before: Mapping[str, int], after: Mapping[str, int], ends: Iterable[str]) -> int:
@@ -165,7 +167,7 @@ def _load(socket: Path, start_again: Callable[[], object]) -> None:
             return
         if time.monotonic() > deadline:
             raise KernelError("the relay ends again and again: 'testbed events' says more")
-        time.sleep(_MOMENT)  # it is dying; the supervisor notices when its last socket closes
+        time.sleep(_POLL_INTERVAL)  # it is dying; the supervisor notices when its last socket closes
         start_again()
 
 
@@ -211,11 +213,11 @@ def known_texts(store: Store, name: str) -> Mapping[str, str]:
 
 def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[str]:
     """A sentence for each injected rule (of these injections, or of all) that has not decided any frame's fate."""
-    said = report(store, state) if any(injection.rules for injection in state.injected) else None
-    if said is None:
+    relay_report = report(store, state) if any(injection.rules for injection in state.injected) else None
+    if relay_report is None:
         return []
     decided: dict[str, int] = {}
-    for link in said["links"].values():
+    for link in relay_report["links"].values():
         for direction in link.values():
             for name, rule in direction["rules"].items():
                 if not numbers or int(name.partition(".")[0]) in numbers:

@@ -191,7 +191,7 @@ class Agents:
     def named(self, key: str) -> Mapping[str, object]:
         return {"node": key}
 
-    def seen(self, key: str) -> Mapping[str, int]:  # noqa: ARG002  nobody counts what comes to a NIC without an agent
+    def seen(self, key: str) -> Mapping[str, int]:  # noqa: ARG002  without an agent, frames that arrive at a NIC are not counted
         return {}
 
     def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:  # noqa: ARG002

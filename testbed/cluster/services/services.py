@@ -65,7 +65,7 @@ class Kind(Protocol[K]):
         ...
 
     def missed(self, died: Mapping[str, int], back: Mapping[str, int]) -> Mapping[str, object]:
-        """The fields of the restart event that tell what was lost in between."""
+        """The fields of the restart event that report what was lost in between."""
         ...
 
 
@@ -92,7 +92,7 @@ class SupervisedProcesses(Generic[K]):
 
     @property
     def pids(self) -> Mapping[K, int]:
-        return {key: one.identity.pid for key, one in self._running.items()}
+        return {key: process.identity.pid for key, process in self._running.items()}
 
     def adopt(self) -> None:
         """Adopt the processes that a previous supervisor started."""
@@ -102,14 +102,16 @@ class SupervisedProcesses(Generic[K]):
                     self._watch(key, _Running(identity, os.pidfd_open(identity.pid), what))
                     if identity.alive:
                         continue
-                    self._let_go(key)
+                    self._reap(key)
             self._died[key] = time.time_ns(), self._kind.seen(key)
-            self._tell("died", key)
+            self._record("died", key)
 
     def look(self) -> None:
         """Start and end processes as wanted. Raises as `Kind.start`."""
         wanted = self._kind.wanted()
-        for key in sorted(key for key, one in self._running.items() if key not in wanted or one.what != wanted[key]):
+        for key in sorted(
+            key for key, process in self._running.items() if key not in wanted or process.what != wanted[key]
+        ):
             self._stop(key)
         for key in self._died.keys() - wanted.keys():  # an unwanted process leaves no gap
             del self._died[key]
@@ -128,7 +130,7 @@ class SupervisedProcesses(Generic[K]):
             when, seen = self._died.pop(key)
             missed = self._kind.missed(seen, self._kind.seen(key))
             gap = [when, time.time_ns()]
-            self._tell("restarted", key, pid=identity.pid, gap=gap, **missed)
+            self._record("restarted", key, pid=identity.pid, gap=gap, **missed)
 
     def _watch(self, key: K, running: _Running) -> None:
         self._running[key] = running
@@ -137,8 +139,8 @@ class SupervisedProcesses(Generic[K]):
     def _has_died(self, key: K, now: int) -> None:
         self._died[key] = time.time_ns(), self._kind.seen(key)
         pid = self._running[key].identity.pid
-        code = self._let_go(key)
-        self._tell("died", key, pid=pid, **({} if code is None else {"code": code}))
+        code = self._reap(key)
+        self._record("died", key, pid=pid, **({} if code is None else {"code": code}))
         self._deaths = [*(then for then in self._deaths if now - then < _AGAIN), now]
         if len(self._deaths) <= _QUICK_DEATHS:
             self._restart(key, now)
@@ -152,16 +154,16 @@ class SupervisedProcesses(Generic[K]):
         try:
             self._start(key, wanted[key])
         except (TestbedError, OSError) as error:
-            self._tell("not restarted", key, reason=str(error))
+            self._record("not restarted", key, reason=str(error))
             self._loop.at(now + _AGAIN, lambda later: self._restart(key, later))
 
     def _stop(self, key: K) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._running[key].handle, signal.SIGKILL)
-        self._let_go(key)
+        self._reap(key)
         self._kind.forget(key)
 
-    def _let_go(self, key: K) -> int | None:
+    def _reap(self, key: K) -> int | None:
         """Wait for a process that has ended or is about to; return its exit code if it was our child."""
         running = self._running.pop(key)
         self._loop.unwatch(running.handle)
@@ -172,5 +174,5 @@ class SupervisedProcesses(Generic[K]):
         except ChildProcessError:
             return None
 
-    def _tell(self, what: str, key: K, **facts: object) -> None:
+    def _record(self, what: str, key: K, **facts: object) -> None:
         event_log.record(self._directory, f"{self._kind.word} {what}", **self._kind.named(key), **facts)

@@ -2,7 +2,7 @@
 
 - It keeps the relay and the agents of shared NICs running: when one dies, it starts a replacement and records the gap as
   an event.
-- It heals timed injections, and ends the sharing of NICs when the process that asked for it ends.
+- It heals timed injections, and ends the sharing of NICs when the process that requested it ends.
 
 Relay and agents survive the supervisor and start a new one when it dies (`runtime.supervision`), which adopts them;
 that is recorded as an event, too. The supervisor ends when it is no longer needed, with the namespace holder if the
@@ -35,7 +35,7 @@ from testbed.runtime.supervision import Death, end_all, supervisor_lock
 
 SOCKET: Final = "supervisor"
 
-_MOMENT: Final = 0.01  # s
+_POLL_INTERVAL: Final = 0.01  # s
 _AGAIN: Final = 1_000_000_000  # ns until a failed action is retried
 
 
@@ -74,7 +74,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
         # A supervisor is just starting or ending.
         if time.monotonic() > deadline:
             raise KernelError(f"the supervisor of cluster {state.name} does not answer")
-        time.sleep(_MOMENT)
+        time.sleep(_POLL_INTERVAL)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -201,7 +201,8 @@ class _Supervisor:
     def _heal(self, now: int) -> None:
         """Heal injections whose time is up."""
         state = self._store.read(self._cluster)
-        due = [one.number for one in state.injected if 0 < one.until <= now] if state is not None else []
+        injected = state.injected if state is not None else ()
+        due = [injection.number for injection in injected if 0 < injection.until <= now]
         if not due:
             self._look()
             return

@@ -5,6 +5,6 @@ deviation that they look for could hide.
 - `sample_quantiles`: delay, jitter, rate, of a sample that is complete;
 - `sequential`: the same, of samples that come one by one, until the answer is sure.
 
-A sound link fails such a test once in a million runs (`LEVEL`); one that is off by `off`, a fifth if not said, fails it in
+A sound link fails such a test once in a million runs (`LEVEL`); default: one that is off by `off`, a fifth, fails it in
 99 of 100 or more.
 """

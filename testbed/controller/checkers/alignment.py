@@ -1,6 +1,6 @@
 """Assign the receives of one lane to its sends, in order, so that as few finished sends as possible remain without one.
 
-Contents may repeat: a program that is restarted sends the same bytes again, and nothing tells which of the two sends a
+Contents may repeat: a program that is restarted sends the same bytes again, and nothing shows which of the two sends a
 receive got. Therefore every assignment that keeps order and contents explains the history, and the cheapest one counts.
 It is found by best-first search (A*, Hart, Nilsson, Raphael 1968), which branches only where a send is better skipped
 in favour of a later one of equal content: linear without loss, otherwise a band as wide as the number of losses.
@@ -30,8 +30,8 @@ def align(sends: Sequence[Send], receives: Sequence[Receive], costs: Sequence[in
     latest = _latest(sends, receives)
     if latest is None:
         return None
-    worth_more, count = _worth_more(sends, costs), len(receives)
-    left = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of all sends from it on
+    worth_more, count = _next_costlier(sends, costs), len(receives)
+    remaining_costs = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of all sends from it on
     # Least cost in all, then the furthest: (cost at least, -(sends looked at), -(receives assigned), which, cost so far).
     queue: list[tuple[int, int, int, int, int, _Path]] = [(0, 0, 0, 0, 0, None)]
     number = itertools.count(1).__next__
@@ -55,7 +55,7 @@ def align(sends: Sequence[Send], receives: Sequence[Receive], costs: Sequence[in
         if is_left_out and at < latest[assigned]:
             followers.append((assigned, spent + cost, path))
         for matched, so_far, trail in followers:
-            least = so_far + max(0, left[at + 1] - FINISHED * (count - matched))
+            least = so_far + max(0, remaining_costs[at + 1] - FINISHED * (count - matched))
             heappush(queue, (least, -(at + 1), -matched, number(), so_far, trail))
     raise AssertionError("each receive has a place, in order")
 
@@ -89,7 +89,7 @@ def _latest(sends: Sequence[Send], receives: Sequence[Receive]) -> list[int] | N
     return places[::-1]
 
 
-def _worth_more(sends: Sequence[Send], costs: Sequence[int]) -> list[int]:
+def _next_costlier(sends: Sequence[Send], costs: Sequence[int]) -> list[int]:
     """Return, for each send, when the next send of equal content and higher cost began, in nanoseconds."""
     times = [_NEVER] * len(sends)
     begun: dict[tuple[int, str], list[int]] = {}  # of a content: by cost, of the next one that costs at least that

@@ -107,8 +107,8 @@ class Report:
         """Format as lines: every check, its violations, and the fate of ambiguous messages."""
         lines = []
         for check in self.checks.values():
-            said = f"{check.failed:,} of {check.checked:,} {check.unit} FAILED" if check.failed else "holds"
-            lines.append(f"{check.name}: {said}" + ("" if check.failed else f" for {check.checked:,} {check.unit}"))
+            result = f"{check.failed:,} of {check.checked:,} {check.unit} FAILED" if check.failed else "holds"
+            lines.append(f"{check.name}: {result}" + ("" if check.failed else f" for {check.checked:,} {check.unit}"))
             lines += [f"  {sentence}" for sentence in check.violations[:SHOWN]]
             if check.failed > SHOWN:
                 lines.append(f"  and {check.failed - SHOWN:,} more")

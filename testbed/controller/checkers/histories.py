@@ -166,9 +166,9 @@ def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapp
     histories.lives.append(lives)
 
 
-def _begun(names: Sequence[str], rank: int, event: Mapping[str, Any], place: str, life: int) -> Send | Receive:
+def _begun(names: Sequence[str], rank: int, event: Mapping[str, Any], location: str, life: int) -> Send | Receive:
     peer, context, tag, size = event["peer"], event["context"], event["tag"], event["bytes"]
-    common = (rank, names[rank], event["n"], peer, context, tag, size, event["clock_ns"], place, life)
+    common = (rank, names[rank], event["n"], peer, context, tag, size, event["clock_ns"], location, life)
     if event["what"] == "receive":
         return Receive(*common)
     to = names[peer] if 0 <= peer < len(names) else f"rank {peer}"

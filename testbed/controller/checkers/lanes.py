@@ -22,8 +22,8 @@ class Pairing:
     """Matches of all lanes.
 
     pairs: a message and the receive that got it intact. changed: received with another content. twice: received once
-    more, by this receive. strangers: receives of a message that nobody sent. overtaken: a message, and the later one
-    that was received before it. missing: messages that nobody received, each with the receive of the next message of
+    more, by this receive. strangers: receives of a message that was not sent. overtaken: a message, and the later one
+    that was received before it. missing: messages that were not received, each with the receive of the next message of
     its lane and of the same life of its sender; None where no later one was received.
     """
 
@@ -39,17 +39,17 @@ class Pairing:
 def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[int]]) -> Pairing:
     """Match all messages of a run. costs: of leaving the messages of a lane without a receive, see `alignment`."""
     sent: dict[tuple[int, int, int, int], list[Send]] = defaultdict(list)
-    came: dict[tuple[int, int, int, int], list[Receive]] = defaultdict(list)
+    received: dict[tuple[int, int, int, int], list[Receive]] = defaultdict(list)
     for sends in histories.sends:
         for send in sends:
             sent[send.rank, send.peer, send.context, send.tag].append(send)
     for receives in histories.receives:
         for receive in receives:
             if receive.source >= 0:
-                came[receive.source, receive.rank, receive.context, receive.came_tag].append(receive)
+                received[receive.source, receive.rank, receive.context, receive.came_tag].append(receive)
     pairing = Pairing(lanes=len(sent))
-    for lane in [*sent, *(lane for lane in came if lane not in sent)]:
-        _pair(sent.get(lane, []), came.get(lane, []), costs, pairing)
+    for lane in [*sent, *(lane for lane in received if lane not in sent)]:
+        _pair(sent.get(lane, []), received.get(lane, []), costs, pairing)
     return pairing
 
 
@@ -60,7 +60,7 @@ def _pair(
     if len(sends) == len(receives) and all(map(fits, sends, receives)):
         pairing.pairs.extend(zip(sends, receives, strict=True))
         return
-    explained, unknown = _sorted_out(sends, receives, pairing)
+    explained, unknown = _separated(sends, receives, pairing)
     places = align(sends, explained, costs(sends))
     if places is None:
         places = _overtaking(sends, explained, pairing)
@@ -85,12 +85,12 @@ def _pair(
     pairing.missing += reversed(missing)
 
 
-def _sorted_out(
+def _separated(
     sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing
 ) -> tuple[list[Receive], list[Receive]]:
     """Separate receives of contents that were sent, each at most as often as it was sent, from those whose content
-    nobody sent."""
-    left = Counter((send.size, send.digest) for send in sends)
+    was not sent."""
+    unmatched = Counter((send.size, send.digest) for send in sends)
     first: dict[tuple[int, str], Send] = {}
     for send in sends:
         first.setdefault((send.size, send.digest), send)
@@ -101,8 +101,8 @@ def _sorted_out(
         key = (receive.came_size, receive.digest)
         if receive.error:
             (explained if longest > receive.size else unknown).append(receive)
-        elif left[key]:
-            left[key] -= 1
+        elif unmatched[key]:
+            unmatched[key] -= 1
             explained.append(receive)
         elif key in first:
             pairing.twice.append((first[key], receive))
@@ -114,22 +114,22 @@ def _sorted_out(
 def _overtaking(sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing) -> list[int]:
     """Return the index of each receive's send where order is violated: the next send of that content, otherwise the
     first one left; -1 where none is."""
-    left: dict[tuple[int, str], list[int]] = defaultdict(list)
+    unmatched: dict[tuple[int, str], list[int]] = defaultdict(list)
     for at, send in enumerate(sends):
-        left[send.size, send.digest].append(at)
+        unmatched[send.size, send.digest].append(at)
     places: list[int] = []
     last = -1
     for receive in receives:
         if receive.error:
-            some = sorted(at for key, some in left.items() if key[0] > receive.size for at in some)
+            some = sorted(at for key, some in unmatched.items() if key[0] > receive.size for at in some)
         else:
-            some = left[receive.came_size, receive.digest]
+            some = unmatched[receive.came_size, receive.digest]
         if not some:
             places.append(-1)
             continue
         later = bisect_right(some, last)
         at = some[later if later < len(some) else 0]
-        left[sends[at].size, sends[at].digest].remove(at)
+        unmatched[sends[at].size, sends[at].digest].remove(at)
         if at < last:
             pairing.overtaken.append((sends[at], sends[last]))
         last = max(last, at)
@@ -144,21 +144,21 @@ def _change(
     unknown: Sequence[Receive],
     pairing: Pairing,
 ) -> None:
-    """Take a receive whose content nobody sent for a changed message that is missing at its place, if one is. Enters it
-    in got."""
-    place = {receive: at for at, receive in enumerate(got) if receive is not None}
-    lacking = deque(at for at, receive in enumerate(got) if receive is None)
+    """Assign a receive whose content was not sent to the missing message at its position, as changed, if there is one.
+    Fills in `got`."""
+    position = {receive: at for at, receive in enumerate(got) if receive is not None}
+    missing = deque(at for at, receive in enumerate(got) if receive is None)
     strange = set(unknown)
     last = -1
     for receive in receives:
-        last = max(last, place.get(receive, -1))
+        last = max(last, position.get(receive, -1))
         if receive not in strange:
             continue
-        while lacking and lacking[0] < last:
-            lacking.popleft()
-        if not lacking:
+        while missing and missing[0] < last:
+            missing.popleft()
+        if not missing:
             pairing.strangers.append(receive)
             continue
-        at = lacking.popleft()
+        at = missing.popleft()
         got[at] = receive
         pairing.changed.append((sends[at], receive))

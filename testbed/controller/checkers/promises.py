@@ -2,7 +2,7 @@
 
 - nothing lost: a message whose send is done is received, if a receive that fits it waits for it, or a later one came,
   however the run ended. For other explanations see `unreceived`.
-- nothing twice: no receive gets a message that another receive got, or that nobody sent; except on nodes that lost their
+- nothing twice: no receive gets a message that another receive got, or that was not sent; except on nodes that lost their
   memory of received messages in a crash or reset.
 - order: of messages of one sender, receiver, communicator and tag none overtakes another.
 - content: received and sent bytes are equal (by digests); only messages that are too long are truncated.
@@ -131,7 +131,7 @@ class _HistoryCheck:
                     self._doubt(send, "delivered", f"to {got}")
 
     def _missing(self) -> None:
-        """Judge the messages that nobody received: lost, in doubt, or explained."""
+        """Judge the messages that were not received: lost, in doubt, or explained."""
         spare = Spare(self._histories, lambda receive: receive.gone or self._is_allowed(receive))
         heard = Heard(self._histories)
         for send, following in sort_by_proof(self._pairing.missing):
@@ -147,7 +147,7 @@ class _HistoryCheck:
             return
         explains = self._restarts.explains
         excused = explains(send, following.ended) if following is not None else explains(send)
-        receive = spare.take(send, following) if not excused else None
+        receive = spare.claim(send, following) if not excused else None
         if excused or (receive is not None and not receive.under_way):
             self._count("may be lost with a node's memory or a failed receive")
         elif receive is not None:
@@ -188,22 +188,22 @@ class _HistoryCheck:
         elif waiting is not None:
             self._doubt(send, "not delivered", f"{waiting} still waits for it")
         else:
-            self._doubt(send, "unknown", f"{send.to} has not asked for it")
+            self._doubt(send, "unknown", f"{send.to} has not posted a receive")
 
     def _is_allowed(self, receive: Receive) -> bool:
         """Whether the receive failed and a fault explains it."""
         peer, names = receive.source if receive.source >= 0 else receive.peer, self._histories.names
-        who = names[peer] if 0 <= peer < len(names) else ""
-        return bool(receive.error) and is_allowed(receive, who, self._how.disturbances)
+        peer_name = names[peer] if 0 <= peer < len(names) else ""
+        return bool(receive.error) and is_allowed(receive, peer_name, self._how.disturbances)
 
-    def _doubt(self, send: Send, truth: str, why: str) -> None:
+    def _doubt(self, send: Send, truth: str, reason: str) -> None:
         buffered = send.buffered != UNDER_WAY
         end = "its program was started again" if send.gone else "the run was over"
         if send.error:
-            told = f"done, and then that it has failed: {send.error}" if buffered else f"failed: {send.error}"
+            reported = f"done, and then that it has failed: {send.error}" if buffered else f"failed: {send.error}"
         else:
-            told = f"done, and not known to have arrived when {end}" if buffered else f"not done when {end}"
-        self._ambiguous.append(Ambiguity(str(send), told, truth, why))
+            reported = f"done, and not known to have arrived when {end}" if buffered else f"not done when {end}"
+        self._ambiguous.append(Ambiguity(str(send), reported, truth, reason))
 
     def _count(self, what: str) -> None:
         name = f"messages that {what}"
@@ -234,7 +234,7 @@ class _HistoryCheck:
             if got is not None and send.is_promised:
                 continue
             if got is not None:
-                since, what = got.ended, f"{send} was received by {got}, and its sender was not told"
+                since, what = got.ended, f"{send} was received by {got}, and its sender was not notified"
             else:
                 receive = next((candidate for candidate in free[send.peer] if candidate.fits(send)), None)
                 if receive is None:

@@ -109,8 +109,8 @@ class _RequestCheck:
         check = self._checks[ONE_END]
         check.checked += 1
         if len(request.ends) > 1:
-            told = " and ".join(f"{_told(end)} ({end.place})" for end in request.ends)
-            check.add_violation(f"{request} has {len(request.ends)} ends: {told}")
+            ends = " and ".join(f"{_format_end(end)} ({end.place})" for end in request.ends)
+            check.add_violation(f"{request} has {len(request.ends)} ends: {ends}")
         for end in request.ends:
             if end.reply is not None:
                 self._reply(request, end)
@@ -165,13 +165,13 @@ class _RequestCheck:
                     f"the reply of {self._words(handling)} to {request} was returned, and no fault explains it"
                 )
 
-    def _is_explained(self, there: Endpoint, here: int, at: int) -> bool:
-        """Whether a fault, or the end of an endpoint or program, explains that a node `here` could not reach an endpoint
+    def _is_explained(self, remote: Endpoint, local: int, at: int) -> bool:
+        """Whether a fault, or the end of an endpoint or program, explains that a node `local` could not reach an endpoint
         at some time."""
-        rank = there[0]
+        rank = remote[0]
         if not 0 <= rank < len(self._records.names):
             return True  # there is no such node
-        nodes = self._records.names[here], self._records.names[rank]
+        nodes = self._records.names[local], self._records.names[rank]
         if any(
             disturbance.kind in _SILENCING and disturbance.begin <= at and disturbance.touches(*nodes)
             for disturbance in self._how.disturbances
@@ -179,20 +179,22 @@ class _RequestCheck:
             return True
         if any(life.ended <= at for life in self._records.lives[rank]):
             return True
-        return any(when <= at for when in self._records.freed.get(there, ()))
+        return any(when <= at for when in self._records.freed.get(remote, ()))
 
-    def _doubt(self, request: Request, told: str) -> None:
+    def _doubt(self, request: Request, reported: str) -> None:
         """Say what the destination knows of a request whose sender does not know whether it was handled."""
         if request.handlings:
             self._doubts.append(
-                Ambiguity(str(request), told, "delivered", f"handled by {self._words(request.handlings[0])}")
+                Ambiguity(str(request), reported, "delivered", f"handled by {self._words(request.handlings[0])}")
             )
             return
         lives = self._lives(request)
         if lives and all(life.is_graceful and not life.unhandled for life in lives):
-            self._doubts.append(Ambiguity(str(request), told, "not delivered", f"{request.to} has not handled it"))
+            self._doubts.append(Ambiguity(str(request), reported, "not delivered", f"{request.to} has not handled it"))
         else:
-            self._doubts.append(Ambiguity(str(request), told, "unknown", f"{request.to} may not have got round to it"))
+            self._doubts.append(
+                Ambiguity(str(request), reported, "unknown", f"{request.to} may not have got round to it")
+            )
 
     def _lives(self, request: Request) -> list[ProgramLife]:
         rank = request.destination[0]
@@ -219,7 +221,7 @@ class _RequestCheck:
             if not self._may_judge(request):
                 continue
             since = max(sent.at, self._healed(request, self._end))
-            what = f"{request} was handled, and its sender was told nothing" if request.handlings else (
+            what = f"{request} was handled, and its sender was not notified" if request.handlings else (
                 f"{request} was neither handled nor returned"
             )  # fmt: skip
             if self._how.ending is Ending.STUCK:
@@ -283,5 +285,5 @@ class _RequestCheck:
         return names[rank] if 0 <= rank < len(names) else f"node {rank}"
 
 
-def _told(end: RequestEnd) -> str:
+def _format_end(end: RequestEnd) -> str:
     return f"returned as {end.error}" if end.error else "replied to"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from protocols.active_messages.observer import RequestName
+from protocols.active_messages.endpoint_names import RequestName
 from testbed.runtime.journal import broken_line, read_numbered
 from testbed.workloads.active_messages import request_history as events
 from testbed.workloads.active_messages.request_history import check_request_event
@@ -46,7 +46,7 @@ class Handling:
 
 @dataclass(slots=True)
 class RequestEnd:
-    """An end of a request as its sender was told. error: why it was returned; empty: it was replied to. by: the endpoint
+    """An end of a request as reported to its sender. error: why it was returned; empty: it was replied to. by: the endpoint
     that replied, or the destination. reply: None where it was returned."""
 
     at: int

@@ -60,7 +60,7 @@ class Checking:
 
     @contextmanager
     def check_repetition(self, part: Part, watched: Disturbing | None = None) -> Iterator[None]:
-        """Check the repetition that is carried out in the block. watched: outages of the tool's own processes."""
+        """Check the repetition that is carried out in the block. watched: outages of the testbed's own processes."""
         self._watched = [watched] if watched is not None else []
         try:
             yield

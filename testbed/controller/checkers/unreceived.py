@@ -16,7 +16,7 @@ from testbed.controller.checkers.alignment import EXCUSED, FINISHED, UNFINISHED
 from testbed.controller.checkers.disturbances import CRASH, RESET, Disturbance
 from testbed.controller.checkers.histories import Histories, Receive, Send, Transfer
 
-_EVER: Final = 1 << 62
+_NEVER: Final = 1 << 62
 
 
 class Restarts:
@@ -34,10 +34,10 @@ class Restarts:
     def costs(self, lane: Sequence[Send]) -> list[int]:
         """Return the cost of leaving each send without a receive (see `alignment`), as far as known before matching."""
         costs: list[int] = []
-        until, life = _EVER, -1  # the next one of the same life of its sender has come by then
+        until, life = _NEVER, -1  # the next one of the same life of its sender has come by then
         for send in reversed(lane):
             if send.life != life:
-                until, life = _EVER, send.life
+                until, life = _NEVER, send.life
             if not send.done:
                 costs.append(UNFINISHED)
                 continue
@@ -46,16 +46,16 @@ class Restarts:
             until = send.ended
         return costs[::-1]
 
-    def explains(self, send: Send, until: int = _EVER) -> bool:
+    def explains(self, send: Send, until: int = _NEVER) -> bool:
         """Whether a restart explains the loss of a message, a later one of which was received at the time `until`.
         Buffered messages end with their sender."""
-        return self.forgot(send.to, send.begun, until) or (until == _EVER and self.forgot(send.node, send.begun))
+        return self.forgot(send.to, send.begun, until) or (until == _NEVER and self.forgot(send.node, send.begun))
 
-    def forgot(self, node: str, since: int, until: int = _EVER) -> bool:
+    def forgot(self, node: str, since: int, until: int = _NEVER) -> bool:
         """Whether a node may have lost, by `until`, what it had received since `since`."""
         if self._last.get(node, -1) < since:
             return False
-        return until == _EVER or any(end >= since and begin <= until for begin, end in self._spans[node])
+        return until == _NEVER or any(end >= since and begin <= until for begin, end in self._spans[node])
 
 
 class Spare:
@@ -65,19 +65,19 @@ class Spare:
     def __init__(self, histories: Histories, may_have_had: Callable[[Receive], bool]) -> None:
         """may_have_had: whether a receive that failed, or ended with its program, may have had a message."""
         self._places: dict[Receive, int] = {}
-        self._some: list[list[Receive]] = []
+        self._candidates: list[list[Receive]] = []
         for receives in histories.receives:
-            some = [receive for receive in receives if receive.source < 0]
+            unmatched = [receive for receive in receives if receive.source < 0]
             self._places |= {receive: at for at, receive in enumerate(receives)}
-            self._some.append([receive for receive in some if receive.under_way or may_have_had(receive)])
+            self._candidates.append([receive for receive in unmatched if receive.under_way or may_have_had(receive)])
         self._lives = histories.lives
         self._taken: dict[Receive, tuple[Send, Receive | None]] = {}
 
-    def take(self, send: Send, before: Receive | None) -> Receive | None:
+    def claim(self, send: Send, before: Receive | None) -> Receive | None:
         """Take a receive that fits, begun before `before` and in the same life; None where there is none."""
         seen: set[Receive] = set()
         # Depth first: a receive for the message, and another one for the message that holds it.
-        trail: list[tuple[Send, Receive | None, Iterator[Receive]]] = [(send, before, self._fitting(send, before))]
+        trail: list[tuple[Send, Receive | None, Iterator[Receive]]] = [(send, before, self._matching(send, before))]
         chosen: list[Receive] = []
         while trail:
             receive = next((candidate for candidate in trail[-1][2] if candidate not in seen), None)
@@ -93,14 +93,14 @@ class Spare:
                 for (message, bound, _), taken in zip(trail, chosen, strict=True):
                     self._taken[taken] = message, bound
                 return chosen[0]
-            trail.append((*holder, self._fitting(*holder)))
+            trail.append((*holder, self._matching(*holder)))
         return None
 
-    def _fitting(self, send: Send, before: Receive | None) -> Iterator[Receive]:
-        if not 0 <= send.peer < len(self._some):
+    def _matching(self, send: Send, before: Receive | None) -> Iterator[Receive]:
+        if not 0 <= send.peer < len(self._candidates):
             return
-        last = self._places[before] if before is not None else _EVER
-        for receive in self._some[send.peer]:
+        last = self._places[before] if before is not None else _NEVER
+        for receive in self._candidates[send.peer]:
             if self._places[receive] >= last:
                 return
             if (before is None or receive.life == before.life) and receive.fits(send) and self._lasted(receive, send):

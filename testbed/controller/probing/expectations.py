@@ -1,4 +1,4 @@
-"""Expected results of probing a direction that does what it was asked to do.
+"""Expected results of probing a direction that behaves as configured.
 
 The expectation is computed from the impairment alone, never from the datapath's own counters.
 """
@@ -93,7 +93,7 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = F
     if impairment.reorder:
         skip_below = (on_wire + delays[0]) // 2
         if delays[0] - on_wire < 100_000:
-            reorder = Chance(impairment.reorder, open="a delay below 0.1 ms is hardly told from none")
+            reorder = Chance(impairment.reorder, open="a delay below 0.1 ms is hardly distinguishable from none")
     return Expectation(
         delays,
         _loss(impairment),
@@ -114,7 +114,7 @@ def _delays(impairment: Impairment, texts: Mapping[str, str]) -> tuple[tuple[int
         return (delay,), f"{path} cannot be read"
     if impairment.distribution == "trace":
         steps = parse_trace(texts[path], path)
-        return tuple(sorted(delay + step for step in steps)), "a trace's delays come one a frame, whoever sends it"
+        return tuple(sorted(delay + step for step in steps)), "a trace gives each frame the next delay, probes or not"
     if not jitter:
         return (delay,), ""
     if impairment.distribution in ("", "uniform"):

@@ -17,7 +17,7 @@ from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
 from testbed.controller.probing.probe_plan import LONGEST, SHORTEST, plan_for
 from testbed.controller.probing.probes import Measured, ProbePath, ProbePort, probe
-from testbed.controller.probing.routed_paths import plan_together, routed_links, routed_paths, together
+from testbed.controller.probing.routed_paths import plan_on_path, routed_links, routed_paths, together
 from testbed.controller.verdict import spans
 from testbed.controller.verdict.accounts import take_account
 from testbed.controller.verdict.thresholds import Table
@@ -46,13 +46,13 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
         raise ConflictError(f"cluster {state.name} was changed while it was measured: check it again")
     findings: list[Finding] = []
     if measured is not None:
-        for one, probed in zip(chosen, measured.paths, strict=True):
-            if one.is_down:
-                findings += judge_down(one.subject, probed, table)
+        for path, probed in zip(chosen, measured.paths, strict=True):
+            if path.is_down:
+                findings += judge_down(path.subject, probed, table)
                 continue
-            lost = sum(spans.overflowed(before, after, *place) for place in one.crossed)
-            ruled = one.subject.ruled or any(spans.ruled(before, after, *place) for place in one.crossed)
-            findings += judge(replace(one.subject, overflowed=lost, ruled=ruled), probed, table)
+            lost = sum(spans.overflowed(before, after, *key) for key in path.crossed)
+            ruled = path.subject.ruled or any(spans.ruled(before, after, *key) for key in path.crossed)
+            findings += judge(replace(path.subject, overflowed=lost, ruled=ruled), probed, table)
         findings += spans.sleeper_findings(measured.floor, measured.lag, table)
         findings.append(_stepped(measured.stepped, table))
     findings += spans.relay_findings(state, before, after, events, table)
@@ -126,7 +126,7 @@ def _routed(state: State, target: str | None) -> list[_Chosen]:
     for path in paths:
         forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
         expectation = together([(force, expect(force, {})) for force in forces])
-        plan = plan_together(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
+        plan = plan_on_path(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
         ruled = any(force.rules for force in forces)
         chosen.append(
             _Chosen(
@@ -162,7 +162,7 @@ def _notes_on_models(layout: Layout, chosen: Sequence[_Chosen]) -> list[str]:
         elif chosen:
             notes.append(
                 f"links at {kind.title}'s switches were probed from NIC to NIC: a finding there is of all links on the way, "
-                "as asked of them together"
+                "as configured in total"
             )
     return notes
 
@@ -237,4 +237,4 @@ def _probe(paths: Sequence[ProbePath], seconds: float, longest: float, run: int,
     except FileNotFoundError as error:
         raise KernelError(f"a namespace of the cluster is gone: {error.filename}") from error
     except OSError as error:
-        raise KernelError(f"probes cannot be sent or heard: {error.strerror or error}") from error
+        raise KernelError(f"probes cannot be sent or received: {error.strerror or error}") from error

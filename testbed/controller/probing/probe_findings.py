@@ -14,7 +14,7 @@ from testbed.controller.verdict import statistics
 from testbed.controller.verdict.thresholds import Table
 from testbed.controller.verdict.verdicts import Finding, Grade
 
-_FEW: Final = 20  # delays below which not even a median is told
+_FEW: Final = 20  # delays below which not even a median is reported
 _FEW_FOR_P99: Final = 100
 _SHARE_OF_OTHERS: Final = 0.02  # of a train, from which on the rate is shared
 _LOAD_OF_OTHERS: Final = 0.05  # of the rate, from which on probes wait behind other frames
@@ -116,13 +116,13 @@ def _delays(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
             reason = f"{max(late, early) / 1e6:.3f} ms too {way}"
             if subject.ruled:
                 grade, reason = Grade.UNDECIDED, f"{reason}, {_RULED}"
-            elif what == "delay min" and (held_up := _perhaps_held_up(expectation, probed)):
+            elif what == "delay min" and (held_up := _reordering_reason(expectation, probed)):
                 grade, reason = Grade.UNDECIDED, f"{reason}, {held_up}"
         findings.append(_finding(subject, what, wanted, measured, table, grade, reason))
     return findings
 
 
-def _perhaps_held_up(expectation: Expectation, probed: Probed) -> str:
+def _reordering_reason(expectation: Expectation, probed: Probed) -> str:
     """Say why frames with too short a delay may have skipped it and then been held up by a busy machine, or return an
     empty string. Likely where as large a share of the delayed frames was held up as long, or where they are few."""
     if not expectation.skip_below:
@@ -155,7 +155,7 @@ def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     if subject.ruled and grade is not Grade.TRUSTED:
         return [_finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, _RULED, interval)]
     if not expectation.range:
-        spread_reason = "" if grade is Grade.TRUSTED else "the delay varies without having been asked to"
+        spread_reason = "" if grade is Grade.TRUSTED else "the delay varies, though no jitter is configured"
         return [_finding(subject, "jitter", 0, measured, table, grade, spread_reason)]
     bound = statistics.distance_bound(len(delays))
     limit = table.limits["delay p50"]
@@ -206,31 +206,31 @@ def _chance(
     measured = hits / samples
     low, high = interval = statistics.share_interval(hits, samples, chance.inflation)
 
-    def say(grade: Grade, reason: str = "") -> Finding:
+    def finding(grade: Grade, reason: str = "") -> Finding:
         return _finding(subject, what, asked, measured, table, grade, reason, interval)
 
     if probed.overrun:
-        return say(Grade.UNDECIDED, f"{probed.overrun} probes were not read in time")
+        return finding(Grade.UNDECIDED, f"{probed.overrun} probes were not read in time")
     if chance.open:
-        return say(Grade.UNDECIDED, chance.open)
+        return finding(Grade.UNDECIDED, chance.open)
     # Shares of 0 and 1 need no interval.
     outside = abs(measured - asked) if asked in (0.0, 1.0) else max(low - asked, asked - high)
     if outside <= 0:
         if samples < chance.enough:
             error = (asked * (1 - asked) * chance.inflation / samples) ** 0.5
             visible = statistics.smallest_visible(asked, error)
-            return say(
+            return finding(
                 Grade.UNDECIDED,
                 f"{samples:,} probes see deviations from {visible:.0%} of it on; {chance.enough:,} would see 20%",
             )
-        return say(Grade.TRUSTED)
+        return finding(Grade.TRUSTED)
     if subject.ruled:
-        return say(Grade.UNDECIDED, _RULED)
+        return finding(Grade.UNDECIDED, _RULED)
     if what == "loss" and subject.overflowed:
-        return say(Grade.UNDECIDED, f"the queue dropped {subject.overflowed} frames, as a full one does")
+        return finding(Grade.UNDECIDED, f"the queue dropped {subject.overflowed} frames, as a full one does")
     if subject.approximate:
-        return say(table.grade("approximation", outside), f"approximate here, as asked: {subject.approximate}")
-    return say(table.grade(what, outside), f"{hits:,} of {samples:,}: {_deviation(asked, low, high)}")
+        return finding(table.grade("approximation", outside), f"approximate, as requested: {subject.approximate}")
+    return finding(table.grade(what, outside), f"{hits:,} of {samples:,}: {_deviation(asked, low, high)}")
 
 
 def _verb(what: str) -> str:
@@ -239,7 +239,7 @@ def _verb(what: str) -> str:
 
 def _deviation(asked: float, low: float, high: float) -> str:
     if asked == 0:
-        return "none was asked for"
+        return "none is configured"
     return f"reconciled with {low:.3%} to {high:.3%}, not with {asked:.3%}"
 
 
@@ -265,34 +265,34 @@ def _rate(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     if not asked and not plan.no_train:
         return []
 
-    def say(grade: Grade, reason: str = "", measured: float | None = None) -> list[Finding]:
+    def finding(grade: Grade, reason: str = "", measured: float | None = None) -> list[Finding]:
         return [_finding(subject, "rate", asked or None, measured, table, grade, reason)]
 
     if plan.train is None:
-        return say(Grade.UNDECIDED, plan.no_train)
+        return finding(Grade.UNDECIDED, plan.no_train)
     if result is None:
-        return say(Grade.UNDECIDED, "there are too many rates to try them all at once: check this link alone")
+        return finding(Grade.UNDECIDED, "there are too many rates to try them all at once: check this link alone")
     if len(result.frames) < _FEW:
-        return say(Grade.UNDECIDED, f"{len(result.frames)} frames of the train have arrived")
+        return finding(Grade.UNDECIDED, f"{len(result.frames)} frames of the train have arrived")
     train_bytes = plan.train.count * plan.train.size
     if result.overrun:
-        return say(Grade.UNDECIDED, f"{result.overrun} frames of the train were not read in time")
+        return finding(Grade.UNDECIDED, f"{result.overrun} frames of the train were not read in time")
     if result.others > _SHARE_OF_OTHERS * train_bytes:
-        return say(Grade.UNDECIDED, f"other frames shared the rate: {result.others:,} bytes beside {train_bytes:,}")
+        return finding(Grade.UNDECIDED, f"other frames shared the rate: {result.others:,} bytes beside {train_bytes:,}")
     # The datapath's lateness must not count as waiting in the queue.
     lone = max(expectation.delay(1), statistics.quantile(probed.delays, 0.99) if probed.delays else 0)
     waited = min(_LONG_WAIT, 8 * 10**9 * expectation.queue // asked // 2)
     queued = lone + max(waited, _WAITED * plan.train.bits * 10**9 // asked)
     measured = rate_of_queued(result.frames, plan.train.bits, queued)
     if measured is not None:
-        return say(table.grade("rate", abs(measured - asked), asked), measured=measured)
+        return finding(table.grade("rate", abs(measured - asked), asked), measured=measured)
     # No frame waited: either the rate is not limited, or the train did not reach it.
     passed = plan.train.bits * len(result.frames) * 1e9 / max(1, result.frames[-1][1] - result.frames[0][1])
     if passed > plan.train.enough * (1 - expectation.loss.share):
         grade = table.grade("rate", passed - asked, asked)
-        return say(grade, "the train passed without waiting for the rate", passed)
+        return finding(grade, "the train passed without waiting for the rate", passed)
     offered = result.offered * (1 - expectation.loss.share)
-    return say(
+    return finding(
         Grade.UNDECIDED, f"the train offered {offered / 1e6:.4g} Mbit/s only: this machine sends no more", passed
     )
 
@@ -305,16 +305,16 @@ def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) ->
     the longest row of such frames is measured. The first quarter is ignored: it empties a token bucket.
     """
     best = 0, 0  # frames, nanoseconds
-    begun: int | None = None
+    started: int | None = None
     count = 0
-    for left, came in frames[len(frames) // 4 :]:
-        if came - left <= queued:
-            begun = None
+    for departed, arrived in frames[len(frames) // 4 :]:
+        if arrived - departed <= queued:
+            started = None
             continue
-        if begun is None:
-            begun, count = came, 0
+        if started is None:
+            started, count = arrived, 0
         else:
             count += 1
-            best = max(best, (count, came - begun))
+            best = max(best, (count, arrived - started))
     count, time = best
     return count * bits * 1e9 / time if count >= max(_FEW, len(frames) // 8) and time else None

@@ -12,7 +12,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.fates.header_fields import behind_route
 from testbed.kernel.taps import any_of
 
 SMALLEST: Final = 60
@@ -29,6 +28,7 @@ _DESTINATION: Final = bytes.fromhex("0180c200000e")
 _ETHERTYPE: Final = 0x88B6
 _HEADER: Final = _DESTINATION + bytes(6) + _ETHERTYPE.to_bytes(2, "big")
 _MAGIC: Final = 0x74627072
+_MAGIC_BYTES: Final = _MAGIC.to_bytes(4, "big")
 _IDENTITY: Final = struct.Struct(">IIHBxI")  # magic, run, way, kind, number
 _CHECK: Final = struct.Struct(">I")
 _COPY: Final = _IDENTITY.size + _CHECK.size
@@ -66,11 +66,11 @@ def build(run: int, path: int, kind: int, number: int, size: int = SMALLEST) -> 
 
 
 def read(head: bytes) -> Seen | None:
-    """Parse the first bytes of a frame, perhaps with a source route; None if it is no probe, or one that is not
-    recognizable any more."""
+    """Parse the first bytes of a frame, perhaps with a source route or a cell's header in front; None if it is no probe,
+    or one that is not recognizable any more."""
     seen = _read(head)
-    if seen is None and (behind := behind_route(head, _FIRST)) > _FIRST:
-        return _read(head[:_FIRST] + head[behind:])
+    if seen is None and (begin := head.find(_MAGIC_BYTES, _FIRST)) > _FIRST:
+        return _read(head[:_FIRST] + head[begin:])
     return seen
 
 

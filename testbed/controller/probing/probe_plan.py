@@ -52,7 +52,7 @@ class Train:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Probes of a direction: `burst` probes every `interval` nanoseconds, the first of which is timed. latest: the
-    longest delay asked for, nanoseconds. skip_below: see `Expectation`. wanted, samples: how many probes, and how many
+    longest configured delay, nanoseconds. skip_below: see `Expectation`. wanted, samples: how many probes, and how many
     timed ones, decide everything. train: for the rate, or None; no_train: why there is none."""
 
     interval: int

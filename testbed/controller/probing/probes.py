@@ -34,15 +34,15 @@ _SECOND: Final = 1_000_000_000
 _QUIET: Final = 250_000_000  # ns of the sleeper alone, for the timer floor
 _WARM_UP: Final = 200_000_000  # ns of markers: until stamps are the kernel's, caches are warm
 _MARKER_EVERY: Final = 20_000_000
-_LULL: Final = 100_000_000  # ns without a frame, beyond what delay and rate explain: the train has passed
-_LOOK_EVERY: Final = 100_000_000
+_QUIET_TIME: Final = 100_000_000  # ns without a frame, beyond what delay and rate explain: the train has passed
+_CHECK_INTERVAL: Final = 100_000_000
 _MORE: Final = 1.05
-_PATIENCE: Final = 3 * _SECOND  # for probes under way, beyond their delay
+_PROBE_TIMEOUT: Final = 3 * _SECOND  # for probes under way, beyond their delay
 _CATCH_UP: Final = 0.25  # s of probes that must fit into a tap's buffer
 _TRAINS: Final = 4  # at most, of one direction
 _TRAINS_SECONDS: Final = 30  # s, of all directions together
 _NICENESS: Final = -10  # the relay's; with a lower priority trains could not fill its links
-_NAP: Final = 1_000_000  # ns; for a shorter time the sender spins
+_MIN_SLEEP: Final = 1_000_000  # ns; for a shorter time the sender spins
 _ROOM_OF_TRAIN: Final = 4  # buffer room of a full frame, as a multiple of a small one's
 
 
@@ -102,7 +102,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Result of a measurement. ways: in the order asked for. floor, lag: how late a sleeper woke before and while
+    """Result of a measurement. ways: in the requested order. floor, lag: how late a sleeper woke before and while
     probes ran, nanoseconds, sorted. stepped: nanoseconds by which the wall clock was set meanwhile."""
 
     paths: tuple[Probed, ...]
@@ -170,7 +170,7 @@ class _Track:
     marked: int = 0  # the latest marker that has come
     train_left: dict[int, int] = field(default_factory=dict)
     train_came: list[tuple[int, int]] = field(default_factory=list)  # number, when
-    frames: int = 0  # probes of whatever kind that came in, with their copies
+    frames: int = 0  # probes of any kind that came in, with their copies
     bytes: int = 0
 
 
@@ -183,20 +183,20 @@ class _Session:
         self._tracks = [_Track() for _ in paths]
         self._taps: dict[ProbePort, Tap] = {}
         self._senders: dict[ProbePort, Sender] = {}
-        self._overrun = dict.fromkeys([place for path in paths for place in (path.source, path.sink)], 0)
+        self._overrun = dict.fromkeys([port for path in paths for port in (path.source, path.sink)], 0)
         self._incoming: dict[ProbePort, list[_Track]] = {}
         for path, track in zip(paths, self._tracks, strict=True):
             self._incoming.setdefault(path.sink, []).append(track)
-        for place in self._overrun:
-            tap = Tap(place.namespace, place.device, probe_frames.ACCEPTED, _BUFFER, place.port)
+        for port in self._overrun:
+            tap = Tap(port.namespace, port.device, probe_frames.ACCEPTED, _BUFFER, port.port)
             stack.callback(tap.close)
-            self._taps[place] = tap
-        for place in {path.source for path in paths}:
-            sender = Sender(place.namespace, place.device)
+            self._taps[port] = tap
+        for port in {path.source for path in paths}:
+            sender = Sender(port.namespace, port.device)
             stack.callback(sender.close)
-            self._senders[place] = sender
+            self._senders[port] = sender
         # Taps with small buffers (without root) must be read in time.
-        self._bursts = [max(1, min(path.plan.burst, self._room(path))) for path in paths]
+        self._bursts = [max(1, min(path.plan.burst, self._burst_size(path))) for path in paths]
         self._seconds = 0.0
         self._pulsing = True
         self._others: list[tuple[int, int]] = [(0, 0)] * len(paths)
@@ -208,30 +208,30 @@ class _Session:
         expected any more."""
         waiter = Waiter(spin=0)
         loop = Loop(waiter)
-        for place, tap in self._taps.items():
-            loop.watch(tap.fileno(), partial(self._hear, place))
+        for port, tap in self._taps.items():
+            loop.watch(tap.fileno(), partial(self._hear, port))
         self._mark_for(loop, _WARM_UP)
         heard = self._received()
-        begun = loop.now()
-        limit = begun + round(longest * _SECOND)
+        started = loop.now()
+        limit = started + round(longest * _SECOND)
         for number, path in enumerate(self._paths):
-            first = begun + path.plan.interval * number // len(self._paths)
+            first = started + path.plan.interval * number // len(self._paths)
             self._pulse(loop, number, first)
 
         def look(now: int) -> None:
             if now >= limit or self._sent_enough():
                 loop.stop()
             else:
-                loop.at(now + _LOOK_EVERY, look)
+                loop.at(now + _CHECK_INTERVAL, look)
 
-        loop.at(begun + round(seconds * _SECOND), look)
+        loop.at(started + round(seconds * _SECOND), look)
         loop.run()
         self._pulsing = False
         self._drain(loop, loop.now(), slow)
-        self._seconds = (loop.now() - begun) / _SECOND
-        self._others = self._foreign(heard)
-        for place, tap in self._taps.items():
-            self._overrun[place] += tap.overrun()
+        self._seconds = (loop.now() - started) / _SECOND
+        self._others = self._other_traffic(heard)
+        for port, tap in self._taps.items():
+            self._overrun[port] += tap.overrun()
         waiter.close()
 
     def _pulse(self, loop: Loop, number: int, first: int) -> None:
@@ -263,7 +263,7 @@ class _Session:
             for path, track, burst in zip(self._paths, self._tracks, self._bursts, strict=True)
         )
 
-    def _room(self, path: ProbePath) -> int:
+    def _burst_size(self, path: ProbePath) -> int:
         """Return how many probes may go at once so that the taps' buffers hold _CATCH_UP seconds of them."""
         room = min(self._taps[path.source].room, self._taps[path.sink].room)
         return int(room * path.plan.interval / _SECOND / _CATCH_UP / 2)
@@ -293,7 +293,7 @@ class _Session:
         """Wait until every probe has come, or a later marker has, and then as long as reordering may last."""
         after = [track.markers for track in self._tracks]
         longest = max((path.plan.latest for path in self._paths), default=0)
-        limit = end + longest + round(_PATIENCE * slow)
+        limit = end + longest + round(_PROBE_TIMEOUT * slow)
         settled: dict[int, int] = {}
 
         def again(now: int) -> None:
@@ -311,22 +311,22 @@ class _Session:
         loop.at(loop.now(), again)
         loop.run()
 
-    def _hear(self, place: ProbePort, _now: int = 0) -> None:
-        for outgoing, when, length, head in self._taps[place].read(_BATCH):
+    def _hear(self, port: ProbePort, _now: int = 0) -> None:
+        for outgoing, when, length, head in self._taps[port].read(_BATCH):
             seen = probe_frames.read(head)
-            if not outgoing and (tracks := self._incoming.get(place)):
+            if not outgoing and (tracks := self._incoming.get(port)):
                 for track in tracks:
                     track.frames += 1
                     track.bytes += length
-                if len(tracks) == 1:  # of several paths it cannot be told whose it was
+                if len(tracks) == 1:  # with several paths it is unknown whose it was
                     tracks[0].unreadable += seen is None
             if seen is not None and seen.run == self._run and seen.path < len(self._paths):
-                self._note(place, seen, outgoing, when)
+                self._note(port, seen, outgoing, when)
 
-    def _note(self, place: ProbePort, seen: Seen, outgoing: bool, when: int) -> None:
+    def _note(self, port: ProbePort, seen: Seen, outgoing: bool, when: int) -> None:
         path, track = self._paths[seen.path], self._tracks[seen.path]
         if outgoing:
-            if place != path.source:
+            if port != path.source:
                 return
             if seen.kind == COUNTED and seen.number < len(track.left):
                 track.left[seen.number] = when
@@ -334,7 +334,7 @@ class _Session:
             elif seen.kind == TRAIN:
                 track.train_left[seen.number] = when
             return
-        if place != path.sink:
+        if port != path.sink:
             return
         if seen.kind == MARKER:
             track.marked = max(track.marked, seen.number)
@@ -375,33 +375,33 @@ class _Session:
         track.train_came.clear()
         sender = self._senders[path.source]
         build = partial(probe_frames.build, self._run, number, TRAIN, size=train.size)
-        frames = [path.along(build(place)) for place in range(train.count)]
+        frames = [path.along(build(index)) for index in range(train.count)]
         poll = select.poll()
         poll.register(sink, select.POLLIN)
         # The kernel stamps frames on arrival, so they are read as late as the buffer allows.
         unread = max(1, sink.room // _ROOM_OF_TRAIN // 4)
-        begun = time.monotonic_ns()
-        for place, frame in enumerate(frames):
-            due = begun + train.duration * place // train.count
+        started = time.monotonic_ns()
+        for index, frame in enumerate(frames):
+            due = started + train.duration * index // train.count
             while (now := time.monotonic_ns()) < due:
-                if due - now > _NAP:
-                    time.sleep((due - now - _NAP // 2) / _SECOND)
+                if due - now > _MIN_SLEEP:
+                    time.sleep((due - now - _MIN_SLEEP // 2) / _SECOND)
             sender.send(frame)
-            if place % unread == unread - 1:
+            if index % unread == unread - 1:
                 self._read_waiting(path.sink)
                 self._read_waiting(path.source)
-        took = time.monotonic_ns() - begun
+        elapsed = time.monotonic_ns() - started
         self._await_train(path, train, track, poll, slow)
         self._read_waiting(path.source)
-        _, other_bytes = self._foreign(heard)[number]
-        offered = train.bits * train.count * _SECOND / took
+        _, other_bytes = self._other_traffic(heard)[number]
+        offered = train.bits * train.count * _SECOND / elapsed
         left = track.train_left
         times = tuple((left[number], came) for number, came in track.train_came if number in left)
         return TrainResult(offered, times, other_bytes, sink.overrun() + source.overrun())
 
     def _await_train(self, path: ProbePath, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
         """Wait until all frames have come, or none has come for longer than delay and rate explain."""
-        quiet = path.plan.latest + 20 * train.duration // train.count + round(_LULL * slow)
+        quiet = path.plan.latest + 20 * train.duration // train.count + round(_QUIET_TIME * slow)
         last, known = time.monotonic_ns(), len(track.train_came)
         while known < train.count and time.monotonic_ns() - last < quiet:
             poll.poll(5)
@@ -411,14 +411,14 @@ class _Session:
 
     def _empty(self) -> None:
         """Read all pending frames, which are markers."""
-        for place in self._taps:
-            self._read_waiting(place)
+        for port in self._taps:
+            self._read_waiting(port)
 
-    def _read_waiting(self, place: ProbePort) -> None:
+    def _read_waiting(self, port: ProbePort) -> None:
         waiting = select.poll()
-        waiting.register(self._taps[place], select.POLLIN)
+        waiting.register(self._taps[port], select.POLLIN)
         while waiting.poll(0):
-            self._hear(place)
+            self._hear(port)
 
     # Other frames
 
@@ -434,7 +434,7 @@ class _Session:
             received.append((counters.rx_packets - track.frames, counters.rx_bytes - track.bytes))
         return received
 
-    def _foreign(self, before: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _other_traffic(self, before: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the frames and bytes received since then that were not probes."""
         now = self._received()
         return [
@@ -451,7 +451,7 @@ class _Session:
         path, track = self._paths[number], self._tracks[number]
         sent = arrived = skipped = 0
         delays = []
-        for place, (left, came) in enumerate(zip(track.left, track.came, strict=True)):
+        for index, (left, came) in enumerate(zip(track.left, track.came, strict=True)):
             if not left:
                 continue
             sent += 1
@@ -460,7 +460,7 @@ class _Session:
             arrived += 1
             if came - left < path.plan.skip_below:
                 skipped += 1
-            elif place % self._bursts[number] == 0:
+            elif index % self._bursts[number] == 0:
                 delays.append(came - left)
         arrived = min(sent, arrived + track.unreadable)
         frames, size = self._others[number]

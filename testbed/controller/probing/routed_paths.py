@@ -1,4 +1,4 @@
-"""Paths of probes through modelled switches that forward by source routes.
+"""Paths of probes through modelled switches that forward by something of the frame: a source route, a cell's circuit.
 
 Such switches and the cables between them exist only inside the relay, so a probe begins and ends at a NIC: the link of a NIC
 is crossed there and back, a cable between switches on the way from the nearest NIC on one side to the nearest on the
@@ -18,7 +18,7 @@ from typing import Final
 from testbed import fabrics
 from testbed.controller.probing.expectations import Chance, Expectation
 from testbed.controller.probing.probe_plan import Plan, plan_for
-from testbed.fabric.interface import Routing
+from testbed.fabric.interface import Routing, Way
 from testbed.spec.layout import DirectionName, End, Impairment, Layout, Link
 
 THERE_AND_BACK: Final = "there and back"
@@ -26,15 +26,15 @@ THERE_AND_BACK: Final = "there and back"
 
 _COST: Final = 4  # probes on Ethernet that take the relay as long as one on such a path
 _MAX_BURST: Final = 8  # frames: more would hold up the timed probes of other paths
-_NO_TRAIN: Final = "a train would hold up all frames on its way: these switches have back-pressure"
-_ASTRAY: Final = "a flipped bit may be one of the route, which then leads astray"
-_TWICE: Final = "copies of copies are not told apart"
+_NO_TRAIN: Final = "a train would hold up the frames on its way, or fill the buffers of a switch"
+_ASTRAY: Final = "a flipped bit may be one of the route or the cell's header, and the frame goes astray"
+_TWICE: Final = "copies of copies are not distinguished"
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedPath:
     """A path from a NIC to a NIC. link, direction: what it is to probe. source, sink: the NICs. crossed: the directions of
-    links on the way. along: puts the route in front of a probe."""
+    links on the way. along: makes a frame that takes it of a probe."""
 
     link: str
     direction: str
@@ -45,20 +45,16 @@ class RoutedPath:
 
 
 def routed_links(layout: Layout) -> list[Link]:
-    """Return the links at switches whose fabric can make frames with routes."""
-    routing = {
-        name
-        for name, kind in layout.modelled().items()
-        if kind.routed and isinstance(fabrics.fabric(kind.name), Routing)
-    }
+    """Return the links at switches whose fabric can lead frames along a way."""
+    routing = {name for name, kind in layout.modelled().items() if isinstance(fabrics.fabric(kind.name), Routing)}
     return [link for link in layout.links if routing & {link.a.owner, link.b.owner}]
 
 
 def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
-    """Return the paths that probe these links, which are at switches with routes. A cable beyond which there is no NIC has
-    none."""
+    """Return the paths that probe these links, which are at switches whose fabric leads frames. A cable beyond which there
+    is no NIC has none, nor has one that no frame from one NIC to the next crosses."""
     graph = _Graph(layout)
-    paths = []
+    paths: list[RoutedPath | None] = []
     for link in chosen:
         nics = [end for end in (link.a, link.b) if not graph.is_switch(end)]
         if nics:
@@ -67,15 +63,16 @@ def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
         for direction, start in (("forward", link.a), ("backward", link.b)):
             before, behind = graph.nearest(start, link), graph.nearest(graph.beyond(start), link)
             if before and behind:
-                there = [graph.beyond(end) for end in reversed(before)]
-                paths.append(graph.path(link, direction, [*there, start, *behind]))
-    return paths
+                far_ends = [graph.beyond(end) for end in reversed(before)]
+                paths.append(graph.path(link, direction, [*far_ends, start, *behind]))
+    return [path for path in paths if path is not None]
 
 
 class _Graph:
     """The cables of a layout. A way is the list of the ends by which a frame leaves NICs and switches."""
 
     def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self._kinds = layout.modelled()
         self._cables: dict[End, tuple[Link, DirectionName, End]] = {}
         self._ports: dict[str, list[End]] = {}
@@ -106,13 +103,19 @@ class _Graph:
                 ways.append((other.owner, [*way, end]))
         return []
 
-    def path(self, link: Link, direction: str, way: Sequence[End]) -> RoutedPath:
-        """Make the path of a way that begins at a NIC and ends at one."""
+    def path(self, link: Link, direction: str, way: Sequence[End]) -> RoutedPath | None:
+        """Make the path of a way that begins at a NIC and ends at one; None: no frame takes it."""
         crossed = tuple((self._cables[end][0], self._cables[end][1]) for end in way)
-        ports = tuple((int(self.beyond(came).port), int(leaves.port)) for came, leaves in pairwise(way))
+        hops = tuple(
+            (leaves.owner, int(self.beyond(came).port), int(leaves.port)) for came, leaves in pairwise(way)
+        )  # fmt: skip
         fabric = fabrics.fabric(self._kinds[way[1].owner].name)
         assert isinstance(fabric, Routing)
-        return RoutedPath(link.name, direction, way[0], self.beyond(way[-1]), crossed, partial(fabric.along, ports))
+        source, sink = way[0], self.beyond(way[-1])
+        taken = Way(source.owner, sink.owner, hops)
+        if not fabric.leads(self._layout, taken):
+            return None
+        return RoutedPath(link.name, direction, source, sink, crossed, partial(fabric.along, self._layout, taken))
 
 
 def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectation:
@@ -121,9 +124,9 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     delay = sum(impairment.delay for impairment, _ in expectations)
     on_wire = max(expected.delays[0] - impairment.delay for impairment, expected in expectations)
     parts = [expected for _, expected in expectations]
-    corrupt = _any(part.corrupt for part in parts)
+    corrupt = _at_least_one(part.corrupt for part in parts)
     duplicates = [part.duplicate for part in parts if part.duplicate.share]
-    loss, duplicate = _any(part.loss for part in parts), _any(duplicates)
+    loss, duplicate = _at_least_one(part.loss for part in parts), _at_least_one(duplicates)
     if corrupt.share:
         corrupt, loss = replace(corrupt, open=_ASTRAY), replace(loss, open=loss.open or _ASTRAY)
     if len(duplicates) > 1:
@@ -131,14 +134,14 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     return Expectation((delay + on_wire,), loss, corrupt, duplicate, Chance(), _slowest(parts), rate_open=_NO_TRAIN)
 
 
-def plan_together(expectation: Expectation, paths: int, mtu: int) -> Plan:
-    """Plan the probes of a path, one of so many."""
+def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
+    """Plan the probes of one of `paths` paths."""
     impairment = Impairment(rate=expectation.rate, delay=expectation.delays[0])
     plan = plan_for(impairment, expectation, _COST * paths, mtu)
     return replace(plan, burst=min(plan.burst, _MAX_BURST), train=None, no_train=_NO_TRAIN)
 
 
-def _any(chances: Iterable[Chance]) -> Chance:
+def _at_least_one(chances: Iterable[Chance]) -> Chance:
     """Return the chance that at least one of independent chances hits."""
     known = list(chances)
     missed = math.prod(1 - chance.share for chance in known)

@@ -16,7 +16,7 @@ from testbed.kernel.children import fork
 from testbed.kernel.waiter import Waiter
 
 _PERIOD: Final = 1_000_000
-_MAX: Final = 200_000  # wake-ups that are remembered
+_MAX: Final = 200_000  # wake-ups that are recorded
 
 
 class Sleeper:
@@ -36,9 +36,9 @@ class Sleeper:
         """End the process and return, for each wake-up, when it was due, monotonic nanoseconds, and how late it was."""
         os.close(self._stop)
         with open(self._answer, "rb") as answers:
-            answer = answers.read()
+            data = answers.read()
         os.waitpid(self._child, 0)
-        wake_ups: list[tuple[int, int]] = pickle.loads(answer) if answer else []  # written by our own child
+        wake_ups: list[tuple[int, int]] = pickle.loads(data) if data else []  # written by our own child
         return wake_ups
 
 

@@ -25,27 +25,29 @@ class Shrunk(Generic[Cause]):
 def shrink(causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool], most: int) -> Shrunk[Cause]:
     """Reduce causes that together have the effect. has_effect: tries some of them, in their order. most: trials
     allowed."""
-    left, parts, trials = list(causes), 2, 0
-    if not left:
-        return Shrunk(left, 0, True)
+    remaining, parts, trials = list(causes), 2, 0
+    if not remaining:
+        return Shrunk(remaining, 0, True)
     if trials < most:
         trials += 1
         if has_effect([]):  # the effect needs no cause
             return Shrunk([], trials, True)
-    while len(left) > 1:
-        size = -(-len(left) // parts)
-        chunks = [left[at : at + size] for at in range(0, len(left), size)]
+    while len(remaining) > 1:
+        size = -(-len(remaining) // parts)
+        chunks = [remaining[at : at + size] for at in range(0, len(remaining), size)]
         # With two parts, the complement of one is the other.
-        without = [left[:at] + left[at + size :] for at in range(0, len(left), size)] if parts > 2 else []
-        for number, some in enumerate([*chunks, *without]):
+        complements = (
+            [remaining[:at] + remaining[at + size :] for at in range(0, len(remaining), size)] if parts > 2 else []
+        )
+        for number, some in enumerate([*chunks, *complements]):
             if trials == most:
-                return Shrunk(left, trials, False)
+                return Shrunk(remaining, trials, False)
             trials += 1
             if has_effect(some):
-                left, parts = some, 2 if number < len(chunks) else max(parts - 1, 2)
+                remaining, parts = some, 2 if number < len(chunks) else max(parts - 1, 2)
                 break
         else:
             if size == 1:
                 break
-            parts = min(2 * parts, len(left))
-    return Shrunk(left, trials, True)
+            parts = min(2 * parts, len(remaining))
+    return Shrunk(remaining, trials, True)

@@ -23,11 +23,13 @@ from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.replay.delta_debugging import Cause, Shrunk, shrink
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.runs.runner import run
+from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.fates.records import Record, Replay, without_chance
 from testbed.observe.recorded import FATES, Recorded, read_layout, recorded
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment, Layout
+from testbed.spec.scenario import load
 from testbed.spec.units import format_duration
 from testbed.workloads.lookup import Form
 
@@ -151,8 +153,6 @@ def replay_repetition(
     the new run; without one it is not kept. Raises what `run` raises before programs begin."""
     if repetition.scenario is not None:
         if given is not None:
-            from testbed.spec.scenario import load
-
             repetition = replace(repetition, scenario=load(given))
         return _run_again(repetition, mode, None, None, output)
     log = given or repetition.log
@@ -183,7 +183,6 @@ def find_fewest(repetition: Repetition, most: int) -> Shrunk[str]:
 
 
 def _fewest_faults(repetition: Repetition, scenario: Scenario, most: int) -> Shrunk[str]:
-    from testbed.controller.scenarios.random_faults import draw_faults
 
     faults = list(scenario.faults)
     if scenario.random is not None:  # drawn faults are shrunk like listed ones
@@ -223,7 +222,7 @@ def _run_again(
     error = ""
     giving = _RecordedFates(records or ())
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary_directory("replay")) / "run"
+        folder = output or stack.enter_context(temporary_directory("replay")) / "run"
         where: Layout | RunningCluster = repetition.layout
         if mode == "live":
             where = stack.enter_context(_bring_up(repetition.layout, log if records is not None else None))
@@ -234,17 +233,17 @@ def _run_again(
                 where, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
                 nics=request.get("nics", "inline") if mode == "live" else "inline",
                 settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.layout.seed,
-                output=place,
+                output=folder,
                 timeout=request["timeout"], patience=(request["patience"] or STUCK) if mode == "live" else None, check=True,
                 scenario=repetition.scenario, profile=request.get("profile", "ideal") if mode == "sim" else "ideal",
                 firmware=request.get("firmware"),
                 beside=[giving] if mode == "sim" and records is not None else (),
             )  # fmt: skip
         except TestbedError as raised:
-            if not (place / "result.json").exists():
+            if not (folder / "result.json").exists():
                 raise
             error = str(raised)
-        checks: list[Mapping[str, Any]] = recorded(place).result.get("checks") or []
+        checks: list[Mapping[str, Any]] = recorded(folder).result.get("checks") or []
     now = frozenset(name for check in checks for name in check["failed"])
     if error and not now:
         if not checks:
@@ -311,7 +310,6 @@ def _with_files(layout: Layout, base: Path) -> Layout:
 
 
 def _scenario(folder: Path) -> Scenario:
-    from testbed.spec.scenario import load
 
     return load(folder / "scenario.toml")
 

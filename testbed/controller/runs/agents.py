@@ -29,10 +29,10 @@ from testbed.errors import ConflictError, NotFoundError
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.processes import Identity
 from testbed.runtime.nodes.node_run import Run
-from testbed.runtime.nodes.places import Dilation, NodePlacement, Orders, Program
+from testbed.runtime.nodes.places import Dilation, NodeModel, NodePlacement, Orders, Program
 from testbed.runtime.relay import orders as relay_orders
 from testbed.spec.layout import Layout
-from testbed.spec.placement import Rank, addresses_of, one_each
+from testbed.spec.placement import Rank, addresses_of, hosts_of, one_each
 
 SPIN = 50_000
 """Nanoseconds for which node processes poll for a frame before they sleep, where processors are to spare."""
@@ -102,8 +102,9 @@ def agents(
     for name in programs.keys() - {rank.name for rank in ranks}:
         in_nodes.node_of(state, name)
     places = _places(cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placed.everywhere)
-    profiles = dilation.profiles if dilation is not None else {}
-    places = [replace(place, cpu=(cpus or {}).get(place.name, -1), profile=profiles.get(place.on)) for place in places]
+    places = [replace(place, cpu=(cpus or {}).get(place.name, -1)) for place in places]
+    if dilation is not None:
+        places = _modelled(places, ranks, state.layout, dilation)
     if spin is None:
         processes = len(places) + len({place.on for place in places if place.functions})
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
@@ -133,13 +134,13 @@ def _places(
     NotFoundError for a node without a NIC."""
     state = cluster.state
     nodes = {node.name: node for node in state.layout.nodes}
-    addresses = addresses_of(state.layout, ranks)
+    addresses, hosts = addresses_of(state.layout, ranks), hosts_of(ranks)
     routed, ordered = state.layout.routed(), state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
     for rank in ranks:
         if nics := nodes[rank.node].nics:
             adapters[rank.node].append(
-                Adapter(rank.number, addresses, nics[0].mtu, routed=rank.node in routed, ordered=ordered)
+                Adapter(rank.number, addresses, nics[0].mtu, routed=rank.node in routed, ordered=ordered, hosts=hosts)
             )
     places = []
     for rank in chosen:
@@ -151,6 +152,22 @@ def _places(
         place = NodePlacement(rank.name, context, nics[0].name, own[rank.function], node=rank.node)
         places.append(replace(place, function=rank.function, functions=functions))
     return places
+
+
+def _modelled(
+    places: Sequence[NodePlacement], ranks: Sequence[Rank], layout: Layout, dilation: Dilation
+) -> list[NodePlacement]:
+    """Return a place for each node, whose process has the node's model with these ranks."""
+    chosen = {place.name: place.adapter for place in places}
+    modelled = []
+    for node in layout.nodes:
+        own = [rank for rank in ranks if rank.node == node.name and rank.name in chosen]
+        if own:
+            place = next(place for place in places if place.name == own[0].name)
+            adapters = tuple([chosen[rank.name] for rank in own])
+            model = NodeModel(node, dilation.of(node.name), tuple(own), adapters)
+            modelled.append(replace(place, name=node.name, functions=(), model=model))
+    return modelled
 
 
 @contextmanager

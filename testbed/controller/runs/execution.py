@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+from protocols.active_messages.am_interface import ActiveMessages
 from protocols.active_messages.observer import Observable
 from protocols.core.profile import IDEAL, Profile
 from protocols.core.protocol import Protocol as NicProtocol
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.checkers.check_report import Report
     from testbed.fates.rules import RuleSet
-    from testbed.runtime.nodes.dilated_nic import Lateness
+    from testbed.runtime.nodes.dilated_host import Lateness
     from testbed.runtime.nodes.node_run import Run
     from testbed.sim.simulation import Simulation
 
@@ -149,24 +150,22 @@ def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
         found = f"{len(ranks)} {what}" + ("s" if len(ranks) != 1 else "")
         raise DescriptionError(layout.name, [Problem("", found, f"at least {chosen.least} for workload {chosen.name}")])
     if len(ranks) > len(layout.nodes):
-        _check_several_ranks(layout, chosen, protocol)
+        _check_several_ranks(layout, protocol)
 
 
-def _check_several_ranks(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
+def _check_several_ranks(layout: Layout, protocol: NicProtocol) -> None:
     """Check that nodes may have several ranks. Raises UnsupportedError."""
     if protocol.is_kernels:
         raise UnsupportedError(
             "several ranks on a node share its NIC's firmware, which the kernel's protocols have not"
         )
-    framed = layout.framed()
+    framed = {name: kind for name, kind in layout.framed().items() if kind.framing not in protocol.function_framings}
     if framed:
         first = min(framed)
         raise UnsupportedError(
             f"node {first} is at a switch that goes by {framed[first].framing}, which lead to a NIC and not to one of its "
             f"functions: one rank on each node"
         )
-    if chosen.native is not None:
-        raise UnsupportedError(f"workload {chosen.name} speaks to a host library itself: one rank on each node")
 
 
 def _others(kind: Kind) -> str:
@@ -209,6 +208,7 @@ async def run_rank(
     device = plan.protocol.device(host)
     if device.contexts < _CONTEXTS:
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
+    await device.connect()
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
     node = Node(name, names, plan.seed, clock, Comm(device, 1), tell, lossy=is_lossy(plan.protocol), starts=starts)
@@ -231,7 +231,7 @@ async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: U
     assert plan.chosen.native is not None
     history = None
     if plan.history:
-        assert isinstance(host, Observable), "the protocol says that it is observable"
+        assert isinstance(host, Observable), "the protocol says that it has active messages"
         history = RequestHistory(host, clock.now, lines.write)
     try:
         result = await plan.chosen.native(host, node)
@@ -239,6 +239,8 @@ async def _run_native(plan: Plan, node: Node, host: Host, clock: Clock, lines: U
         if history is not None:
             history.close()
         lines.close()
+        if plan.protocol.active_messages:
+            cast(ActiveMessages, host).program_ended()
     packed("done", result)
     return result
 

@@ -15,7 +15,8 @@ from testbed.controller.runs.agents import Placement, agents
 from testbed.controller.runs.execution import Execution, Plan, run_rank
 from testbed.controller.runs.folders import Part
 from testbed.controller.verdict.accounts import switch_counts, switch_counts_since
-from testbed.runtime.nodes.dilated_nic import Lateness
+from testbed.engine.tasks import Task, Work
+from testbed.runtime.nodes.dilated_host import Lateness
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, ProgramNode
 from testbed.runtime.sockets.protocol import KernelProtocol
@@ -49,7 +50,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
         return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
 
     programs = dict.fromkeys(names, rank)
-    dilation = Dilation(plan.dilate, plan.profile, plan.profiles) if plan.dilate else None
+    dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steer) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
     cpus, unbound = bindings(layout, plan.ranks) if not plan.dilate else ({}, ())
     before = switch_counts(cluster)
@@ -66,11 +67,12 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     ) as run:  # fmt: skip
         with companions:  # they end before the programs' processes do
             outcome = run.wait(plan.timeout, patience=plan.patience)
-        counted = {name: report.counted for name, report in outcome.reports.items()}
+        counted: Mapping[str, Mapping[str, int]] = {name: report.counted for name, report in outcome.reports.items()}
     switches = switch_counts_since(before, switch_counts(cluster))
     if not plan.dilate:
         told = replace(outcome.verdict, notes=(*outcome.verdict.notes, *unbound))
         return Execution(outcome.results, counted, told, switches=switches)
+    counted = {name: counts for report in outcome.reports.values() for name, counts in report.ranks.items()}
     used = {name: report.used for name, report in outcome.reports.items()}
     late = {name: report.lateness for name, report in outcome.reports.items() if report.lateness is not None}
     notes = [*outcome.verdict.notes, *late_notes(late.values(), plan.dilate)]
@@ -82,20 +84,21 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
 
 def bindings(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, int], tuple[str, ...]]:
     """Return the processors of this machine to which ranks are bound, by rank, and a sentence on those that are not. A
-    node's cores are the processors of its `cpus`, otherwise of this machine, in order; ranks of a node whose description
-    names no cores are free."""
+    node's cores are the processors of its `cpus`; of other nodes they are processors of this machine, in order, each of
+    one node. Ranks of a node whose description names no cores are free."""
     machine = sorted(os.sched_getaffinity(0))
-    nodes = {node.name: node for node in layout.nodes}
-    bound, free = {}, []
-    for rank in ranks:
-        node = nodes[rank.node]
-        cpus = [cpu for cpu in node.cpus or machine if cpu in machine]
-        if not node.cores:
-            continue
-        if node.cores <= len(cpus):
-            bound[rank.name] = cpus[rank.core]
-        else:
-            free.append(rank.node)
+    named = {cpu for node in layout.nodes for cpu in node.cpus}
+    left = [cpu for cpu in machine if cpu not in named]
+    cores: dict[str, list[int]] = {}
+    free = []
+    for node in layout.nodes:
+        cpus = [cpu for cpu in node.cpus if cpu in machine] if node.cpus else left
+        if node.cores and node.cores <= len(cpus):
+            cores[node.name] = cpus[: node.cores]
+            left = left if node.cpus else left[node.cores :]
+        elif node.cores:
+            free.append(node.name)
+    bound = {rank.name: cores[rank.node][rank.core] for rank in ranks if rank.node in cores}
     if not free:
         return bound, ()
     names = ", ".join(dict.fromkeys(free))
@@ -125,25 +128,26 @@ class WallClock:
 class ModelClock:
     """A node's `Clock` where time is dilated: a program continues once its core has done what it asked for."""
 
-    __slots__ = ("_loop", "_model", "spawn")
+    __slots__ = ("_adopt", "_loop", "_model", "compute", "now")
 
     def __init__(self, here: ProgramNode) -> None:
         assert here.model is not None
         self._loop = here.loop
         self._model = here.model
-        self.spawn = here.loop.spawn
+        self._adopt = here.adopt
+        self.now = here.model.reached
+        self.compute = here.model.compute
 
-    def now(self) -> int:
-        return max(self._loop.now(), self._model.posted)
+    def spawn(self, work: Work[object], name: str) -> Task[object]:
+        task = self._loop.spawn(work, name)
+        self._adopt(task)
+        return task
 
     def cpu(self) -> int:
         return self._model.core.busy
 
     async def sleep(self, nanoseconds: int) -> None:
         await self._loop.sleep_until(self.now() + nanoseconds)
-
-    async def compute(self, nanoseconds: int) -> None:
-        await self._model.core.compute(nanoseconds)
 
 
 def late_notes(late: Iterable[Lateness], factor: int) -> tuple[str, ...]:

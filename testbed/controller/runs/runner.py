@@ -125,8 +125,6 @@ def run(
     profiles = node_profiles(target, given["profiles"], mode, stack_of, prices)
     target = _placed(target, given["ranks_per_node"], profiles, prices)
     _check_target(target, chosen, stack_of, mode, slow)
-    if slow and any(profile.hosted for profile in (prices, *profiles.values())):
-        raise UnsupportedError("a profile of firmware on the host's cores (hosted) runs in sim, not in a dilated run")
     ranks = ranks_of(target.layout)
     faults = _scenario(given["scenario"], target, mode, stack_of, slow, chosen)
     first = target.layout.seed if seed is None else seed
@@ -273,8 +271,6 @@ def _check_target(target: RunTarget, chosen: Chosen, protocol: Protocol, mode: M
     layout = target.layout
     check_layout(layout, chosen, protocol)
     several = len(ranks_of(layout)) > len(layout.nodes)
-    if slow and several:
-        raise UnsupportedError("in a dilated run a node has one rank: its model is one process")
     if mode == "live" and several and protocol.split_driver is None:
         raise UnsupportedError("several ranks on a node share its NIC, and this protocol has none that could be shared")
     if slow and target.up is not None:
@@ -301,14 +297,19 @@ def _resolve_check_of_native(
     chosen: Chosen, protocol: str, stack_of: Protocol, history: bool, check: bool | None
 ) -> bool | None:
     """Return whether checkers examine the history of a native workload; None: by default. Raises UnsupportedError for
-    another protocol than its own, and for a history where the host library reports none."""
-    if chosen.protocol != protocol:
+    a protocol that it does not run on, and for a history where the host library reports none."""
+    if chosen.protocol and chosen.protocol != protocol:
         raise UnsupportedError(
             f"workload {chosen.name} speaks to the host library of {chosen.protocol} itself: "
             f"it runs over that, not over {protocol}"
         )
-    if stack_of.observable:
+    if stack_of.active_messages:
         return check
+    if not chosen.protocol:
+        raise UnsupportedError(
+            f"workload {chosen.name} sends active messages, which {protocol} does not have: choose one of "
+            f"{', '.join(packages.with_active_messages())} (--protocol)"
+        )
     if history or check:
         raise UnsupportedError(
             f"workload {chosen.name} has no history: the host library of {protocol} does not report its messages"

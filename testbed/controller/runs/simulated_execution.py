@@ -28,7 +28,7 @@ from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.kernel.filesystem import read_text
-from testbed.mpi.escape import Escape, keep_for_ever
+from testbed.mpi.escape import Escape, never_free
 from testbed.observe.recorded import FATES
 from testbed.runtime.journal import Lines
 from testbed.runtime.nodes.node_run import ProgramError, printed
@@ -284,7 +284,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
         if not place:
             place = simulation.stalled(f"the simulation has not ended within {seconds:g} s on this machine", frame)
             raise _TimeIsUp
-        keep_for_ever(simulation.loop.abandon())
+        never_free(simulation.loop.abandon())
         escape.leave(_TimeIsUp())
 
     is_main = threading.current_thread() is threading.main_thread()
@@ -309,7 +309,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
         gc.set_threshold(*was[0])
         sys.modules["__main__"], sys.argv = was[1:]
         if failed:  # otherwise all have ended
-            keep_for_ever([simulation.loop.refused, simulation.loop.abandon()])
+            never_free([simulation.loop.refused, simulation.loop.abandon()])
 
 
 def _texts(layout: Layout, base: Path) -> Mapping[str, str]:

@@ -34,11 +34,11 @@ class DilatedStage(LiveStage):
         fault = occurrence.fault
         if isinstance(fault, Slow):
             reason = "" if self._priced else NOTHING_PRICED
-            return self._bend(occurrence, Slowed(fault.factor), Slowed(1), counts=self._priced, reason=reason)
+            return self._slow(occurrence, Slowed(fault.factor), Slowed(1), counts=self._priced, reason=reason)
         if isinstance(fault, Cpu):
-            return self._bend(occurrence, Burn(fault.share), Unburn(fault.share))
+            return self._slow(occurrence, Burn(fault.share), Unburn(fault.share))
         if isinstance(fault, Pause):
-            return self._stand(occurrence)
+            return self._pause(occurrence)
         return super().begin(occurrence)
 
     def _injection(self, fault: Fault) -> Injection | None:
@@ -54,7 +54,7 @@ class DilatedStage(LiveStage):
     def _moment(self, when: int) -> int:
         return self._nodes.begun + when * self._factor
 
-    def _bend(
+    def _slow(
         self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, counts: bool = True, reason: str = ""
     ) -> Active:
         names = self._running(occurrence.fault)
@@ -69,7 +69,7 @@ class DilatedStage(LiveStage):
         bent = {"nodes": len(names) if counts else 0}
         return Active(occurrence, lambda: bent, lift, reason=reason or ("" if names else GONE))
 
-    def _stand(self, occurrence: Occurrence) -> Active:
+    def _pause(self, occurrence: Occurrence) -> Active:
         names = self._running(occurrence.fault)
         self._standing.update(names)
         for name in names:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from testbed.cluster.faults.injections import Injection, in_force
 from testbed.cluster.plan.link_decisions import decide
+from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.controller.scenarios.targets import candidates, injection_of, senders_of, touched_nodes
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, UnsupportedError, reason_of
 from testbed.fates.rules import Rule
@@ -46,7 +47,7 @@ def check(
     lasting: str = "",
 ) -> None:
     """Check that a scenario can be carried out. over_kernel: beside programs that use the kernel's sockets. commands:
-    beside commands. asked: the links' datapath asked for. slow: the factor by which time is slowed, 0 where it is not.
+    beside commands. asked: the requested datapath of links. slow: the factor by which time is slowed, 0 where it is not.
     lasting: the name of a workload whose programs cannot restart.
 
     Raises DescriptionError with all names and values that are wrong, then UnsupportedError with all faults that this
@@ -56,14 +57,12 @@ def check(
     refusals: list[str] = []
     named = [(item("fault", number), fault) for number, fault in enumerate(scenario.faults)]
     for name, fault in named:
-        for look in (_nodes, _links, _picks):
+        for look in (_nodes, _links, _check_pick):
             try:
                 look(fault, layout)
             except (NotFoundError, RuleError, DescriptionError) as error:
                 problems += _as_problems(name, error)
     if scenario.random is not None:
-        from testbed.controller.scenarios.random_faults import draw_faults
-
         try:
             draw_faults(scenario.random, layout, 0, 0)
         except NotFoundError as error:
@@ -118,7 +117,7 @@ _FIRMWARE = "{kind}: only a NIC's firmware has it, and beside commands there is 
 
 
 _RESTARTS = (
-    "{kind}: workload {workload} does not bear it that a node's program starts again; workload churn does, or one of your "
+    "{kind}: workload {workload} does not support restarts of a node's program; workload churn does, or one of your "
     "own with bears_restarts = True"
 )
 
@@ -135,11 +134,13 @@ def _nodes(fault: Fault, layout: Layout) -> None:
             raise NotFoundError(f"node {name} has no NIC")
 
 
-def _picks(fault: Fault, layout: Layout) -> None:
+def _check_pick(fault: Fault, layout: Layout) -> None:
     if isinstance(fault, OnNodes | OnLinks) and fault.pick is not None:
-        there = len(candidates(layout, fault))
-        if fault.pick > there:
-            raise DescriptionError("", [Problem("pick", str(fault.pick), f"at most {there}, which is what 'on' means")])
+        available = len(candidates(layout, fault))
+        if fault.pick > available:
+            raise DescriptionError(
+                "", [Problem("pick", str(fault.pick), f"at most {available}, which is what 'on' means")]
+            )
 
 
 def _links(fault: Fault, layout: Layout) -> None:

@@ -30,7 +30,7 @@ _CLASSIFIED = ("loss", "gemodel", "loss_pattern")
 _SOON = 0.2
 """Seconds for signalled processes to stop."""
 
-_LOOK_AGAIN = 0.001  # seconds
+_POLL_INTERVAL = 0.001  # seconds
 
 _ON_PROGRAMS = (Crash, Restart, Reset, Pause)
 """Faults that leave the cluster as it is."""
@@ -79,11 +79,11 @@ def _held(state: State, scenario: Scenario) -> list[DirectionKey]:
 def _heal(store: Store, name: str, numbers: Collection[int]) -> None:
     """Heal those injections that are still in force: a user may have healed some."""
     state = store.read(name)
-    left = (
+    remaining = (
         [injection.number for injection in state.injected if injection.number in numbers] if state is not None else []
     )
-    if left:
-        fault_injection.heal(store, name, left)
+    if remaining:
+        fault_injection.heal(store, name, remaining)
 
 
 class LiveStage:
@@ -101,7 +101,7 @@ class LiveStage:
         fault = occurrence.fault
         injection = self._injection(fault)
         if injection is not None:
-            return self._lay(occurrence, injection)
+            return self._inject(occurrence, injection)
         if isinstance(fault, Crash | Restart | Reset):
             return self._crash(occurrence)
         if isinstance(fault, Pause):
@@ -115,7 +115,7 @@ class LiveStage:
                 occurrence,
                 [partial(fault_injection.load_link, self._store, self._name, senders, fault.receiver, rate)],
             )
-        raise UnsupportedError(f"{fault.kind} cannot be had in namespaces")
+        raise UnsupportedError(f"{fault.kind} is not supported in namespaces")
 
     def _injection(self, fault: Fault) -> Injection | None:
         return injection_of(fault, self._layout)
@@ -129,7 +129,7 @@ class LiveStage:
 
     # On links
 
-    def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
+    def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
         needed = measured_by(occurrence.fault)
         until = self._until(occurrence)
         done = fault_injection.lay(self._store, self._name, replace(injection, until=until))
@@ -172,11 +172,11 @@ class LiveStage:
                 if (link.link.name, direction) in places:
                     counts["frames"] += traffic.frames
         taken = take_account(self._store, state)
-        for place in places:
-            if place in taken.classifiers:
+        for key in places:
+            if key in taken.classifiers:
                 for name in _CLASSIFIED:
-                    counts[name] += getattr(taken.classifiers[place], name)
-            counters = _of_relay(taken.relay, place).get("counters")
+                    counts[name] += getattr(taken.classifiers[key], name)
+            counters = _of_relay(taken.relay, key).get("counters")
             for name, count in (counters or {}).items():
                 counts[name] += count
         return counts
@@ -243,7 +243,7 @@ class LiveStage:
         # A process stops when it next has a processor: on a busy machine a short pause could be over before.
         latest = time.monotonic() + _SOON
         while counted()["nodes"] < len(names) and time.monotonic() < latest:
-            time.sleep(_LOOK_AGAIN)
+            time.sleep(_POLL_INTERVAL)
         return Active(occurrence, counted, lift, reason="" if names else GONE)
 
     def _burn(self, node: str, share: float, seconds: float) -> fault_injection.Injected:
@@ -251,25 +251,25 @@ class LiveStage:
 
     def _load(self, occurrence: Occurrence, start: Sequence[Callable[[float], fault_injection.Injected]]) -> Active:
         """Start loads, measured by their processor time. start: each gets the seconds after which it ends by itself."""
-        begun: list[Injection] = []
+        started: list[Injection] = []
 
         def lift(_over: bool) -> None:
-            self._heal([injection.number for injection in begun])
+            self._heal([injection.number for injection in started])
 
         try:
             for begin in start:
-                begun.append(begin((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
+                started.append(begin((self._until(occurrence) - time.monotonic_ns()) / 1e9).injection)
         except BaseException:
             lift(True)
             raise
 
         def counted() -> Counts:
-            return {"cpu_ns": sum(schedstat(program.pid)[0] for injection in begun for program in injection.programs)}
+            return {"cpu_ns": sum(schedstat(program.pid)[0] for injection in started for program in injection.programs)}
 
         return Active(occurrence, counted, lift)
 
 
-def _of_relay(report: Mapping[str, Any] | None, place: DirectionKey) -> Mapping[str, Any]:
-    link, direction = place
+def _of_relay(report: Mapping[str, Any] | None, key: DirectionKey) -> Mapping[str, Any]:
+    link, direction = key
     counters: Mapping[str, Any] = (report or {}).get("links", {}).get(link, {}).get(direction, {})
     return counters

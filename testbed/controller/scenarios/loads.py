@@ -1,4 +1,4 @@
-"""Load on links in the simulation: talkers that fill a sender's links, and the receiver's sink.
+"""Load on links in the simulation: traffic senders that fill a sender's links, and the receiver's sink.
 
 As in namespaces (`testbed.cluster.faults.background_load`), datagrams go to UDP's discard service (RFC 863) and never reach
 a NIC's firmware.
@@ -25,22 +25,22 @@ _MARK: Final = b"\x08\x00"  # IPv4's EtherType
 class TrafficSender:
     """Sender of one frame at a constant rate. rate: bit/s. sent: frames."""
 
-    __slots__ = ("_each", "_frame", "_goes_on", "_link_direction", "_loop", "sent")
+    __slots__ = ("_each", "_frame", "_link_direction", "_loop", "_running", "sent")
 
     def __init__(self, loop: Loop, link_direction: AnyDirection, frame: bytes, rate: int) -> None:
         self._loop = loop
         self._link_direction = link_direction
         self._frame = frame
         self._each = max(1, len(frame) * 8 * _SECOND // rate)
-        self._goes_on = True
+        self._running = True
         self.sent = 0
         self._send(loop.now())
 
     def stop(self) -> None:
-        self._goes_on = False
+        self._running = False
 
     def _send(self, now: int) -> None:
-        if self._goes_on:
+        if self._running:
             self.sent += 1
             self._link_direction.enter(now, self._frame)
             self._loop.at(now + self._each, self._send)

@@ -45,7 +45,7 @@ class Dilated(NamedTuple):
     priced: bool
 
 
-def _nobody(_event: str, **_facts: object) -> None:
+def _ignore(_event: str, **_facts: object) -> None:
     pass
 
 
@@ -60,7 +60,7 @@ class ScenarioPlayer:
         *,
         seed: int = 0,
         seconds: float = 60.0,
-        tell: Tell = _nobody,
+        tell: Tell = _ignore,
         dilated: Dilated | None = None,
     ) -> None:
         """seconds: that a repetition may take. dilated: how time is dilated, if it is; then all times but `seconds` are
@@ -166,10 +166,12 @@ class ScenarioPlayer:
                 self._end(active, over=True)
             except TestbedError as error:
                 errors.append(error)
-        left = [moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.goes_on]
-        if left:
-            count = "1 fault has" if len(left) == 1 else f"{len(left):,} faults have"
-            first = left[0].occurrence
+        remaining = [
+            moment for moment in self._moments[self._next :] if moment.begins and not moment.occurrence.goes_on
+        ]
+        if remaining:
+            count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
+            first = remaining[0].occurrence
             self._notes.append(
                 f"{self.scenario.name} goes on after the run, which ended after {_rounded(self._now())}: {count} never "
                 f"come, first {first.name} at {format_duration(first.begin)} ({first.fault.what})"
@@ -201,7 +203,7 @@ class ScenarioPlayer:
         for moment in [moment for moment in self._moments if moment.when == 0 and moment.begins]:
             if injection_of(self._as_laid(moment.occurrence.fault), self._layout) is not None:
                 self._moments.remove(moment)
-                self._put_in_force(moment.occurrence)
+                self._start_fault(moment.occurrence)
         self._await()
 
     def _await(self) -> None:
@@ -219,14 +221,14 @@ class ScenarioPlayer:
             self._next += 1
             occurrence = moment.occurrence
             if moment.begins:
-                self._put_in_force(occurrence)
+                self._start_fault(occurrence)
             elif occurrence in self._active:
                 self._end(self._active[occurrence], over=False)
         self._await()
 
-    def _put_in_force(self, occurrence: Occurrence) -> None:
+    def _start_fault(self, occurrence: Occurrence) -> None:
         assert self._stage is not None
-        begun = self._now()
+        started = self._now()
         self._said.add(occurrence.fault.what)
         laid = injection_of(self._as_laid(occurrence.fault), self._layout)
         rules = laid.rules if laid is not None else ()
@@ -234,7 +236,7 @@ class ScenarioPlayer:
         self._active[occurrence] = self._stage.begin(occurrence)
         self._tell(
             "fault begins", fault=occurrence.name, kind=occurrence.fault.kind, what=occurrence.fault.what,
-            at=occurrence.begin, begun=begun, in_force=self._now(),
+            at=occurrence.begin, begun=started, in_force=self._now(),
         )  # fmt: skip
 
     def _end(self, active: Active, *, over: bool) -> None:
@@ -255,14 +257,14 @@ class ScenarioPlayer:
             counted=counts, had_effect=moved,
         )  # fmt: skip
         if not moved:
-            why = (
+            reason = (
                 active.reason
                 or ", ".join(f"{name}: {count}" for name, count in counts.items())
                 or "nothing was counted"
             )
             self._notes.append(
                 f"{occurrence.name} ({fault.what}) had no effect from {_rounded(occurrence.begin)} to {_rounded(ended)}: "
-                f"{why}"
+                f"{reason}"
             )
 
 
@@ -273,9 +275,9 @@ def _disturbance(fault: Fault) -> str:
     return _DISTURBANCES.get(fault.kind, OTHER)
 
 
-def scenario_of(given: Scenario | str | Path) -> Scenario:
+def scenario_of(source: Scenario | str | Path) -> Scenario:
     """Return a scenario, loaded if it is a file. Raises the errors of loading."""
-    return given if isinstance(given, Scenario) else load(given)
+    return source if isinstance(source, Scenario) else load(source)
 
 
 def _rounded(nanoseconds: int) -> str:

@@ -1,4 +1,4 @@
-"""Random faults: equal for equal seeds, whatever else happens."""
+"""Random faults: a function of their seed alone."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, times: in
 
 def _times(stream: Source, mean: float, begin: int, end: int) -> list[int]:
     times: list[int] = []
-    when = float(begin)
-    while (when := when + stream.exponential(mean)) < end:
-        times.append(int(when))
+    time = float(begin)
+    while (time := time + stream.exponential(mean)) < end:
+        times.append(int(time))
         if len(times) > MAX_TIMES:
             raise MismatchError(f"at most {MAX_TIMES:,} faults at random")
     return times
@@ -144,10 +144,10 @@ def _incast(stream: Source, at: str, lasts: str, nodes: Sequence[str], _links: S
     return Incast(receiver=_choose(stream, nodes, "node"), rate=f"{1 + stream.below(50)}mbit", at=at, for_=lasts)
 
 
-def _choose(stream: Source, of: Sequence[str], what: str) -> str:
-    if not of:
+def _choose(stream: Source, candidates: Sequence[str], what: str) -> str:
+    if not candidates:
         raise NotFoundError(f"random faults: there is no {what} among what 'on' names")
-    return stream.choice(of)
+    return stream.choice(candidates)
 
 
 _Maker = Callable[[Source, str, str, Sequence[str], Sequence[str]], Fault]

@@ -42,7 +42,7 @@ class SimulatedStage:
         fault = occurrence.fault
         injection = injection_of(fault, self._layout)
         if injection is not None:
-            return self._lay(occurrence, injection)
+            return self._inject(occurrence, injection)
         if isinstance(fault, Crash | Restart | Reset):
             return self._crash(occurrence)
         if isinstance(fault, Pause):
@@ -57,13 +57,13 @@ class SimulatedStage:
 
     # On links
 
-    def _lay(self, occurrence: Occurrence, injection: Injection) -> Active:
+    def _inject(self, occurrence: Occurrence, injection: Injection) -> Active:
         self._issued += 1
         injection = replace(injection, number=self._issued)
         places = dict.fromkeys(
             [*injection.places, *((link, direction) for link in injection.down for direction in BOTH)]
         )
-        before = {place: self._count(place) for place in places}
+        before = {key: self._count(key) for key in places}
         self._injected.append(injection)
         self._settle(injection)
         handles = [self._rules.add(self._simulation.now(), rule) for rule in self._placed(injection)]
@@ -71,9 +71,9 @@ class SimulatedStage:
 
         def counted() -> Counts:
             found: Counter[str] = Counter()
-            for place, had in before.items():
-                for name, count in self._count(place).items():
-                    found[name] += count - had[name]
+            for key, earlier in before.items():
+                for name, count in self._count(key).items():
+                    found[name] += count - earlier[name]
             shown = ("lost",) if injection.down else ("frames", *needed) if injection.places else ()
             counts = {name: found[name] for name in shown if name != "decided"}
             return {**counts, "decided": _decided(handles)} if injection.rules else counts
@@ -96,8 +96,8 @@ class SimulatedStage:
         for name in injection.down:
             (simulation.cut if is_down(self._links[name], self._injected) else simulation.mend)(name)
 
-    def _count(self, place: DirectionKey) -> Mapping[str, int]:
-        link_direction = self._simulation.network.link_directions[place]
+    def _count(self, key: DirectionKey) -> Mapping[str, int]:
+        link_direction = self._simulation.network.link_directions[key]
         return {
             **link_direction.counters.by_name(),
             "frames": link_direction.counters.offered,
@@ -112,8 +112,8 @@ class SimulatedStage:
         rules = []
         for text, where in places.items():
             rule = Rule.parse(text, self._rules.fields, self._links)
-            there = Or(tuple(And((OnLink((link,)), InDirection(direction))) for link, direction in where))
-            rules.append(replace(rule, when=And((there, rule.when))))
+            condition = Or(tuple(And((OnLink((link,)), InDirection(direction))) for link, direction in where))
+            rules.append(replace(rule, when=And((condition, rule.when))))
         return rules
 
     # On nodes
@@ -213,18 +213,18 @@ class SimulatedStage:
         if receiver.name not in self._sinks:
             self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.hosts[receiver.name])
         self._sinks[receiver.name].listen()
-        talkers = [
+        senders = [
             TrafficSender(loop, network.leaving(_end(sender)), datagram(sender, receiver), fault.rate)
             for sender in (self._nodes[name] for name in senders_of(self._layout, fault))
         ]
 
         def lift(_over: bool) -> None:
-            for talker in talkers:
-                talker.stop()
+            for sender in senders:
+                sender.stop()
 
         return Active(
             occurrence,
-            lambda: {"frames": sum(talker.sent for talker in talkers)},
+            lambda: {"frames": sum(sender.sent for sender in senders)},
             lift,
         )
 

@@ -67,7 +67,7 @@ def _placed(places: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple
 
 
 def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:
-    """Return, by node, the nodes that it does not hear. Raises NotFoundError."""
+    """Return, by node, the nodes that it does not receive from. Raises NotFoundError."""
     names = [node.name for node in layout.nodes]
     if fault.shape == "ring-majority":
         return _ring(_drawn(names, fault))
@@ -97,8 +97,8 @@ def _drawn(names: Sequence[str], fault: Partition) -> list[str]:
 
 
 def _ring(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Partition so that each node hears itself and its neighbours on a ring, a majority together, and no two hear the
-    same one (Jepsen's "majorities ring" partition)."""
+    """Partition so that each node receives from a majority, itself and its neighbours on a ring, and no two receive from
+    the same one (Jepsen's "majorities ring" partition)."""
     count = len(order)
     heard = count // 2 + 1
     deaf: dict[str, Sequence[str]] = {}

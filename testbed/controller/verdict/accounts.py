@@ -19,6 +19,7 @@ from testbed.cluster.plan.veth_wiring import free_ends
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
+from testbed.cluster.services.nic_sharing import reports
 from testbed.errors import KernelError
 from testbed.kernel import loss_classifier, namespaces, softnet, userns
 from testbed.kernel.loss_classifier import Counters
@@ -77,7 +78,6 @@ def take_account(store: Store, state: State) -> Account:
 def _agents(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None]:
     if state.nics is None:
         return {}
-    from testbed.cluster.services.nic_sharing import reports  # with all that sharing needs, which most clusters do not
 
     return reports(store, state)
 

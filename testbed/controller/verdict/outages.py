@@ -1,8 +1,8 @@
-"""Outages: spans in which one of the tool's own processes was missing because it had died. A run in such a span says
-nothing of a protocol, however it ends; see `Watched`.
+"""Outages: spans in which one of the testbed's own processes was dead. A run in such a span is invalid however it ends;
+see `Watched`.
 
-Frames that a relay or an agent held when it died, and those that came before its restart, are lost for no reason of the
-protocol or a scenario: no checker may report them as violations.
+Frames that a relay or an agent held when it died, and those that came before its restart, are lost because of the
+testbed, not of the protocol or a scenario: no checker may report them as violations.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.records.status import missing, needs_supervisor
 from testbed.controller.checkers.disturbances import OUTAGE, Disturbance
+from testbed.controller.runs.run_recorder import KeptFolder, verdict_to_json
 from testbed.controller.verdict.spans import COUNTS
 from testbed.controller.verdict.thresholds import TABLE
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
@@ -24,16 +25,13 @@ from testbed.errors import FirmwareError, TestbedError
 from testbed.runtime import event_log
 from testbed.runtime.supervision import all_run, running_supervisor
 
-if TYPE_CHECKING:
-    from testbed.controller.runs.run_recorder import KeptFolder
-
 RELAY, SUPERVISOR, AGENT, PARENT, HOLDER = "relay", "supervisor", "NIC agent", "node parent", "namespace holder"
 _FINDINGS: Final = {
     RELAY: "relay gap", SUPERVISOR: "supervisor gap", AGENT: "NIC agent gap", PARENT: "node parent gap",
     HOLDER: "cluster ended",
 }  # fmt: skip
-_PATIENCE: Final = 5.0  # s until a supervisor that has died should be back, an interpreter later
-_MOMENT: Final = 0.01  # s
+_RESTART_TIMEOUT: Final = 5.0  # s for a dead supervisor to be restarted: the start of an interpreter
+_POLL_INTERVAL: Final = 0.01  # s
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Outage:
 
 
 def outages(events: Iterable[Mapping[str, Any]], since: int = 0) -> list[Outage]:
-    """Find outages in the events of a cluster. told: those events. since: monotonic nanoseconds."""
+    """Find outages in the events of a cluster. since: monotonic nanoseconds."""
     known: list[Outage] = []
     waiting: dict[tuple[str, str], Mapping[str, Any]] = {}
     for event in events:
@@ -74,17 +72,17 @@ def outages(events: Iterable[Mapping[str, Any]], since: int = 0) -> list[Outage]
     )
 
 
-def _outage(what: str, node: str, died: Mapping[str, Any], back: Mapping[str, Any] | None) -> Outage:
-    who = f"the {what}" + (f" of {node}" if node else "")
+def _outage(what: str, node: str, died: Mapping[str, Any], restart: Mapping[str, Any] | None) -> Outage:
+    process = f"the {what}" + (f" of {node}" if node else "")
     pid = f" (process {died['pid']})" if died.get("pid") else ""
     code = died.get("code")
     how = "" if code is None else f" by signal {-code}" if code < 0 else f" with code {code}"
-    reason, gap = f"{who}{pid} died{how}", 0
-    if back is not None:
-        gap = max(1, back["gap"][1] - back["gap"][0])
+    reason, gap = f"{process}{pid} died{how}", 0
+    if restart is not None:
+        gap = max(1, restart["gap"][1] - restart["gap"][0])
         reason += f" and was started again {gap / 1e6:.3g} ms later"
-    if "lost" in (back or {}) and back is not None:
-        reason += f"; {back['lost']} frames were lost meanwhile, beside {back['also_lost']}; {COUNTS}"
+    if "lost" in (restart or {}) and restart is not None:
+        reason += f"; {restart['lost']} frames were lost meanwhile, beside {restart['also_lost']}; {COUNTS}"
     elif what == SUPERVISOR:
         reason += "; relay and agents went on without it"
     elif what == HOLDER:
@@ -96,7 +94,7 @@ def await_supervisor(state: State, directory: Path, since: int) -> None:
     """Wait until a dead supervisor is back and has reported its outage, so that a run that ends meanwhile can say how
     long it was missing. Returns at once where no relay and no agent runs that would restart one, and after _PATIENCE at
     the latest."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _RESTART_TIMEOUT
     while needs_supervisor(state) and (all_run(directory, "relay") or all_run(directory, "nic")):
         known = outages(event_log.read(directory), since)
         back = running_supervisor(directory) is not None and all(
@@ -104,7 +102,7 @@ def await_supervisor(state: State, directory: Path, since: int) -> None:
         )
         if back or time.monotonic() > deadline:
             return
-        time.sleep(_MOMENT)
+        time.sleep(_POLL_INTERVAL)
 
 
 def supervisor_findings(
@@ -122,7 +120,7 @@ def supervisor_findings(
 
 
 class InvalidRunError(TestbedError):
-    """A run ended with an error while one of the tool's own processes was missing, which alone may be the reason. The
+    """A run ended with an error while one of the testbed's own processes was dead, which may be the only reason. The
     error is its `__cause__`. verdict: of the run."""
 
     exit_code = 9
@@ -171,7 +169,6 @@ class Watched:
     def judging(self, folder: KeptFolder, more: Callable[[], Iterable[Finding]] = list) -> Iterator[None]:
         """Raise InvalidRunError for an exception of the block if an outage may be its reason, and write the verdict to
         the folder's result. more: findings of checkers, which hold in any case."""
-        from testbed.controller.runs.run_recorder import verdict_to_json
 
         try:
             yield

@@ -58,7 +58,7 @@ def nic_findings(
         if report.down:
             what, reason = "NIC down", "they could not leave"
             if node in cut:
-                what, reason = "NIC taken down", "they could not leave, as was asked for"
+                what, reason = "NIC taken down", "they could not leave, as requested"
             findings.append(_finding(table, what, node, report.down, reason))
     return findings
 

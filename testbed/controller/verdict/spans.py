@@ -19,7 +19,7 @@ from testbed.kernel import softnet
 from testbed.kernel.loss_classifier import Counters
 
 _BRIEF: Final = 100_000_000  # ns of a span, in which a processor has some ten ticks
-_FEW: Final = 100  # frames below which no 99th percentile is told
+_FEW: Final = 100  # frames below which no 99th percentile is reported
 _LOST: Final = ("overrun", "oversized", "unsent")
 _LOST_AT_AGENT: Final = ("dropped", "unsent", "overflowed")
 Event = Mapping[str, Any]
@@ -53,7 +53,7 @@ def relay_findings(
         for direction in BOTH:
             now = after.relay["links"].get(link.name, {}).get(direction)
             if now is None:
-                reason = "the state says that the relay carries it, the relay does not"
+                reason = "the link is the relay's by the state, but not by the relay"
                 findings.append(Finding("relay lost", link.name, direction, 0, None, "frames", Grade.INVALID, reason))
                 continue
             earlier = _earlier(before, after, link.name, direction, events)
@@ -68,9 +68,9 @@ def _lost_before_healed(span: Iterable[Event], carried: Collection[str], table: 
     for event in span:
         if event["event"] == "relay behind" and event["link"] not in carried:
             lost[event["link"], event["direction"]] += event["lost"]
-    for place, count in lost.items():
+    for key, count in lost.items():
         if count:
-            yield _finding(table, "relay lost", count, "as it told while it carried the link", place)
+            yield _finding(table, "relay lost", count, "as it reported while it carried the link", key)
 
 
 def agent_findings(before: Account, after: Account, events: Sequence[Event], table: Table) -> list[Finding]:
@@ -82,22 +82,21 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
     gaps: dict[str, list[tuple[int, str]]] = {}
     for event in span:
         if event["event"] == "NIC agent restarted":
-            begun, over = event["gap"]
-            reason = "it died and was started again: what its hosts had under way is over"
-            gaps.setdefault(event["node"], []).append((max(1, over - begun), reason))
+            started, over = event["gap"]
+            reason = "it died and was restarted: its hosts' operations in progress have ended"
+            gaps.setdefault(event["node"], []).append((max(1, over - started), reason))
     for node in before.agents.keys() | after.agents.keys():
         if after.agents.get(node) is None:
-            gaps.setdefault(node, []).append(
-                (max(1, after.clock - before.clock), "no agent answers that should be there")
-            )
+            gaps.setdefault(node, []).append((max(1, after.clock - before.clock), "a required agent does not answer"))
     reasons = [f"{node}: {reason}" for node, node_gaps in sorted(gaps.items()) for _, reason in node_gaps]
     longest = max((length for node_gaps in gaps.values() for length, _ in node_gaps), default=0)
     findings = [_finding(table, "NIC agent gap", longest, "; ".join(dict.fromkeys(reasons)))]
     for node, now in sorted(after.agents.items()):
         if now is not None:
-            had = before.agents.get(node)
+            earlier = before.agents.get(node)
             since = {
-                name: now[name] - (had[name] if had and had["pid"] == now["pid"] else 0) for name in _LOST_AT_AGENT
+                name: now[name] - (earlier[name] if earlier and earlier["pid"] == now["pid"] else 0)
+                for name in _LOST_AT_AGENT
             }
             lost = sum(since.values())
             detail = (
@@ -126,17 +125,15 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
                 open_since = event
             case "relay restarted":
                 open_since = None
-                begun, ended = event["gap"]
+                started, ended = event["gap"]
                 lost = f"{event['lost']} frames were lost meanwhile, beside {event['also_lost']}"
                 reason = f"the relay died and was started again; {lost}; {COUNTS}"
-                findings.append(_finding(table, "relay gap", max(1, ended - begun), reason))
+                findings.append(_finding(table, "relay gap", max(1, ended - started), reason))
             case "relay not restarted":
                 open_since = open_since or event
     if carried and after.relay is None:
         since = open_since["clock"] if open_since is not None else before.clock
-        findings.append(
-            _finding(table, "relay gap", max(1, after.clock - since), "no relay answers that should carry links")
-        )
+        findings.append(_finding(table, "relay gap", max(1, after.clock - since), "the required relay does not answer"))
     elif (
         not findings
         and before.relay is not None
@@ -144,7 +141,7 @@ def _gaps(span: Sequence[Event], after: Account, before: Account, table: Table, 
         and before.relay["begun"] != after.relay["begun"]
         and not any(event["event"] == "replugged" for event in span)
     ):
-        findings.append(_finding(table, "relay gap", 1, "the relay is another one than before"))
+        findings.append(_finding(table, "relay gap", 1, "a different relay runs now"))
     if carried and not findings:
         findings.append(_finding(table, "relay gap", 0))
     return findings
@@ -155,7 +152,7 @@ def _earlier(before: Account, after: Account, link: str, direction: str, events:
     reported losses."""
     if before.relay is not None:
         known: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
-        return known if _goes_on(before, after, link, direction) else {}
+        return known if _is_continuous(before, after, link, direction) else {}
     restarted = max((event["clock"] for event in events if event["event"] == "relay restarted"), default=0)
     reported = [
         event
@@ -167,10 +164,10 @@ def _earlier(before: Account, after: Account, link: str, direction: str, events:
     return {"told": sum(event["lost"] for event in reported)}
 
 
-def _goes_on(before: Account, after: Account, link: str, direction: str) -> bool:
+def _is_continuous(before: Account, after: Account, link: str, direction: str) -> bool:
     """Whether the same process still counts the direction: another one begins at 0."""
-    had, now = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
-    return had is not None and now is not None and had["offered"] <= now["offered"]
+    earlier, later = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
+    return earlier is not None and later is not None and earlier["offered"] <= later["offered"]
 
 
 def _one_direction(
@@ -183,20 +180,20 @@ def _one_direction(
     *,
     asked: bool,
 ) -> list[Finding]:
-    emulator, had = now["emulator"], earlier.get("emulator", {})
-    since = {name: count - had.get(name, 0) for name, count in emulator.items()}
+    emulator, before_emulator = now["emulator"], earlier.get("emulator", {})
+    since = {name: count - before_emulator.get(name, 0) for name, count in emulator.items()}
     lost = sum(since[name] for name in _LOST) - earlier.get("told", 0)
     detail = ", ".join(f"{since[name]} {name}" for name in _LOST if since[name])
-    place = link, direction
-    findings = [_finding(table, "relay lost", max(0, lost), detail, place)]
+    key = link, direction
+    findings = [_finding(table, "relay lost", max(0, lost), detail, key)]
     if since["finished"] > 0:
         reason = "a sender's offloads were on: the relay made what its kernel would have made, which takes it time"
-        findings.append(_finding(table, "relay finished", since["finished"], reason, place))
+        findings.append(_finding(table, "relay finished", since["finished"], reason, key))
     if since["down"] > 0:
         what, reason = "relay at a down end", "they could not leave"
         if asked:
-            what, reason = "relay at an end taken down", "they could not leave, as was asked for"
-        findings.append(_finding(table, what, since["down"], reason, place))
+            what, reason = "relay at an end taken down", "they could not leave, as requested"
+        findings.append(_finding(table, what, since["down"], reason, key))
     had_buckets = earlier.get("lateness", {}).get("buckets", [0] * len(now["lateness"]["buckets"]))
     counts = [count - less for count, less in zip(now["lateness"]["buckets"], had_buckets, strict=True)]
     if (frames := sum(counts)) > 0:
@@ -206,7 +203,7 @@ def _one_direction(
             findings.append(Finding("relay lateness p99", link, direction, 0, late, "ns", Grade.UNDECIDED, reason))
         else:
             reason = "since the relay began, not in the span alone" if "told" in earlier else ""
-            findings.append(_finding(table, "relay lateness p99", late, reason, place, delay))
+            findings.append(_finding(table, "relay lateness p99", late, reason, key, delay))
     return findings
 
 
@@ -226,11 +223,11 @@ def classifier_findings(before: Account, after: Account, table: Table) -> list[F
     """Return findings on every direction that a loss classifier decides."""
     findings = []
     for (link, direction), now in after.classifiers.items():
-        had = _classified(before, (link, direction), now)
+        earlier = _classified(before, (link, direction), now)
         counts = {
-            "without room in the table of flows": now.untold - had.untold,
-            "passed by a busy Gilbert-Elliott state": now.unsteady - had.unsteady,
-            "that stood for several (an offload is on)": now.merged - had.merged,
+            "without room in the table of flows": now.untold - earlier.untold,
+            "passed by a busy Gilbert-Elliott state": now.unsteady - earlier.unsteady,
+            "that stood for several (an offload is on)": now.merged - earlier.merged,
         }
         detail = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
         total = sum(counts.values())
@@ -238,10 +235,10 @@ def classifier_findings(before: Account, after: Account, table: Table) -> list[F
     return findings
 
 
-def _classified(before: Account, place: tuple[str, str], now: Counters) -> Counters:
+def _classified(before: Account, key: tuple[str, str], now: Counters) -> Counters:
     """Return what a direction's classifier had counted; one installed since then has counted from 0."""
-    had = before.classifiers.get(place, Counters())
-    return had if had.offered <= now.offered else Counters()
+    earlier = before.classifiers.get(key, Counters())
+    return earlier if earlier.offered <= now.offered else Counters()
 
 
 def replug_findings(events: Iterable[Event], since: int, table: Table) -> list[Finding]:
@@ -270,9 +267,9 @@ def counted_losses(state: State, before: Account, after: Account, table: Table, 
             asked = chance.loss.share
             interval = statistics.share_interval(lost, offered, chance.loss.inflation)
             outside = lost / offered if asked == 0 else max(interval[0] - asked, asked - interval[1], 0)
-            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the carrier's own counters"
+            grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by the datapath's own counters"
             if changed:
-                grade, reason = Grade.UNDECIDED, "what is asked for changed in the span"
+                grade, reason = Grade.UNDECIDED, "the configuration changed in the span"
             elif grade is Grade.TRUSTED and offered < chance.loss.enough:
                 grade, reason = Grade.UNDECIDED, f"{offered:,} frames are too few; {chance.loss.enough:,} would see 20%"
             findings.append(
@@ -285,12 +282,12 @@ def _counted(before: Account, after: Account, link: str, direction: str) -> tupl
     """Return the frames lost, by chance or pattern, and the frames not decided by rules; None where no datapath counts
     them."""
     if (now := after.classifiers.get((link, direction))) is not None:
-        had = _classified(before, (link, direction), now)
-        return now.lost - had.lost, now.offered - had.offered
+        before_counters = _classified(before, (link, direction), now)
+        return now.lost - before_counters.lost, now.offered - before_counters.offered
     counters = _relay_counters(after, link, direction)
     if counters is None:
         return None
-    earlier = _relay_counters(before, link, direction) if _goes_on(before, after, link, direction) else None
+    earlier = _relay_counters(before, link, direction) if _is_continuous(before, after, link, direction) else None
     if earlier is None:
         earlier = dict.fromkeys(counters, 0)
     since = {name: count - earlier[name] for name, count in counters.items()}
@@ -306,16 +303,18 @@ def _relay_counters(account: Account, link: str, direction: str) -> Mapping[str,
 
 def overflowed(before: Account, after: Account, link: str, direction: str) -> int:
     """Return the frames that the relay's model dropped because the queue was full."""
-    now, had = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
+    now, earlier = _relay_counters(after, link, direction), _relay_counters(before, link, direction)
     if now is None:
         return 0
-    return now["queue"] - (had["queue"] if had is not None and _goes_on(before, after, link, direction) else 0)
+    return now["queue"] - (
+        earlier["queue"] if earlier is not None and _is_continuous(before, after, link, direction) else 0
+    )
 
 
 def ruled(before: Account, after: Account, link: str, direction: str) -> bool:
     """Whether an injected rule decided a frame's fate in the span."""
-    now, had = _rules(after, link, direction), _rules(before, link, direction)
-    return any(rule["decided"] > had.get(name, {"decided": 0})["decided"] for name, rule in now.items())
+    now, earlier = _rules(after, link, direction), _rules(before, link, direction)
+    return any(rule["decided"] > earlier.get(name, {"decided": 0})["decided"] for name, rule in now.items())
 
 
 def _rules(account: Account, link: str, direction: str) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Table of thresholds: the deviations above which a finding is degraded or invalid.
 
-Every grade of every verdict comes from here. A limit is an absolute value or a share of what was asked for, whichever
+Every grade of every verdict comes from here. A limit is an absolute value or a share of the configured one, whichever
 is greater; the slow-machine factor multiplies those that a slow machine alone can exceed. Losses inside the emulator
 have no tolerance on any machine.
 """
@@ -21,7 +21,7 @@ _MS: Final = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Limits of one kind of finding. The deviation is invalid above `invalid`, otherwise degraded above `degraded`;
-    relative_*: the limits as shares of what was asked for. machine: whether the slow-machine factor applies. meaning:
+    relative_*: the limits as shares of the configured value. machine: whether the slow-machine factor applies. meaning:
     of the deviation."""
 
     meaning: str
@@ -50,15 +50,15 @@ LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
         "delay p99": Limit("the 99th percentile beyond the asked one", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
         "delay min": Limit("how much too early the earliest was", "ns", 50 * _US, 1 * _MS, 0.01, 0.1),
         "jitter": Limit("the spread beside the asked one", "ns", 50 * _US, 200 * _US, 0.1, 0.3, True),
-        "jitter unasked": Limit("the spread where none is asked for", "ns", 500 * _US, 5 * _MS, 0, 0, True),
+        "jitter unasked": Limit("the spread where none is configured", "ns", 500 * _US, 5 * _MS, 0, 0, True),
         "jitter distribution": Limit("distance from the asked one", "share", 0.0, 0.1),
         "rate": Limit("beside the asked one", "bit/s", 0.0, 0.0, 0.05, 0.2, True),
         "loss": Limit("the asked share outside the interval", "share", 0.0, 0.0),
         "corrupt": Limit("the asked share outside the interval", "share", 0.0, 0.0),
         "duplicate": Limit("the asked share outside the interval", "share", 0.0, 0.0),
         "reorder": Limit("the asked share outside the interval", "share", 0.0, 0.0),
-        "order": Limit("frames overtaken though order is asked for", "share", 0.0, 0.001),
-        "approximation": Limit("outside the interval, approximate as asked", "share", 0.0, _NEVER),
+        "order": Limit("frames overtaken though order is to be kept", "share", 0.0, 0.001),
+        "approximation": Limit("outside the interval, on an approximate datapath", "share", 0.0, _NEVER),
         "down": Limit("frames that passed a link that is down", "frames", 0.0, 0.0),
         # Inside the emulator.
         "relay lateness p99": Limit("how late the relay sent frames", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),

@@ -28,7 +28,7 @@ class Finding:
     """A graded measurement.
 
     what: its name in the table of thresholds. link: of a NIC's finding its node. link and direction are empty for
-    findings on the whole machine. asked: None where no value was asked for. measured: None where no measurement was
+    findings on the whole machine. asked: the configured value, or None. measured: None where no measurement was
     possible. Both in `unit`. reason: a sentence where the grade needs one. interval: the values that the sample is
     compatible with, at a level of one in a million.
     """
@@ -45,8 +45,8 @@ class Finding:
 
     def __str__(self) -> str:
         """Format as one line: name, place, value, reason."""
-        place = " ".join(part for part in (self.link, self.direction) if part)
-        where = f" on {place}" if place else ""
+        location = " ".join(part for part in (self.link, self.direction) if part)
+        where = f" on {location}" if location else ""
         measured = "" if self.measured is None else f" {self.measured:.6g} {self.unit}"
         return f"{self.what}{where}:{measured}" + (f" ({self.reason})" if self.reason else "")
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from protocols.atm.cell import MAX_NODES
+from protocols.atm.cell import ETHERNET, MAX_NODES, PAYLOAD, circuit, header
 from testbed.errors import UnsupportedError
 from testbed.fabric.atm.network import USUAL, Network, Settings
-from testbed.fabric.interface import OnDrop, Table
+from testbed.fabric.interface import OnDrop, Table, Way
 from testbed.spec.kinds import ATM, Kind
 from testbed.spec.layout import Layout, Switch
 
 
 @dataclass(frozen=True, slots=True)
 class Atm:
-    """ATM with these settings of its hardware. Implements `fabric.interface.Fabric`."""
+    """ATM with these settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
     settings: Settings = USUAL
     kind: ClassVar[Kind] = ATM
@@ -32,8 +32,27 @@ class Atm:
                 f"{layout.name}: an ATM network has circuits between {MAX_NODES:,} nodes at most, and this one has "
                 f"{len(layout.nodes):,} nodes"
             )
-        macs = [node.nics[0].mac if node.nics else "" for node in layout.nodes]
-        return {str(number): switch.forwarding.get(mac, 0) for number, mac in enumerate(macs)}
+        return {str(number): switch.forwarding.get(mac, 0) for number, mac in enumerate(_macs(layout))}
+
+    def leads(self, layout: Layout, way: Way) -> bool:
+        """Whether the circuit between a way's ends takes it."""
+        sink = _macs(layout)[_number(layout, way.sink)]
+        tables = {switch.name: switch.forwarding for switch in layout.switches}
+        return all(tables[switch].get(sink) == output for switch, _, output in way.hops)
+
+    def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:
+        """Put the bytes behind a frame's Ethernet header into a cell of the circuit between a way's ends."""
+        ends = _number(layout, way.source), _number(layout, way.sink)
+        payload = frame[ETHERNET : ETHERNET + PAYLOAD].ljust(PAYLOAD, b"\0")
+        return frame[:ETHERNET] + header(circuit(*ends, len(layout.nodes))) + payload
+
+
+def _number(layout: Layout, node: str) -> int:
+    return next(number for number, other in enumerate(layout.nodes) if other.name == node)
+
+
+def _macs(layout: Layout) -> list[str]:
+    return [node.nics[0].mac if node.nics else "" for node in layout.nodes]
 
 
 FABRIC: Final = Atm()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Final
 
-from protocols.atm.cell import CELL, circuit_of, is_intact, nodes_of
+from protocols.atm.cell import CELL, HEADER, circuit_of, is_intact, nodes_of
 from testbed.fabric.atm.channel import Channel, cell_in
 from testbed.fabric.interface import OnDrop, Plug, Table
 from testbed.fates.stage import FateOptions
@@ -61,28 +61,50 @@ USUAL: Final = Settings()
 
 
 class Switch:
-    """A switch. table: destination node's number, as text -> port. outputs: channels of the ports with a cable."""
+    """A switch. outputs: channels of the ports with a cable. circuits: the outputs of the cells that have passed, by their
+    headers: the circuits in use."""
 
-    __slots__ = ("counters", "outputs", "ports")
+    __slots__ = ("circuits", "counters", "outputs", "ports")
 
     def __init__(self) -> None:
         self.ports: dict[int, int] = {}
         self.outputs: Final[dict[int, Channel]] = {}
+        self.circuits: Final[dict[bytes, Channel]] = {}
         self.counters: Final = dict.fromkeys(WORDS, 0)
         """Cells that did not go on, by cause."""
 
     def install(self, table: Table) -> None:
         """Set the switch's table: port by the number of the destination node, for all nodes of the cluster."""
         self.ports = {int(number): port for number, port in table.items()}
+        self.circuits.clear()
+
+    def plug(self, port: int, channel: Channel) -> None:
+        """Put a cable's end into a port."""
+        self.outputs[port] = channel
+        self.circuits.clear()
+
+    def unplug(self, channel: Channel) -> None:
+        """Pull a cable's end out of its port, if it is in one."""
+        for port, output in list(self.outputs.items()):
+            if output is channel:
+                del self.outputs[port]
+                self.circuits.clear()
 
     def output(self, cell: bytes) -> Channel | str:
         """Return a cell's output, or the cause why it has none."""
+        known = self.circuits.get(cell[:HEADER])
+        if known is not None and len(cell) == CELL:
+            return known
         if not is_intact(cell):
             return BAD_HEADER
         ends = nodes_of(circuit_of(cell), len(self.ports))
         if ends is None:
             return NO_CIRCUIT
-        return self.outputs.get(self.ports[ends[1]], NO_CABLE)
+        found = self.outputs.get(self.ports[ends[1]])
+        if found is None:
+            return NO_CABLE
+        self.circuits[cell[:HEADER]] = found
+        return found
 
 
 class Network:
@@ -127,15 +149,13 @@ class Network:
             if plug is not None:
                 self._switches.setdefault(plug.switch, Switch())
         if start is not None:
-            self._switches[start.switch].outputs[start.port] = channel
+            self._switches[start.switch].plug(start.port, channel)
         return channel
 
     def leave(self, channel: Channel) -> None:
         """Remove a channel, see `Channel.leave`."""
         for switch in self._switches.values():
-            for port, output in list(switch.outputs.items()):
-                if output is channel:
-                    del switch.outputs[port]
+            switch.unplug(channel)
 
     def poll(self, now: int) -> None:
         """Process all events that are due."""

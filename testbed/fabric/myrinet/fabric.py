@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from testbed.fabric.interface import OnDrop, Table
+from testbed.fabric.interface import OnDrop, Table, Way
 from testbed.fabric.myrinet.network import Network
 from testbed.fabric.myrinet.route import closed, route_byte
 from testbed.fabric.myrinet.settings import USUAL, Settings
@@ -30,9 +29,13 @@ class Myrinet:
         """Return nothing: its switches go by the routes of frames."""
         return {}
 
-    def along(self, ports: Sequence[tuple[int, int]], frame: bytes) -> bytes:
+    def leads(self, layout: Layout, way: Way) -> bool:  # noqa: ARG002
+        """Return True: a route leads along any way."""
+        return True
+
+    def along(self, layout: Layout, way: Way, frame: bytes) -> bytes:  # noqa: ARG002
         """Put a route in front of a frame's packet, and the CRC-8 behind it. Raises ValueError for ports too far apart."""
-        route = bytes([route_byte(output - input_) for input_, output in ports])
+        route = bytes([route_byte(output - input_) for _, input_, output in way.hops])
         return closed(frame[:ETHERNET_HEADER], route + frame[ETHERNET_HEADER:])
 
 

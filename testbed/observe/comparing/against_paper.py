@@ -21,7 +21,7 @@ from testbed.observe.comparing.comparison import (
 from testbed.observe.comparing.ratios import Ratio, min_samples_to_constant, to_constant
 from testbed.observe.comparing.run_samples import NotComparableError, read_samples, repeat_of
 from testbed.observe.format.quantities import Sense
-from testbed.observe.papers import Paper, Row, figure, paper_of
+from testbed.observe.papers import Row, figure, is_measured_by, paper_of
 from testbed.observe.recorded import Recorded
 
 
@@ -40,7 +40,7 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
         paper = paper_of(protocol)
     except NotFoundError as error:
         raise NotComparableError(str(error)) from error
-    rows = [row for row in paper.rows if _is_of(row, paper, run)]
+    rows = [row for row in paper.rows if is_measured_by(row, paper, run.asked)]
     samples = [(row, values) for row in rows if (values := _ours(row, run_samples.runs))]
     if not samples:
         measured = ", ".join(sorted({own.workload for own in paper.runs.values()}))
@@ -65,14 +65,6 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     if run_samples.parameter("cluster") not in clusters:
         differences.append(f"cluster ({', '.join(clusters)}, {run_samples.parameter('cluster')})")
     return Comparison(tuple(sort_by_judgement(results)), threshold, tuple(differences), tuple(notes))
-
-
-def _is_of(row: Row, paper: Paper, run: Recorded) -> bool:
-    """Whether a run of this workload can have measured the row."""
-    if row.sum or row.less_than:
-        return False
-    measured = paper.runs[row.run]
-    return measured.workload == str(run.asked.get("form")) and not measured.profile and not measured.firmware
 
 
 def _ours(published: Row, runs: Sequence[Recorded]) -> list[float]:

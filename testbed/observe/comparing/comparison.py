@@ -32,7 +32,7 @@ class Judgement(Enum):
     WORSE = "worse"
     BETTER = "better"
     UNDECIDED = "undecided"
-    """The medians differ by more than the threshold, and the samples are too few to tell whether that is chance."""
+    """The medians differ by more than the threshold, and the samples are too few to decide whether that is chance."""
     SAME = "no difference"
 
 

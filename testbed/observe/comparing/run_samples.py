@@ -90,7 +90,7 @@ def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
             notes.append(f"{run.folder} is {grade}, and no figure of it counts")
         else:
             if grade == "degraded":
-                notes.append(f"{run.folder} is degraded: its links did not do quite what was asked")
+                notes.append(f"{run.folder} is degraded: its links deviated from their configuration")
             sound.append(run)
     if not sound:
         raise NotComparableError("; ".join(notes))

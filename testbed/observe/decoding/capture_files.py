@@ -18,7 +18,7 @@ from testbed.observe.decoding.capture_reader import BrokenCaptureError, CaptureR
 STANDARD_INPUT: Final = "-"
 _CHUNK: Final = 1 << 18
 _PAUSE: Final = 0.05
-"""Seconds between two looks at a growing file: twenty a second need next to no processor time."""
+"""Polling interval of a growing file, seconds: twenty polls a second need next to no processor time."""
 _AT_ONCE: Final = 512  # frames of several captures per batch
 _SUFFIXES: Final = (".pcapng", ".pcap")
 

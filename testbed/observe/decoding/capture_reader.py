@@ -130,7 +130,7 @@ class CaptureReader:
         return self._pcap_records(frames, at) if self._pcap_units else self._blocks(frames, at)
 
     def _read_header(self) -> int:
-        """Read the header that tells the file's type; return the number of bytes consumed."""
+        """Read the header with the file's type; return the number of bytes consumed."""
         if self._order or not self._rest:
             return 0
         first = self._rest[:4]
@@ -286,8 +286,8 @@ class CaptureReader:
             at = end
         return at
 
-    def _broken(self, at: int, why: str) -> NoReturn:
-        raise BrokenCaptureError(f"{self.name} is damaged at byte {self._begin + at:,}: {why}")
+    def _broken(self, at: int, reason: str) -> NoReturn:
+        raise BrokenCaptureError(f"{self.name} is damaged at byte {self._begin + at:,}: {reason}")
 
 
 def _text(value: bytes) -> str:

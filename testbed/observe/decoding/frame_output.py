@@ -39,27 +39,29 @@ class Lines:
         """Format frames, with line ends."""
         lines: list[str] = []
         for frame in frames:
-            place = str(frame.interface)
-            self._width = max(self._width, len(place))
+            interface = str(frame.interface)
+            self._width = max(self._width, len(interface))
             met = f"  [{frame.comment}]" if frame.comment else ""
             way = _WAY[frame.bound]
-            lines.append(f"{self._time(frame.when)} {place:{self._width}} {way:3} {describe(frame, self._nics)}{met}\n")
+            lines.append(
+                f"{self._time(frame.when)} {interface:{self._width}} {way:3} {describe(frame, self._nics)}{met}\n"
+            )
             if self._details is not None:
                 lines += [f"    {line}\n" for line in self._details(frame.raw)]
         return "".join(lines)
 
-    def _time(self, when: int) -> str:
+    def _time(self, time: int) -> str:
         """Format a time as `_clock` does; faster for frames of the same second."""
-        seconds, rest = divmod(when, _SECOND)
+        seconds, rest = divmod(time, _SECOND)
         if seconds != self._second:
-            self._second, self._text = seconds, _clock(when).partition(".")[0]
+            self._second, self._text = seconds, _clock(time).partition(".")[0]
         return f"{self._text}.{rest:09}"
 
 
-def _clock(when: int) -> str:
+def _clock(nanoseconds: int) -> str:
     """Format a time: the time of day, or seconds of a simulation."""
-    seconds, rest = divmod(when, _SECOND)
-    late = when >= _EPOCH
+    seconds, rest = divmod(nanoseconds, _SECOND)
+    late = nanoseconds >= _EPOCH
     return f"{time.strftime('%H:%M:%S', time.localtime(seconds)) if late else seconds}.{rest:09}"
 
 

@@ -38,7 +38,7 @@ class Sighting:
 class Message:
     """A message and its frame counts.
 
-    id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: no frame tells. begun,
+    id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: unknown. begun,
     ended: times of its first and its last frame, nanoseconds. sent: frames of each role, counted where they leave;
     again: how many of these are retransmissions. lost: frames of any role. sightings: its frames, if kept. parts: kind
     and part of each frame sent.
@@ -144,12 +144,12 @@ class Messages:
 
     def _is_counted(self, frame: Frame) -> bool:
         """Whether the frame was captured at the point where frames of its NIC are counted."""
-        place = frame.interface.name, frame.bound
+        point = frame.interface.name, frame.bound
         source = frame.interface.capture, frame.raw[6:12]
         if source not in self._places:
             nic = self._nics.get(frame.raw[6:12])
-            self._places[source] = place if nic is None else (nic, "outbound")
-        return self._places[source] == place
+            self._places[source] = point if nic is None else (nic, "outbound")
+        return self._places[source] == point
 
 
 class _FrameKind:

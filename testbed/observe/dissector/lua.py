@@ -306,12 +306,12 @@ def _length(length: Length) -> str:
     return f"math.max(0, {length.times} * values[{_literal(length.of)}] + {length.more})"
 
 
-def _condition(of: tuple[str, ...], values: tuple[tuple[int, ...], ...]) -> str:
+def _condition(fields: tuple[str, ...], values: tuple[tuple[int, ...], ...]) -> str:
     """Lua condition: a table lookup by the fields' values, joined by spaces."""
-    if not of:
+    if not fields:
         return "true" if values else "false"
     table = ", ".join(f'["{" ".join(map(str, combination))}"] = true' for combination in values)
-    key = ' .. " " .. '.join(f'string.format("%d", values[{_literal(name)}] or 0)' for name in of)
+    key = ' .. " " .. '.join(f'string.format("%d", values[{_literal(name)}] or 0)' for name in fields)
     return f"({{{table}}})[{key}]"
 
 
@@ -354,12 +354,12 @@ def generate_dissector() -> tuple[str, list[str]]:
     """Generate the dissector; return its text and a sentence for each omitted protocol. Raises TestbedError where all
     are omitted."""
     protocols: list[Protocol] = []
-    lacking: list[str] = []
+    omitted: list[str] = []
     for name, module in frame_modules().items():
         try:
             protocols.append(protocol(name, module))
         except TypeError as error:
-            lacking.append(f"{name} is omitted: {error}")
+            omitted.append(f"{name} is omitted: {error}")
     if not protocols:
-        raise TestbedError("\n".join(["no protocol has a dissector", *lacking]))
-    return dissector(protocols), lacking
+        raise TestbedError("\n".join(["no protocol has a dissector", *omitted]))
+    return dissector(protocols), omitted

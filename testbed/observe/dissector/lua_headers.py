@@ -317,8 +317,8 @@ class _LayerReader:
                 self._fields[name], f"it hangs on more than its layer's fields ({error})"
             ) from error
 
-    def _unsupported(self, field: AnyField, why: str) -> TypeError:
-        return TypeError(f"{self._layer.__name__}.{field.name}: no dissector can be made for this field: {why}")
+    def _unsupported(self, field: AnyField, reason: str) -> TypeError:
+        return TypeError(f"{self._layer.__name__}.{field.name}: no dissector can be made for this field: {reason}")
 
 
 class _Probe:

@@ -34,14 +34,14 @@ def format_event(event: Event) -> FormattedEvent:
     """Format an event. One that lacks facts of its kind is formatted as far as possible."""
     kind = str(event.get("event", "?"))
     where, what = _KNOWN.get(kind, ((), _facts))
-    place = "; ".join(shown for key in where if (shown := _names(event.get(key))))
+    where_text = "; ".join(shown for key in where if (shown := _names(event.get(key))))
     rest = {key: value for key, value in event.items() if key not in _ALWAYS and key not in where}
     try:
         words = what(rest)
     except (KeyError, TypeError, ValueError):  # written by another version
         words = _facts(rest)
     when = event.get("time")
-    return FormattedEvent(when if isinstance(when, int) else 0, kind, place, words)
+    return FormattedEvent(when if isinstance(when, int) else 0, kind, where_text, words)
 
 
 def kinds() -> list[str]:

@@ -33,7 +33,7 @@ Strip = Callable[[bytes], tuple[bytes, tuple[int, ...], bool]]
 
 _WORDS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _SHORT: Final = "short"
-_FOREIGN: Final = "another protocol's"
+_OTHER_PROTOCOL: Final = "another protocol's"
 
 
 class FrameFormatter:
@@ -85,11 +85,11 @@ class FrameFormatter:
         def guarded(frame: bytes) -> int:
             return reader(frame, (ethertype, ETHERNET_HEADER, -1, -1))
 
-        place = self._fields[f"{self.name}.{field}"]
-        if place.guard or self._routed:
+        position = self._fields[f"{self.name}.{field}"]
+        if position.guard or self._routed:
             return guarded
-        begin, end = ETHERNET_HEADER + place.offset, ETHERNET_HEADER + place.offset + place.width
-        mask, shift = place.mask, place.shift
+        begin, end = ETHERNET_HEADER + position.offset, ETHERNET_HEADER + position.offset + position.width
+        mask, shift = position.mask, position.shift
         if mask:
             return lambda frame: (int.from_bytes(frame[begin:end], "big") & mask) >> shift if len(frame) >= end else -1
         return lambda frame: int.from_bytes(frame[begin:end], "big") if len(frame) >= end else -1
@@ -112,10 +112,10 @@ class FrameFormatter:
         return text if intact or not text else f"{text}, wrong CRC-8"
 
     def _format_stripped(self, frame: bytes) -> str:
-        sort = self.kind_of(frame)
-        if reason := self._defect(frame, sort):
-            return "" if reason == _FOREIGN else f"{self.name.upper()}, broken ({reason})"
-        write = self._writers.get(sort)
+        kind = self.kind_of(frame)
+        if reason := self._defect(frame, kind):
+            return "" if reason == _OTHER_PROTOCOL else f"{self.name.upper()}, broken ({reason})"
+        write = self._writers.get(kind)
         try:
             return write(frame) if write is not None else self._format_fields(frame)
         except struct.error:  # too short, and not checked by the codec
@@ -125,8 +125,8 @@ class FrameFormatter:
         """Reason why the frame is of no kind of the protocol; empty where it is of one."""
         return self._defect(frame, self.kind_of(frame))
 
-    def _defect(self, frame: bytes, sort: int) -> str:
-        likely = self._likely.get(sort)
+    def _defect(self, frame: bytes, kind: int) -> str:
+        likely = self._likely.get(kind)
         if likely is not None:
             try:
                 likely(frame)
@@ -141,15 +141,15 @@ class FrameFormatter:
             except MalformedError as error:
                 reasons.append(error.reason)
             else:
-                self._likely[sort] = unpack
+                self._likely[kind] = unpack
                 return ""
         if not reasons:  # the codec has no unpack functions
             return ""
         if set(reasons) == {_SHORT}:
-            return _SHORT if self.begins else _FOREIGN
+            return _SHORT if self.begins else _OTHER_PROTOCOL
         if not self._fixed.isdisjoint(reasons):
-            return _FOREIGN
-        if self.kinds and sort < 0:
+            return _OTHER_PROTOCOL
+        if self.kinds and kind < 0:
             return self._selects
         # A mismatch of the kind only says that the frame was unpacked as the wrong one.
         return next((reason for reason in reasons if reason != self._selects), reasons[0])
@@ -169,14 +169,14 @@ class FrameFormatter:
         """Whether the field is one bit of another field, which is shown instead."""
         return f"{self.name}.{field.rpartition('.')[0]}" in self._fields
 
-    def place(self, field: str, sort: int) -> tuple[int, int]:
+    def position(self, field: str, kind: int) -> tuple[int, int]:
         """Offset and width in bytes of a field in frames of that kind; (0, 0) for bits, and for fields that not all of
         them have."""
-        place = self._fields[f"{self.name}.{field}"]
-        selects = f"{self.name}.{self._selects}", sort
-        if place.mask or any(guard != selects for guard in place.guard):
+        position = self._fields[f"{self.name}.{field}"]
+        selects = f"{self.name}.{self._selects}", kind
+        if position.mask or any(guard != selects for guard in position.guard):
             return 0, 0
-        return ETHERNET_HEADER + place.offset, place.width
+        return ETHERNET_HEADER + position.offset, position.width
 
     def names_of(self, field: str) -> Callable[[int], str] | None:
         """Return a function from the field's values to their names, if they have names."""
@@ -204,9 +204,9 @@ class _KindWriter:
 
     __slots__ = ("_format", "_reads", "_shown", "_unpack")
 
-    def __init__(self, formatter: FrameFormatter, sort: int, words: str) -> None:
+    def __init__(self, formatter: FrameFormatter, kind: int, words: str) -> None:
         names = {name: None for parts, _ in spans(words) for _, name, _ in parts if name}
-        numbers = self._locate(formatter, sort, list(names))
+        numbers = self._locate(formatter, kind, list(names))
         self._shown: list[tuple[int, Show | None]] = []
         texts = []
         for parts, optional in spans(words):
@@ -229,32 +229,32 @@ class _KindWriter:
             values += tuple([read(frame) for read in self._reads])
         return self._format % tuple([values[at] if show is None else show(values, at) for at, show in self._shown])
 
-    def _locate(self, formatter: FrameFormatter, sort: int, names: list[str]) -> dict[str, int]:
+    def _locate(self, formatter: FrameFormatter, kind: int, names: list[str]) -> dict[str, int]:
         """Plan how fields are read: most unpacked together, those of bits and those that not all frames have one by
         one. Returns the indices of their values."""
-        end, format_, together, apart = 0, "!", list[str](), list[str]()
-        for (begin, width), name in sorted((formatter.place(name, sort), name) for name in names):
+        end, format_, together, separate = 0, "!", list[str](), list[str]()
+        for (begin, width), name in sorted((formatter.position(name, kind), name) for name in names):
             if begin < end or width not in _WORDS:
-                apart.append(name)
+                separate.append(name)
                 continue
             format_ += f"{begin - end}x{_WORDS[width]}"
             end = begin + width
             together.append(name)
         self._unpack: Callable[[bytes], tuple[int, ...]] = struct.Struct(format_).unpack_from
-        self._reads = [formatter.read(name) for name in apart]
-        return {name: number for number, name in enumerate([*together, *apart])}
+        self._reads = [formatter.read(name) for name in separate]
+        return {name: number for number, name in enumerate([*together, *separate])}
 
 
 def _name(called: Callable[[int], str]) -> Show:
-    return lambda values, place: called(values[place])
+    return lambda values, position: called(values[position])
 
 
 def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
     """Return a formatter of an optional part: empty where all its values are 0."""
 
     def show(values: tuple[int, ...], _: int) -> str:
-        for place, _name in inner:
-            if values[place] > 0:
+        for position, _name in inner:
+            if values[position] > 0:
                 return text % tuple([values[at] if show is None else show(values, at) for at, show in inner])
         return ""
 

@@ -39,7 +39,7 @@ def sense_of(key: str) -> Sense:
     """Direction in which the measure is better."""
     if key.endswith(("_bit_s", "_per_s")) or key in _MORE:
         return Sense.MORE
-    if key == "worked_ns":  # an input: the work that was asked for
+    if key == "worked_ns":  # an input: the requested work
         return Sense.NONE
     return Sense.LESS if key.endswith("_ns") or key in _LESS else Sense.NONE
 

@@ -41,7 +41,7 @@ class ProcessUsage:
         first."""
         programs: dict[str, list[Program]] = {}
         used: dict[tuple[int, int], int] = {}
-        for pid in processes.everyone():
+        for pid in processes.all_pids():
             key = keys.get(processes.network_namespace_of(pid))
             if key is None:
                 continue
@@ -98,11 +98,11 @@ class SnapshotSampler:
             return self._watched.look(agents=agents)
         except (TestbedError, OSError) as error:
             self.close()
-            why = reason_of(error) if isinstance(error, OSError) else str(error)
+            reason = reason_of(error) if isinstance(error, OSError) else str(error)
             if before is None or before.cluster in self._store.names():
-                return Absent(why)
+                return Absent(reason)
             gone = f"{before.cluster} has been taken down"
-            return Absent(gone if self._name is not None else f"{gone}; {why}")
+            return Absent(gone if self._name is not None else f"{gone}; {reason}")
 
     def _cluster(self) -> str:
         """Name of the cluster to look at. The watched cluster is kept while it is up, even if others come up."""
@@ -202,10 +202,10 @@ class _Watched:
 
         return reports(self._store, state)
 
-    def _direction(self, place: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
-        before = self._carried.get(place, now)
+    def _direction(self, key: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
+        before = self._carried.get(key, now)
         drops, dropped = sum(now.dropped.values()), sum(before.dropped.values())
-        declared, injected = self._impaired.get(place, ("", ""))
+        declared, injected = self._impaired.get(key, ("", ""))
         return Direction(
             now.frames,
             now.bytes,
@@ -236,7 +236,7 @@ def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]
 
 def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
     direction_place = (link, direction)
-    rules = [text for place, text in injection.rules if place == direction_place]
+    rules = [text for key, text in injection.rules if key == direction_place]
     parts = [described(injection.keys if direction_place in injection.places else {}, rules)]
     parts += [f"replay of {injection.replay}"] if injection.replay and direction_place in injection.places else []
     parts += ["down"] if link in injection.down else []
@@ -271,7 +271,7 @@ def _nodes(
 
 
 def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any] | None) -> Nic:
-    """said: report of the agent of a shared NIC."""
+    """report: of the agent of a shared NIC."""
     counted = (
         {name: report[name] for name in _LOST if report[name]} | dict(report["counted"]) if report is not None else {}
     )
@@ -283,8 +283,8 @@ def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any
 
 
 def _fault(injection: Injection, now: int) -> Fault:
-    left = max(0.0, (injection.until - now) / 1e9) if injection.until else None
-    return Fault(injection.number, injection.what, tuple(sorted(injection.links)), left)
+    remaining = max(0.0, (injection.until - now) / 1e9) if injection.until else None
+    return Fault(injection.number, injection.what, tuple(sorted(injection.links)), remaining)
 
 
 def _warning(state: State, directory: Path, silent: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Link
 
 _LINKS_PER_CALL: Final = 50  # links per call, which is one turn of the relay's loop
-_PATIENCE: Final = 0.5  # s to wait for the relay's reply
+_REPLY_TIMEOUT: Final = 0.5  # s to wait for the relay's reply
 _MAX_CLASSIFIERS: Final = 400  # one descriptor each, of the 1,024 that a process has by default
 
 DirectionKey = tuple[str, DirectionName]
@@ -66,7 +66,7 @@ class Wires:
     def __init__(self, state: State, directory: Path, holder: int) -> None:
         """directory: the cluster's. holder: process whose namespaces the cluster's names refer to; 0: this
         process's."""
-        self._places = RelayPaths(directory)
+        self._relay_paths = RelayPaths(directory)
         self._holder = holder
         self._paths = dict(state.namespaces)
         self._sockets: dict[str, CounterSockets] = {}
@@ -108,15 +108,15 @@ class Wires:
                 interface = counts[counter.key].get(counter.interface)
                 if interface is None:
                     continue
-                place = link, direction
-                counts_of_relay = relayed.get(place, {})
+                direction_key = link, direction
+                counts_of_relay = relayed.get(direction_key, {})
                 causes = {name: counts_of_relay[name] for name in CAUSES if name in counts_of_relay}
                 met = {name: count for name, count in counts_of_relay.items() if name not in causes}
-                if place in self._classifiers:
-                    causes |= _lost(loss_classifier.counters_in(self._classifiers[place]))
-                if queues and (full := queues.get(self._stages.get(place, 0))):
+                if direction_key in self._classifiers:
+                    causes |= _lost(loss_classifier.counters_in(self._classifiers[direction_key]))
+                if queues and (full := queues.get(self._stages.get(direction_key, 0))):
                     causes["queue"] = causes.get("queue", 0) + full
-                totals[place] = _carried(interface, counter.receives, causes, met)
+                totals[direction_key] = _carried(interface, counter.receives, causes, met)
         return dict(self._wires), totals
 
     def _open_sockets(self, key: str) -> CounterSockets | None:
@@ -161,14 +161,14 @@ class Wires:
         if self._holder or not userns.is_root():
             return
         wire = self._sockets[namespace_names.WIRE].route
-        for place, index in self._free.items():
-            if state.datapaths.get(place[0]) == "tc":
+        for key, index in self._free.items():
+            if state.datapaths.get(key[0]) == "tc":
                 if len(self._classifiers) == _MAX_CLASSIFIERS:
                     return
                 with suppress(OSError, RequestError):  # being replaced: a notification will follow
                     counters = loss_classifier.open_counters(wire, index)
                     if counters is not None:
-                        self._classifiers[place] = counters
+                        self._classifiers[key] = counters
 
     def _forget_classifiers(self) -> None:
         for counters in self._classifiers.values():
@@ -183,9 +183,9 @@ class Wires:
             for first in range(0, len(links), _LINKS_PER_CALL):
                 try:
                     reply = call(
-                        self._places.socket(number),
+                        self._relay_paths.socket(number),
                         {"do": "count", "links": links[first : first + _LINKS_PER_CALL]},
-                        _PATIENCE,
+                        _REPLY_TIMEOUT,
                     )
                 except (NotListeningError, KernelError):
                     break
@@ -195,7 +195,7 @@ class Wires:
         return counts
 
     def _shared_out(self, state: State) -> dict[int, list[str]]:
-        known = self._places.read_orders()
+        known = self._relay_paths.read_orders()
         shares: dict[int, list[str]] = {}
         for link, number in known.processes_of().items() if known is not None else ():
             if state.datapaths.get(link) == "relay":

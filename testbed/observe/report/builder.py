@@ -38,9 +38,9 @@ def make_report(folders: Sequence[Path], output: Path, follow: Callable[[str], o
     TestbedError for a broken file.
     """
     runs = []
-    for place, folder in enumerate(folders):
+    for index, folder in enumerate(folders):
         follow(f"reading {folder}")
-        runs.append(summarize_run(folder, chr(ord("A") + place) if len(folders) > 1 else ""))
+        runs.append(summarize_run(folder, chr(ord("A") + index) if len(folders) > 1 else ""))
     follow("drawing")
     text = page(runs).encode(errors="backslashreplace")
     try:
@@ -74,7 +74,7 @@ def page(runs: Sequence[RunSummary]) -> str:
         f'<header><p class="brand">testbed report</p><h1>{escape(title)}</h1>'
         f'<nav aria-label="Parts of the report"><ul>{links}</ul></nav></header>\n<main>'
         f'<section id="verdict" aria-labelledby="verdict-title" tabindex="-1"><h2 id="verdict-title">{heading}</h2>'
-        f'<div class="cards">{"".join(sections.verdict(run, place) for place, run in enumerate(runs))}</div>'
+        f'<div class="cards">{"".join(sections.verdict(run, index) for index, run in enumerate(runs))}</div>'
         f"{_differing(runs)}</section>\n{body}</main>\n"
         "<footer><p>Made by <code>testbed report</code> from the runs' folders, and from nothing else.</p></footer>"
         "</body></html>\n"
@@ -90,10 +90,8 @@ def _differing(runs: Sequence[RunSummary]) -> str:
     if not differing:
         return ""
     rows = [[key, *(value or "–" for value in values)] for key, values in differing]
-    of = Table(
-        "What was asked for differently", ["", *(run.label for run in runs)], rows, frozenset(range(len(runs) + 1))
-    )
-    return table(of, "differences")
+    settings = Table("Differing settings", ["", *(run.label for run in runs)], rows, frozenset(range(len(runs) + 1)))
+    return table(settings, "differences")
 
 
 def _sections(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[str]]]:
@@ -102,15 +100,15 @@ def _sections(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[str]]]:
     sound = [run for run in runs if run.grade != "invalid"]  # figures of invalid runs are meaningless
     yield "comparison", list(comparisons(runs))
     yield "plots", [_figure(plot) for plot in [*curves(sound), *distributions(sound)]]
-    yield "figures", [_with_heading(run, _rows(run, place)) for place, run in enumerate(runs)]
-    evidence = [(run, "".join(sections.evidence(run, place))) for place, run in enumerate(runs)]
+    yield "figures", [_with_heading(run, _rows(run, index)) for index, run in enumerate(runs)]
+    evidence = [(run, "".join(sections.evidence(run, index))) for index, run in enumerate(runs)]
     yield "evidence", [_with_heading(run, text) for run, text in evidence if text]
     yield "origin", ["".join(sections.origin(run)) for run in runs]
 
 
-def _rows(run: RunSummary, place: int) -> str:
-    rows = "".join(sections.figures(run, place))
-    return details("Rows of an invalid run, to find out why it is", rows) if run.grade == "invalid" else rows
+def _rows(run: RunSummary, index: int) -> str:
+    rows = "".join(sections.figures(run, index))
+    return details("Rows of an invalid run, for diagnosis", rows) if run.grade == "invalid" else rows
 
 
 def _with_heading(run: RunSummary, text: str) -> str:
@@ -123,10 +121,10 @@ def _pictures(runs: Sequence[RunSummary]) -> Iterator[Plot]:
     same = are_alike([run.layout for run in drawn if run.layout]) and all(
         run.injected == drawn[0].injected for run in drawn
     )
-    for place, run in enumerate(drawn[:1] if same else drawn):
+    for index, run in enumerate(drawn[:1] if same else drawn):
         if run.layout is not None:
             title = run.layout.name if same or not run.label else f"{run.label}: {run.layout.name}"
-            yield topology(run.layout, run.injected, f"cluster-{place + 1}", title)
+            yield topology(run.layout, run.injected, f"cluster-{index + 1}", title)
 
 
 def _figure(plot: Plot) -> str:

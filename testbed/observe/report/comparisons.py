@@ -28,14 +28,14 @@ def comparisons(runs: Sequence[RunSummary]) -> Iterator[str]:
         except TestbedError as error:
             yield f"<h3>{run.label} against {runs[0].label}</h3><p>Not comparable: {escape(str(error))}.</p>"
             continue
-        yield f"<h3>{run.label} against {runs[0].label}</h3><p>{escape(_in_short(comparison))}</p>"
+        yield f"<h3>{run.label} against {runs[0].label}</h3><p>{escape(_summary(comparison))}</p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
-        of = _table(comparison, runs[0].label, run.label)
-        content = table(of, f"comparison-{place}") + (f"<ul>{notes}</ul>" if notes else "")
+        shown = _table(comparison, runs[0].label, run.label)
+        content = table(shown, f"comparison-{place}") + (f"<ul>{notes}</ul>" if notes else "")
         yield details("Measure by measure", content, opened=comparison.worse)
 
 
-def _in_short(comparison: Comparison) -> str:
+def _summary(comparison: Comparison) -> str:
     counts = ((len(comparison.judged(judgement)), judgement.value) for judgement in Judgement)
     words = ", ".join(f"{count} {word}" for count, word in counts if count)
     return f"{len(comparison.measured)} measures, where less than {comparison.threshold:.0%} is no difference: {words}."

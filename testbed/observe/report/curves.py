@@ -10,7 +10,7 @@ import numpy
 
 from testbed.errors import TestbedError
 from testbed.observe.format.quantities import format_value, heading
-from testbed.observe.papers import UNITS, paper_of
+from testbed.observe.papers import UNITS, is_measured_by, paper_of
 from testbed.observe.report.columns import Kind
 from testbed.observe.report.markup import Table
 from testbed.observe.report.plots import (
@@ -41,19 +41,15 @@ class PublishedPoints:
 
 def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoints | None:
     """Points for these keys, of the first run whose protocol's paper has any."""
-    for protocol, workload in dict.fromkeys(
-        (str(run.asked.get("protocol", "")), str(run.asked.get("form", ""))) for run in runs
-    ):
+    for run in runs:
         try:
-            paper = paper_of(protocol)
+            paper = paper_of(str(run.asked.get("protocol", "")))
         except TestbedError:  # no paper, or the protocol is not installed
             continue
         rows = [
             row
             for row in paper.rows
-            if row.take == y and x in row.where and not (row.sum or row.less_than or row.of)
-            and paper.runs[row.run].workload == workload
-            and not (paper.runs[row.run].profile or paper.runs[row.run].firmware)
+            if row.take == y and x in row.where and not row.of and is_measured_by(row, paper, run.asked)
         ]  # fmt: skip
         if rows:
             points = tuple(sorted((float(row.where[x]), row.paper / UNITS[row.unit] * row.per) for row in rows))
@@ -123,7 +119,7 @@ def curves(runs: Sequence[RunSummary]) -> list[Plot]:
     return plots
 
 
-def _lines(curve: Curve, place: int, run: RunSummary, several: bool) -> list[Line]:
+def _lines(curve: Curve, run_index: int, run: RunSummary, several: bool) -> list[Line]:
     lines = []
     for kind in run.kinds:
         if not (kind.is_numeric(curve.x) and kind.is_numeric(curve.y)):
@@ -138,11 +134,11 @@ def _lines(curve: Curve, place: int, run: RunSummary, several: bool) -> list[Lin
                 else f"{heading(curve.by)} {format_tick(curve.by, value)}"
             )
             label = " ".join(part for part in (run.label if several else "", by) if part)
-            lines.append(_line(curve, place, kind, value, label, by))
+            lines.append(_line(curve, run_index, kind, value, label, by))
     return lines
 
 
-def _line(curve: Curve, place: int, kind: Kind, value: float | str, label: str, by: str) -> Line:
+def _line(curve: Curve, run_index: int, kind: Kind, value: float | str, label: str, by: str) -> Line:
     chosen = kind.where(**{curve.by: value}) if value != "" else kind.where()
     x, y = kind.column(curve.x)[chosen], kind.column(curve.y)[chosen]
     if "y" in curve.log:  # a logarithmic axis cannot show 0
@@ -153,7 +149,7 @@ def _line(curve: Curve, place: int, kind: Kind, value: float | str, label: str, 
     if curve.band is not None and all(kind.is_numeric(key) for key in curve.band):
         low, high = (kind.column(key)[chosen] for key in curve.band)
         band = [(float(low[x == at_x].min()), float(numpy.median(high[x == at_x]))) for at_x in xs]
-    return Line(place, label, by, [(at_x, float(numpy.median(y[x == at_x]))) for at_x in xs], band)
+    return Line(run_index, label, by, [(at_x, float(numpy.median(y[x == at_x]))) for at_x in xs], band)
 
 
 def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) -> Plot:
@@ -165,7 +161,7 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         caption += " The band reaches from the shortest to the 99th percentile."
     if paper is not None:
         caption += f" Hollow diamonds are the paper's own values, on its hardware: {paper.source}."
-    by = list(dict.fromkeys(line.by for line in lines))
+    groups = list(dict.fromkeys(line.by for line in lines))
     alone = len({line.run for line in lines}) == 1
     with new_figure(3.5) as figure:
         axes = figure.add_subplot()
@@ -174,13 +170,13 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         ys = [y for line in lines for _, y in line.points]
         set_up_axis(axes, "y", curve.y, log="y" in curve.log, narrow=max(ys) < 15 * min(ys))
         for line in lines:
-            colour = SERIES[(by.index(line.by) if alone else line.run) % len(SERIES)]
+            colour = SERIES[(groups.index(line.by) if alone else line.run) % len(SERIES)]
             xs = [x for x, _ in line.points]
             if line.band:
                 low, high = zip(*line.band, strict=True)
                 axes.fill_between(xs, low, high, color=colour, alpha=0.14 if alone else 0.08, linewidth=0)
-            marker = MARKERS[(by.index(line.by) if alone else line.run) % len(MARKERS)]
-            style = LINES[by.index(line.by) % len(LINES)]
+            marker = MARKERS[(groups.index(line.by) if alone else line.run) % len(MARKERS)]
+            style = LINES[groups.index(line.by) % len(LINES)]
             points = [y for _, y in line.points]
             axes.plot(xs, points, color=colour, marker=marker, linestyle=style, label=line.label or None)
         if paper is not None:

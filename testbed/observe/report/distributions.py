@@ -46,8 +46,8 @@ def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bo
     log = most / least > 20
     with new_figure(2.9) as figure:
         left, right = figure.subplots(1, 2)
-        for place, run, sample in sampled:
-            colour, label = SERIES[place % len(SERIES)], run.label if several else None
+        for run_index, run, sample in sampled:
+            colour, label = SERIES[run_index % len(SERIES)], run.label if several else None
             count, _ = numpy.histogram(numpy.clip(sample.took, edges[0], None), edges)
             left.stairs(count / sample.took.size, edges, color=colour, alpha=0.25, fill=True)
             left.stairs(count / sample.took.size, edges, color=colour, linewidth=1.2, label=label)
@@ -56,7 +56,7 @@ def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bo
                 numpy.maximum(_quantile_values(numpy.sort(sample.took), shares), edges[0]),
                 shares,
                 color=colour,
-                linestyle=LINES[place % len(LINES)],
+                linestyle=LINES[run_index % len(LINES)],
             )
         for axes, title in ((left, "share of messages"), (right, "share that took no longer")):
             axes.set_title(title)
@@ -98,7 +98,7 @@ def _quantile_text(values: Numbers) -> str:
 _Tail = tuple[int, int, str, list[float]]  # run, line within the run, label, a time for each of _TAILS
 
 
-def _tails(place: int, run: RunSummary, several: bool) -> list[_Tail]:
+def _tails(run_index: int, run: RunSummary, several: bool) -> list[_Tail]:
     tails: list[_Tail] = []
     for kind in run.kinds:
         if not all(kind.is_numeric(key) for key, _ in _SHARES):
@@ -112,7 +112,7 @@ def _tails(place: int, run: RunSummary, several: bool) -> list[_Tail]:
                 value if isinstance(value, str) else f"{'' if by == 'size_bytes' else f'{by} '}{format_tick(by, value)}"
             )
             label = " ".join(part for part in (run.label if several else "", words) if part)
-            tails.append((place, number, label, _medians(kind, by, value)))
+            tails.append((run_index, number, label, _medians(kind, by, value)))
     return tails
 
 

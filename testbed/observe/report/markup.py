@@ -20,26 +20,26 @@ class Table:
     note: str = ""
 
 
-def table(of: Table, name: str) -> str:
+def table(content: Table, name: str) -> str:
     """Render a table that scrolls where it is wide, also by keyboard. name: unique in the page."""
 
     def cells(row: Sequence[str]) -> str:
         return "".join(
             f'<th scope="row">{escape(text)}</th>'
-            if place == 0 and of.headed
-            else f"<td{'' if place in of.left else ' class=number'}>{escape(text)}</td>"
+            if place == 0 and content.headed
+            else f"<td{'' if place in content.left else ' class=number'}>{escape(text)}</td>"
             for place, text in enumerate(row)
         )
 
     head = "".join(
-        f'<th scope="col"{"" if place in of.left else " class=number"}>{escape(text)}</th>'
-        for place, text in enumerate(of.headings)
+        f'<th scope="col"{"" if place in content.left else " class=number"}>{escape(text)}</th>'
+        for place, text in enumerate(content.headings)
     )
-    body = "\n".join(f"<tr>{cells(row)}</tr>" for row in of.rows)
-    note = f'<p class="note">{escape(of.note)}</p>' if of.note else ""
+    body = "\n".join(f"<tr>{cells(row)}</tr>" for row in content.rows)
+    note = f'<p class="note">{escape(content.note)}</p>' if content.note else ""
     return (
         f'<div class="scrolls" role="region" aria-labelledby="{name}" tabindex="0"><table>'
-        f'<caption id="{name}">{escape(of.caption)}</caption>'
+        f'<caption id="{name}">{escape(content.caption)}</caption>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>{note}"
     )
 

@@ -97,7 +97,7 @@ def _missing(run: Recorded) -> Iterator[str]:
     if not (run.folder / ROWS).exists():
         yield f"{ROWS} is missing: the run's measurements are lost."
     if not (run.folder / EVENTS).exists():
-        yield f"{EVENTS} is missing: when faults were in force is not known."
+        yield f"{EVENTS} is missing: it is unknown when faults were in force."
 
 
 def _layout(file: Path, missing: list[str]) -> Layout | None:
@@ -130,13 +130,13 @@ def _injected(run: Recorded, layout: Layout | None, events: list[Mapping[str, An
             for link in links if isinstance(links, list) else ():
                 injected.setdefault(str(link), {})[str(event.get("what"))] = None
     if layout is not None and not injected and (file := run.folder / "scenario.toml").exists():
-        for what, links in _by_scenario(file, layout, events):
+        for what, links in _links_by_fault(file, layout, events):
             for link in links:
                 injected.setdefault(link, {})[what] = None
     return {link: tuple(what) for link, what in injected.items()}
 
 
-def _by_scenario(file: Path, layout: Layout, events: list[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+def _links_by_fault(file: Path, layout: Layout, events: list[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
     """Links of each fault. In simulation only a fault's text names its target: ``loss 10% on n1``."""
     try:
         faults = tomllib.loads(file.read_text(encoding="utf-8")).get("fault", [])

@@ -17,9 +17,9 @@ from testbed.observe.report.run_summary import RunSummary
 
 _MARKS: Final = {"trusted": "✓", "degraded": "!", "invalid": "✕", "failed": "✕", "interrupted": "■", "unfinished": "…"}
 _MEANING: Final = {
-    "trusted": "What was asked for is what was measured.",
-    "degraded": "Something was not quite as asked for: read the figures with these reasons in mind.",
-    "invalid": "Something was not as asked for: the figures tell nothing, and are shown to find out why.",
+    "trusted": "The links behaved as configured.",
+    "degraded": "Something deviated slightly from the configuration: read the figures with these reasons in mind.",
+    "invalid": "Something deviated from the configuration: the figures are meaningless, and shown for diagnosis only.",
     "failed": "A promise of the protocol was broken: see what the checks say.",
     "interrupted": "The run was interrupted: what was measured until then is shown.",
     "unfinished": "The run never ended: what was written until then is shown.",
@@ -32,16 +32,16 @@ _FEW_ROWS: Final = 40
 _PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate", "seed", "repeat")
 
 
-def verdict(run: RunSummary, place: int) -> str:
-    """Card at the top. place: index of the run in the report."""
+def verdict(run: RunSummary, index: int) -> str:
+    """Card at the top. index: index of the run in the report."""
     grade = run.grade if run.record.status in ("done", "unfinished") else run.record.status
     reasons = list(_reasons(run))
     more = len(reasons) - _MAX_REASONS
     listed = "".join(f"<li>{escape(reason)}</li>" for reason in reasons[:_MAX_REASONS])
     rest = f"<li>and {more:,} more, in the table of findings</li>" if more > 0 else ""
     mark = _MARKS.get(grade, "?")
-    name = f"run-{place}" if run.label else "verdict-title"
-    label = f'<span class="label series-{place + 1}">{escape(run.label)}</span>'
+    name = f"run-{index}" if run.label else "verdict-title"
+    label = f'<span class="label series-{index + 1}">{escape(run.label)}</span>'
     title = f'<h3 id="{name}">{label} {escape(run.title)}</h3>' if run.label else ""
     return (
         f'<article class="card {escape(grade)}" aria-labelledby="{name}">{title}'
@@ -123,12 +123,12 @@ def _facts(run: RunSummary) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def figures(run: RunSummary, place: int) -> Iterator[str]:
+def figures(run: RunSummary, index: int) -> Iterator[str]:
     """Tables of the run's rows, one for each kind."""
     if not run.kinds:
         yield '<p class="note">There are no rows: nothing was measured or recorded.</p>'
     for number, kind in enumerate(run.kinds):
-        rows = table(_rows(kind, run.label), f"rows-{place}-{number}")
+        rows = table(_rows(kind, run.label), f"rows-{index}-{number}")
         yield rows if kind.count <= _FEW_ROWS else details(f"{kind.count:,} rows with equal keys", rows)
 
 
@@ -144,13 +144,13 @@ def _rows(kind: Kind, label: str) -> Table:
     return Table(caption, [heading(key) for key in keys], rows, left, headed=False, note=note)
 
 
-def evidence(run: RunSummary, place: int) -> Iterator[str]:
+def evidence(run: RunSummary, index: int) -> Iterator[str]:
     """Findings behind the verdict, and counters."""
     result = run.record.result
     findings = (result.get("verdict") or {}).get("findings") or []
     if findings:
-        of = Table(
-            "Findings: what was asked for, and what was measured",
+        content = Table(
+            "Findings: configured and measured values",
             ["what", "where", "asked", "measured", "unit", "grade", "reason"],
             [
                 [str(finding.get("what")),
@@ -162,22 +162,27 @@ def evidence(run: RunSummary, place: int) -> Iterator[str]:
             frozenset({0, 1, 4, 5, 6}),
             note=f"The first {MAX_SHOWN} of {len(findings):,}." if len(findings) > MAX_SHOWN else "",
         )  # fmt: skip
-        yield details(f"Findings ({len(findings):,})", table(of, f"findings-{place}"))
+        yield details(f"Findings ({len(findings):,})", table(content, f"findings-{index}"))
     if run.fates:
         rows = [
             [link, direction, cause, f"{count:,}"]
             for (link, direction, cause), count in run.fates.most_common(MAX_SHOWN)
         ]
-        of = Table("Frames that met a fate, by link and cause", ["link", "direction", "cause", "frames"], rows,
+        content = Table("Frames that met a fate, by link and cause", ["link", "direction", "cause", "frames"], rows,
                    frozenset({0, 1, 2}))  # fmt: skip
-        yield details(f"Fates of frames ({sum(run.fates.values()):,})", table(of, f"fates-{place}"))
+        yield details(f"Fates of frames ({sum(run.fates.values()):,})", table(content, f"fates-{index}"))
     yield from _by_node(
-        result.get("counted"), "What NICs counted", f"counted-{place}", lambda value: format_value("", value)
+        result.get("counted"), "What NICs counted", f"counted-{index}", lambda value: format_value("", value)
     )
     yield from _by_node(
         [{node: {part: finding["share"] for part, finding in parts.items()} for node, parts in first.items()}
          for first in (result.get("used") or ())[:1]],
-        "How busy the parts of NICs and hosts were", f"used-{place}", lambda value: f"{value:.1%}",
+        "How busy the parts of NICs and hosts were", f"used-{index}", lambda value: f"{value:.1%}",
+    )  # fmt: skip
+    yield from _by_node(
+        [{f"{node}, {part}": _causes(usage) for node, parts in first.items() for part, usage in parts.items()}
+         for first in (result.get("used") or ())[:1]],
+        "What the time of hosts' cores was used for", f"causes-{index}", lambda value: format_value("busy_ns", value),
     )  # fmt: skip
     for name, text in run.logs.items():
         yield details(f"What {name} printed last", preformatted(text, f"log of {name}"))
@@ -185,7 +190,7 @@ def evidence(run: RunSummary, place: int) -> Iterator[str]:
 
 def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator[str]:
     """Table of the first repetition: a row for each node, a column for each counter; nothing where all are 0."""
-    nodes: Mapping[str, Mapping[str, float]] = (counted or [{}])[0] or {}
+    nodes: Mapping[str, Mapping[str, float]] = {name: row for name, row in ((counted or [{}])[0] or {}).items() if row}
     keys = dict.fromkeys(key for values in nodes.values() for key in values)
     keys = {key: None for key in keys if any(values.get(key) for values in nodes.values())}
     if not keys:
@@ -193,8 +198,13 @@ def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator
     shown = list(nodes)[:MAX_SHOWN]
     rows = [[node, *(format_count(nodes[node].get(key, 0)) for key in keys)] for node in shown]
     note = f"The first {len(shown)} of {len(nodes):,} nodes." if len(nodes) > len(shown) else ""
-    of = Table(title, ["node", *(heading(key) for key in keys)], rows, note=note)
-    yield details(title, table(of, name))
+    content = Table(title, ["node", *(heading(key) for key in keys)], rows, note=note)
+    yield details(title, table(content, name))
+
+
+def _causes(usage: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the nanoseconds of a core's use by cause; empty for other parts."""
+    return {key: value for key, value in usage.items() if key not in ("jobs", "busy_ns", "waited_ns", "share")}
 
 
 def _figure(value: object) -> str:

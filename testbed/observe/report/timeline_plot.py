@@ -43,13 +43,13 @@ class Intervals:
     slowest: Numbers
 
 
-def divide(of: Samples, end: float, intervals: int = INTERVALS) -> Intervals:
+def divide(samples: Samples, end: float, intervals: int = INTERVALS) -> Intervals:
     """Divide samples into intervals. end: of the last one, seconds."""
     edges = numpy.linspace(0.0, max(end, 1e-9), intervals + 1)
-    place = numpy.clip(numpy.searchsorted(edges, of.at, side="right") - 1, 0, intervals - 1)
-    count = numpy.bincount(place, minlength=intervals)
-    order = numpy.lexsort((of.took, place))
-    ordered, first = of.took[order], numpy.concatenate(([0], numpy.cumsum(count)))[:-1]
+    bins = numpy.clip(numpy.searchsorted(edges, samples.at, side="right") - 1, 0, intervals - 1)
+    count = numpy.bincount(bins, minlength=intervals)
+    order = numpy.lexsort((samples.took, bins))
+    ordered, first = samples.took[order], numpy.concatenate(([0], numpy.cumsum(count)))[:-1]
 
     def quantile(share: float) -> Numbers:
         quantiles = numpy.full(intervals, numpy.nan)
@@ -58,8 +58,8 @@ def divide(of: Samples, end: float, intervals: int = INTERVALS) -> Intervals:
         return quantiles
 
     rate = None
-    if of.moved is not None:
-        rate = 8 * numpy.bincount(place, weights=of.moved, minlength=intervals) / (edges[1] - edges[0])
+    if samples.moved is not None:
+        rate = 8 * numpy.bincount(bins, weights=samples.moved, minlength=intervals) / (edges[1] - edges[0])
     return Intervals(edges, count.astype(float), rate, quantile(0.0), quantile(0.5), quantile(0.99), quantile(1.0))
 
 
@@ -95,8 +95,8 @@ def _plot(
 ) -> Plot:
     name = f"timeline-{number + 1}"
     faults = run.repetition.faults
-    of = f" {run.label}" if several else ""
-    alternative = f"Timeline{of}, {duration:.3g} s. " + _in_words(faults, sample)
+    label = f" {run.label}" if several else ""
+    alternative = f"Timeline{label}, {duration:.3g} s. " + _description(faults, sample)
     panels = ["faults"] if faults else []
     if intervals is not None:
         panels += ["rate" if intervals.rate is not None else "count", "latency"]
@@ -120,7 +120,7 @@ def _plot(
         svg = to_svg(figure, name, alternative)
     caption = _caption(run, sample, len(faults))
     return Plot(
-        name, f"Faults, throughput and latency{of}", svg, caption, alternative, _table(faults) if faults else None
+        name, f"Faults, throughput and latency{label}", svg, caption, alternative, _table(faults) if faults else None
     )
 
 
@@ -199,7 +199,7 @@ def _caption(run: RunSummary, sample: Samples | None, faults: int) -> str:
     return " ".join(parts)
 
 
-def _in_words(faults: Sequence[FaultPeriod], sample: Samples | None) -> str:
+def _description(faults: Sequence[FaultPeriod], sample: Samples | None) -> str:
     periods = [
         f"{fault.what} from {fault.begin:.3g} s to {'the end' if fault.end is None else f'{fault.end:.3g} s'}"
         for fault in faults[:6]

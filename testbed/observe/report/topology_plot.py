@@ -84,7 +84,7 @@ def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, S
 def positions(layout: Layout) -> dict[str, Position]:
     """Positions of all nodes and switches, by name: their centres."""
     if not layout.switches:
-        return _circle([node.name for node in layout.nodes])
+        return _circle_positions([node.name for node in layout.nodes])
     neighbours: dict[str, list[str]] = {}
     for link in layout.links:
         neighbours.setdefault(link.a.owner, []).append(link.b.owner)
@@ -145,7 +145,7 @@ def _spread(
         places[switch] = (first + number * step, y)
 
 
-def _circle(names: Sequence[str]) -> dict[str, Position]:
+def _circle_positions(names: Sequence[str]) -> dict[str, Position]:
     if len(names) <= 2:
         return {name: (number * 3.6 * _BOX[0], 0.0) for number, name in enumerate(names)}
     radius = max(90.0, len(names) * (_BOX[0] + _GAP) / (2 * math.pi))
@@ -217,8 +217,8 @@ def _words(
 def _short(text: str, link: Link) -> str:
     """Text without the place beside which it stands: ``loss 10%`` for ``loss 10% on n1``."""
     a, b = link.a.owner, link.b.owner
-    for place in (a, b, str(link.a), str(link.b), f"{a}--{b}", f"{b}--{a}", link.name):
-        text = text.removesuffix(f" on {place}").removesuffix(f": {place}")
+    for prefix in (a, b, str(link.a), str(link.b), f"{a}--{b}", f"{b}--{a}", link.name):
+        text = text.removesuffix(f" on {prefix}").removesuffix(f": {prefix}")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Captures of a running cluster's links: frames as they pass, with their fates, until told to stop.
+"""Captures of a running cluster's links: frames as they pass, with their fates, until stopped.
 
 ::
 
@@ -75,35 +75,35 @@ def capture(
     *,
     seconds: float = 0,
     count: int = 0,
-    begun: Callable[[], object] = lambda: None,
+    on_start: Callable[[], object] = lambda: None,
 ) -> CaptureResult:
     """Pass all frames of the target's links to the sink until the descriptor `stop` is readable, for a number of
     seconds, or until a number of frames; 0 is no limit.
 
-    target: a link, a node or a switch (all its links), or "all". begun: called once every frame from then on is
+    target: a link, a node or a switch (all its links), or "all". on_start: called once every frame from then on is
     captured. Raises NotFoundError, KernelError; OSError of the sink, once earlier frames are written.
     """
     sniffer = Sniffer(store, cluster, target)
     frames: Counter[str] = Counter()
     met: Counter[str] = Counter()
-    left = count or None
+    remaining = count or None
 
     def give(ready: list[CapturedFrame]) -> bool:
         """Pass frames to the sink; return whether the limit is reached."""
-        nonlocal left
-        ready = ready[:left]
+        nonlocal remaining
+        ready = ready[:remaining]
         sink.take(ready)
         for seen in ready:
             frames[str(seen.point.end)] += 1
             met.update(seen.causes)
-        if left is not None:
-            left -= len(ready)
-        return left == 0
+        if remaining is not None:
+            remaining -= len(ready)
+        return remaining == 0
 
     try:
         sniffer.begin()
         sink.announce(sniffer.points)
-        begun()
+        on_start()
         until = time.monotonic() + seconds if seconds else float("inf")
         enough = False
         while not (enough or sniffer.gone or sniffer.wait(stop) or time.monotonic() >= until):
@@ -150,10 +150,10 @@ class Capture:
         except OSError as error:
             raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
 
-        def act(begun: Callable[[], None], stop: int) -> CaptureResult:
+        def act(on_start: Callable[[], None], stop: int) -> CaptureResult:
             enter(self._store, self._cluster)
             sink = CaptureFile(descriptor, str(self.path))
-            return capture(self._store, self._cluster, self._target, sink, stop, begun=begun)
+            return capture(self._store, self._cluster, self._target, sink, stop, on_start=on_start)
 
         try:
             self._companion = Companion(act)

@@ -26,7 +26,7 @@ class Sink(Protocol):
     def take(self, frames: Sequence[CapturedFrame]) -> None:
         """Consume the next frames. Raises OSError where they cannot be written; earlier frames stay readable."""
 
-    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+    def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
         """Finish the capture. begun, ended: wall clock, nanoseconds. dropped: frames missing from the capture, by
         end."""
 
@@ -64,11 +64,11 @@ class CaptureFile:
         if blocks:
             self._write(blocks)
 
-    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+    def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
         blocks = []
         for (end, _), number in self._numbers.items():
             missing = dropped.get(end, 0)
-            blocks.append(pcapng.statistics(number, begun, ended, self._frames[number] + missing, missing))
+            blocks.append(pcapng.statistics(number, started, ended, self._frames[number] + missing, missing))
         self._write(blocks)
 
     def _write(self, blocks: Sequence[bytes]) -> None:
@@ -104,7 +104,7 @@ class Lines:
             way = ">" if seen.entering else "<"
             self._print(f"{clock}.{rest:09} {seen.point.end!s:{self._width}} {way} {label(seen.frame)}{met}")
 
-    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+    def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
         """Do nothing: the summary reports missing frames."""
 
 
@@ -134,5 +134,5 @@ class Facts:
                 }
             )
 
-    def end(self, begun: int, ended: int, dropped: Mapping[str, int]) -> None:
+    def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
         """Do nothing: the summary reports missing frames."""

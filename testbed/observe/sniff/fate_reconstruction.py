@@ -76,14 +76,14 @@ class FlowFrames:
         for reading in self.readings:
             if reading.after > until:
                 break
-            heard, last = self.passed, 0
-            for when in self.waiting:
-                if when > reading.after:
+            passed, last = self.passed, 0
+            for stamp in self.waiting:
+                if stamp > reading.after:
                     break
-                heard, last = heard + 1, when
+                passed, last = passed + 1, stamp
             if last > reading.before - _SHORT_QUIET:
                 continue
-            first = reading.number - heard + 1
+            first = reading.number - passed + 1
             if first == guess or last < reading.before - QUIET:
                 self.first = first
                 self.readings = []

@@ -50,12 +50,12 @@ class FrameMerge:
     """Frames waiting for their fates. unplaced: fates whose frame was not captured, or had been released before. late:
     frames that arrived after later ones had been released."""
 
-    def __init__(self, begun: int) -> None:
-        """begun: frames stamped until then, in nanoseconds, are ignored."""
+    def __init__(self, started: int) -> None:
+        """started: frames stamped until then, in nanoseconds, are ignored."""
         self.unplaced = 0
         self.late = 0
-        self._begun = begun
-        self._released = begun  # frames until then have been released
+        self._begun = started
+        self._released = started  # frames until then have been released
         self._frames: list[CapturedFrame] = []
         self._fates: list[FrameFates] = []
         # By link and direction, then by stamp.
@@ -65,11 +65,11 @@ class FrameMerge:
         self, point: Point, frames: Iterable[TappedFrame], reconstruction: FateReconstruction | None = None
     ) -> None:
         """Add frames captured at a point. reconstruction: for the direction that begins there."""
-        begun, released, mirrored, seen = self._begun, self._released, point.mirrored, self._frames
+        started, released, mirrored, seen = self._begun, self._released, point.mirrored, self._frames
         entered = self._entering.setdefault((point.link, point.direction), {}) if point.datapath == "relay" else None
         for when, left, frame in frames:
             if when <= released:
-                if when <= begun:
+                if when <= started:
                     continue
                 self.late += 1
             entering = left is not mirrored
@@ -123,13 +123,13 @@ class FrameMerge:
     def _match_fates(self, until: int) -> None:
         """Match the reported fates to the frames stamped until then."""
         later: list[FrameFates] = []
-        stamps = {place: sorted(entered) for place, entered in self._entering.items()}
+        stamps = {key: sorted(entered) for key, entered in self._entering.items()}
         for met in self._fates:
             if met.stamp > until + NEAR:
                 later.append(met)
                 continue
-            place = met.link, met.direction
-            seen = self._frame_of(met, self._entering.get(place, {}), stamps.get(place, []))
+            key = met.link, met.direction
+            seen = self._frame_of(met, self._entering.get(key, {}), stamps.get(key, []))
             if seen is not None:
                 seen.met, seen.causes = met.words, met.causes
             elif met.stamp > until:

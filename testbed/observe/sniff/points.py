@@ -40,18 +40,18 @@ def points(state: State, links: list[Link]) -> list[Point]:
     wire = state.namespaces[namespace_names.WIRE]
     result: list[Point] = []
     for link in links:
-        carrier = state.datapaths.get(link.name, "direct")
+        datapath = state.datapaths.get(link.name, "direct")
         at_switch = [end.owner in switches for end in (link.a, link.b)]
         if link.datapath == "direct":
             places = [(state.namespaces[end.owner], end.port, False) for end in (link.a, link.b)]
-        elif carrier != "direct":
+        elif datapath != "direct":
             places = [(wire, device, True) for device in free_ends(state.layout, link.name)]
         else:  # the ends of a link between two switches are the ports themselves
             places = [(wire, device, not all(at_switch)) for device in ends[link.name]]
-        for end, direction, place, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
+        for end, direction, port_device, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
             # A NIC's link ends at the switch's port: there is no second point.
-            if not place[1]:  # at a modelled switch, within the relay
+            if not port_device[1]:  # at a modelled switch, within the relay
                 continue
-            if carrier != "direct" or not port or all(at_switch):
-                result.append(Point(link.name, end, direction, *place, carrier, macs.get(end, "")))
+            if datapath != "direct" or not port or all(at_switch):
+                result.append(Point(link.name, end, direction, *port_device, datapath, macs.get(end, "")))
     return result

@@ -203,19 +203,19 @@ class Sniffer:
         links = {link.name: link for link in state.layout.links}
         reconstructions: dict[tuple[str, DirectionName], FateReconstruction] = {}
         for point in points:
-            place = point.link, point.direction
+            key = point.link, point.direction
             impairment = in_force(links[point.link], point.direction, state.injected).impairment
             losses = Impairment(loss=impairment.loss, gemodel=impairment.gemodel, loss_pattern=impairment.loss_pattern)
             if point.datapath != "tc" or not losses:
                 continue
-            reconstruction = self._reconstructions.get(place)
+            reconstruction = self._reconstructions.get(key)
             if reconstruction is None or reconstruction.losses != losses:
                 first = reconstruction is None
-                reconstruction = FateReconstruction(*place, state.layout.seed, losses, reconstruction)
+                reconstruction = FateReconstruction(*key, state.layout.seed, losses, reconstruction)
                 self._all_reconstructions.append(reconstruction)
                 if first:
                     self._merge.reconstruct(point, reconstruction, self._checked_at)
-            reconstructions[place] = reconstruction
+            reconstructions[key] = reconstruction
         self._reconstructions = reconstructions
 
     def _check_state(self) -> None:
@@ -250,18 +250,18 @@ class Sniffer:
             wanted = []  # removed from the cluster
         self._prepare_reconstructions(state, wanted)
         kept = {(point.namespace, point.device): point for point in wanted}
-        for place, (ring, point) in list(self._rings.items()):
-            if place in kept and ring.still_there():
-                if state.phase == "up" or kept[place].end == point.end:
-                    self._rings[place] = ring, kept[place]
+        for key, (ring, point) in list(self._rings.items()):
+            if key in kept and ring.still_there():
+                if state.phase == "up" or kept[key].end == point.end:
+                    self._rings[key] = ring, kept[key]
             elif state.phase == "up" or not ring.still_there():
-                self._retire(place, ring, point)
+                self._retire(key, ring, point)
         size = max(_MIN_RING, min(_MAX_RING, _RING_MEMORY // max(1, len(kept))))
-        for place, point in kept.items():
-            if place in self._rings:
+        for key, point in kept.items():
+            if key in self._rings:
                 continue
             try:
-                ring = Ring(*place, size)
+                ring = Ring(*key, size)
             except OSError as error:
                 if not hurry:
                     reason = error.strerror or error
@@ -270,19 +270,19 @@ class Sniffer:
                     ) from error
                 self._state_stamp = 0, 0
                 continue
-            self._rings[place] = ring, point
+            self._rings[key] = ring, point
             self._poll.register(ring.fileno(), select.POLLIN)
             if hurry:
                 # Frames may have passed before the ring was opened.
                 missed = self._frames_carried(ring) - self._passed.get(ring.index, 0) - ring.look().taken
                 self.dropped[str(point.end)] += max(0, missed)
 
-    def _retire(self, place: tuple[str, str], ring: Ring, point: Point) -> None:
+    def _retire(self, key: tuple[str, str], ring: Ring, point: Point) -> None:
         """Stop capturing at a point once its last frames have been read."""
         self._passed[ring.index] = self._frames_carried(ring)
         self._poll.unregister(ring.fileno())
         self._retiring.append((time.time_ns() + HOLD, ring, point))
-        del self._rings[place]
+        del self._rings[key]
 
     def _frames_carried(self, ring: Ring) -> int:
         """Frames the interface has carried until now; 0 unless it is an interface of the wire namespace."""

@@ -34,8 +34,8 @@ class Channel:
         self._socket.close()
 
     def tell(self, word: str, data: object = None, end: Channel | None = None) -> None:
-        """Send a word with data. end: of another channel, to be handed over (received by `hear_with`). Raises what `packed`
-        does, and ConnectionError when the other end is gone."""
+        """Send a word with data. end: of another channel, passed along with it (see `receive_with_channel`). Raises the
+        errors of `packed`, and ConnectionError when the other end is gone."""
         packet = packed(word, data)
         if end is None:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
@@ -58,7 +58,7 @@ class Channel:
             packet = self._socket.recv(_MAX + 1)
         return _understood(packet)
 
-    def hear_with(self) -> tuple[tuple[str, object] | None, Channel | None]:
+    def receive_with_channel(self) -> tuple[tuple[str, object] | None, Channel | None]:
         """Wait for the next word, as `hear`, and the end of another channel if one came with it."""
         try:
             packet, handed = self._receive()
@@ -80,7 +80,9 @@ def packed(word: str, data: object) -> bytes:
             f"{error}: what a program returns must be plain data, such as numbers, texts, lists"
         ) from error
     if len(packet) > _MAX:
-        raise TestbedError(f"{len(packet)} bytes are too many to be told; {_MAX} are allowed: write a file instead")
+        raise TestbedError(
+            f"{len(packet)} bytes are too many for one message; {_MAX} are allowed: write a file instead"
+        )
     return packet
 
 

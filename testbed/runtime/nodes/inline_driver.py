@@ -102,7 +102,7 @@ class Driver:
                     return [descriptor for descriptor, _ in self._others.poll(0)] if self._has_others else ()
                 if due == 0 or moment < until:
                     continue
-                patience.in_vain()
+                patience.spin_failed()
                 if ready := self._sleep(due if deadline is None or (due is not None and due < deadline) else deadline):
                     return ready
                 until = now() + spin
@@ -145,7 +145,7 @@ class Driver:
     def _poll(self) -> Sequence[int]:
         """Process the frames that have come and the deadlines that are due, before a program that polls runs again. If there
         was nothing, sleep until something comes or is due, so that other processes run."""
-        taken = self._take_in()
+        taken = self._receive_frames()
         moment = time.monotonic_ns()
         ticked = self._tick(moment)
         ready: Sequence[int] = [descriptor for descriptor, _ in self._others.poll(0)] if self._has_others else ()
@@ -154,13 +154,13 @@ class Driver:
         elif (end := self._pause.until(moment)) is not None:
             ends = (end, self._firmware.deadline, self.loop.next_time())
             ready = self._sleep(min(when for when in ends if when is not None))
-            if self._take_in() or ready:
+            if self._receive_frames() or ready:
                 self._pause.found()
             self._tick(time.monotonic_ns())
             self._pause.slept()
         return ready
 
-    def _take_in(self) -> int:
+    def _receive_frames(self) -> int:
         """Give the firmware the frames that have come; return how many. No frame that it sends waits for the program."""
         nic, receive, longest = self._nic, self._wire.socket.recv, self._wire.longest
         take, now = nic.frame_handler(self._firmware), time.monotonic_ns

@@ -1,5 +1,5 @@
 """Node process, from its fork to its end: it enters its node, opens its NIC, runs the program, and serves its peers until
-it is told to stop.
+it is stopped.
 
 Words that it sends by its channel: "ready" when its NIC takes frames; "done" with the program's result; "failed" with a
 traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. Words that it receives: "go",
@@ -20,8 +20,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, cast
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
-from protocols.core.profile import Profile
 from testbed.engine.loop import running
+from testbed.engine.tasks import Task
 from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
 from testbed.errors import FirmwareError
 from testbed.kernel import syscalls
@@ -40,15 +40,16 @@ from testbed.runtime.shared.attachment import HostDriver
 from testbed.runtime.shared.node_agents import NodesNic
 
 if TYPE_CHECKING:
-    from testbed.runtime.nodes.dilated_nic import DilatedNic, Lateness
-    from testbed.runtime.nodes.places import ModelFault
+    from testbed.runtime.nodes.dilated_host import DilatedHost, Lateness
+    from testbed.runtime.nodes.places import ModelFault, NodeModel
+    from testbed.sim.sim_node import SimNode
 
 QUESTION: Final = signal.SIGUSR1
 """Signal that asks what the node waits for. It reaches even a program that never yields."""
 
-_SAID: Final = 50  # sentences of an answer; a program may wait for thousands of transfers
-_LONGEST: Final = 500  # characters of one
-_ANSWERERS: Final[list[Callable[[int, FrameType | None], None]]] = []
+_MAX_SENTENCES: Final = 50  # sentences of a reply; a program may wait for thousands of transfers
+_MAX_SENTENCE: Final = 500  # characters of one
+_HANDLERS: Final[list[Callable[[int, FrameType | None], None]]] = []
 _POLLS: Final = 1_000_000_000  # ns after a poll, within which a program is reported as polling
 _ANSWER: Final = 100_000_000  # ns within which a NIC has answered a poll, for which the program waits meanwhile
 
@@ -58,7 +59,8 @@ class Report:
     """Report of a NIC on a run. counted: the firmware's counters. taken: received frames. dropped, unsent: frames lost
     inside the emulator, because the process did not read in time, or the kernel did not take them. down: frames for an
     interface that was down. cpu: nanoseconds of processor time, from "go" on. In a dilated run only: lateness of its
-    frames; overrun, frames for which the model's NIC had no room; used, the usage of its parts.
+    frames; overrun, frames for which the model's NIC had no room; used, the usage of its parts; ranks, the counters by
+    rank in place of `counted`.
     """
 
     counted: dict[str, int]
@@ -70,6 +72,7 @@ class Report:
     lateness: Lateness | None = None
     overrun: int = 0
     used: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ranks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def lost(self) -> int:
@@ -80,22 +83,22 @@ class Report:
 def answer_question(number: int, frame: FrameType | None) -> None:
     """Handle QUESTION. The handler is set before the fork, so that a node that cannot answer yet does not die of the signal;
     setting one in each node would cost it pages of Python's enumerations."""
-    for answer in _ANSWERERS:
+    for answer in _HANDLERS:
         answer(number, frame)
 
 
 def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
-    """Run the forked node process, which ends with its parent; does not return. number: of its place. starts: how often the
-    node has been started, including this time."""
-    status, place = 1, orders.places[number]
+    """Run the forked node process, which ends with its parent; does not return. number: of its placement. starts: how
+    often the node has been started, including this time."""
+    status, placement = 1, orders.places[number]
     try:
         parent = os.getppid()
         syscalls.end_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
-        syscalls.name_process(f"node {place.name}")
+        syscalls.name_process(f"node {placement.name}")
         write_output_to(log)
-        _Node(orders, place, channel, partial(progress.watched, number), starts).run()
+        _Node(orders, placement, channel, partial(progress.watched, number), starts).run()
         status = 0
     except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
         with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
@@ -124,21 +127,24 @@ def build_inline_nic(orders: Orders, device: str, adapter: Adapter) -> tuple[Fra
     return wire, nic, agent, driver
 
 
-def build_nic(
-    orders: Orders, device: str, adapter: Adapter, profile: Profile | None = None
-) -> tuple[FrameSocket, InlineNic | DilatedNic, Agent, Driver | DilatedNic]:
-    """Build a NIC, inline or dilated as the orders say, and its driver. profile: of a dilated one, if not the run's.
-    OSError."""
-    if orders.dilation is None:
-        return build_inline_nic(orders, device, adapter)
-    from testbed.runtime.nodes.dilated_nic import DilatedNic  # the simulation's parts, which no other run needs
+def build_dilated_host(
+    orders: Orders, device: str, model: NodeModel, starts: int, watched: Callable[[Host], Host]
+) -> tuple[FrameSocket, DilatedHost]:
+    """Build a node's computer of a dilated run, on an interface of this process's network namespace. watched: wraps each
+    rank's host library for the NIC. OSError."""
+    from testbed.runtime.nodes.dilated_host import DilatedHost  # the simulation's parts, which no other run needs
 
-    profile = profile or orders.dilation.profile
-    wire = _wire(orders, device, adapter)
-    nic = DilatedNic(wire, adapter.mtu, profile, orders.dilation.factor, _head(orders, adapter))
-    agent = orders.plug(replace(adapter, pages_apart=profile.pages_apart), nic)
-    nic.attach(agent)
-    return wire, nic, agent, nic
+    assert orders.dilation is not None
+    first, factor, steer = model.adapters[0], orders.dilation.factor, orders.dilation.steer
+    wire = _wire(orders, device, first)
+    host = DilatedHost(wire, model.layout, model.profile, factor, _head(orders, first), steer)
+    # NICs are new, and incarnations count as in the simulation.
+    adapters = [
+        replace(adapter.of_incarnation(adapter.incarnation + starts - 1), pages_apart=model.profile.pages_apart)
+        for adapter in model.adapters
+    ]
+    host.begin(model.ranks, adapters, orders.plug, watched)
+    return wire, host
 
 
 def _wire(orders: Orders, device: str, adapter: Adapter) -> FrameSocket:
@@ -155,48 +161,83 @@ def _head(orders: Orders, adapter: Adapter) -> bytes:
     return adapter.address + orders.ethertype.to_bytes(2, "big")
 
 
+class ByRank(dict[str, object]):
+    """Results of the programs of a node's ranks, by rank: what "done" brings in a dilated run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RankAgent:
+    """A rank's firmware and host library. model: in a dilated run."""
+
+    name: str
+    number: int
+    firmware: Firmware | NodesNic
+    host: Host
+    model: SimNode | None = None
+
+
 class _Node:
     def __init__(
-        self, orders: Orders, place: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
+        self, orders: Orders, placement: NodePlacement, channel: Channel, watched: Callable[[Host], Host], starts: int
     ) -> None:
-        """Enter the node, build its NIC and spawn its program. watched: wraps the host library for the NIC. OSError."""
-        enter(place.node_context)
-        for name, value in place.node_context.environment.items():  # `update` would ask abstract classes what this is
+        """Enter the node, build its NIC and spawn its programs. watched: wraps the host library for the NIC. OSError."""
+        enter(placement.node_context)
+        for (
+            name,
+            value,
+        ) in placement.node_context.environment.items():  # `update` would ask abstract classes what this is
             os.environ[name] = value
-        if place.cpu >= 0:
-            os.sched_setaffinity(0, {place.cpu})
-        # In a dilated run NICs are new, and incarnations count as in the simulation.
-        counted = place.adapter.incarnation + starts - 1
-        adapter = place.adapter.of_incarnation(incarnation() if orders.dilation is None else counted)
+        if placement.cpu >= 0:
+            os.sched_setaffinity(0, {placement.cpu})
+        self._orders = orders
         self._channel = channel
         self._starts = starts
-        self._dilated: DilatedNic | None = None
+        self._dilated: DilatedHost | None = None
         self._shared: NodesNic | None = None
         self._wire: FrameSocket | NodesNic
-        self._nic: InlineNic | DilatedNic | NodesNic
+        self._nic: InlineNic | DilatedHost | NodesNic
         self._port: VethPort | NodesNic
-        self._firmware: Firmware | NodesNic
-        if orders.shared is not None and place.functions:
-            self._shared = shared = NodesNic(orders, orders.shared, place.device, place.function)
-            self._wire = self._nic = self._port = self._firmware = shared
-            self._host: Host = shared.host
-            self._driver: Driver | DilatedNic | HostDriver = shared.driver
-            shared.attach(watched(self._host))
+        self._driver: Driver | DilatedHost | HostDriver
+        self._agents: list[_RankAgent] = []
+        self._programs: list[Task[object]] = []
+        if placement.model is not None:
+            self._wire, dilated = build_dilated_host(orders, placement.device, placement.model, starts, watched)
+            self._nic = self._driver = self._dilated = dilated
+            self._port = dilated.port
+            self._agents = [
+                _RankAgent(rank.name, rank.number, rank.agent.firmware, rank.agent.host, rank) for rank in dilated.ranks
+            ]
+        elif orders.shared is not None and placement.functions:
+            self._shared = shared = NodesNic(orders, orders.shared, placement.device, placement.function)
+            self._wire = self._nic = self._port = shared
+            self._driver = shared.driver
+            self._agents = [_RankAgent(placement.name, placement.adapter.number, shared, shared.host)]
+            shared.attach(watched(shared.host))
         else:
-            self._wire, nic, agent, self._driver = build_nic(orders, place.device, adapter, place.profile)
+            adapter = placement.adapter.of_incarnation(incarnation())
+            self._wire, nic, agent, self._driver = build_inline_nic(orders, placement.device, adapter)
             nic.attach(Agent(agent.firmware, watched(agent.host)))
-            self._nic, self._port, self._firmware, self._host = nic, nic.port, agent.firmware, agent.host
-            if not isinstance(nic, InlineNic):
-                self._dilated = nic
-        here = ProgramNode(place.name, adapter.number, orders.numbers, self._driver.loop, self._dilated, starts)
+            self._nic, self._port = nic, nic.port
+            self._agents = [_RankAgent(placement.name, adapter.number, agent.firmware, agent.host)]
         self._loop = self._driver.loop
-        self._loop.on_failure = self._tell_failure
-        self._program = self._loop.spawn(orders.programs[place.name](self._host, here), "program")
+        self._loop.on_failure = self._report_failure
+        for rank_agent in self._agents:
+            self._spawn(rank_agent)
         self._begun = 0
-        self._went = 0  # when the program was told to go, where the NIC's clock does not show 0 then
+        self._started = 0  # when the program was started, where the NIC's clock does not show 0 then
+
+    def _spawn(self, rank: _RankAgent) -> None:
+        """Spawn a rank's program."""
+        orders = self._orders
+        here = ProgramNode(rank.name, rank.number, orders.numbers, self._loop, rank.model, self._starts)
+        if self._dilated is not None and rank.model is not None:
+            here = replace(here, adopt=partial(self._dilated.adopt, rank.model))
+        task = self._loop.spawn(orders.programs[rank.name](rank.host, here), "program")
+        here.adopt(task)
+        self._programs.append(task)
 
     def run(self) -> None:
-        _ANSWERERS.append(self._answer)
+        _HANDLERS.append(self._answer)
         self._channel.tell("ready", os.getpid())
         message = self._channel.hear()
         if message is None:
@@ -206,12 +247,19 @@ class _Node:
             self._dilated.go(message[1], again=self._starts > 1)
             self._driver.loop.watch(self._channel.fileno(), self._on_word)
         else:
-            self._went = time.monotonic_ns()
+            self._started = time.monotonic_ns()
         self._begun = self._used()
         loop = self._loop
-        self._program.add_callback(lambda _: loop.stop())
-        self._run_loop()
-        self._channel.tell("done", self._program.result())
+        for program in self._programs:
+            program.add_callback(lambda _: loop.stop())
+        left = list(self._programs)
+        while left:
+            self._run_loop()
+            for program in [program for program in left if program.done]:
+                program.result()  # raises its error
+                left.remove(program)
+        results = ByRank((rank.name, task.result()) for rank, task in zip(self._agents, self._programs, strict=True))
+        self._channel.tell("done", results if self._dilated is not None else self._programs[0].result())
         if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
             loop.watch(self._channel.fileno(), self._on_word)
@@ -222,13 +270,13 @@ class _Node:
         try:
             self._loop.run()
         except FirmwareError as error:
-            raise FirmwareError(error.what, error.when - self._went) from error
+            raise FirmwareError(error.what, error.when - self._started) from error
 
-    def _tell_failure(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         """Report a failure before the program can catch it."""
         if isinstance(error, FirmwareError):
             with contextlib.suppress(ConnectionError):  # the starting process is gone
-                self._channel.tell("failed", (error.what, error.when - self._went))
+                self._channel.tell("failed", (error.what, error.when - self._started))
 
     def _on_word(self, _now: int) -> None:
         """Process a word: a model's fault while the program runs, "stop" when all programs have ended."""
@@ -238,7 +286,7 @@ class _Node:
         if message[0] == "stop":
             self._driver.loop.stop()
         elif self._dilated is not None:
-            self._dilated.suffer(cast("ModelFault", message[1]))
+            self._dilated.apply_fault(cast("ModelFault", message[1]))
 
     def _used(self) -> int:
         """Return the nanoseconds of processor time until now of this process, and of its NIC's agent if it has one."""
@@ -247,36 +295,41 @@ class _Node:
 
     def _report(self) -> Report:
         used = self._used() - self._begun
-        counted = dict(self._firmware.counted())
+        counted = {agent.name: dict(agent.firmware.counted()) for agent in self._agents}
         port, dilated = self._port, self._dilated
-        report = Report(counted, self._wire.taken, self._wire.dropped, port.unsent, port.down, used)
+        first = counted[self._agents[0].name]
+        report = Report(first, self._wire.taken, self._wire.dropped, port.unsent, port.down, used)
         if dilated is None:
             return report
-        return replace(report, lateness=dilated.cable.lateness, overrun=dilated.dropped, used=dilated.used())
+        late, overrun = dilated.cable.lateness, dilated.dropped
+        return replace(report, lateness=late, overrun=overrun, used=dilated.used(), ranks=counted)
 
     def _answer(self, _number: int, frame: FrameType | None) -> None:
         """Answer QUESTION, within the signal's handler: the interrupted code does not run meanwhile."""
         with contextlib.suppress(RuntimeError):  # a flush was interrupted
             sys.stdout.flush()
         lines = [self._state(frame)]
-        lines += [f"host: {sentence}" for sentence in self._host.waiting()]
-        lines += [f"NIC: {sentence}" for sentence in self._firmware.waiting()]
+        for agent in self._agents:
+            of = f"{agent.name}, " if len(self._agents) > 1 else ""
+            lines += [f"{of}host: {sentence}" for sentence in agent.host.waiting()]
+            lines += [f"{of}NIC: {sentence}" for sentence in agent.firmware.waiting()]
         if self._port.kept:
             lines.append(f"frames that wait in the NIC until the network takes them: {self._port.kept}")
         if self._shared is None:
             self._wire.look()
         if self._wire.dropped:
-            lines.append(f"frames dropped because nobody read them in time: {self._wire.dropped}")
+            lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:
             lines.append(f"frames that the kernel did not take, though the interface was up: {self._port.unsent}")
         lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]
-        if len(lines) > _SAID:
-            lines[_SAID:] = [f"and {len(lines) - _SAID:,} more"]
-        self._channel.tell("waiting", [line[:_LONGEST] for line in lines])
+        if len(lines) > _MAX_SENTENCES:
+            lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
+        self._channel.tell("waiting", [line[:_MAX_SENTENCE] for line in lines])
 
     def _state(self, innermost: FrameType | None) -> str:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""
-        program, frames = self._program, running(innermost)
+        program = next((program for program in self._programs if not program.done), self._programs[0])
+        frames = running(innermost)
         polls = program.polled is not None and self._loop.now() - program.polled < _ANSWER
         if innermost is not None and self._nic.busy and not polls:  # each poll lets the NIC work
             line = program_line(frames)

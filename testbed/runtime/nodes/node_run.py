@@ -26,19 +26,19 @@ from testbed.kernel.processes import wait_for_end
 from testbed.runtime import event_log
 from testbed.runtime.nodes import warm
 from testbed.runtime.nodes.control_channel import Channel
-from testbed.runtime.nodes.node_process import Report
+from testbed.runtime.nodes.node_process import ByRank, Report
 from testbed.runtime.nodes.places import ModelFault, Orders
 from testbed.runtime.nodes.run_progress import Progress
 
 PATIENCE: Final = 30.0
-"""Seconds for node processes to begin, and to end once told to."""
+"""Seconds for node processes to start, and to end once asked to."""
 
 _LEAD: Final = 5_000_000
 """Nanoseconds from "go" to time 0 of a dilated run."""
 
 _ANSWER: Final = 1.0  # s for nodes to answer what they wait for
 _SHOWN: Final = 2_000  # characters of a log's end
-_LOOKS: Final = 10  # checks of progress within a patience
+_CHECKS: Final = 10  # checks of progress within a patience
 
 
 class ProgramError(TestbedError):
@@ -72,7 +72,7 @@ class StuckError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Outcome of a run, by node. results: of the programs. reports: of their NICs."""
+    """Outcome of a run. results: of the programs, by rank. reports: of their NICs, by node."""
 
     results: Mapping[str, Any]
     reports: Mapping[str, Report]
@@ -82,20 +82,20 @@ class Run:
     """A run of node processes. The end of its ``with`` block ends them."""
 
     def __init__(
-        self, orders: Orders, logs: Path, told: Path, on_ready: Callable[[Self], object] | None = None
+        self, orders: Orders, logs: Path, directory: Path, on_ready: Callable[[Self], object] | None = None
     ) -> None:
-        """Start the node processes; return when every program has been told to go.
+        """Start the node processes; return when every program has been started.
 
-        logs: a directory for the nodes' output. told: the cluster's directory, for events. on_ready: called when all
+        logs: a directory for the nodes' output. directory: the cluster's directory, for events. on_ready: called when all
         NICs are up and no program has begun. Raises NodeDiedError, ProgramError, KernelError.
         """
         self._orders = orders
         self._logs = logs
-        self._told = told
+        self._directory = directory
         self._pids: dict[str, int] = {}
         self._lines: dict[str, Channel] = {}
         self._names: dict[int, str] = {}
-        self._heard: dict[str, dict[str, object]] = {place.name: {} for place in orders.places}
+        self._heard: dict[str, dict[str, object]] = {placement.name: {} for placement in orders.places}
         self._ended: dict[str, int] = {}
         self._away: dict[str, bool] = {}  # crashed node -> whether it will be restarted
         self._paused: set[str] = set()
@@ -110,13 +110,13 @@ class Run:
         ends: dict[str, Channel] = {}
         self._warm, end = Channel.pair()
         try:
-            for place in orders.places:
-                self._lines[place.name], ends[place.name] = Channel.pair()
-            pid = warm.start(orders, end, ends, logs, told, self._progress).pid
+            for placement in orders.places:
+                self._lines[placement.name], ends[placement.name] = Channel.pair()
+            pid = warm.start(orders, end, ends, logs, directory, self._progress).pid
             self._parent = pid, os.pidfd_open(pid)
         except BaseException:
             self.close()
-            self._put_back()
+            self._restore_offloads()
             raise
         finally:
             for line in (end, *ends.values()):
@@ -140,7 +140,7 @@ class Run:
     @property
     def begun(self) -> int:
         """When the programs begin, monotonic nanoseconds: in a dilated run the time at which its clock shows 0. The
-        present until they are told to go."""
+        present until they are started."""
         return self._begun or time.monotonic_ns()
 
     @property
@@ -156,14 +156,14 @@ class Run:
         """Kill a node process (SIGKILL), as a fault; name the node in `wait(without=...)` then."""
         self._warm.tell("kill", node)
 
-    def end_with(self, handle: int, why: str) -> None:
+    def end_with(self, handle: int, reason: str) -> None:
         """Let `wait` raise ClusterEndedError, with this sentence, as soon as the process behind a pidfd has ended."""
-        self._ends_with = handle, why
+        self._ends_with = handle, reason
         self._ready.register(handle, select.POLLIN)
 
     def ranks_on(self, node: str) -> list[str]:
         """Return the names of a node's ranks in this run."""
-        return [place.name for place in self._orders.places if place.on == node]
+        return [placement.name for placement in self._orders.places if placement.on == node]
 
     def at(self, when: int, act: Callable[[], object]) -> None:
         """Schedule a call, nanoseconds after the programs begin: `wait` makes it, and raises its error."""
@@ -186,7 +186,7 @@ class Run:
 
     def restart(self, node: str) -> None:
         """Restart a node process that `crash` has ended: its NIC with another incarnation, its program from the beginning.
-        Return when the program has been told to go; raises ProgramError, NodeDiedError, StuckError."""
+        Return when the program has been started; raises ProgramError, NodeDiedError, StuckError."""
         line, end = Channel.pair()
         self._lines[node].close()
         self._lines[node] = line
@@ -223,20 +223,20 @@ class Run:
 
         Raises ProgramError, FirmwareError and NodeDiedError at once; StuckError when the time or the patience is over.
         """
-        begun = moved = looked = time.monotonic()
-        between = seconds if patience is None else patience / _LOOKS
+        started = moved = checked = time.monotonic()
+        between = seconds if patience is None else patience / _CHECKS
         left = len(self._heard)
         while waited := sum(not self._has_ended(name, "done", without) for name in self._heard):
-            due = (self._begun + self._due[0][0]) / 1e9 if self._due else begun + seconds
-            self._receive(min(begun + seconds, looked + between, due))
+            due = (self._begun + self._due[0][0]) / 1e9 if self._due else started + seconds
+            self._receive(min(started + seconds, checked + between, due))
             self._act()
             now = time.monotonic()
-            if patience is not None and now >= looked + between:
+            if patience is not None and now >= checked + between:
                 moved = max(moved, max(self._progress.last()) / 1e9) if waited == left else now
                 if now >= moved + patience:
                     raise self._stuck(f"for {now - moved:.3g} s no program and no transfer has ended, anywhere")
-                looked, left = now, waited
-            if now >= begun + seconds:
+                checked, left = now, waited
+            if now >= started + seconds:
                 raise self._stuck(f"programs have not ended within {seconds:g} s")
         for name in sorted(self._paused):
             self.resume(name)
@@ -246,7 +246,10 @@ class Run:
                     line.tell("stop")
         self._until("report", without)
         reports = {name: report for name, report in self._data_of("report").items() if isinstance(report, Report)}
-        return RunOutcome(self._data_of("done"), reports)
+        results: dict[str, object] = {}
+        for name, result in self._data_of("done").items():
+            results |= result if isinstance(result, ByRank) else {name: result}
+        return RunOutcome(results, reports)
 
     def _stuck(self, what: str) -> StuckError:
         waiting = self.waiting()
@@ -298,7 +301,7 @@ class Run:
         self._progress.close()
         if self._left_undone:
             self._left_undone = False
-            self._put_back()
+            self._restore_offloads()
 
     def _reap_parent(self) -> None:
         """Wait for the end of the parent of all node processes, and record it as an event if it was a death."""
@@ -316,11 +319,11 @@ class Run:
             self._left_undone = bool(status)
             if status:
                 code = os.waitstatus_to_exitcode(status)
-                event_log.record(self._told, "node parent died", nodes=[*self._heard], pid=pid, code=code)
+                event_log.record(self._directory, "node parent died", nodes=[*self._heard], pid=pid, code=code)
 
-    def _put_back(self) -> None:
+    def _restore_offloads(self) -> None:
         """Restore the NICs' offloads in place of a parent that could not."""
-        in_child(partial(warm.put_back, self._orders, self._told))
+        in_child(partial(warm.put_back, self._orders, self._directory))
 
     def _begin(self, on_ready: Callable[[Self], object] | None) -> None:
         self._until("ready", ())
@@ -330,18 +333,18 @@ class Run:
             self._pids[name] = pid
         if on_ready is not None:
             on_ready(self)
-        begun = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
+        started = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
         for line in self._lines.values():
             with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
-                line.tell("go", begun)
-        self._begun = begun
+                line.tell("go", started)
+        self._begun = started
 
     def _until(self, word: str, without: Collection[str]) -> None:
         """Wait until every node has sent this word. Raises StuckError."""
         deadline = time.monotonic() + PATIENCE
         while not all(self._has_ended(name, word, without) for name in self._heard):
             if not self._receive(deadline):
-                raise StuckError(f"node processes have not said {word!r} within {PATIENCE:g} s", self.waiting())
+                raise StuckError(f"node processes have not sent {word!r} within {PATIENCE:g} s", self.waiting())
 
     def _has_ended(self, name: str, word: str, without: Collection[str]) -> bool:
         """Whether a node has sent this word, or need not any more. Raises the error of a failed or dead node."""

@@ -13,13 +13,27 @@ from protocols.core.profile import Profile
 from protocols.core.split_memory import SplitDriver
 from testbed.engine.loop import Loop
 from testbed.engine.server import Core
+from testbed.engine.tasks import Task
 from testbed.engine.waitables import Awaited
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.setns import NodeContext
+from testbed.spec.layout import Node
+from testbed.spec.placement import Rank
 
 Program = Callable[..., Coroutine[Awaited | int, None, object]]
 """A host program: ``async def program(endpoint, node)``. endpoint: of the protocol's library (`Agent.host`). node: the
 program's `Here`. Its result is plain data, 128 KiB at most, and is returned to the starting process."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeModel:
+    """A node's computer in a dilated run: its cores and their use by ranks, which have the NIC's functions, with their
+    adapters. profile: its costs."""
+
+    layout: Node
+    profile: Profile
+    ranks: tuple[Rank, ...]
+    adapters: tuple[Adapter, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +42,7 @@ class NodePlacement:
 
     name: the rank's. cpu: the processor that its process is bound to, or -1. node: where the rank has another name.
     functions: adapters of all functions of the node's NIC, which is shared; the rank attaches to `function`. Empty: the NIC
-    is inline. profile: in a dilated run, where it is another than the run's.
+    is inline. model: in a dilated run, where all ranks of a node are in one process; then this is the node's.
     """
 
     name: str
@@ -39,7 +53,7 @@ class NodePlacement:
     node: str = ""
     function: int = 0
     functions: tuple[Adapter, ...] = ()
-    profile: Profile | None = None
+    model: NodeModel | None = None
 
     @property
     def on(self) -> str:
@@ -48,20 +62,28 @@ class NodePlacement:
 
 
 class Model(Protocol):
-    """Model of a host in a dilated run. core: its only core. posted: when the core has done the posts to the NIC that its
-    program has made."""
+    """A rank of a node's model in a dilated run. core: the one that it is bound to."""
 
     core: Core
 
-    @property
-    def posted(self) -> int: ...
+    def reached(self) -> int:
+        """When the core has done the posts to the NIC that the program has made."""
+        ...
+
+    async def compute(self, nanoseconds: int) -> None:
+        """Occupy the core."""
+        ...
+
+
+def _ignore(_: object) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramNode:
     """The node on which a host program runs, for the program. numbers: node name -> number. loop: with its clock and tasks,
     ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how often its node has
-    been started in this run."""
+    been started in this run. adopt: called with each task that the program spawns."""
 
     name: str
     number: int
@@ -69,16 +91,21 @@ class ProgramNode:
     loop: Loop
     model: Model | None = None
     starts: int = 1
+    adopt: Callable[[Task[object]], object] = _ignore
 
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
     """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts;
-    profiles: by node, of those with others."""
+    profiles: by node, of those with others. steer: the protocol's choice of a frame's receive queue."""
 
     factor: int
     profile: Profile
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    steer: Callable[[bytes, int], int] | None = None
+
+    def of(self, node: str) -> Profile:
+        return self.profiles.get(node, self.profile)
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]

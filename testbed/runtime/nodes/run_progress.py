@@ -1,9 +1,10 @@
 """Progress of a run's programs: the time of each one's last progress, in memory that the processes share.
 
 Progress is the end of a transfer, done or failed, that a NIC reports to its host (`Nic.post_completion`), and the end of a
-program. Nothing else counts, since all else can go on for ever in a run that is stuck: frames retransmitted to a dead
-peer, steps of a task that polls, answered probes (`Host.completed`), timers, a loop that computes. So a run without
-progress is stuck, or its programs compute, or move one message, for longer than the limit that the caller sets.
+program. Nothing else counts, since everything else can go on forever in a run that makes no progress: frames
+retransmitted to a dead peer, steps of a task that polls, answered probes (`Host.completed`), timers, a loop that
+computes. So a run without progress is stuck, or its programs compute, or move one message, for longer than the limit
+that the caller sets.
 
 Reading the times disturbs no process: it needs no signal and no message, and works on processes that are stopped or spin.
 """
@@ -20,7 +21,7 @@ _SPLIT_DRIVER: Final = 8  # words of 8 bytes: two processors do not take one cac
 
 
 class Progress:
-    """The times of last progress of so many programs, shared with processes that are forked later."""
+    """The times of each program's last progress, shared with processes that are forked later."""
 
     def __init__(self, programs: int) -> None:
         self._memory = mmap.mmap(-1, programs * _SPLIT_DRIVER * 8)

@@ -67,7 +67,7 @@ class HoldingPort(VethPort):
         super().__init__(wire)
 
         def say(word: bytes) -> None:
-            with contextlib.suppress(OSError):  # nobody hears it, and it will be said again
+            with contextlib.suppress(OSError):  # it is lost, and will be sent again
                 wire.socket.send(word)
 
         self.on_hold: Callable[[], object] = _ignore

@@ -33,8 +33,13 @@ from testbed.kernel.offloads import Offloads
 from testbed.kernel.setns import enter_holder, is_inside
 from testbed.runtime import event_log
 from testbed.runtime.nodes.control_channel import Channel
-from testbed.runtime.nodes.inline_driver import Driver
-from testbed.runtime.nodes.node_process import QUESTION, answer_question, build_nic, run_node
+from testbed.runtime.nodes.node_process import (
+    QUESTION,
+    answer_question,
+    build_dilated_host,
+    build_inline_nic,
+    run_node,
+)
 from testbed.runtime.nodes.places import NodePlacement, Orders
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.runtime.shared import node_agents
@@ -100,8 +105,9 @@ class _WarmParent:
             os.chdir(self._directory)
         self._orders = _entered(self._orders)
         try:
-            for place in self._orders.places if self._orders.ethertype else ():  # the kernel's protocols use offloads
-                _switch_off(place)
+            if self._orders.ethertype:  # the kernel's protocols use offloads
+                for placement in self._orders.places:
+                    _switch_off(placement)
             self._warm_up()
         except BaseException:
             put_back(self._orders, self._cluster_directory)
@@ -115,11 +121,14 @@ class _WarmParent:
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         try:
-            self._rehearsed = build_nic(self._orders, "lo", self._orders.places[0].adapter)
-            driver = self._rehearsed[-1]
-            if isinstance(driver, Driver):
-                for _ in range(_REHEARSALS):
-                    driver.loop.complete(_empty_program())
+            first = self._orders.places[0]
+            self._rehearsed: object
+            if first.model is not None:
+                self._rehearsed = build_dilated_host(self._orders, "lo", first.model, 1, lambda host: host)
+                return
+            self._rehearsed = rehearsed = build_inline_nic(self._orders, "lo", first.adapter)
+            for _ in range(_REHEARSALS):
+                rehearsed[-1].loop.complete(_empty_program())
         except Exception as error:  # a protocol may raise anything
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
@@ -129,7 +138,7 @@ class _WarmParent:
             if self._orders.shared is not None:
                 self._fork_agents(self._orders.shared)
             places = enumerate(self._orders.places)
-            for name, pid in [(place.name, self._fork(number, place.name)) for number, place in places]:
+            for name, pid in [(placement.name, self._fork(number, placement.name)) for number, placement in places]:
                 self._register(name, pid)
             self._ready.register(self._channel.fileno(), select.POLLIN)
             while self._turn():
@@ -158,14 +167,18 @@ class _WarmParent:
         self._open.remove(self._ends[name].fileno())
         self._ends[name].close()
         self._watch(_Child(name, pid, os.pidfd_open(pid)))
-        self._tell("forked", (name, pid))
+        self._send("forked", (name, pid))
 
     def _fork_agents(self, split_driver: SplitDriver) -> None:
         """Fork the agents of shared NICs and wait until they listen. Its node process notices one that does not."""
         waiting = []
-        for place in [place for place in self._orders.places if place.functions and not place.function]:
-            pid, ready = node_agents.begin(self._orders, split_driver, place, self._logs / f"{place.on}.nic.log")
-            self._watch(_Child(place.on, pid, os.pidfd_open(pid), agent=True))
+        for placement in self._orders.places:
+            if not placement.functions or placement.function:
+                continue
+            pid, ready = node_agents.begin(
+                self._orders, split_driver, placement, self._logs / f"{placement.on}.nic.log"
+            )
+            self._watch(_Child(placement.on, pid, os.pidfd_open(pid), agent=True))
             waiting.append(ready)
         for ready in waiting:
             node_agents.listens(ready)
@@ -182,7 +195,7 @@ class _WarmParent:
             if child is not None:
                 self._reap(child)
                 continue
-            message, end = self._channel.hear_with()
+            message, end = self._channel.receive_with_channel()
             if message is None:
                 return False
             word, name = message
@@ -198,7 +211,7 @@ class _WarmParent:
         """Fork the process of a node that has ended again."""
         self._ends[name] = end
         self._open.add(end.fileno())
-        number = [place.name for place in self._orders.places].index(name)
+        number = [placement.name for placement in self._orders.places].index(name)
         self._register(name, self._fork(number, name))
 
     def _reap(self, child: _Child) -> None:
@@ -213,9 +226,9 @@ class _WarmParent:
             return
         if status:
             event_log.record(self._cluster_directory, "node process died", node=child.name, pid=child.pid, code=code)
-        self._tell("ended", (child.name, status))
+        self._send("ended", (child.name, status))
 
-    def _tell(self, word: str, data: object) -> None:
+    def _send(self, word: str, data: object) -> None:
         with contextlib.suppress(ConnectionError):  # then the next turn is the last
             self._channel.tell(word, data)
 
@@ -253,13 +266,13 @@ def put_back(orders: Orders, cluster_directory: Path) -> None:
     try:
         entered = _entered(orders)
         with orders.offloading() as wanted:
-            for place in entered.places:
-                if place.on in wanted:
-                    _restore(place, wanted[place.on])
+            for placement in entered.places:
+                if placement.on in wanted:
+                    _restore(placement, wanted[placement.on])
     except (TestbedError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
         event_log.record(
-            cluster_directory, "offloads left off", nodes=[place.name for place in orders.places], reason=reason
+            cluster_directory, "offloads left off", nodes=[placement.name for placement in orders.places], reason=reason
         )
 
 
@@ -270,28 +283,28 @@ def _entered(orders: Orders) -> Orders:
         return orders
     if not is_inside(holder):
         enter_holder(holder)
-    inside = [replace(place, node_context=replace(place.node_context, holder=0)) for place in orders.places]
+    inside = [replace(placement, node_context=replace(placement.node_context, holder=0)) for placement in orders.places]
     return replace(orders, places=tuple(inside))
 
 
-def _switch_off(place: NodePlacement) -> None:
+def _switch_off(placement: NodePlacement) -> None:
     """Switch a NIC's offloads off, so that the kernel's frames on its interface are complete, as the firmware's are."""
     try:
-        namespaces.enter(place.node_context.namespace)
-        if _offloads_of(place):
-            offloads.allow(place.device, Offloads.NONE)
+        namespaces.enter(placement.node_context.namespace)
+        if _offloads_of(placement):
+            offloads.allow(placement.device, Offloads.NONE)
     except OSError as error:
-        raise KernelError(f"{place.name}: its NIC {place.device} cannot be had: {reason_of(error)}") from error
+        raise KernelError(f"{placement.name}: its NIC {placement.device} is unavailable: {reason_of(error)}") from error
 
 
-def _restore(place: NodePlacement, wanted: Offloads) -> None:
+def _restore(placement: NodePlacement, wanted: Offloads) -> None:
     with contextlib.suppress(OSError):  # the node is gone, and its NIC with it
-        namespaces.enter(place.node_context.namespace)
-        taken = _offloads_of(place)
+        namespaces.enter(placement.node_context.namespace)
+        taken = _offloads_of(placement)
         if taken is not None and taken < wanted:
-            offloads.allow(place.device, wanted)
+            offloads.allow(placement.device, wanted)
 
 
-def _offloads_of(place: NodePlacement) -> Offloads | None:
+def _offloads_of(placement: NodePlacement) -> Offloads | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
-        return offloads.taken(opened.fileno(), place.device)
+        return offloads.taken(opened.fileno(), placement.device)

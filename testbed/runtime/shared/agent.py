@@ -7,7 +7,7 @@ A host that rings no doorbell for a while is not polled any more until it wakes 
 nothing. When there is nothing to do the agent spins for its budget and then sleeps.
 
 No host process can end the agent or affect another one. Behaviour that no library of ours shows (`MisconductError`) ends
-the attachment, as the host's death does: the function is vacant then, and its protocol tells the peers.
+the attachment, as the host's death does: the function is vacant then, and its protocol notifies the peers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _FRAMES: Final = 8  # from the wire, and between functions, in a turn
 _DOORBELLS: Final = 8  # of one host, in a turn
 _LOOK: Final = 200_000  # ns of busy turns after which deadlines and other descriptors are checked
 _QUIET: Final = 64  # turns without a doorbell after which a host has to wake us
-_SPUN: Final = 64  # empty turns between two looks at other descriptors
+_SPUN: Final = 64  # empty turns between two checks of other descriptors
 _SAID: Final = 50  # sentences of what a NIC waits for
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _BELL: Final = select.EPOLLIN | select.EPOLLET  # edge-triggered, since it is never read
@@ -94,15 +94,15 @@ class SharedAgent:
         addresses = [adapter.address for adapter in offer.adapters]
         head = addresses[0] + offer.ethertype.to_bytes(2, "big")
         self._wire = Wire(port_on(self._socket, head if self._routed else b""), frozenset(addresses))
-        began = incarnation()
+        started = incarnation()
         self._suspects: list[Attached] = []
         self._functions = [
-            Function(adapter.of_incarnation(began), self._wire, offer.split_driver, self._suspects)
+            Function(adapter.of_incarnation(started), self._wire, offer.split_driver, self._suspects)
             for adapter in offer.adapters
         ]
         self._turns_of: Counter[int] = Counter()
         """Number of hosts that each slot has had."""
-        self._slots = [(function, place) for function in self._functions for place in range(offer.hosts)]
+        self._slots = [(function, host) for function in self._functions for host in range(offer.hosts)]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
         self._awake: list[Attached] = []
         self._touched: set[Function] = set()
@@ -131,7 +131,7 @@ class SharedAgent:
     # The loop
 
     def run(self) -> None:
-        """Run the loop for ever."""
+        """Run the loop until the process ends."""
         now, spin, give_way = time.monotonic_ns, self._offer.spin, os.sched_yield
         looked = until = now()
         spun = 0
@@ -359,27 +359,27 @@ class SharedAgent:
             connection.close()
 
     def _attach(self, connection: socket.socket, pid: int, request: dict[str, Any]) -> None:
-        offer, place = self._offer, request.get("function")
+        offer, index = self._offer, request.get("function")
         wrong = ""
         if request.get("version") != introduction.VERSION or request.get("do") != "attach":
             wrong = "this agent speaks another version"
         elif request.get("ethertype") != offer.ethertype:
             wrong = f"this NIC's frames have EtherType 0x{offer.ethertype:04x}"
-        elif place is None:
+        elif index is None:
             slots = enumerate(self._slots)
-            place = next((slot for slot, (function, host) in slots if function.hosts[host] is None), None)
-            if place is None:
+            index = next((slot for slot, (function, host) in slots if function.hosts[host] is None), None)
+            if index is None:
                 wrong = f"all {len(self._slots)} functions of this NIC have a host process"
-        elif not isinstance(place, int) or not 0 <= place < len(self._slots):
+        elif not isinstance(index, int) or not 0 <= index < len(self._slots):
             wrong = f"this NIC has functions 0 to {len(self._slots) - 1}"
-        elif self._slots[place][0].hosts[self._slots[place][1]] is not None:
-            wrong = f"function {place} of this NIC has a host process"
+        elif self._slots[index][0].hosts[self._slots[index][1]] is not None:
+            wrong = f"function {index} of this NIC has a host process"
         if wrong:
             introduction.tell(connection, {"error": wrong})
             connection.close()
             return
-        assert isinstance(place, int)
-        self._begin(place, connection, pid)
+        assert isinstance(index, int)
+        self._begin(index, connection, pid)
 
     def _begin(self, slot: int, connection: socket.socket, pid: int) -> None:
         """Attach a host process to a slot. OSError when it is gone already."""
@@ -387,7 +387,7 @@ class SharedAgent:
         handle = os.pidfd_open(pid)
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        function, place = self._slots[slot]
+        function, host_index = self._slots[slot]
         self._turns_of[slot] += 1
         memory = make_sealed(f"nic {self._offer.device} function {slot}", layout.size)
         host = Attached(Region(memory, layout), connection, pid, handle, bell, writing)
@@ -399,7 +399,7 @@ class SharedAgent:
                     "entries": layout.entries, "descriptors": layout.descriptors, "heap": layout.heap,
                     "number": adapter.number, "addresses": [address.hex() for address in adapter.addresses],
                     "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": slot,
-                    "place": (place, self._offer.hosts, self._turns_of[slot]),
+                    "place": (host_index, self._offer.hosts, self._turns_of[slot]),
                     "routed": adapter.routed, "ordered": adapter.ordered,
                 },
                 (memory, bell, reading),
@@ -410,7 +410,7 @@ class SharedAgent:
         finally:
             os.close(memory)
             os.close(reading)
-        function.attach(time.monotonic_ns(), host, place)
+        function.attach(time.monotonic_ns(), host, host_index)
         self._touched.add(function)
         self.watch(connection.fileno(), lambda: self._serve_host(host))
         self.watch(handle, lambda: self._detach(host))
@@ -454,7 +454,7 @@ class SharedAgent:
 
     def _hosts(self) -> dict[str, int]:
         """Return the pid of each slot's host process."""
-        hosts = [function.hosts[place] for function, place in self._slots]
+        hosts = [function.hosts[index] for function, index in self._slots]
         return {str(slot): host.pid for slot, host in enumerate(hosts) if host is not None}
 
     def _nic_counts(self) -> dict[str, int]:
@@ -473,17 +473,17 @@ class SharedAgent:
         for host in suspects:
             self._refuse(host, host.suspect)
 
-    def _refuse(self, host: Attached, why: str) -> None:
+    def _refuse(self, host: Attached, reason: str) -> None:
         if host.function.hosts[host.place] is not host:
             return
         self.refused += 1
         sys.stderr.write(
-            f"function {self._slots.index((host.function, host.place))}: its host process is refused: {why}\n"
+            f"function {self._slots.index((host.function, host.place))}: its host process is refused: {reason}\n"
         )
         self._detach(host)
 
     def _detach(self, host: Attached) -> None:
-        """Detach a host process: free its resources, and let the firmware tell its peers."""
+        """Detach a host process: free its resources, and let the firmware notify its peers."""
         function = host.function
         if function.hosts[host.place] is not host:
             return

@@ -79,7 +79,7 @@ class Attachment:
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Detach: operations under way end, and the agent tells the peers."""
+        """Detach: operations in progress end, and the agent notifies the peers."""
         self._connection.close()
         os.close(self._bell)
         os.close(self.woken)
@@ -275,7 +275,7 @@ class HostDriver:
         return ready
 
     def _look(self) -> None:
-        """Check the agent. When it is gone, its pending completions still count, since the senders may have been told.
+        """Check the agent. When it is gone, its pending completions still count, since the senders may have been notified.
         Raises NicGoneError, unless the program has waited only for those."""
         try:
             self._nic.look()

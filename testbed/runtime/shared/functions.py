@@ -37,11 +37,11 @@ MAX: Final = MAX_RANKS
 class Wire:
     """The sending side of the interface that the functions share. port: sends frames. due: when to call `on_timer`."""
 
-    __slots__ = ("_own", "_send", "due", "later", "local", "overflowed", "port")
+    __slots__ = ("_has_routes", "_own", "_send", "due", "later", "local", "overflowed", "port")
 
     def __init__(self, port: VethPort, own: frozenset[bytes]) -> None:
-        """own: the functions' addresses. In a network with back-pressure frames between functions go through it, too, since
-        only it has the routes."""
+        """own: the functions' addresses. In a network with back-pressure, which has routes, a frame to its own sender takes
+        its way through it, as a probe does."""
         self.port: Final = port
         self.due: int | None = None
         self.local: deque[Buffer] = deque()
@@ -52,8 +52,8 @@ class Wire:
         """Frames between functions for which there was no room."""
         self._own = own
         self._send = port.send
+        self._has_routes = isinstance(port, HoldingPort)
         if isinstance(port, HoldingPort):
-            self._own = frozenset()
             port.on_hold = self._hold
             if port.kept:
                 self._hold()
@@ -69,7 +69,8 @@ class Wire:
             self.due = time.monotonic_ns() + AGAIN
 
     def send(self, frame: Buffer) -> bool | None:
-        if frame[:6] in self._own:
+        to = frame[:6]
+        if to in self._own and not (self._has_routes and to == frame[6:12]):
             if len(self.local) < _LOCAL:
                 self.local.append(frame)
             else:
@@ -174,10 +175,10 @@ class Function:
         try:
             if attached.completions.put(index):
                 return
-            why = "it takes no completions, and rings for more"
+            reason = "it takes no completions, and rings for more"
         except ProtocolViolationError as error:
-            why = str(error)
-        self.suspect(attached, why)
+            reason = str(error)
+        self.suspect(attached, reason)
 
     def suspect(self, host: Attached, why: str) -> None:
         """Mark a host to be detached after the present turn."""
@@ -185,11 +186,11 @@ class Function:
             host.suspect = why  # not the error: its traceback would keep the host's region alive
             self._suspects.append(host)
 
-    def attach(self, now: int, host: Attached, place: int) -> None:
+    def attach(self, now: int, host: Attached, index: int) -> None:
         """Attach a host process."""
-        host.function, host.place = self, place
-        self.hosts[place] = host
-        host.on_doorbell = self.nic.attach(now, place, ReachedMemory(host.region.heap), host.region.descriptors)
+        host.function, host.place = self, index
+        self.hosts[index] = host
+        host.on_doorbell = self.nic.attach(now, index, ReachedMemory(host.region.heap), host.region.descriptors)
 
     def detach(self, now: int, host: Attached, incarnation: int) -> None:
         """Detach a host process that is gone or not trusted; its region is not read any more. incarnation: see

@@ -120,12 +120,12 @@ class Heap:
         """Allocate consecutive pages for `size` bytes; return the address. MemoryError."""
         size = max(PAGE, (size + PAGE - 1) // PAGE * PAGE)
         for again in (False, True):
-            for place, (begin, end) in enumerate(self._gaps):
+            for index, (begin, end) in enumerate(self._gaps):
                 if end - begin >= size:
                     if end - begin > size:
-                        self._gaps[place] = begin + size, end
+                        self._gaps[index] = begin + size, end
                     else:
-                        del self._gaps[place]
+                        del self._gaps[index]
                     return begin
             if again or not self._single:
                 break
@@ -144,10 +144,10 @@ class Heap:
     def _fill(self, begin: int, size: int) -> None:
         """Add free pages to the gaps, merged with adjacent ones."""
         gaps, end = self._gaps, begin + size
-        place = bisect_left(gaps, (begin, 0))
-        if place < len(gaps) and gaps[place][0] == end:
-            end = gaps.pop(place)[1]
-        if place and gaps[place - 1][1] == begin:
-            place -= 1
-            begin = gaps.pop(place)[0]
-        gaps.insert(place, (begin, end))
+        index = bisect_left(gaps, (begin, 0))
+        if index < len(gaps) and gaps[index][0] == end:
+            end = gaps.pop(index)[1]
+        if index and gaps[index - 1][1] == begin:
+            index -= 1
+            begin = gaps.pop(index)[0]
+        gaps.insert(index, (begin, end))

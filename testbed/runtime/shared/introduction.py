@@ -85,5 +85,5 @@ def hear(end: socket.socket, flags: int = 0) -> tuple[dict[str, Any] | None, lis
     except (ValueError, RecursionError) as error:
         for descriptor in handed:
             os.close(descriptor)
-        raise ValueError(f"what was said makes no sense: {error}") from error
+        raise ValueError(f"the message is invalid: {error}") from error
     return message, handed

@@ -63,7 +63,7 @@ class NodesNic:
         return self._attachment.waiting()
 
 
-def begin(orders: Orders, split_driver: SplitDriver, place: NodePlacement, log: Path) -> tuple[int, int]:
+def begin(orders: Orders, split_driver: SplitDriver, placement: NodePlacement, log: Path) -> tuple[int, int]:
     """Fork the agent of a node's NIC; return its pid, and a descriptor that is readable when it listens or has ended.
     log: the file for the agent's error.
     """
@@ -79,12 +79,14 @@ def begin(orders: Orders, split_driver: SplitDriver, place: NodePlacement, log: 
             os._exit(1)
         os.closerange(3, writing)
         os.closerange(writing + 1, 1 << 20)
-        syscalls.name_process(f"nic {place.on}")
+        syscalls.name_process(f"nic {placement.on}")
         write_output_to(os.fspath(log))
-        if place.cpu >= 0 and len(place.functions) == 1:
-            os.sched_setaffinity(0, {place.cpu})
-        namespaces.enter(place.node_context.namespace)
-        offer = Offer(split_driver, orders.ethertype, place.device, place.functions, spin=orders.spin, mtus=orders.mtus)
+        if placement.cpu >= 0 and len(placement.functions) == 1:
+            os.sched_setaffinity(0, {placement.cpu})
+        namespaces.enter(placement.node_context.namespace)
+        offer = Offer(
+            split_driver, orders.ethertype, placement.device, placement.functions, spin=orders.spin, mtus=orders.mtus
+        )
         agent = SharedAgent(offer)
         os.write(writing, _LISTENS)
         os.close(writing)

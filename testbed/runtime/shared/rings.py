@@ -69,9 +69,7 @@ class Writer:
         if tail - self._head >= self._entries:
             head = words[_HEAD]
             if not self._head <= head <= tail:
-                raise ProtocolViolationError(
-                    f"of {tail} numbers {head} are said to be taken, and {self._head} were before"
-                )
+                raise ProtocolViolationError(f"{head} of {tail} numbers are marked as read, {self._head} were before")
             if head == self._head:
                 return False
             self._head = head
@@ -120,7 +118,7 @@ class Reader:
         numbers, mask = self._numbers, self._mask
         if tail > head + most:
             tail = head + most
-        taken = [numbers[place & mask] for place in range(head, tail)]
+        taken = [numbers[position & mask] for position in range(head, tail)]
         self._head = words[_HEAD] = tail
         return taken
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-HEAD: Final = struct.Struct("!IIIII")  # context, tag, number of the message, its bytes, where this datagram's begin
-MAX: Final = 65_507 - HEAD.size
-"""Maximum of bytes of a message in one datagram: IPv4's 65,535 without headers."""
-LONGEST: Final = 1 << 24
-"""Maximum of bytes of a message."""
-UNFINISHED: Final = 64
-"""Maximum of incomplete messages of several datagrams; for a further one the oldest is given up."""
+HEADER: Final = struct.Struct("!IIIII")  # context, tag, number of the message, its bytes, where this datagram's begin
+MAX: Final = 65_507 - HEADER.size
+"""Maximum number of bytes of a message in one datagram: IPv4's 65,535 without headers."""
+MAX_MESSAGE: Final = 1 << 24
+"""Maximum number of bytes of a message."""
+MAX_INCOMPLETE: Final = 64
+"""Maximum number of incomplete messages of several datagrams; beyond it the oldest is given up."""
 
 Pieces = list[tuple[bytes, memoryview]]
 """Datagrams as head and content, the last one first."""
@@ -29,9 +29,9 @@ def split(context: int, tag: int, number: int, content: memoryview) -> Pieces:
     """Split a message into datagrams. number: differs from that of any message under way to the same receiver."""
     length = len(content)
     if length <= MAX:
-        return [(HEAD.pack(context, tag, number, length, 0), content)]
+        return [(HEADER.pack(context, tag, number, length, 0), content)]
     return [
-        (HEAD.pack(context, tag, number, length, begin), content[begin : begin + MAX])
+        (HEADER.pack(context, tag, number, length, begin), content[begin : begin + MAX])
         for begin in reversed(range(0, length, MAX))
     ]
 
@@ -62,17 +62,17 @@ class Assembly:
         return self.given_up + len(self._partial)
 
     def take(self, source: int, datagram: memoryview) -> Message | None:
-        """Take a datagram; return its message if that is complete now, else None. Raises ValueError for a datagram that is
-        not ours."""
-        size = len(datagram) - HEAD.size
+        """Add a datagram; return its message if it is complete now, else None. Raises ValueError for an invalid
+        datagram."""
+        size = len(datagram) - HEADER.size
         if size < 0:
-            raise ValueError("no head")
-        context, tag, number, length, begin = HEAD.unpack_from(datagram)
-        content = datagram[HEAD.size :]
+            raise ValueError("the datagram is shorter than its header")
+        context, tag, number, length, begin = HEADER.unpack_from(datagram)
+        content = datagram[HEADER.size :]
         if size == length and not begin:
             return Message(context, tag, content)
-        if length > LONGEST or begin % MAX or size != min(MAX, length - begin):
-            raise ValueError("no piece of a message")
+        if length > MAX_MESSAGE or begin % MAX or size != min(MAX, length - begin):
+            raise ValueError("the datagram is no fragment of a message")
         partial = self._partial.get((source, number))
         if partial is None or len(partial.content) != length:
             partial = self._begin(source, number, length)
@@ -89,7 +89,7 @@ class Assembly:
     def _begin(self, source: int, number: int, length: int) -> _Partial:
         if self._partial.pop((source, number), None) is not None:
             self.given_up += 1
-        elif len(self._partial) == UNFINISHED:
+        elif len(self._partial) == MAX_INCOMPLETE:
             del self._partial[next(iter(self._partial))]
             self.given_up += 1
         self._partial[source, number] = partial = _Partial(length)

@@ -144,7 +144,7 @@ async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int
         listening.bind(("", PORT))
         listening.listen(len(addresses))
         for peer in range(rank):
-            by_rank[peer] = opened = await _dialled(loop, family, addresses[peer], deadline)
+            by_rank[peer] = opened = await _connect(loop, family, addresses[peer], deadline)
             opened.sendall(_RANK.pack(rank))
         while len(by_rank) < len(addresses) - 1:
             try:
@@ -158,7 +158,7 @@ async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int
     return by_rank
 
 
-async def _dialled(loop: Loop, family: socket.AddressFamily, address: str, deadline: float) -> socket.socket:
+async def _connect(loop: Loop, family: socket.AddressFamily, address: str, deadline: float) -> socket.socket:
     while True:
         opened = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:

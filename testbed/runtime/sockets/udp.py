@@ -26,7 +26,7 @@ from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
-from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MAX, Assembly, Message, Pieces, split
+from testbed.runtime.sockets.datagrams import HEADER, MAX, MAX_MESSAGE, Assembly, Message, Pieces, split
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
@@ -52,7 +52,7 @@ class UdpEndpoint(MatchingByLibrary):
         self.size = len(adapter.addresses)
         self.contexts = 2 * _DATAGRAMS
         self.max_tag = (1 << 31) - 1
-        self.max_message_size = LONGEST
+        self.max_message_size = MAX_MESSAGE
         self._nic = nic
         self._beside = TcpEndpoint(adapter, nic)
         self._socket: socket.socket
@@ -62,7 +62,7 @@ class UdpEndpoint(MatchingByLibrary):
         self._unsent: deque[tuple[int, Pieces, Completion[Envelope], Envelope]] = deque()
         self._number = 0
         self._assembly = Assembly()
-        self._scratch = memoryview(bytearray(HEAD.size + MAX))
+        self._scratch = memoryview(bytearray(HEADER.size + MAX))
         self._counts = dict.fromkeys(("sent", "came", "not_taken", "strange"), 0)
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:

@@ -1,1 +1,2 @@
-"""Workloads on AM-II's own host library: endpoints, virtual networks, and the paper's measurements of them."""
+"""Workloads on active messages, and those on AM-II's alone (`bursts`, `networks`): measurements of the papers, and random
+requests."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
-from protocols.am2.host.bundle import Bundle
-from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.token import Token
+from protocols.active_messages.am_interface import ActiveMessages, Bundle, Endpoint, Token
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.barrier import TAG, serve_until
 from testbed.workloads.form import Node
 
@@ -95,7 +93,7 @@ class Server:
             endpoint = self.bundle.allocate_endpoint()
             endpoint.tag = TAG
             endpoint.set_handler(ASK, _answer)
-            endpoint.set_handler(STOP, self._stop)
+            endpoint.set_handler(STOP, partial(self._stop, endpoint))
             self.stopped[endpoint] = 0
 
     @property
@@ -106,8 +104,8 @@ class Server:
         """Serve one endpoint until `clients` clients have stopped it."""
         await serve_until(endpoint, lambda: self.stopped[endpoint] >= clients)
 
-    def _stop(self, token: Token, *words: int) -> None:
-        self.stopped[token.endpoint] += 1
+    def _stop(self, endpoint: Endpoint, token: Token, *words: int) -> None:
+        self.stopped[endpoint] += 1
         token.reply(ANSWER, *words)
 
 

@@ -1,4 +1,4 @@
-"""Barriers and gathering for native workloads on AM-II, over active messages.
+"""Barriers and gathering for workloads on active messages.
 
 Each node's first endpoint serves them. It is idle during measurements: its endpoint frame in the NIC is free for
 others.
@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from protocols.am2.host.am_errors import Returned, ReturnedError, Status
-from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.token import Token
+from protocols.active_messages.am_errors import Returned, ReturnedError, Status
+from protocols.active_messages.am_interface import ActiveMessages, Endpoint, Token
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.form import Node
 
 TAG: Final = 0x4E4F57

@@ -1,10 +1,9 @@
-"""Bandwidth of AM-II's bulk messages, from one node's memory into another's segment."""
+"""Bandwidth of bulk messages, from one node's memory into another's segment."""
 
 from __future__ import annotations
 
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.token import Token
+from protocols.active_messages.am_interface import ActiveMessages, Token
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.am_requests import ANSWER, STOP, Server
 from testbed.workloads.active_messages.barrier import TAG, Collectives, serve_until
 from testbed.workloads.form import Native, Node, VerificationError
@@ -15,12 +14,11 @@ _DATA = 4
 
 
 class ActiveBulk(Native[ActiveMessages]):
-    """On AM-II's endpoints: bandwidth from node 0 to node 1 by bulk messages, as many under way as there are credits.
+    """On active messages: bandwidth from node 0 to node 1 by bulk messages, as many under way as there are credits.
 
     sizes: bytes of messages. count: messages of each size.
     """
 
-    protocol = "am2"
     bears_restarts = False
 
     sizes: MessageSizes = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)
@@ -34,7 +32,7 @@ class ActiveBulk(Native[ActiveMessages]):
         if node.rank > 1:
             return
         meeting = Collectives(library, node, 2)
-        window = library.settings.credits
+        window = library.window
         if node.rank:
             serving = Server(library, 1)
             endpoint = serving.endpoints[0]

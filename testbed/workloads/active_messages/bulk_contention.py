@@ -3,9 +3,8 @@ endpoint and get replies of four words."""
 
 from __future__ import annotations
 
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.token import Token
+from protocols.active_messages.am_interface import ActiveMessages, Token
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.am_requests import ANSWER, STOP, Server
 from testbed.workloads.active_messages.barrier import TAG, Collectives, serve_until
 from testbed.workloads.form import Native, Node, VerificationError
@@ -16,14 +15,13 @@ _DATA = 4
 
 
 class ActiveBulkContention(Native[ActiveMessages]):
-    """On AM-II's endpoints: N clients send bulk requests to one endpoint of node 0, as many as they have credits for:
+    """On active messages: N clients send bulk requests to one endpoint of node 0, as many as they have credits for:
     aggregate and per-client bandwidth delivered.
 
     clients: the values of N. size: bytes of a request's data. time: duration of each measurement, which follows a
     quarter of it.
     """
 
-    protocol = "am2"
     bears_restarts = False
 
     clients: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -41,7 +39,7 @@ class ActiveBulkContention(Native[ActiveMessages]):
         if node.rank > most:
             return
         meeting = Collectives(library, node, most + 1)
-        window = library.settings.credits
+        window = library.window
         serving = None if node.rank else Server(library, 1)
         if serving is not None:
             serving.endpoints[0].segment = bytearray(most * window * self.size)

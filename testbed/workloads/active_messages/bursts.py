@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from math import sqrt
 
-from protocols.am2.host.endpoint_names import EndpointName
+from protocols.active_messages.am_interface import Token
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.token import Token
 from testbed.workloads.active_messages.am_requests import Client, Server
 from testbed.workloads.active_messages.barrier import Collectives
 from testbed.workloads.active_messages.networks import serve_in_thread
@@ -54,7 +54,10 @@ class ActiveBursts(Native[ActiveMessages]):
             await meeting.barrier()
             if serving is not None:
                 threads = [
-                    node.spawn(serve_in_thread(serving, each, node, self.switch), f"thread of {each.name}")
+                    node.spawn(
+                        serve_in_thread(serving, library.endpoint(each.name.endpoint), node, self.switch),
+                        f"thread of {each.name}",
+                    )
                     for each in serving.endpoints[:count]
                 ]
                 for thread in threads:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
+from protocols.active_messages.am_interface import ActiveMessages
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.am_requests import Client, Server
 from testbed.workloads.active_messages.barrier import Collectives
 from testbed.workloads.form import Native, Node
@@ -12,13 +12,12 @@ from testbed.workloads.workload_settings import Duration
 
 
 class ActiveContention(Native[ActiveMessages]):
-    """On AM-II's endpoints: N clients ask one of node 0: aggregate and per-client rate with all their credits, and the
+    """On active messages: N clients ask one of node 0: aggregate and per-client rate with all their credits, and the
     round trip of clients with one request each under way.
 
     clients: the values of N. time: duration of each measurement, which follows a quarter of it.
     """
 
-    protocol = "am2"
     bears_restarts = False
 
     clients: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -36,7 +35,7 @@ class ActiveContention(Native[ActiveMessages]):
             return
         meeting = Collectives(library, node, most + 1)
         serving = None if node.rank else Server(library, 1)
-        window = library.settings.credits
+        window = library.window
         asking = [Client(library, node, EndpointName(0, 1), each) for each in (window, 1) if node.rank]
         for clients in self.clients:
             gathered: list[list[tuple[int, ...]]] = []

@@ -1,11 +1,11 @@
-"""LogP parameters of AM-II's short messages, measured as in `testbed.workloads.mpi_logp`, but without MPI."""
+"""LogP parameters of short messages, measured as in `testbed.workloads.mpi_logp`, but without MPI."""
 
 from __future__ import annotations
 
 from statistics import median
 
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
+from protocols.active_messages.am_interface import ActiveMessages
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.am_requests import Client, Server
 from testbed.workloads.active_messages.barrier import Collectives
 from testbed.workloads.form import Native, Node
@@ -13,7 +13,7 @@ from testbed.workloads.quantiles import quantiles
 
 
 class ActiveLogP(Native[ActiveMessages]):
-    """On AM-II's endpoints: requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and
+    """On active messages: requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and
     L.
 
     o_r is the rest of the host core's time, and L the rest of half the round trip: in namespaces, where the firmware
@@ -21,7 +21,6 @@ class ActiveLogP(Native[ActiveMessages]):
     a pause, whose gap is the time that each adds; rounds: bursts.
     """
 
-    protocol = "am2"
     bears_restarts = False
 
     count: int = 200
@@ -41,7 +40,7 @@ class ActiveLogP(Native[ActiveMessages]):
             await meeting.barrier()
             await serving.until_stopped(serving.endpoints[0], 1)
             return
-        asking = Client(library, node, EndpointName(1, 1), library.settings.credits)
+        asking = Client(library, node, EndpointName(1, 1), library.window)
         await meeting.barrier()
         await asking.burst(10)  # both endpoints are in their NICs
         trips, issues = [], []

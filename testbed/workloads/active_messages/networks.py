@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint, Events
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.segment_driver import Residence
 from testbed.workloads.active_messages.am_requests import Client, Server
@@ -60,7 +60,7 @@ class ActiveNetworks(Native[ActiveMessages]):
                 await meeting.barrier()
                 before = library.driver.faults
                 if serving is not None:
-                    ours = serving.endpoints[:count]
+                    ours = [library.endpoint(each.name.endpoint) for each in serving.endpoints[:count]]
                     if threads == "one":
                         await self._in_turn(serving, ours, node)
                     else:

@@ -6,26 +6,27 @@ pattern.
 
 from __future__ import annotations
 
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
+from typing import Final
+
+from protocols.active_messages.am_interface import ActiveMessages, Endpoint, Token
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.am_requests import Client, Server
-from testbed.workloads.active_messages.barrier import Collectives
-from testbed.workloads.active_messages.credit_streams import CreditStream
-from testbed.workloads.form import Native, Node
+from testbed.workloads.active_messages.barrier import TAG, Collectives, serve_until
+from testbed.workloads.form import Native, Node, VerificationError
 from testbed.workloads.permutation import partners
 from testbed.workloads.workload_settings import Size
 
+_DATA, _TAKEN = 5, 6
 _PATTERNS = {"cshift": "shift", "neighbor": "neighbour", "bisection": "bisection"}
 
 
 class ActivePermutations(Native[ActiveMessages]):
-    """On AM-II's endpoints: cshift, neighbor and bisection: bandwidth of all and of each node, and the mean round trip.
+    """On active messages: cshift, neighbor and bisection: bandwidth of all and of each node, and the mean round trip.
 
     size: bytes of medium messages, limited by the room of a packet. count: messages of each node. trips: consecutive
     round trips of each node.
     """
 
-    protocol = "am2"
     bears_restarts = False
 
     size: Size = 8192
@@ -40,7 +41,7 @@ class ActivePermutations(Native[ActiveMessages]):
         meeting = Collectives(library, node, len(node.names))
         serving = Server(library, 1)
         own = serving.endpoints[0]
-        size = min(self.size, library.max_medium)
+        size = min(self.size, library.medium_room(1))
         for name, pattern in _PATTERNS.items():
             to, _ = partners(pattern, node.rank, len(node.names))
             sends = to != node.rank
@@ -83,3 +84,39 @@ class ActivePermutations(Native[ActiveMessages]):
                     fastest_bit_s=max(rates),
                     round_trip_ns=round(sum(trips) / len(trips)),
                 )
+
+
+class CreditStream:
+    """Stream from an endpoint of its own to a server's (see `take`)."""
+
+    def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, size: int) -> None:
+        """size: bytes of each message."""
+        self._now = node.now
+        self._size = size
+        self._taken = 0
+        endpoint = library.allocate_bundle().allocate_endpoint()
+        self.endpoint: Final = endpoint
+        endpoint.tag = TAG
+        endpoint.set_handler(_TAKEN, self._count)
+        endpoint.map(0, server, TAG)
+
+    def take(self, server: Endpoint) -> None:
+        """Let an endpoint of this node receive streams."""
+        server.set_handler(_DATA, _taken)
+
+    async def send(self, count: int) -> int:
+        """Send `count` messages and await all replies; return the time taken, in nanoseconds."""
+        begun, self._taken = self._now(), 0
+        for number in range(count):
+            await self.endpoint.request_medium(0, _DATA, bytes((number & 0xFF,)) * self._size, number)
+        await serve_until(self.endpoint, lambda: self._taken >= count)
+        return self._now() - begun
+
+    def _count(self, _: Token) -> None:
+        self._taken += 1
+
+
+def _taken(token: Token, data: memoryview, number: int) -> None:
+    if not data[0] == data[-1] == number & 0xFF:
+        raise VerificationError(f"message {number} has come with other data than was sent")
+    token.reply(_TAKEN)

@@ -7,11 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from protocols.am2.host.am_errors import Returned, Status
-from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
-from protocols.am2.host.library import ActiveMessages
-from protocols.am2.host.token import Token
+from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.am_interface import ActiveMessages, Endpoint, Token
+from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.barrier import TAG
 from testbed.workloads.form import Contents, Native, Node, VerificationError
 from testbed.workloads.quantiles import log_uniform
@@ -20,14 +18,16 @@ from testbed.workloads.workload_settings import Duration, MessageSize
 _WORDS, _DATA, _ANSWER, _ANSWER_DATA, _DONE = range(1, 6)
 _NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _PAUSE: Final = 5_000_000  # nanoseconds between two looks at whether all is over, and before a request is sent again
-_MAX_WORDS: Final = 12
+_MAX_WORDS: Final = 11
+"""Beside the serial."""
+_SERIAL: Final = ("rank", "starts", "number")
 
 Serial = tuple[int, int, int]
 """A request's name in its arguments: the sender's rank, how often its program had been started, and a number."""
 
 
 class RandomRequests(Native[ActiveMessages]):
-    """On AM-II's endpoints: random requests of all kinds from each endpoint to any of the other nodes', verified:
+    """On active messages: random requests of all kinds from each endpoint to any of the other nodes', verified:
     handled once, or returned.
 
     requests: of each node. endpoints: of each node. largest: bytes of data; above a medium message's room it is a bulk
@@ -37,7 +37,6 @@ class RandomRequests(Native[ActiveMessages]):
     unreachable the others get its requests, until it has sent something.
     """
 
-    protocol = "am2"
     checked = True
     bears_restarts = True
 
@@ -71,10 +70,11 @@ class _Program:
 
     def __init__(self, workload: RandomRequests, library: ActiveMessages, node: Node) -> None:
         self._workload = workload
-        self._library = library
         self._node = node
         self._contents = Contents(0, "am-random", workload.largest)
-        self._window = library.settings.credits
+        self._window = library.window
+        self._room = library.medium_room(len(_SERIAL))
+        self._words_at_most = min(_MAX_WORDS, library.max_short - len(_SERIAL))
         self.counts: Counter[str] = Counter()
         self._number = 0
         self._open: dict[int, _Open] = {}
@@ -195,7 +195,7 @@ class _Program:
 
     async def _request(self, endpoint: Endpoint, to: EndpointName, chance: random.Random) -> None:
         self._number += 1
-        number, node, library = self._number, self._node, self._library
+        number, node = self._number, self._node
         serial = node.rank, node.starts, number
         place, form = self._place(endpoint, to), chance.randrange(4)
         size = log_uniform(chance.random(), self._workload.largest)
@@ -203,9 +203,9 @@ class _Program:
         self.counts["sent"] += 1
         slots = self._slots[endpoint.name.endpoint, to]
         if form < 2 or not self._workload.largest:
-            words = [chance.getrandbits(32) for _ in range(chance.randrange(_MAX_WORDS))]
+            words = [chance.getrandbits(32) for _ in range(chance.randrange(self._words_at_most + 1))]
             await endpoint.request(place, _WORDS, *serial, *words)
-        elif form == 2 and size <= library.max_medium:
+        elif form == 2 and size <= self._room:
             await endpoint.request_medium(place, _DATA, self._contents.of(number, size), *serial)
         elif slots:
             slot = slots.pop()
@@ -232,7 +232,7 @@ class _Program:
     def _data(self, token: Token, data: memoryview, *words: int) -> None:
         rank, starts, number = self._take(words)
         self._contents.check(number, data, f"from rank {rank}")
-        if number % 3 or len(data) > self._library.max_medium:
+        if number % 3 or len(data) > self._room:
             token.reply(_ANSWER, rank, starts, number)
         else:
             token.reply_medium(_ANSWER_DATA, data, rank, starts, number)

@@ -31,7 +31,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from protocols.active_messages.observer import MessageContent, Observable, RequestName
+from protocols.active_messages.endpoint_names import MessageContent, RequestName
+from protocols.active_messages.observer import Observable
 from testbed.workloads.history import Tell, digest
 
 REQUEST, HANDLED, REPLY, REPLIED = "request", "handled", "reply", "replied"

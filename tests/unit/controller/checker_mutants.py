@@ -61,17 +61,17 @@ def senders_keep_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def explained_again_and_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Spare, "take", lambda self, send, before: next(self._fitting(send, before), None))
+    patch.setattr(Spare, "claim", lambda self, send, before: next(self._matching(send, before), None))
 
 
 def explained_by_the_first_that_fits(patch: pytest.MonkeyPatch) -> None:
-    def take(self: Spare, send: Send, before: Receive | None) -> Receive | None:
-        found = next((one for one in self._fitting(send, before) if one not in self._taken), None)
+    def claim(self: Spare, send: Send, before: Receive | None) -> Receive | None:
+        found = next((one for one in self._matching(send, before) if one not in self._taken), None)
         if found is not None:
             self._taken[found] = send, before
         return found
 
-    patch.setattr(Spare, "take", take)
+    patch.setattr(Spare, "claim", claim)
 
 
 def explained_by_what_fails_for_no_reason(patch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,7 @@ def test_of_messages_that_were_returned_the_other_end_knows_what_became() -> Non
     assert truths == {
         "message 1 of n1 to n2": ("delivered", "to receive 1 of n2 (history/n2.jsonl:1)"),
         "message 2 of n1 to n3": ("not delivered", "receive 1 of n3 (history/n3.jsonl:1) still waits for it"),
-        "message 2 of n2 to n1": ("unknown", "n1 has not asked for it"),
+        "message 2 of n2 to n1": ("unknown", "n1 has not posted a receive"),
     }
 
 

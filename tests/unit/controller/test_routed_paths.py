@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from protocols.atm.cell import CELL, circuit, circuit_of
 from testbed import Cluster
 from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.routed_paths import THERE_AND_BACK, RoutedPath, routed_links, routed_paths, together
@@ -47,6 +48,18 @@ def test_a_nics_link_is_crossed_there_and_back_and_a_cable_on_the_shortest_way_b
 def test_every_link_of_the_now_is_on_a_path() -> None:
     layout = resolve(Cluster.now())
     assert {link for link, _ in paths(layout)} == {link.name for link in layout.links}
+
+
+def test_probes_of_an_atm_network_are_cells_of_the_circuit_between_two_nics() -> None:
+    layout = resolve(Cluster.ring(4, kind="atm"))
+    found = paths(layout)
+    there = found["s1:2--s2:2", "forward"]
+    assert [link.name for link, _ in there.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
+    cell = there.along(FRAME)[14:]
+    assert circuit_of(cell) == circuit(0, 1, 4)
+    assert len(cell) == CELL
+    nics = [path for (_, direction), path in found.items() if direction == THERE_AND_BACK]
+    assert [circuit_of(path.along(FRAME)[14:]) for path in nics] == [circuit(node, node, 4) for node in range(4)]
 
 
 def test_switches_without_routes_have_no_paths() -> None:

@@ -276,7 +276,7 @@ def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_
 def test_an_agent_that_does_not_answer_is_a_gap(after: Mapping[str, Any]) -> None:
     (gap,) = agents({"n1": agent()}, after)
     assert gap.grade is Grade.INVALID
-    assert "no agent answers" in gap.reason
+    assert "a required agent does not answer" in gap.reason
 
 
 def test_frames_that_an_agent_lost_make_it_invalid() -> None:

@@ -135,7 +135,7 @@ def test_figures_are_those_of_the_impairment() -> None:
 def test_what_the_table_promises_of_netem_can_be_told_to_netem(name: str) -> None:
     impairment = ASKING[name]
     absent = any(judgement.fit is Fit.ABSENT for judgement in judge("netem", impairment))
-    assert bool(netem.lacking(impairment)) is absent
+    assert bool(netem.unsupported(impairment)) is absent
 
 
 # The ladder

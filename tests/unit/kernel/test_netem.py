@@ -269,7 +269,7 @@ def test_what_netem_cannot_be_told_is_refused(impairment: Impairment, said: str)
 
 
 def test_all_that_cannot_be_told_is_said_at_once() -> None:
-    assert netem.lacking(Impairment(rules=("drop udp",), loss_pattern="5")) == [
+    assert netem.unsupported(Impairment(rules=("drop udp",), loss_pattern="5")) == [
         "it has no fault rules",
         "it loses by chance only, not by a pattern",
     ]

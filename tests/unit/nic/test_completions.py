@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from protocols.core.firmware import Agent
+from protocols.core.firmware import Adapter, Agent
 from protocols.core.host_work import TRAP, Cost
 from protocols.core.profile import Profile
 from testbed.engine.loop import Loop, VirtualClock
@@ -17,9 +17,12 @@ from testbed.engine.server import Core
 from testbed.nic.hosted import HostedNic, HostSide
 from testbed.nic.immediate import ImmediateNic
 from testbed.nic.priced import Hardware, PricedNic
-from testbed.runtime.nodes.dilated_nic import DilatedNic
+from testbed.runtime.nodes.dilated_host import DilatedHost
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.veth_port import VethPort
+from testbed.spec.model import Description
+from testbed.spec.placement import Rank
+from testbed.spec.resolver import resolve
 
 if TYPE_CHECKING:
     from protocols.core.firmware import Firmware, Host, Nic
@@ -124,11 +127,16 @@ def inline(card: Card, wire: Wire) -> Callable[[], object]:
 
 
 def dilated(card: Card, wire: Wire) -> Callable[[], object]:
-    nic = DilatedNic(cast("FrameSocket", wire), 1_500, PRICES, 100)
-    card.nic = nic
-    nic.attach(Agent(cast("Firmware", card), cast("Host", card)))
-    nic.loop.end_at(1_000_000)
-    return nic.loop.run
+    node = resolve(Description.star(2)).nodes[0]
+    host = DilatedHost(cast("FrameSocket", wire), node, PRICES, 100)
+
+    def plug(_adapter: Adapter, nic: Nic) -> Agent:
+        card.nic = nic
+        return Agent(cast("Firmware", card), cast("Host", card))
+
+    host.begin([Rank("n1", 0, "n1", 0, 0)], [Adapter(0, [bytes(6)])], plug, lambda library: library)
+    host.loop.end_at(1_000_000)
+    return host.loop.run
 
 
 AT_ONCE = pytest.mark.parametrize("executor", [immediate, inline])

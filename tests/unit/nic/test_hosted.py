@@ -190,6 +190,23 @@ def test_a_completion_waits_for_the_copy_engine_and_a_frame_does_not() -> None:
     assert machine.host.copying.busy == 8_000
 
 
+def test_a_program_that_catches_up_goes_on_when_its_core_has_done_what_it_spent() -> None:
+    machine = Machine()
+    went_on = []
+
+    async def spend() -> None:
+        assert machine.nic.caught_up().done, "nothing is spent yet"
+        machine.nic.spend("header")
+        assert machine.nic.reached == 700
+        await machine.nic.caught_up()
+        went_on.append(machine.clock.time)
+
+    machine.loop.spawn(spend(), "program")
+    machine.loop.at(300, lambda now: machine.nic.receive(now, frame()))
+    machine.loop.run()
+    assert went_on == [700], "what the kernel takes meanwhile comes after it"
+
+
 def test_each_receive_queue_interrupts_a_core_of_its_own() -> None:
     many = Profile("queues", hosted=True, receive_queues=2, work=WORK)
     machine = Machine(many, cores=2, steer=lambda raw, queues: raw[14] % queues)

@@ -6,12 +6,13 @@ import struct
 
 import pytest
 
+from protocols.active_messages.endpoint_names import ANY
 from protocols.am2 import card, page, receiver
 from protocols.am2.codec import REASON_NONE
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import ANY, Correspondent
 from protocols.am2.host.inbox import Inbox
+from protocols.am2.host.outbox import Correspondent
 from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.receiver import Receiver
 from protocols.am2.residency import Residency

@@ -43,7 +43,7 @@ def never_parked(patch: pytest.MonkeyPatch) -> None:
 
 
 def counted_twice(patch: pytest.MonkeyPatch) -> None:
-    again = Receiver._again
+    again = Receiver._acknowledge_again
 
     def as_another_collection(receiver: Receiver, cached: CachedHeader, message: int, number: int) -> None:
         again(receiver, cached, message, number)
@@ -51,7 +51,7 @@ def counted_twice(patch: pytest.MonkeyPatch) -> None:
         if receiving is not None and receiving.left > 1:
             receiving.left -= 1
 
-    patch.setattr(Receiver, "_again", as_another_collection)
+    patch.setattr(Receiver, "_acknowledge_again", as_another_collection)
 
 
 def admitted_out_of_order(patch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
+from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.endpoint_names import ANY, EndpointName
 from protocols.am2 import page as layout
-from protocols.am2.host.am_errors import Returned, Status
 from protocols.am2.host.endpoint import Endpoint, Events, Translation
-from protocols.am2.host.endpoint_names import ANY, EndpointName
 from protocols.am2.host.library import ActiveMessages, ResourceError
 from protocols.am2.host.segment_driver import Residence
 from protocols.am2.nic_memory import NicMemory

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.active_messages.am_errors import Status
 from protocols.am2 import codec
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_BAD_TAG, REASON_OVERRUN, REASON_RESTARTED
 from protocols.am2.firmware import Firmware
-from protocols.am2.host.am_errors import Status
 from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter

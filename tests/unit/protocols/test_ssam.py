@@ -2,127 +2,50 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Coroutine
 from itertools import pairwise
-from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
+from protocols.active_messages.am_errors import RuleError
 from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, Circuit, circuit, circuit_of, header
 from protocols.atm.fields import ETHERTYPE
 from protocols.atm.frames import Cell
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Buffer
+from protocols.core.host_work import ANYWHERE, FREE_WORK
 from protocols.ssam import cells
-from protocols.ssam.cells import ACKNOWLEDGEMENT, DATA, INTRODUCTION, REPLY, REQUEST, Message, checked, crc10, unpack
+from protocols.ssam.cells import (
+    ACKNOWLEDGEMENT,
+    BYTES,
+    DATA,
+    INTRODUCTION,
+    LONG,
+    REPLY,
+    REQUEST,
+    Message,
+    checked,
+    crc10,
+    unpack,
+)
 from protocols.ssam.frames import Ssam
-from protocols.ssam.host import Library, Reply, Returned, ReturnedError, RuleError
-from protocols.ssam.plug import plug
-from protocols.ssam.sba100 import SLOT, Sba100, TrapError
+from protocols.ssam.host import Reply, Returned, ReturnedError
+from protocols.ssam.sba100 import (
+    CELL_CALL,
+    CELL_READ,
+    READ_CALL,
+    READ_TRAP,
+    SLOT,
+    WRITE_CALL,
+    WRITE_READ_TRAP,
+    TrapError,
+)
 from protocols.ssam.settings import Settings
-
-ADDRESSES = [bytes((2, 0, 0, 0, 0, number)) for number in range(3)]
-ECHO, ECHOED, COUNT = 1, 2, 3
-TIMEOUT = Settings().timeout
-
-Lose = Callable[[bytes], bool]
-
-
-class Node:
-    """One node: its library, and the environment of its interface."""
-
-    def __init__(self, number: int, own: Settings, incarnation: int = 1) -> None:
-        self.outgoing: deque[bytes] = deque()
-        self.now = 0
-        agent = plug(own)(Adapter(number, ADDRESSES, incarnation=incarnation), self)
-        assert isinstance(agent.firmware, Sba100)
-        assert isinstance(agent.host, Library)
-        self.device, self.library = agent.firmware, agent.host
-        self.echoed: list[bytes] = []
-        self.counted: list[bytes] = []
-        self.library.set_handler(ECHO, lambda _, data: Reply(ECHOED, data))
-        self.library.set_handler(ECHOED, lambda _, data: self.echoed.append(data))
-        self.library.set_handler(COUNT, lambda _, data: self.counted.append(data))
-
-    def send(self, frame: Buffer) -> None:
-        self.outgoing.append(bytes(frame))
-
-    def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002
-        self.device.on_doorbell(self.now, index)
-
-    def post_completion(self, index: int) -> None:
-        self.library.completed(index)
-
-    def interrupt(self, index: int) -> None:
-        raise AssertionError(f"no interrupt, {index}")
-
-    def dma_read(self, pieces: object) -> bytes:
-        raise AssertionError(f"the interface has no DMA, {pieces}")
-
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        raise AssertionError(f"the interface has no DMA, {piece!r} {data!r}")
-
-    def send_later(self, make: Callable[[], bytes]) -> None:
-        self.send(make())
-
-    def counters(self) -> dict[str, int]:
-        return {name: count for name, count in self.device.counted().items() if count}
-
-
-class Pair:
-    """Two nodes and the fibre between them. lose: whether a frame is lost."""
-
-    def __init__(self, lose: Lose = lambda _: False, own: Settings | None = None) -> None:
-        self.settings = own or Settings()
-        self.nodes = [Node(number, self.settings) for number in (0, 1)]
-        self.lose = lose
-
-    def __iter__(self) -> object:
-        return iter(self.nodes)
-
-    def carry(self) -> bool:
-        """Deliver everything that is on the way; return whether there was anything."""
-        moved = False
-        for node, other in (self.nodes, self.nodes[::-1]):
-            while node.outgoing:
-                frame = node.outgoing.popleft()
-                moved = True
-                if not self.lose(frame):
-                    other.device.receive(other.now, frame)
-        for node in self.nodes:
-            node.library.handle_all()
-        return moved
-
-    def settle(self, time_outs: int = 0) -> None:
-        """Carry until nothing moves, through so many time-outs."""
-        for _ in range(time_outs + 1):
-            while self.carry():
-                pass
-            for node in self.nodes:
-                if node.device.deadline is not None:
-                    node.now = node.device.deadline
-                    node.device.on_timer(node.now)
-
-    def restart(self, number: int) -> None:
-        before = self.nodes[number]
-        self.nodes[number] = Node(number, self.settings, before.library.incarnation + 1)
-
-
-def run(coroutine: Coroutine[object, None, object]) -> None:
-    """Run a coroutine that need not wait."""
-    with pytest.raises(StopIteration):
-        coroutine.send(None)
-
-
-def kind_of(frame: bytes) -> int:
-    message = unpack(frame[ETHERNET + HEADER :])
-    assert message is not None
-    return message.kind
-
+from tests.unit.protocols import ssam_walks
+from tests.unit.protocols.mutants import Mutant, find
+from tests.unit.protocols.ssam_mutants import WALKED
+from tests.unit.protocols.ssam_pair import ADDRESSES, COUNT, ECHO, ECHOED, TIMEOUT, Node, Pair, kind_of, run
 
 # Cells
 
@@ -140,12 +63,21 @@ def test_the_check_is_aal34s_crc_10() -> None:
 
 messages = st.builds(
     Message,
-    st.integers(0, 3),
+    st.sampled_from([REQUEST, REPLY]),
     st.integers(0, 255),
     st.integers(0, 63),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=DATA),
 )
+
+
+@given(
+    st.builds(Message, st.just(BYTES), st.integers(0, 255), st.integers(0, 63), st.just(0), st.binary(max_size=LONG))
+)
+def test_a_cell_of_a_long_message_has_data_in_the_place_of_a_handler(message: Message) -> None:
+    buffer = bytearray(PAYLOAD)
+    cells.pack_into(buffer, 0, message)
+    assert unpack(checked(buffer)) == message
 
 
 @given(messages)
@@ -172,7 +104,8 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
 @given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
 def test_any_payload_is_read_or_refused(payload: bytes) -> None:
     message = unpack(payload)
-    assert (message is None) == (crc10(payload) != 0 or not 4 <= payload[-2] >> 2 <= DATA + 4)
+    least = 0 if payload[0] >> 6 == BYTES else 4
+    assert (message is None) == (crc10(payload) != 0 or not least <= payload[-2] >> 2 <= LONG)
 
 
 # Requests and replies
@@ -268,40 +201,15 @@ def test_a_held_answer_is_the_one_of_its_own_request_until_the_window_has_moved_
     assert first.echoed == [bytes((number,)) for number in range(100)]
 
 
-@settings(max_examples=120, deadline=None)
-@given(seed=st.integers(0, 2**32), window=st.sampled_from([1, 2, 5, 32]), loss=st.sampled_from([0.0, 0.1, 0.3]))
-def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_repeated(
-    seed: int, window: int, loss: float
-) -> None:
-    random = Random(seed)
-    pair = Pair(own=Settings(window=window))
-    repeated: list[bytes] = []
+@pytest.mark.parametrize("first", [0, 100])
+def test_every_request_is_handled_once_and_in_order_whatever_is_lost_or_repeated(first: int) -> None:
+    for seed in range(first, first + 60):
+        ssam_walks.trial(seed)
 
-    def lose(frame: bytes) -> bool:
-        if random.random() < loss:
-            repeated.append(frame)
-        return random.random() < loss
 
-    pair.lose = lose
-    sent: list[list[bytes]] = [[], []]
-    for number in range(60):
-        for here, node in enumerate(pair.nodes):
-            data = bytes((here, number))
-            if node.library.try_request(1 - here, random.choice((ECHO, COUNT)), data):
-                sent[here].append(data)
-        if random.random() < 0.5:
-            pair.settle(time_outs=random.randrange(2))
-        while repeated and random.random() < 0.5:
-            frame = repeated.pop()
-            to = next(number for number in (0, 1) if ADDRESSES[number] == frame[:6])
-            pair.nodes[to].device.receive(pair.nodes[to].now, frame)
-    pair.lose = lambda _: False
-    pair.settle(time_outs=12)
-    for here, node in enumerate(pair.nodes):
-        handled = node.echoed + pair.nodes[1 - here].counted
-        assert sorted(handled) == sent[here]
-        assert pair.nodes[1 - here].counted == sorted(pair.nodes[1 - here].counted)
-        assert node.library.waiting() == []
+@pytest.mark.parametrize("mutant", WALKED, ids=str)
+def test_random_walks_find(mutant: Mutant) -> None:
+    assert find(mutant, ssam_walks.trial, 1_000, 200).cases
 
 
 # Restarts and silence
@@ -388,6 +296,64 @@ def test_the_input_fifo_overruns_and_counts_the_cells_it_loses() -> None:
     assert second.counters()["overruns"] == 3
     pair.settle(time_outs=6)
     assert second.counted == [b"first", *[bytes((number,)) for number in range(8)]]
+
+
+class PricedNode(Node):
+    """A node whose core takes 1 us for each piece of work. Implements `HostWork`, too."""
+
+    core = 0
+    reached = 0
+    writer = ANYWHERE
+
+    def spend(self, kind: str, size: int = 0, source: int = -1) -> None:  # noqa: ARG002
+        self.reached = max(self.reached, self.now) + 1_000
+        self.spent.append(kind)
+
+    def caught_up(self) -> Completion[None]:
+        return FREE_WORK.caught_up()
+
+    offload = read_frames = bind = lambda *_: None
+
+    def __init__(self, number: int, own: Settings) -> None:
+        self.spent: list[str] = []
+        super().__init__(number, own)
+
+
+def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
+    node = PricedNode(0, Settings(input_fifo=2))
+    empty = header(circuit(1, 0, 3)) + checked(bytes(PAYLOAD))
+    frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty
+    for _ in range(3):
+        node.device.receive(0, frame)
+    assert node.counters()["overruns"] == 1
+    node.device.read()
+    assert node.spent == [READ_TRAP, CELL_READ, CELL_READ]
+    for now, overruns in ((1_999, 2), (2_000, 2), (2_999, 3), (3_000, 3), (3_000, 4)):
+        node.device.receive(now, frame)
+        assert node.counters()["overruns"] == overruns, f"at {now} ns"
+
+
+def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_costs_of_their_own() -> None:
+    node = PricedNode(0, Settings())
+    own = node.device.connect(0)
+    node.device.write_read(own, 0)
+    assert node.spent == [WRITE_READ_TRAP, CELL_READ]
+    node.spent.clear()
+    node.device.call_write(own, 0)
+    node.device.call_read()
+    node.device.call_read()
+    assert node.spent == [WRITE_CALL, READ_CALL, CELL_CALL, READ_CALL]
+    with pytest.raises(TrapError):
+        node.device.call_write(7, 0)
+
+
+def test_a_trap_delivers_sixteen_cells_at_most() -> None:
+    node = Node(0, Settings())
+    own = node.device.connect(0)
+    for number in range(20):
+        cells.pack_into(node.device.memory(own), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
+        node.device.write(own, 0)
+    assert [len(node.device.read()) for _ in range(3)] == [16, 4, 0]
 
 
 @pytest.mark.parametrize(

@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 
-from protocols.via.host import Memory, Vi, ViaNic, plug
+from protocols.via.attributes import Memory
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import Segment
 from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Reliability, Result, ViaError
 from protocols.via.work_queues import Descriptor
 from tests.unit.protocols.host_programs import run
-from tests.unit.protocols.list_wires import Wires
-
-
-class Two:
-    """Two NICs with a connected VI and 4,096 bytes of registered memory each; the second's is open to RDMA Writes."""
-
-    def __init__(self, settings: Settings | None = None, *, connects: bool = True) -> None:
-        self.wires = Wires(plug(settings), 2)
-        self.nics = [cast(ViaNic, agent.host) for agent in self.wires.agents]
-        self.bytes = [memoryview(bytearray(4096)) for _ in range(2)]
-        self.memory: list[Memory] = []
-        self.vis: list[Vi] = []
-        for nic, view in zip(self.nics, self.bytes, strict=True):
-            memory, vi = run(self.wires, self._prepare(nic, view))[0]
-            self.memory.append(memory)
-            self.vis.append(vi)
-        if connects:
-            run(self.wires, *(vi.connect_peer(1 - number, b"test") for number, vi in enumerate(self.vis)))
-
-    async def _prepare(self, nic: ViaNic, view: memoryview) -> tuple[Memory, Vi]:
-        ptag = await nic.create_ptag()
-        return await nic.register(view, ptag, rdma_write=nic.number == 1), await nic.create_vi(ptag)
-
-    def transfer(self, descriptor: Descriptor) -> Descriptor:
-        """Post a send at the first NIC, and let everything arrive."""
-        self.vis[0].post_send(descriptor)
-        self.wires.exchange()
-        return descriptor
+from tests.unit.protocols.via_nics import Two
 
 
 def test_a_send_arrives_in_the_posted_receive_in_several_frames() -> None:

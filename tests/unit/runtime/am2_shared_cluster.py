@@ -13,9 +13,9 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import cast
 
-from protocols.am2.host.am_errors import Returned, Status
+from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.am2.host.endpoint import Endpoint
-from protocols.am2.host.endpoint_names import EndpointName
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered

@@ -12,7 +12,7 @@ Hear = Callable[[Channel], tuple[str, object] | None]
 
 
 def heard_with(channel: Channel) -> tuple[str, object] | None:
-    said, end = channel.hear_with()
+    said, end = channel.receive_with_channel()
     assert end is None
     return said
 
@@ -36,7 +36,7 @@ def test_an_end_comes_with_a_word() -> None:
     ours, theirs = Channel.pair()
     other.tell("restart", "n1", theirs)
     theirs.close()
-    said, end = one.hear_with()
+    said, end = one.receive_with_channel()
     assert said == ("restart", "n1")
     assert end is not None
     ours.tell("hello")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from testbed.runtime.sockets.datagrams import HEAD, LONGEST, MAX, UNFINISHED, Assembly, Message, split
+from testbed.runtime.sockets.datagrams import HEADER, MAX, MAX_INCOMPLETE, MAX_MESSAGE, Assembly, Message, split
 
 
 def datagrams(context: int, tag: int, number: int, content: bytes) -> list[memoryview]:
@@ -57,23 +57,23 @@ def test_of_many_incomplete_ones_the_oldest_is_given_up() -> None:
     assembly = Assembly()
     first, second = datagrams(0, 7, 0, filled(MAX + 1))
     assembly.take(0, first)
-    for number in range(1, UNFINISHED + 1):
+    for number in range(1, MAX_INCOMPLETE + 1):
         assembly.take(0, datagrams(0, 7, number, filled(MAX + 1))[0])
     assert assembly.given_up == 1
     assert assembly.take(0, second) is None
-    assert assembly.incomplete == UNFINISHED + 2
+    assert assembly.incomplete == MAX_INCOMPLETE + 2
 
 
 @pytest.mark.parametrize(
     "datagram",
     [
-        b"", b"short", HEAD.pack(0, 0, 1, 5, 0), HEAD.pack(0, 0, 1, LONGEST + 1, 0) + bytes(MAX),
-        HEAD.pack(0, 0, 1, MAX + 1, 1) + bytes(MAX), HEAD.pack(0, 0, 1, 2 * MAX, 2 * MAX) + bytes(1),
-        HEAD.pack(0, 0, 1, 0, 5),
+        b"", b"short", HEADER.pack(0, 0, 1, 5, 0), HEADER.pack(0, 0, 1, MAX_MESSAGE + 1, 0) + bytes(MAX),
+        HEADER.pack(0, 0, 1, MAX + 1, 1) + bytes(MAX), HEADER.pack(0, 0, 1, 2 * MAX, 2 * MAX) + bytes(1),
+        HEADER.pack(0, 0, 1, 0, 5),
     ],
 )  # fmt: skip
 def test_what_is_no_datagram_of_ours_is_refused_and_takes_no_memory(datagram: bytes) -> None:
     assembly = Assembly()
-    with pytest.raises(ValueError, match=r"no head|no piece"):
+    with pytest.raises(ValueError, match=r"shorter than its header|no fragment"):
         assembly.take(0, memoryview(datagram))
     assert assembly.incomplete == 0

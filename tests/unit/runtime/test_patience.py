@@ -34,7 +34,7 @@ def looks(patience: Patience, waits: Sequence[bool]) -> list[bool]:
         looked = patience.budget() > 0
         found.append(looked)
         if not (looked and soon):
-            patience.in_vain()
+            patience.spin_failed()
     return found
 
 

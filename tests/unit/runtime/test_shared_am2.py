@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from protocols.am2.host.am_errors import Status
+from protocols.active_messages.am_errors import Status
 from protocols.am2.receiver import Delivered
 from protocols.am2.settings import MILLISECOND, Settings
 from tests.unit.runtime.am2_shared_cluster import Cluster, Host, RequestFate

@@ -206,9 +206,9 @@ def test_a_shipped_shape_equals_its_builder(name: str, built: Description) -> No
 
 def test_the_five_papers_clusters_are_shipped() -> None:
     names = {name for name, _ in topologies()}
-    assert names >= {"now-1998", "emp-2001", "ssam-1995", "lam-via-2000", "openmx-2009"}
+    assert names >= {"now-1998", "emp-2001", "ssam-1995", "ssam-1995-switch", "lam-via-2000", "openmx-2009"}
     assert counts(load("now-1998").description) == (100, 40, 187)
-    assert load("ssam-1995").description.switches[0].kind == "atm"
+    assert load("ssam-1995-switch").description.switches[0].kind == "atm"
     assert resolve(load("emp-2001").description).links[0].forward.rate == 10**9
     assert counts(load("lam-via-2000").description) == (4, 1, 4)
     assert counts(load("openmx-2009").description) == (2, 0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from protocols.am2.host.endpoint_names import EndpointName
+from protocols.active_messages.endpoint_names import EndpointName
 
 
 class Status(IntEnum):

@@ -69,7 +69,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "name": node.name,
                 "tags": list(node.tags),
                 "namespace": state.namespaces.get(node.name, ""),
-                "there": seen[node.name].there,
+                "there": seen[node.name].exists,
                 "programs": list(seen[node.name].programs),
                 "agent": _agent(seen[node.name].agent),
                 "nics": [
@@ -104,7 +104,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "b": str(link.link.b),
                 "datapath": link.datapath,
                 "notes": list(state.notes.get(link.link.name, ())),
-                "there": link.there,
+                "there": link.exists,
                 "up": link.up,
                 "forward": _direction(link.forward, link.forward_impairment),
                 "backward": _direction(link.backward, link.backward_impairment),
@@ -159,11 +159,11 @@ def _print(status: ClusterStatus) -> None:
     ends = "until taken down" if state.lasting else f"until process {state.owner.pid} ends"
     echo(f"{state.name} ({state.origin}): {summary(state.layout)}, up for {age}, {ends}")
     if state.phase != "up":
-        mend = "'testbed gc' removes it" if state.abandoned else "'testbed up' puts it right, 'testbed down' removes it"
-        at_work = (
-            f"process {state.owner.pid} is {state.phase} it" if state.owner.alive else f"left {state.phase}: {mend}"
+        advice = "'testbed gc' removes it" if state.abandoned else "'testbed up' repairs it, 'testbed down' removes it"
+        progress = (
+            f"process {state.owner.pid} is {state.phase} it" if state.owner.alive else f"left {state.phase}: {advice}"
         )
-        echo(f"   {at_work}")
+        echo(f"   {progress}")
     for sentence in status.missing if state.phase == "up" else ():
         echo(f"   {sentence}")
     by_end: dict[tuple[str, str], LinkStatus] = {}
@@ -177,7 +177,7 @@ def _print(status: ClusterStatus) -> None:
         programs = f"  {len(node_status.programs)} running" if node_status.programs else ""
         programs += f"  {_agent_in_words(node_status.agent)}" if node_status.agent is not None else ""
         name = f"{node.name}{_tags(node.tags)}"
-        first = f"{name}{programs}" if node_status.there else f"{name}  GONE"
+        first = f"{name}{programs}" if node_status.exists else f"{name}  GONE"
         if not node.nics:
             rows.append((first, "", "", ""))
         for number, nic in enumerate(node.nics):
@@ -201,8 +201,8 @@ def _print(status: ClusterStatus) -> None:
         functions = f"{state.nics.functions} functions" if state.nics.functions > 1 else "1 function"
         echo(f"   NICs shared for {state.nics.protocol}, {functions} each, until process {state.nics.owner.pid} ends")
     for injection in state.injected:
-        left = f", {in_words(_left(injection))} left" if injection.until else ""
-        echo(f"   injected {injection.number}: {injection.what}{left}")
+        remaining = f", {in_words(_left(injection))} left" if injection.until else ""
+        echo(f"   injected {injection.number}: {injection.what}{remaining}")
 
 
 def _agent_in_words(agent: AgentStatus) -> str:
@@ -225,8 +225,8 @@ def _nic_row(
     link = by_end.get((node, nic))
     if link is None:
         return first, f"{nic} {shown}", "", ""
-    mine, peer = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
-    out, back = (link.forward, link.backward) if mine is link.link.a else (link.backward, link.forward)
+    end, peer = (link.link.a, link.link.b) if link.link.a.owner == node else (link.link.b, link.link.a)
+    out, back = (link.forward, link.backward) if end is link.link.a else (link.backward, link.forward)
     return first, f"{nic} {shown} -- {peer}{_tags(link.link.tags)}", _condition(link), _traffic(out, back)
 
 
@@ -237,7 +237,7 @@ def _tags(tags: Sequence[str]) -> str:
 
 def _condition(link: LinkStatus) -> str:
     """Format a link's state and impairments: ``up, by relay: delay 2ms, loss 5%``."""
-    condition = "up" if link.up else "down" if link.there else "GONE"
+    condition = "up" if link.up else "down" if link.exists else "GONE"
     if link.datapath == "direct":
         return condition
     from testbed.cluster.faults.fault_injection import described

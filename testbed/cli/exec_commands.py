@@ -28,7 +28,7 @@ def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
         command = command[1:]
     elif command[0].startswith("-"):
         raise click.UsageError(f"{command[0]} follows the node: options of exec go before it, a program after --")
-    _become(name, node, command)
+    _exec_in_node(name, node, command)
 
 
 @click.command("shell")
@@ -38,10 +38,10 @@ def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
 def shell_command(name: str | None, node: str) -> None:
     """Open a shell ($SHELL, else /bin/sh) in a node."""
     os.environ.setdefault("debian_chroot", node)  # shown by Debian's shell prompts
-    _become(name, node, [os.environ.get("SHELL") or "/bin/sh"])
+    _exec_in_node(name, node, [os.environ.get("SHELL") or "/bin/sh"])
 
 
-def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -> None:
+def _exec_in_node(name: str | None, node: str, command: list[str] | tuple[str, ...]) -> None:
     from testbed.cluster.access.node_programs import become, node_context
     from testbed.cluster.records.state import Store
     from testbed.spec.selection import SELECTOR, node_of
@@ -50,10 +50,10 @@ def _become(name: str | None, node: str, command: list[str] | tuple[str, ...]) -
         raise click.UsageError("which program? Write: testbed exec NODE -- COMMAND [ARGUMENT]...")
     store = Store()
     state = store.choose(name)
-    place = node_context(store, state, node_of(state.layout, node) if node.startswith(SELECTOR) else node)
+    context = node_context(store, state, node_of(state.layout, node) if node.startswith(SELECTOR) else node)
     sys.stdout.flush()
     try:
-        become(place, command)
+        become(context, command)
     except FileNotFoundError:
         echo(f"testbed: {node}: there is no program {command[0]}", err=True)
         sys.exit(127)

@@ -1,0 +1,41 @@
+"""``ci/bench ssam``: round trips beside EMP's, cells through the relay and in the simulation beside frames, and very many
+requests where cells are lost."""
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from benchmarks.harness import session
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from benchmarks.ssam import measurements, requests
+from benchmarks.ssam.measurements import RELAY, SIMULATION, TRIPS
+from benchmarks.ssam.requests import REQUESTS
+from benchmarks.ssam.targets import targets
+
+SUBJECTS = (TRIPS, RELAY, SIMULATION, REQUESTS)
+OUTPUT = REPOSITORY / "results" / "bench-ssam.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "10", "turns that count")
+    session.option(parser, "--count", "10000", "round trips of a turn")
+    session.option(parser, "--cells", "20000", "cells of a turn through the relay")
+    session.option(parser, "--requests", "20000", "where 1 % of the cells are lost; 10,000,000 take hours")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    repeat, progress = int(options.repeat), session.progress
+    measures: dict[str, Callable[[], Iterable[Row]]] = {
+        TRIPS: lambda: measurements.trips(repeat, int(options.count), progress),
+        RELAY: lambda: measurements.relay(repeat, int(options.cells), progress),
+        SIMULATION: lambda: measurements.simulation(repeat, progress),
+        REQUESTS: lambda: requests.measure(int(options.requests), session.directory),
+    }
+    session.each(options.subjects, measures)
+    session.report("SSAM", targets)
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("ssam", options.output, lambda session: run(options, session))

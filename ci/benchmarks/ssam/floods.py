@@ -1,0 +1,99 @@
+"""Frames and cells through the relay, as fast as it forwards them: by a firmware that sends what it is asked for."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from protocols.atm.cell import ETHERNET, PAYLOAD, circuit, header
+from protocols.atm.fields import ETHERTYPE
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Agent, Nic
+from testbed.cluster.records.state import Store
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.cluster.services import relay_client
+from testbed.controller.runs.agents import agents
+from testbed.runtime.nodes.places import ProgramNode
+
+PATIENCE = 60.0  # s
+
+
+class Firmware:
+    """Sends frames of so many cells when its host asks, and counts the cells that come."""
+
+    deadline: int | None = None
+
+    def __init__(self, adapter: Adapter, nic: Nic, cells: int) -> None:
+        here, peer = adapter.number, 1 - adapter.number
+        head = adapter.addresses[peer] + adapter.address + ETHERTYPE.to_bytes(2, "big")
+        self.frame = head + cells * (header(circuit(here, peer, len(adapter.addresses))) + bytes(PAYLOAD))
+        self.cells = cells
+        self.frames = self.wanted = self.came = self.began = 0
+        self._nic = nic
+
+    def receive(self, now: int, frame: bytes) -> None:
+        if not self.came:
+            self.began = now
+        self.came += (len(frame) - ETHERNET) // 53
+        if self.came == self.wanted:
+            self._nic.post_completion(0)
+
+    def on_doorbell(self, _now: int, _index: int) -> None:
+        for _ in range(self.frames):
+            self._nic.send(self.frame)
+
+    def on_timer(self, _now: int) -> None:
+        raise AssertionError("it has no deadline")
+
+    def counted(self) -> Mapping[str, int]:
+        return {"received": self.came}
+
+    def waiting(self) -> list[str]:
+        return []
+
+
+class Host:
+    def __init__(self, nic: Nic, firmware: Firmware) -> None:
+        self.firmware = firmware
+        self._nic = nic
+        self._all = Completion[None]("all cells")
+
+    def send(self, cells: int) -> None:
+        self.firmware.frames = cells // self.firmware.cells
+        self._nic.ring_doorbell(1, 0, 0)
+
+    def cells(self, count: int) -> Completion[None]:
+        self.firmware.wanted = count
+        return self._all
+
+    def completed(self, _index: int) -> None:
+        self._all.complete(None)
+
+    def waiting(self) -> list[str]:
+        return [self._all.what]
+
+
+def _plug(adapter: Adapter, nic: Nic, *, cells: int) -> Agent:
+    firmware = Firmware(adapter, nic, cells)
+    return Agent(firmware, Host(nic, firmware))
+
+
+def flood(cluster: RunningCluster, count: int, cells: int = 1) -> tuple[float, float]:
+    """Send so many cells from n1 to n2, in frames of `cells`; return cells/s from the first to the last that comes, and the
+    relay's processor time for each, in seconds."""
+
+    async def send(host: Host, _node: ProgramNode) -> None:
+        host.send(count)
+
+    async def take(host: Host, _node: ProgramNode) -> float:
+        await host.cells(count)
+        return (count - 1) * 1e9 / (time.monotonic_ns() - host.firmware.began)
+
+    def used() -> int:
+        report = relay_client.report(Store(), cluster.state)
+        return report["processor"]["used"] if report is not None else 0
+
+    before = used()
+    programs: dict[str, Callable[..., object]] = {"n1": send, "n2": take}
+    with agents(cluster, partial(_plug, cells=cells), ETHERTYPE, programs) as run:
+        rate: float = run.wait(PATIENCE).results["n2"]
+    return rate, (used() - before) / count / 1e9

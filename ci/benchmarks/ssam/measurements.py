@@ -1,0 +1,105 @@
+"""Measurements of SSAM beside EMP, and of cells beside frames, in turn, and their rows."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.host_programs import PING
+from benchmarks.harness.processors import RECEIVER, SENDER
+from benchmarks.harness.rows import Row
+from benchmarks.ssam.cell_programs import programs
+from benchmarks.ssam.floods import flood
+from benchmarks.ssam.simulations import NODES, emp_frames, ssam_cells
+from protocols.emp.protocol import PROTOCOL as EMP_PROTOCOL
+from protocols.ssam.protocol import PROTOCOL as SSAM_PROTOCOL
+from testbed import Cluster
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.controller.runs.agents import agents
+
+EMP, SSAM, SSAM_RELAYED = "EMP, inline", "SSAM, inline", "SSAM, inline, through the relay"
+FRAMES, CELLS, CELLS_OF_8 = "frames, Ethernet switch", "cells, ATM switch", "cells, ATM switch, 8 in a frame"
+TRIPS, RELAY, SIMULATION = "round trips", "relay", "simulation"
+TRIP, CPU = "round trip, p50", "CPU per round trip, one side"
+RATE, COST = "through two links and a switch", "relay's CPU for each"
+SIMULATED = f"in the simulation, {NODES} nodes"
+PATIENCE = 600.0  # s
+SPIN = 10_000_000_000  # ns: for ever
+
+Progress = Callable[[str], None]
+
+
+def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
+    """Measure in turn 4-byte messages of EMP and 40-byte requests of SSAM with their replies, both spinning, between the
+    same interfaces; and SSAM's on the fibre of the paper in the relay, which has its rate."""
+    pair = Cluster.back_to_back()
+    direct = pair.model_copy(
+        update={"links": tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)}
+    )
+    found: dict[tuple[str, str], list[float]] = {}
+    paper = Cluster.back_to_back(rate="140mbit", overhead=-12).model_copy(update={"name": "fibre"})
+    with direct.up() as near, paper.up() as fibre:
+        contenders = {
+            EMP: lambda: _trip(near, "emp trip", count, spin=True),
+            SSAM: lambda: _trip(near, "ssam trip", count, spin=True),
+            SSAM_RELAYED: lambda: _trip(fibre, "ssam trip", count // 4, spin=False),
+        }
+        for turn in range(repeat + 1):
+            progress(f"{TRIPS}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+            for contender, measure in contenders.items():
+                trip = measure()
+                if turn:
+                    found.setdefault((contender, TRIP), []).append(trip["p50"] / 1e9)
+                    found.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
+    settings = {
+        "cluster": {EMP: "two nodes, one pair of interfaces", SSAM: "the same", SSAM_RELAYED: "a fibre as ssam-1995's"},
+        "bytes": {EMP: 4, SSAM: 40, SSAM_RELAYED: 40}, "count": count, "interleaved": list(contenders),
+        "waiting": {EMP: "spinning", SSAM: "spinning", SSAM_RELAYED: "sleeping"}, "processors": [SENDER, RECEIVER],
+    }  # fmt: skip
+    for (contender, name), samples in found.items():
+        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), settings)
+
+
+def _trip(cluster: RunningCluster, kind: str, count: int, *, spin: bool) -> Mapping[str, float]:
+    protocol = EMP_PROTOCOL if kind.startswith("emp") else SSAM_PROTOCOL
+    chosen = programs(kind, count)
+    pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True)) if spin else None
+    with agents(cluster, protocol.plug, protocol.ethertype, chosen, spin=SPIN if spin else 0, cpus=pinned) as run:
+        outcome = run.wait(PATIENCE, patience=60.0)
+    if outcome.invalid:
+        raise ContenderError(f"{kind}: {outcome.invalid}")
+    trip: Mapping[str, float] = outcome.results[PING]
+    return trip
+
+
+def relay(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
+    """Measure in turn frames through an Ethernet switch whose links the relay has, and cells through an ATM switch: equally
+    long ones, from one node to the other."""
+    star = {
+        kind: Cluster.star(2, kind=kind, delay="1us").model_copy(update={"name": kind}) for kind in ("ethernet", "atm")
+    }
+    found: dict[tuple[str, str, str], list[float]] = {}
+    with ExitStack() as stack:
+        up = {kind: stack.enter_context(cluster.up()) for kind, cluster in star.items()}
+        contenders = {FRAMES: ("ethernet", 1), CELLS: ("atm", 1), CELLS_OF_8: ("atm", 8)}
+        for turn in range(repeat + 1):
+            progress(f"{RELAY}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
+            for contender, (kind, cells) in contenders.items():
+                rate, cost = flood(up[kind], count, cells)
+                if turn:
+                    found.setdefault((contender, RATE, "/s"), []).append(rate)
+                    found.setdefault((contender, COST, "s"), []).append(cost)
+    settings: dict[str, Any] = {"bytes": 67, "count": count, "interleaved": list(contenders)}
+    for (contender, name, unit), samples in found.items():
+        yield Row(RELAY, contender, name, 2, unit, tuple(samples), settings)
+
+
+def simulation(repeat: int, progress: Progress) -> Iterator[Row]:
+    """Measure in turn EMP's frames and SSAM's cells, each sent by a NIC and counted once, a second of CPU time."""
+    found: dict[str, list[float]] = {EMP: [], SSAM: []}
+    for turn in range(repeat):
+        progress(f"{SIMULATION}: {turn + 1} of {repeat}")
+        found[EMP].append(emp_frames())
+        found[SSAM].append(ssam_cells())
+    for contender, samples in found.items():
+        yield Row(SIMULATION, contender, SIMULATED, NODES, "/s", tuple(samples), {"interleaved": list(found)})

@@ -1,0 +1,213 @@
+"""Split-C's operations on active messages: a global address space of bytes, and split-phase access to it.
+
+D. Culler et al., "Parallel Programming in Split-C", Supercomputing 1993. A global address names a node and an offset into
+that node's memory. A split-phase read or write is started by `get` or `put`, and over after `sync`; a `store` is one-way,
+and has arrived everywhere after `all_store_sync`. The SSAM paper measures them in its section 3.4.4.
+
+    async def program(messages, node):
+        memory = SplitC(messages, 0xC0FFEE, bytearray(4096), pause)
+        await memory.barrier()
+        await memory.store(GlobalAddress(1, 64), b"32 bytes at most are one message")
+        await memory.all_store_sync()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from protocols.active_messages.am_errors import Returned, ReturnedError, Status
+from protocols.active_messages.am_interface import ActiveMessages, Token
+from protocols.active_messages.endpoint_names import EndpointName
+from protocols.core.firmware import Buffer
+
+GET, GOT, PUT, DONE, STORE, BULK_PUT, BULK_STORE, HERE = range(1, 9)
+_NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
+_REPLY_WORDS: Final = 1
+
+
+class GlobalAddress(NamedTuple):
+    """A global pointer: a node, and an offset into its memory."""
+
+    node: int
+    offset: int
+
+
+class SplitC:
+    """One node's part of the global address space. All nodes construct theirs as their first endpoint. memory: this node's
+    bytes. stored: bytes that others have stored here (`store_sync`)."""
+
+    def __init__(
+        self, messages: ActiveMessages, tag: int, memory: bytearray, pause: Callable[[], Awaitable[object]]
+    ) -> None:
+        """pause: lets time pass before a barrier's message is sent again to a node that has not begun."""
+        self.memory: Final = memory
+        self.stored = 0
+        self.node: Final = messages.node
+        self.nodes: Final = messages.size
+        self.most: Final = messages.medium_room(_REPLY_WORDS)
+        """Bytes of an access that is one message."""
+        self._view: Final = memoryview(memory)
+        self._messages = messages
+        self._pause = pause
+        self._open = 0  # gets and puts without an answer
+        self._expected = 0  # bytes that `store_sync` has waited for
+        self._generation = 0
+        self._here: set[tuple[int, int]] = set()
+        self._again: list[Returned] = []
+        self._endpoint = endpoint = messages.allocate_bundle().allocate_endpoint()
+        for number, handler in (
+            (GET, self._get), (GOT, self._got), (PUT, self._put), (DONE, self._done), (STORE, self._store),
+            (BULK_PUT, self._bulk_put), (BULK_STORE, self._bulk_store), (HERE, self._arrived),
+        ):  # fmt: skip
+            endpoint.set_handler(number, handler)
+        endpoint.error_handler = self._returned
+        endpoint.segment = memory
+        number = endpoint.name.endpoint
+        self._places = [endpoint.map_any(EndpointName(node, number), tag) for node in range(self.nodes)]
+        endpoint.tag = tag
+
+    # Split-phase access.
+
+    async def get(self, to: int, source: GlobalAddress, size: int) -> None:
+        """Begin to read bytes into this node's memory, from offset `to` on. Raises ValueError outside this memory."""
+        self._check(self.node, to, size)
+        if source.node == self.node:
+            self._check(self.node, source.offset, size)
+            self.memory[to : to + size] = self.memory[source.offset : source.offset + size]
+            return
+        for begin in range(0, size, self.most):
+            part = min(self.most, size - begin)
+            self._open += 1
+            place = self._places[source.node]
+            await self._endpoint.request(place, GET, source.offset + begin, part, to + begin)
+
+    async def put(self, to: GlobalAddress, data: Buffer) -> None:
+        """Begin to write bytes. They are copied."""
+        await self._write(PUT, BULK_PUT, to, data)
+
+    async def sync(self) -> None:
+        """Wait until all that this node has begun by `get` and `put` is done."""
+        await self._until(lambda: not self._open)
+
+    async def read(self, source: GlobalAddress, size: int, to: int) -> memoryview:
+        """Read bytes into this node's memory at `to`, and wait for them."""
+        await self.get(to, source, size)
+        await self.sync()
+        return self._view[to : to + size]
+
+    async def write(self, to: GlobalAddress, data: Buffer) -> None:
+        """Write bytes, and wait until they are written."""
+        await self.put(to, data)
+        await self.sync()
+
+    # Long ones: any size; a write is a bulk message, a read as many messages as it needs.
+
+    bulk_read = read
+    bulk_write = write
+    bulk_get = get
+    bulk_put = put
+
+    # One-way access.
+
+    async def store(self, to: GlobalAddress, data: Buffer) -> None:
+        """Write bytes without an answer for this program: only the stores' syncs tell when they have arrived."""
+        await self._write(STORE, BULK_STORE, to, data)
+
+    async def store_sync(self, size: int) -> None:
+        """Wait until others have stored so many more bytes here."""
+        self._expected += size
+        await self._until(lambda: self.stored >= self._expected)
+
+    async def all_store_sync(self) -> None:
+        """Wait until all stores of all nodes have arrived. Every node calls it."""
+        window = self._messages.window
+        await self._until(lambda: all(self._endpoint.credits(place) >= window for place in self._places))
+        await self.barrier()
+
+    async def barrier(self) -> None:
+        """Wait until every node has come here, in log2(n) rounds."""
+        self._generation += 1
+        distance = 1
+        while distance < self.nodes:
+            mark = self._generation, distance
+            await self._say((self.node + distance) % self.nodes, *mark)
+            await self._until(lambda mark=mark: mark in self._here)  # type: ignore[misc]  # mypy on defaults of lambdas
+            self._here.discard(mark)
+            distance *= 2
+
+    async def poll(self) -> int:
+        """Handle what has arrived."""
+        return await self._endpoint.poll()
+
+    # Handlers.
+
+    def _get(self, token: Token, offset: int, size: int, to: int) -> None:
+        self._check(self.node, offset, size)
+        token.reply_medium(GOT, self._view[offset : offset + size], to)
+
+    def _got(self, _: Token, data: memoryview, to: int) -> None:
+        self._view[to : to + len(data)] = data
+        self._open -= 1
+
+    def _put(self, token: Token, data: memoryview, offset: int) -> None:
+        self._check(self.node, offset, len(data))
+        self._view[offset : offset + len(data)] = data
+        token.reply(DONE)
+
+    def _bulk_put(self, token: Token, _: memoryview) -> None:
+        token.reply(DONE)
+
+    def _done(self, _: Token) -> None:
+        self._open -= 1
+
+    def _store(self, _: Token, data: memoryview, offset: int) -> None:
+        self._check(self.node, offset, len(data))
+        self._view[offset : offset + len(data)] = data
+        self.stored += len(data)
+
+    def _bulk_store(self, _: Token, data: memoryview) -> None:
+        self.stored += len(data)
+
+    def _arrived(self, _: Token, generation: int, distance: int) -> None:
+        self._here.add((generation, distance))
+
+    def _returned(self, returned: Returned) -> None:
+        if returned.handler != HERE or returned.status not in _NOT_YET:
+            raise ReturnedError(returned)
+        self._again.append(returned)
+
+    # Messages.
+
+    async def _write(self, short: int, bulk: int, to: GlobalAddress, data: Buffer) -> None:
+        size, is_put = len(data), short == PUT
+        if to.node == self.node:
+            self._check(to.node, to.offset, size)
+            self.memory[to.offset : to.offset + size] = data
+            self.stored += 0 if is_put else size
+            return
+        self._open += is_put
+        place = self._places[to.node]
+        if size <= self.most:
+            await self._endpoint.request_medium(place, short, data, to.offset)
+        else:
+            await self._endpoint.request_bulk(place, bulk, data, to.offset)
+
+    async def _say(self, node: int, generation: int, distance: int) -> None:
+        await self._endpoint.request(self._places[node], HERE, generation, distance)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            if self._again:
+                await self._pause()
+                again, self._again = self._again, []
+                for returned in again:
+                    generation, distance = returned.arguments
+                    await self._say(returned.destination.node, generation, distance)
+            else:
+                await self._endpoint.wait()
+                await self._endpoint.poll()
+
+    def _check(self, node: int, offset: int, size: int) -> None:
+        if not 0 <= offset <= offset + size <= len(self.memory):
+            raise ValueError(f"{size} bytes from {offset} on: node {node} has {len(self.memory)}")

@@ -1,0 +1,328 @@
+"""SSAM's host library with endpoints: active messages by AM-2's names over one-cell messages.
+
+async def program(ssam, node):
+    endpoint = ssam.allocate_bundle().allocate_endpoint()
+    endpoint.tag = 7
+    endpoint.set_handler(1, lambda token, word: token.reply(2, word + 1))
+    endpoint.set_handler(2, lambda token, word: print(word))
+    endpoint.map(0, EndpointName(1 - ssam.node, 0), 7)
+    await endpoint.request(0, 1, 41)
+    while not await endpoint.poll():
+        await endpoint.wait()
+
+A short or medium message is one cell. The cells' format is in `handler_addresses`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.active_messages.am_errors import Returned, ReturnedError, Status
+from protocols.active_messages.endpoint_names import NO_HANDLER, EndpointName, MessageContent, RequestName, Unhandled
+from protocols.active_messages.observer import Observer
+from protocols.core.completion import Completion
+from protocols.core.firmware import Adapter, Buffer, HostActions
+from protocols.core.host_work import HostWork
+from protocols.ssam import cells
+from protocols.ssam.am_endpoints import MAX_WORDS, Asked, Bundle, Endpoint
+from protocols.ssam.bulk_cells import Incoming, Stream
+from protocols.ssam.cells import DATA, Message
+from protocols.ssam.counters import Counters
+from protocols.ssam.handler_addresses import (
+    BULK,
+    GRANTED,
+    MAX_ENDPOINTS,
+    MORE,
+    SHORT,
+    WANTS_WINDOW,
+    WORD,
+    Address,
+    accepts,
+    address_of,
+    pack_words,
+    unpack_head,
+    unpack_words,
+)
+from protocols.ssam.host import Library, Reply
+from protocols.ssam.reply_tokens import Token
+from protocols.ssam.sba100 import Sba100
+from protocols.ssam.settings import Settings
+
+_MASK: Final = 0xFFFF_FFFF
+_NOTHING: Final = memoryview(b"")
+
+
+class ActiveMessages(Library):
+    """A process's library, with endpoints. Implements `protocols.active_messages.am_interface.ActiveMessages`. A program
+    may use endpoints, or the calls of `Library` with handlers at addresses of its own.
+
+    lost: requests that have ended without an answer and that their endpoints have not been told of.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        bell: HostActions,
+        work: HostWork,
+        device: Sba100,
+        settings: Settings,
+        counters: Counters,
+    ) -> None:
+        super().__init__(adapter, bell, work, device, settings, counters)
+        self.max_short: Final = MAX_WORDS
+        """AM_MaxShort: words of a request."""
+        self.observer: Observer | None = None
+        self.lost: Final[deque[tuple[Endpoint, Returned]]] = deque()
+        self.on_message = self._requested_by
+        self.on_renewed = self._forget
+        self._endpoints: dict[int, Endpoint] = {}
+        self._number = 0
+        self._streams: dict[int, Stream] = {}
+        self._incoming: dict[int, Incoming] = {}
+        self._granted: int | None = None  # the node whose message has the larger window
+
+    @property
+    def window(self) -> int:
+        """Requests to a node without an answer."""
+        return self.settings.window
+
+    @property
+    def life(self) -> int:
+        """The NIC's incarnation: see `protocols.active_messages.observer`."""
+        return self.incarnation
+
+    def medium_room(self, words: int) -> int:
+        """Return the bytes of data beside so many words, in a request."""
+        return WORD * (MAX_WORDS - words)
+
+    def allocate_bundle(self) -> Bundle:
+        """AM_AllocateBundle."""
+        return Bundle(self)
+
+    def allocate_endpoint(self) -> Endpoint:
+        """See `Bundle.allocate_endpoint`."""
+        number = next((number for number in range(MAX_ENDPOINTS) if number not in self._endpoints), None)
+        if number is None:
+            raise LookupError(f"there are {MAX_ENDPOINTS} endpoints already")
+        endpoint = self._endpoints[number] = Endpoint(self, number)
+        return endpoint
+
+    def free(self, endpoint: Endpoint) -> None:
+        """See `Endpoint.free`."""
+        if self._endpoints.get(endpoint.name.endpoint) is not endpoint:
+            return
+        del self._endpoints[endpoint.name.endpoint]
+        for asked in list(endpoint.asked.values()):
+            asked.end()
+        if self.observer is not None:
+            self.observer.endpoint_freed(endpoint.name.endpoint)
+
+    def wait(self) -> Completion[None]:
+        waits = super().wait()
+        if self.lost:
+            self.wake()
+        return waits
+
+    def unhandled(self) -> Sequence[Unhandled]:
+        """Return what has arrived for the program's endpoints and is not handled, of endpoints where there is any."""
+        requests, answers = Counter[int](), Counter(endpoint.name.endpoint for endpoint, _ in self.lost)
+        for node, message, pending in self.unread():
+            if isinstance(pending, Asked):
+                answers[pending.endpoint.name.endpoint] += 1
+            elif message.kind == cells.REQUEST and (address := address_of(message.handler)).form != MORE:
+                requests[address.to] += 1
+            elif message.kind in (cells.REQUEST, cells.BYTES) and node in self._incoming:
+                requests[self._incoming[node].address.to] += 1
+        present = [number for number in self._endpoints if requests[number] or answers[number]]
+        return [Unhandled(number, requests[number], answers[number]) for number in present]
+
+    # Requests.
+
+    def next_number(self) -> int:
+        """Return the number of a new request."""
+        self._number = self._number + 1 & _MASK
+        return self._number
+
+    def credits(self, node: int) -> int:
+        """Return how many cells the window to a node permits."""
+        return max(0, self.window - self.unanswered(node))
+
+    def stream(self, node: int) -> Stream:
+        """Return the bulk messages to a node."""
+        stream = self._streams.get(node)
+        if stream is None:
+            stream = self._streams[node] = Stream(self, node)
+        return stream
+
+    async def wait_for_room(self, node: int, asked: Asked | None = None) -> None:
+        """Poll, and wait until the window to a node permits a request, or `asked` has ended. Raises as `request`."""
+        self.has_room(node)  # refuses handlers, which must not poll
+        while not self.has_room(node) and not (asked is not None and asked.has_ended):
+            await self.poll()
+
+    def begin(self, asked: Asked, data: Buffer) -> None:
+        """Record a request whose first cell is about to be sent."""
+        asked.endpoint.asked[asked.number] = asked
+        if self.observer is not None:
+            content = MessageContent(asked.handler, asked.words, data)
+            self.observer.request_sent(asked.endpoint.name.endpoint, asked.number, asked.to, content)
+
+    def end_request(self, asked: Asked, message: Message) -> None:
+        """Handle a request's answer. Called as a handler."""
+        endpoint, own = asked.endpoint, asked.endpoint.name.endpoint
+        if message.kind == cells.ACKNOWLEDGEMENT:
+            if self.observer is not None:
+                self.observer.reply_handled(own, asked.number, asked.to, MessageContent(NO_HANDLER, (), b""))
+            return
+        address = address_of(message.handler)
+        said = unpack_words(message.data, address.words)
+        if said is None:
+            self._counters.no_handler += 1
+            return
+        words, data = said
+        if address.handler == NO_HANDLER:
+            status = Status(words[0])
+            self._tell(endpoint, Returned(status, False, asked.to, asked.handler, asked.words, asked.number, _NOTHING))
+            return
+        source = EndpointName(asked.to.node, address.source)
+        if self.observer is not None:
+            self.observer.reply_handled(own, asked.number, source, MessageContent(address.handler, words, data))
+        handler = endpoint.handlers.get(address.handler)
+        if handler is None:
+            returned = Returned(Status.BAD_HANDLER, True, source, address.handler, words, asked.number, _NOTHING)
+            self._tell(endpoint, returned)
+            return
+        token = Token(own, source)
+        try:
+            handler(token, *(words if address.form == SHORT else (memoryview(data), *words)))
+        finally:
+            token.end()
+
+    def _handle_batch(self) -> int:
+        handled = super()._handle_batch()
+        while self.lost and not self._has_ended:
+            endpoint, returned = self.lost.popleft()
+            handled += 1
+            if self._endpoints.get(endpoint.name.endpoint) is endpoint:
+                with self.as_handler():
+                    self._tell(endpoint, returned)
+        return handled
+
+    def _tell(self, endpoint: Endpoint, returned: Returned) -> None:
+        if self.observer is not None and not returned.is_reply:
+            words = returned.status.words
+            self.observer.request_returned(endpoint.name.endpoint, returned.message, returned.destination, words)
+        if endpoint.error_handler is None:
+            raise ReturnedError(returned)
+        endpoint.error_handler(returned)
+
+    # Requests of others.
+
+    def _requested_by(self, node: int, message: Message) -> Reply | None:
+        address = address_of(message.handler)
+        if message.kind == cells.BYTES or address.form == MORE:
+            return self._more(node, message.data)
+        if len(message.data) < WORD:
+            self._counters.no_handler += 1
+            return None
+        number, body = int.from_bytes(message.data[:WORD], "big"), message.data[WORD:]
+        request = RequestName(node, self.incarnation_of(node), address.source, number)
+        endpoint = self._endpoints.get(address.to)
+        if address.form == BULK:
+            return self._head(node, address, request, body)
+        said = unpack_words(body, address.words)
+        if said is None:
+            self._counters.no_handler += 1
+            return None
+        refusal = _refusal(endpoint, address)
+        if refusal is not None:
+            return _refused(refusal, address)
+        assert endpoint is not None
+        words, data = said
+        return self._call(endpoint, address, request, words, memoryview(data))
+
+    def _head(self, node: int, address: Address, request: RequestName, body: bytes) -> Reply | None:
+        """Handle the first cell of a bulk message."""
+        head, count = unpack_head(body), address.words & ~WANTS_WINDOW
+        said = unpack_words(head[2], count) if head is not None else None
+        if head is None or said is None:
+            self._counters.no_handler += 1
+            return None
+        (offset, length, _), (words, data) = head, said
+        endpoint = self._endpoints.get(address.to)
+        refusal, place = _refusal(endpoint, address), _NOTHING
+        if refusal is None and endpoint is not None:
+            segment = endpoint.segment
+            if segment is None or offset + length > len(segment):
+                refusal = Status.BAD_SEGMENT
+            else:
+                place = segment[offset : offset + length]
+        self._forget(node)
+        self._incoming[node] = Incoming(address, request, endpoint, place, words, refusal)
+        if refusal is not None:
+            return _refused(refusal, address)
+        if len(data) < length and address.words & WANTS_WINDOW and self._granted is None and self.settings.long_window:
+            self._granted = node
+            self._incoming[node].take(data)
+            return _own_reply(address, GRANTED, self.settings.long_window)
+        return self._more(node, data)
+
+    def _more(self, node: int, data: bytes) -> Reply | None:
+        """Handle the next bytes of a bulk message."""
+        incoming = self._incoming.get(node)
+        if incoming is None:  # of a message whose beginning went to an earlier life of this node
+            return _own_reply(Address(MORE, 0, 0, 0, 0, 0), Status.UNREACHABLE, 0)
+        endpoint = incoming.endpoint
+        if incoming.refusal is None and self._endpoints.get(incoming.address.to) is not endpoint:
+            incoming.refusal = Status.BAD_ENDPOINT
+        if incoming.refusal is not None:
+            return _refused(incoming.refusal, incoming.address)
+        if not incoming.take(data):
+            return None
+        self._forget(node)
+        assert endpoint is not None
+        return self._call(endpoint, incoming.address, incoming.request, incoming.words, incoming.place)
+
+    def _call(
+        self, endpoint: Endpoint, address: Address, request: RequestName, words: tuple[int, ...], data: memoryview
+    ) -> Reply | None:
+        """Call a request's handler; return its reply."""
+        own, handler = endpoint.name.endpoint, endpoint.handlers.get(address.handler)
+        if handler is None:  # it has been removed since the first cell
+            return _refused(Status.BAD_HANDLER, address)
+        token = Token(own, EndpointName(request.node, request.endpoint), request, self.observer)
+        if self.observer is not None:
+            self.observer.request_handled(own, request, MessageContent(address.handler, words, data))
+        reply = None
+        try:
+            handler(token, *(words if address.form == SHORT else (data, *words)))
+        finally:
+            reply = token.end()
+        return reply
+
+    def _forget(self, node: int) -> None:
+        """Forget a bulk message of a node: it is complete, or will not be."""
+        self._incoming.pop(node, None)
+        if self._granted == node:
+            self._granted = None
+
+
+def _refusal(endpoint: Endpoint | None, address: Address) -> Status | None:
+    """Return why a request is returned; None: it is handled."""
+    if endpoint is None:
+        return Status.BAD_ENDPOINT
+    if not accepts(endpoint.tag, address.mark):
+        return Status.BAD_TAG
+    return None if address.handler in endpoint.handlers else Status.BAD_HANDLER
+
+
+def _refused(status: Status, address: Address) -> Reply:
+    return _own_reply(address, status, address.handler)
+
+
+def _own_reply(address: Address, status: int, value: int) -> Reply:
+    """Return the library's own reply to a request."""
+    there = Address(SHORT, 2, address.source, address.to, 0, NO_HANDLER)
+    return Reply(there.pack(), pack_words((status, value), b"", DATA))

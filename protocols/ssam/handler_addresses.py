@@ -1,0 +1,109 @@
+"""The format of endpoints' messages in one-cell messages: a handler's address, and what stands before the data.
+
+A cell's 32 bits of handler address (section 3.1.1) name, from the top: the form (2 bits), how many words come before the
+data (4), the endpoint that it is for (6) and the one that sends it (6), the remainder of the tag (6), and the handler's
+number (8). A request's data begins with its number, by which both ends of a history know it.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from protocols.active_messages.endpoint_names import ANY, NONE
+from protocols.core.firmware import Buffer
+
+SHORT, MEDIUM, BULK, MORE = range(4)
+"""Forms: words; words and data for the handler; the first cell of data for the segment; and more of it."""
+MAX_ENDPOINTS: Final = 64
+MAX_HANDLER: Final = 0xFF
+MAX_BULK_WORDS: Final = 4
+WORD: Final = 4
+WANTS_WINDOW: Final = 8
+"""Flag in the words' place of a bulk message's first cell: it asks for a larger window (section 3.5)."""
+GRANTED: Final = 0
+"""In the status's place of the library's own reply: a larger window, which the next word says."""
+
+_MARKS: Final = 63
+_MASK: Final = 0xFFFF_FFFF
+_HEAD: Final = Struct("!II")
+
+
+class Address(NamedTuple):
+    """A handler's address. words: as in the cell. mark: of the tag, see `mark`; 0 in replies. handler: 0: the library's
+    own."""
+
+    form: int
+    words: int
+    to: int
+    source: int
+    mark: int
+    handler: int
+
+    def pack(self) -> int:
+        form, words, to, source, marked, handler = self
+        return form << 30 | words << 26 | to << 20 | source << 14 | marked << 8 | handler
+
+
+def address_of(handler: int) -> Address:
+    """Return the parts of a cell's handler address."""
+    return Address(
+        handler >> 30,
+        handler >> 26 & 0xF,
+        handler >> 20 & 0x3F,
+        handler >> 14 & 0x3F,
+        handler >> 8 & 0x3F,
+        handler & 0xFF,
+    )
+
+
+def mark(tag: int) -> int:
+    """Return a tag's mark in cells, 1 to 63; 0: of NONE."""
+    return 1 + tag % _MARKS if tag != NONE else 0
+
+
+def accepts(tag: int, marked: int) -> bool:
+    """Whether an endpoint with a tag accepts a request with a mark."""
+    return tag == ANY or (tag != NONE and mark(tag) == marked)
+
+
+def checked_handler(number: int) -> int:
+    """Return a handler's number. Raises ValueError."""
+    if not 1 <= number <= MAX_HANDLER:
+        raise ValueError(f"handler {number}: 1 to {MAX_HANDLER}")
+    return number
+
+
+def pack_words(words: tuple[int, ...], data: Buffer, room: int) -> bytes:
+    """Return words and data. Raises ValueError if they take more than `room` bytes, or a word is wrong."""
+    if any(not 0 <= word <= _MASK for word in words):
+        raise ValueError(f"words {words}: integers from 0 to {_MASK}")
+    size = WORD * len(words) + len(data)
+    if size > room:
+        raise ValueError(f"{len(words)} words and {len(data)} bytes of data take {size} bytes: a message has {room}")
+    return b"".join(word.to_bytes(WORD, "big") for word in words) + bytes(data)
+
+
+def unpack_words(body: bytes, count: int) -> tuple[tuple[int, ...], bytes] | None:
+    """Return so many words, and the data behind them; None: there are not so many."""
+    end = WORD * count
+    if len(body) < end:
+        return None
+    return tuple(int.from_bytes(body[at : at + WORD], "big") for at in range(0, end, WORD)), body[end:]
+
+
+def pack_head(offset: int, length: int, words: tuple[int, ...]) -> bytes:
+    """Return what stands before a bulk message's data, behind its number. Raises ValueError."""
+    if offset < 0 or offset + length > _MASK:
+        raise ValueError(f"{length} bytes from {offset} on: a segment has at most {_MASK}")
+    if len(words) > MAX_BULK_WORDS:
+        raise ValueError(f"{len(words)} words: a bulk message has {MAX_BULK_WORDS} at most")
+    return _HEAD.pack(offset, length) + pack_words(words, b"", WORD * MAX_BULK_WORDS)
+
+
+def unpack_head(body: bytes) -> tuple[int, int, bytes] | None:
+    """Return a bulk message's offset and length, and what follows them; None: there is less."""
+    if len(body) < _HEAD.size:
+        return None
+    offset, length = _HEAD.unpack_from(body)
+    return offset, length, body[_HEAD.size :]

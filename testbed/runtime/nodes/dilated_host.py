@@ -1,0 +1,219 @@
+"""A node on a dilated clock: the simulation's computer, whose parts take the times of a profile, on a packet socket.
+
+Cores, NIC and the programs of all ranks run in model time and in one process, as in the simulation, however late this
+machine is. A frame is sent when the machine's clock has reached the time at which it leaves the model, and arrives at the
+time at which the kernel has it: only there lateness enters. It is recorded, in model time: `Lateness`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.core.firmware import Adapter, Agent, Firmware, Host, Plug
+from protocols.core.profile import Profile
+from testbed.engine.loop import POLL_TIME, DilatedClock, Loop
+from testbed.engine.server import Burner, usage_of
+from testbed.engine.tasks import Task
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.kernel.waiter import Waiter
+from testbed.nic.hosted import Steer
+from testbed.runtime.nodes.places import Burn, ModelFault, Resume, Slowed, Stand, Unburn
+from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on
+from testbed.sim.sim_host import FunctionPort, PollAccounts, SimHost
+from testbed.sim.sim_node import SimNode
+from testbed.spec.layout import Node
+from testbed.spec.placement import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Lateness of frames: those sent later than the model sends them, and those that arrived at a time that the model had
+    passed already; nanoseconds of model time. frames: number of frames sent or received."""
+
+    frames: int
+    p50: int
+    p99: int
+    longest: int
+
+
+class Cable:
+    """The model's cable, which sends a NIC's frames by a port and records their lateness."""
+
+    __slots__ = ("_clock", "_port", "_send", "late")
+
+    def __init__(self, port: VethPort, clock: DilatedClock) -> None:
+        self._port = port
+        self._send = port.send
+        self._clock = clock
+        self.late = array("q")
+
+    def enter(self, now: int, frame: bytes) -> bool | None:
+        """Send a frame that leaves the model at that time. Returns True if it waits in the port."""
+        waits = self._send(frame)
+        self.late.append(max(0, self._clock.reached() - now))
+        return waits
+
+    def when_sent(self, now: int, then: Callable[[int], object]) -> None:  # noqa: ARG002
+        """Call `then` with the model's time when no frame waits in the port."""
+        self._port.when_sent(lambda: then(self._clock.time))
+
+    @property
+    def lateness(self) -> Lateness:
+        late = sorted(self.late)
+        if not late:
+            return Lateness(0, 0, 0, 0)
+        return Lateness(len(late), late[(len(late) - 1) // 2], late[-(-len(late) * 99 // 100) - 1], late[-1])
+
+
+class BusyFirmware:
+    """Firmware that says whether it is at work. Implements `protocols.core.firmware.Firmware`."""
+
+    __slots__ = ("busy", "firmware")
+
+    def __init__(self, firmware: Firmware) -> None:
+        self.firmware: Final = firmware
+        self.busy = False
+
+    @property
+    def deadline(self) -> int | None:
+        return self.firmware.deadline
+
+    def receive(self, now: int, frame: bytes) -> None:
+        self.busy = True
+        self.firmware.receive(now, frame)
+        self.busy = False
+
+    def on_doorbell(self, now: int, index: int) -> None:
+        self.busy = True
+        self.firmware.on_doorbell(now, index)
+        self.busy = False
+
+    def on_timer(self, now: int) -> None:
+        self.busy = True
+        self.firmware.on_timer(now)
+        self.busy = False
+
+    def counted(self) -> Mapping[str, int]:
+        return self.firmware.counted()
+
+    def waiting(self) -> list[str]:
+        return self.firmware.waiting()
+
+
+class DilatedHost:
+    """The computer of a node process in a dilated run. loop: runs on its clock. host: its cores and its NIC. ranks: its
+    programs' environments, in order."""
+
+    def __init__(
+        self,
+        wire: FrameSocket,
+        layout: Node,
+        profile: Profile,
+        factor: int,
+        head: bytes = b"",
+        steer: Steer | None = None,
+    ) -> None:
+        """layout: of the node. factor: nanoseconds of this machine for one of the model. head: in a network with
+        back-pressure, the NIC's address and its frames' EtherType. steer: see `testbed.sim.sim_host.Prices`."""
+        self.clock = DilatedClock(Waiter(), factor)
+        self.loop = Loop(self.clock, profile.poll or POLL_TIME)
+        self.port = port_on(wire, head)
+        if isinstance(self.port, HoldingPort):
+            Asking(self.loop, self.port, factor)
+        self.cable = Cable(self.port, self.clock)
+        self.host = SimHost(self.clock, self.loop, layout, profile, self.cable, steer)
+        self._polls: Final = PollAccounts(self.loop)
+        self._wire = wire
+        self._profile = profile
+        self._burners: list[tuple[float, Burner]] = []
+        self._watched: list[BusyFirmware] = []
+        self._late = self.cable.late
+        wire.stamp()
+        self.loop.watch(wire.fileno(), self._read)
+
+    @property
+    def ranks(self) -> list[SimNode]:
+        return self.host.ranks
+
+    @property
+    def busy(self) -> bool:
+        """Whether firmware is at work."""
+        return any(firmware.busy for firmware in self._watched)
+
+    @property
+    def dropped(self) -> int:
+        """Frames for which the NIC had no room."""
+        return sum(rank.nic.dropped for rank in self.ranks)
+
+    def begin(
+        self, ranks: Iterable[Rank], adapters: Iterable[Adapter], plug: Plug, watched: Callable[[Host], Host]
+    ) -> None:
+        """Give each rank its NIC with an agent, or a function of the NIC. watched: wraps the host library for the NIC."""
+        for rank, adapter in zip(ranks, adapters, strict=True):
+            node = SimNode(self.loop, rank, self.host.cores[rank.core])
+            self.ranks.append(node)
+            node.adapter = adapter
+            node.nic = nic = self.host.nic(node, adapter)
+            node.agent = agent = plug(adapter, nic)
+            firmware = BusyFirmware(agent.firmware)
+            self._watched.append(firmware)
+            nic.begin(self.loop.now(), Agent(firmware, watched(agent.host)))
+            if isinstance(self.host.port, FunctionPort):
+                self.host.port.lead_to(adapter.address, nic.receive)
+
+    def adopt(self, rank: SimNode, task: Task[object]) -> None:
+        """Let a task's polls be a rank's."""
+        self._polls.adopt(task, rank, self._profile)
+
+    def used(self) -> dict[str, dict[str, float]]:
+        """Return the usage of its parts, see `Report`."""
+        return usage_of(self.host.servers, self.host.name, self.loop.now())
+
+    def go(self, origin: int, *, again: bool) -> None:
+        """Let the clock show 0 at that time of the machine. again: the node was restarted, and begins at the present
+        time."""
+        self.clock.origin = origin
+        if again:
+            self.clock.time = max(0, self.clock.reached())
+
+    def apply_fault(self, fault: ModelFault) -> None:
+        """Apply a fault at the machine's present time, as in the simulation (`testbed.controller.scenarios.simulated`)."""
+        self.loop.at(max(self.loop.now(), self.clock.reached()), self._apply, fault)
+
+    def _apply(self, fault: ModelFault) -> None:
+        now = self.loop.now()
+        match fault:
+            case Stand(until):
+                for rank in self.ranks:
+                    rank.nic.pause()
+                if until is not None:
+                    for core in self.host.cores:
+                        core.reserve(now, max(0, until - now))
+            case Resume():
+                for rank in self.ranks:
+                    rank.nic.resume(now)
+            case Slowed(factor):
+                for rank in self.ranks:
+                    rank.nic.cost(self._profile.slowed(factor) if factor > 1 else self._profile)
+            case Burn(share):
+                self._burners += [(share, Burner(self.loop, core, share)) for core in self.host.cores]
+            case Unburn(share):
+                for _ in self.host.cores:
+                    place = next(place for place, (taken, _) in enumerate(self._burners) if taken == share)
+                    self._burners.pop(place)[1].stop()
+
+    def _read(self, now: int) -> None:
+        """Receive frames."""
+        shown, at, hear = self.clock.shown, self.loop.at, self.port.hear
+        for moment, frame in self._wire.stamped():
+            if hear(frame):
+                continue
+            came = shown(moment)
+            self._late.append(max(0, now - came))
+            at(max(now, came), self._take, frame)
+
+    def _take(self, frame: bytes) -> None:
+        self.host.receive(self.loop.now(), frame)

@@ -1,0 +1,173 @@
+"""Costs of SSAM's traps, system calls and messages on a host's core, and round trips and streams between two nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from protocols.ssam.host import Library, Reply
+from protocols.ssam.sba100 import BATCH, CONTROL_SLOT
+from testbed.workloads.form import Native, Node
+from testbed.workloads.quantiles import quantiles
+
+_ASK, _ANSWER, _COUNT, _OVER = range(0x636F_7300, 0x636F_7304)
+_SHORT: Final = 1_000_000
+"""Nanoseconds in which a batch of requests and its answers come, on the slower machine of the paper."""
+
+
+class CellCosts(Native[Library]):
+    """On SSAM, between nodes 0 and 1: the core's time for each trap, system call and message, as tables 1 to 3 of the paper
+    have them; the round trip and the stream of messages of `size` bytes.
+
+    count: round trips. cells: messages of the stream. In namespaces the times are this machine's, and include other
+    processes' turns.
+    """
+
+    protocol = "ssam"
+    bears_restarts = False
+
+    count: int = 100
+    cells: int = 5_000
+    size: int = 40
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.cells < 1 or not 0 <= self.size <= 40:
+            raise ValueError("count and cells: 1 or more; size: 0 to 40")
+
+    async def program(self, library: Library, node: Node) -> None:
+        if node.rank > 1:
+            return
+        exchange = _Exchange(library, node)
+        if node.rank:
+            await exchange.until_asked(1)
+            await exchange.serve_batches()
+            await exchange.until_over()
+            return
+        await exchange.trip(b"")
+        await exchange.ask_batches()
+        for measure, taken in self._traps(library, node):
+            node.row(measure=measure, ns=taken)
+        trips = [await exchange.trip(bytes(self.size)) for _ in range(self.count)]
+        node.row(measure="round trip", size_bytes=self.size, **quantiles(trips))
+        taken = await exchange.stream(self.cells, bytes(self.size))
+        node.row(measure="stream", size_bytes=self.size, bit_per_s=self.cells * self.size * 8e9 / taken)
+        await library.request(1, _OVER)
+        await exchange.settle()
+
+    def _traps(self, library: Library, node: Node) -> list[tuple[str, int]]:
+        """Measure the traps and the system calls, by cells without a message, which the kernel discards."""
+        device, now = library.device, node.now
+        own, peer = device.connect(node.rank), device.connect(1 - node.rank)
+
+        def timed(work: Callable[[], object]) -> int:
+            begun = now()
+            work()
+            return now() - begun
+
+        def read(cells: int) -> int:
+            for _ in range(cells):
+                device.write(own, CONTROL_SLOT)
+            return timed(device.read)
+
+        first, batch = read(1), read(BATCH)
+        device.write(own, CONTROL_SLOT)
+        return [
+            ("write trap", timed(lambda: device.write(peer, CONTROL_SLOT))),
+            ("write call", timed(lambda: device.call_write(peer, CONTROL_SLOT))),
+            ("read call, 1 cell", timed(device.call_read)),
+            ("read call, 0 cells", timed(device.call_read)),
+            ("read trap, 1 cell", first),
+            ("read trap, each further cell", (batch - first) // (BATCH - 1)),
+            ("write-read trap, 0 cells", timed(lambda: device.write_read(peer, CONTROL_SLOT))),
+            ("write-read trap, 1 cell", timed(lambda: device.write_read(own, CONTROL_SLOT))),
+        ]
+
+
+class _Exchange:
+    """Messages between two nodes. answers: replies that have come. asked: requests that have come."""
+
+    def __init__(self, library: Library, node: Node) -> None:
+        self._library = library
+        self._node = node
+        self._peer = 1 - node.rank
+        self._is_over = False
+        self.answers = 0
+        self.asked = 0
+        library.set_handler(_ASK, self._ask)
+        library.set_handler(_ANSWER, self._answer)
+        library.set_handler(_COUNT, self._count)
+        library.set_handler(_OVER, self._end)
+
+    def _ask(self, _: int, data: bytes) -> Reply:
+        self.asked += 1
+        return Reply(_ANSWER, data)
+
+    def _answer(self, _: int, data: bytes) -> None:  # noqa: ARG002
+        self.answers += 1
+
+    def _count(self, _: int, data: bytes) -> None:  # noqa: ARG002
+        self.asked += 1
+
+    def _end(self, _: int, data: bytes) -> None:  # noqa: ARG002
+        self._is_over = True
+
+    async def until_asked(self, count: int) -> None:
+        while self.asked < count:
+            await self._library.poll()
+
+    async def until_over(self) -> None:
+        while not self._is_over:
+            await self._library.poll()
+
+    async def settle(self) -> None:
+        """Poll until every request has been answered."""
+        while self._library.waiting():
+            await self._library.poll()
+
+    async def trip(self, data: bytes) -> int:
+        """Send a request and await its reply; return the time."""
+        begun, before = self._node.now(), self.answers
+        await self._library.request(self._peer, _ASK, data)
+        while self.answers == before:
+            await self._library.poll()
+        return self._node.now() - begun
+
+    async def stream(self, count: int, data: bytes) -> int:
+        """Send requests without a reply as fast as the window permits; return the time until all are acknowledged."""
+        begun = self._node.now()
+        for _ in range(count):
+            await self._library.request(self._peer, _COUNT, data)
+        await self.settle()
+        return self._node.now() - begun
+
+    async def ask_batches(self) -> None:
+        """Send a batch of requests to be acknowledged, and one to be replied to; measure what they and the answers cost."""
+        for handler, answer in ((_COUNT, "handle acknowledgement"), (_ASK, "handle reply")):
+            begun = self._node.now()
+            for _ in range(BATCH):
+                await self._library.request(self._peer, handler)
+            sent = self._node.now() - begun
+            await self._node.sleep(2 * _SHORT)
+            if handler == _COUNT:
+                self._node.row(measure="send request", ns=sent // BATCH)
+            self._node.row(measure=answer, ns=await self._per_message(self._library.poll))
+            await self._node.sleep(_SHORT // 2)
+
+    async def serve_batches(self) -> None:
+        """Let batches of requests come, and measure what handling them costs."""
+        library, node = self._library, self._node
+        for measure in ("handle request, acknowledge", "handle request, reply"):
+            await node.sleep(_SHORT)
+            taken = await self._per_message(library.poll)
+            node.row(measure=measure, ns=taken)
+            if "reply" not in measure:
+                begun = node.now()
+                library.device.write(library.device.connect(node.rank), CONTROL_SLOT)
+                node.row(measure="handle request, no answer", ns=taken - (node.now() - begun))
+                library.device.read()
+            await node.sleep(_SHORT * 3 // 2)
+
+    async def _per_message(self, poll: Callable[[], Awaitable[int]]) -> int:
+        begun = self._node.now()
+        handled = await poll()
+        return (self._node.now() - begun) // max(handled, 1)

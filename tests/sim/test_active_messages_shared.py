@@ -1,0 +1,65 @@
+"""One interface of active messages: the same workloads on AM-II and on SSAM, checked, where links lose."""
+
+from __future__ import annotations
+
+import pytest
+
+import testbed
+from protocols.active_messages.split_c import GlobalAddress, SplitC
+from testbed import Cluster, TestbedError
+from testbed.controller.runs.runner import RunResult
+from testbed.errors import UnsupportedError
+from testbed.workloads.active_messages.radix_sort import RadixSort
+
+KINDS = {"am2": "ethernet", "ssam": "atm"}
+SMALL: dict[str, dict[str, object]] = {
+    "am-random": {"requests": 40},
+    "am-logp": {"count": 10, "burst": 10, "rounds": 1},
+    "am-bulk": {"sizes": "1,4000", "count": 3},
+    "am-contention": {"clients": "1,2", "time": "1ms"},
+    "am-bulk-contention": {"clients": "2", "size": "400", "time": "4ms"},
+    "am-permutations": {"size": "20", "count": 4, "trips": 2},
+    "am-sort": {"keys": 60},
+    "am-split-c": {"count": 10, "bulk": "1000", "repeats": 2},
+}
+
+
+def ran(protocol: str, workload: str, **options: object) -> RunResult:
+    cluster = Cluster.star(3, kind=KINDS[protocol], loss="2%", delay="5us")
+    given = {"settings": SMALL[workload], "seed": 5, "check": True, **options}
+    return testbed.run(cluster, workload, protocol=protocol, mode="sim", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", KINDS)
+@pytest.mark.parametrize("workload", SMALL)
+def test_a_workload_on_active_messages_runs_and_is_checked(workload: str, protocol: str) -> None:
+    found = ran(protocol, workload)
+    assert found.rows
+    assert found.checks is not None
+    assert found.checks.passed
+    assert found.checks.messages > 5
+
+
+def test_the_settings_that_the_paper_plans_change_nothing_but_the_time() -> None:
+    firmware = {"long_payload": True, "window": 4, "long_window": 32, "interrupts": True}
+    assert ran("ssam", "am-random", firmware=firmware).checks.passed  # type: ignore[union-attr]
+
+
+def test_a_protocol_without_active_messages_is_refused_with_those_that_have_them() -> None:
+    with pytest.raises(UnsupportedError, match=r"which emp does not have: choose one of am2, ssam"):
+        testbed.run(Cluster.star(2), "am-random", protocol="emp", mode="sim")
+
+
+@pytest.mark.parametrize("protocol", KINDS)
+def test_the_sort_finds_a_store_that_writes_elsewhere(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sort verifies: a mistake in Split-C's store makes it fail."""
+    store = SplitC.store
+
+    async def beside(space: SplitC, to: GlobalAddress, data: bytes) -> None:
+        await store(space, to._replace(offset=to.offset ^ 4) if len(data) == 4 else to, data)
+
+    monkeypatch.setattr(SplitC, "store", beside)
+    with pytest.raises(TestbedError, match=r"keys are lost or new|not in order"):
+        testbed.run(
+            Cluster.star(3, kind=KINDS[protocol]), RadixSort(keys=60), protocol=protocol, mode="sim", check=False
+        )

@@ -1,0 +1,34 @@
+"""Contention of cores in the simulation: what a busy program takes from messages on its own core, and on another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.busy_cores import BUSY, beside, figures, pingpong, polls
+
+
+def test_messages_wait_for_the_turns_of_a_program_on_their_core_and_not_for_one_on_another() -> None:
+    """A turn takes 1 ms, in which a ping-pong of 50 us gets stuck, and so does one of COMB's rounds."""
+    found = figures("sim")
+    assert found["pingpong"][1] > 10 * found["pingpong"][2]
+    assert found["comb"][1] > found["comb"][2] + 500_000
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_cores_use_is_told_by_cause(cores: int) -> None:
+    used = beside(pingpong, cores, "sim").used["a"]
+    own, busy = (used["core"], used["core"]) if cores == 1 else (used["core 0"], used["core 1"])
+    assert busy["compute_ns"] == BUSY
+    assert {"agent_ns", "copy_ns", "interrupt_ns", "mpi_ns", "trap_ns"} <= own.keys()
+    for core in (own, busy):
+        causes = sum(
+            spent for cause, spent in core.items() if cause not in ("busy_ns", "waited_ns") and cause.endswith("_ns")
+        )
+        assert causes == core["busy_ns"]
+    assert ("switch_ns" in own) == (cores == 1)
+
+
+def test_a_program_that_polls_burns_its_core() -> None:
+    result = beside(polls, 2, "sim")
+    assert result.used["a"]["core 0"]["poll_ns"] > 4_000_000
+    assert "poll_ns" not in result.used["a"]["core 1"]

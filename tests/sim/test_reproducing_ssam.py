@@ -1,0 +1,56 @@
+"""SSAM's paper beside the simulation: tables 1 to 3, the round trip, the stream, the switch, and the shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from protocols.core.host_work import Cost
+from protocols.ssam.profile import SPARCSTATION_1, SPARCSTATION_20
+from protocols.ssam.sba100 import BATCH, CELL_READ, KINDS, READ_CALL, READ_TRAP, WRITE_CALL, WRITE_TRAP
+from testbed.controller.reproduction import MAX, Reproduction, reproduce
+
+
+@pytest.fixture(scope="module")
+def ssam() -> Reproduction:
+    return reproduce("ssam")
+
+
+def test_calibrated_rows_and_shapes_come_out(ssam: Reproduction) -> None:
+    assert ssam.failures == []
+    calibrated = [compared for compared in ssam.rows if compared.row.calibrated]
+    assert {compared.row.name for compared in calibrated} == {"switch, round trip", "switch, one way"}
+    assert ssam.paper.constants == 1
+    assert all(abs(compared.error) <= MAX for compared in calibrated)
+
+
+def test_the_median_of_the_predictions_is_within_a_tenth_and_no_row_is_hidden(ssam: Reproduction) -> None:
+    assert sum(not compared.row.calibrated for compared in ssam.rows) >= 27
+    assert 0 < ssam.median_error < 0.10
+
+
+def test_a_cell_that_a_trap_reads_beside_others_costs_its_items_alone(ssam: Reproduction) -> None:
+    ours = {compared.row.name: compared.ours for compared in ssam.rows}
+    assert BATCH == 16
+    one, more = ours["SS20 read trap, 1 cell"], ours["SS20 read trap, each further cell"]
+    work = SPARCSTATION_20.work
+    assert one - more == pytest.approx(work[READ_TRAP].fixed / 1e3)
+
+
+def test_every_item_of_the_kernel_has_a_cost_on_both_machines() -> None:
+    for profile in (SPARCSTATION_20, SPARCSTATION_1):
+        assert all(profile.work[kind].fixed > 0 for kind in KINDS)
+
+
+def test_an_interface_as_fast_to_read_as_to_write_breaks_the_shape() -> None:
+    faster = replace(SPARCSTATION_20, work={**SPARCSTATION_20.work, CELL_READ: SPARCSTATION_20.work[WRITE_TRAP]})
+    found = reproduce("ssam", profile=faster, runs=["ss20"])
+    assert any(sentence.startswith("reading a cell takes") for sentence in found.failures)
+
+
+def test_a_system_call_as_cheap_as_a_trap_breaks_the_shape() -> None:
+    cheap = {kind: Cost(400) for kind in (WRITE_CALL, READ_CALL)}
+    faster = replace(SPARCSTATION_20, work={**SPARCSTATION_20.work, **cheap})
+    found = reproduce("ssam", profile=faster, runs=["ss20"])
+    assert sum("by the system call" in sentence for sentence in found.failures) == 2

@@ -1,0 +1,119 @@
+"""The paper of LAM/MPI over VIA beside the simulation: calibrated rows, predictions with their errors, and relations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import testbed
+from protocols.core.host_work import COPY, INTERRUPT, Cost
+from protocols.core.profile import SECOND, Profile
+from protocols.mpi.via.endpoint import MPI
+from protocols.via import tcp_costs
+from protocols.via.card import AGENT
+from protocols.via.profile import LAM_VIA_2000, WORK
+from testbed.controller.reproduction import MAX, Compared, Reproduction, reproduce
+from testbed.engine.server import transfer_time
+from testbed.errors import DescriptionError
+from testbed.observe.papers import paper_of, parse
+from testbed.spec.loader import load
+from testbed.spec.resolver import resolve
+
+
+@pytest.fixture(scope="module")
+def via() -> Reproduction:
+    return reproduce("via")
+
+
+def with_work(**costs: Cost) -> Profile:
+    return replace(LAM_VIA_2000, name="another", work={**WORK, **costs})
+
+
+def rows_of(reproduction: Reproduction, table: str) -> list[Compared]:
+    return [row for row in reproduction.rows if row.row.table == table]
+
+
+def test_calibrated_rows_relations_and_the_crossing_come_out(via: Reproduction) -> None:
+    assert via.failures == []
+    calibrated = [row for row in via.rows if row.row.calibrated]
+    assert via.paper.constants < len(calibrated) <= 3
+    assert all(abs(row.error) <= MAX for row in calibrated)
+
+
+def test_all_of_table_1_is_there_and_no_row_between_two_calibrated_ones_counts(via: Reproduction) -> None:
+    assert {table: len(rows_of(via, table)) for table in via.errors} == {
+        "": 1, "VIA, remote": 16, "VIA, local": 16, "TCP, remote": 16, "TCP, local": 16,
+    }  # fmt: skip
+    sizes = [row.row.where["size_bytes"] for row in rows_of(via, "VIA, remote")]
+    places = [place for place, row in enumerate(rows_of(via, "VIA, remote")) if row.row.calibrated]
+    assert sizes == list(tcp_costs.SIZES)
+    assert places[-1] - places[0] == 1
+
+
+def test_errors_of_predictions_are_summed_up_by_table(via: Reproduction) -> None:
+    for table, errors in via.errors.items():
+        predicted = sorted(abs(row.error) for row in rows_of(via, table) if not row.row.calibrated)
+        assert errors.rows == len(predicted)
+        assert errors.worst == predicted[-1]
+        assert sum(error <= errors.median for error in predicted) * 2 >= len(predicted)
+        assert sum(error > errors.p90 for error in predicted) <= len(predicted) / 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "cost"),
+    [(INTERRUPT, Cost(54_000)), (MPI, Cost(4_500)), (AGENT, Cost(8_000))],
+    ids=["interrupt", "mpi", "agent"],
+)
+def test_another_cost_of_the_host_breaks_calibrated_rows(kind: str, cost: Cost) -> None:
+    other = reproduce("via", profile=with_work(**{kind: cost}), runs=["remote", "local"])
+    assert any("it calibrates" in sentence for sentence in other.failures)
+
+
+def test_without_copies_via_costs_no_more_for_a_byte_than_tcp() -> None:
+    free = reproduce("via", profile=with_work(**{COPY: Cost(0, 1 << 60, 1 << 60)}), runs=["remote", "tcp"])
+    assert any(sentence.startswith("VIA costs more for each byte") for sentence in free.failures)
+
+
+def test_tcp_is_computed_for_the_wire_of_the_papers_cluster() -> None:
+    link = resolve(load("lam-via-2000").description).links[0].forward
+    assert (link.rate, link.overhead, link.minimum_frame, link.delay) == (
+        tcp_costs.WIRE_RATE, tcp_costs.WIRE_OVERHEAD, tcp_costs.MIN_FRAME, tcp_costs.LINK_DELAY,
+    )  # fmt: skip
+
+
+def test_a_stream_over_tcp_takes_the_wires_time_for_each_segment() -> None:
+    """Each of many segments takes as long as the slowest stage: one wire."""
+    sizes = (tcp_costs.SEGMENT * 10, tcp_costs.SEGMENT * 30)
+    short, long = [row["p50_ns"] for row in tcp_costs.rows(LAM_VIA_2000, sizes) if not row["local"]]
+    wire = (tcp_costs.HEADERS + tcp_costs.SEGMENT + tcp_costs.WIRE_OVERHEAD) * 8 * SECOND // tcp_costs.WIRE_RATE
+    assert isinstance(short, int)
+    assert isinstance(long, int)
+    assert long - short == 20 * wire
+
+
+def test_a_paper_whose_column_has_too_few_values_is_refused() -> None:
+    assert paper_of("via").runs["tcp"].model
+    lines = [
+        *(f'{key} = "t"' for key in ("title", "authors", "published", "cluster", "profile")), "constants = 0",
+        "[run.r]", 'model = "module:function"', "[[column]]",
+        *(f'{key} = "t"' for key in ("name", "source", "meaning", "take", "by")), 'unit = "us"', 'run = "r"',
+        "at = [1, 2]", "paper = [1]",
+    ]  # fmt: skip
+    with pytest.raises(DescriptionError, match="as many as in 'at', 2"):
+        parse("\n".join(lines), "a paper")
+
+
+def test_between_ranks_of_a_node_a_message_takes_one_copy_of_the_kernel_agent_and_no_interrupt() -> None:
+    """MPI adds two copies, into registered memory and out of the RDMA area. Every doorbell is a trap: for a message there
+    are two, one with the receive descriptor and one with the send descriptor."""
+    size, count = 1_024, 10
+    result = testbed.run(
+        "lam-via-2000", "via-pingpong", protocol="via", mode="sim", profile=LAM_VIA_2000, ranks_per_node=2,
+        firmware={"reliability": 1}, settings={"sizes": str(size), "count": count},
+    )  # fmt: skip
+    used = [result.used["n1"][core] for core in ("core 0", "core 1")]
+    messages = 2 * (count + 1)
+    assert sum(core["copy_ns"] for core in used) == messages * transfer_time(size, WORK[COPY].same_rate)
+    assert sum(core["agent_ns"] for core in used) == messages * 2 * WORK[AGENT].fixed
+    assert all("interrupt_ns" not in core for core in used)

@@ -1,0 +1,132 @@
+"""Many senders and one receiver on SSAM: cells are lost by the switch, or by the receiver's input FIFO, and no message is.
+
+The paper did neither: it names both causes of loss (section 2.1) and had two machines. The receiver takes longer to read a
+cell (4.61 us) than one takes on the fibre (3.14 us), so the windows of ten senders, 320 cells, overrun 292.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from protocols.ssam.connection import Connection
+from protocols.ssam.host import Library
+from protocols.ssam.plug import plug
+from protocols.ssam.profile import SPARCSTATION_20
+from protocols.ssam.settings import Settings
+from testbed.fabric.atm.network import FULL
+from testbed.sim.sim_node import SimNode
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.spec.model import Description
+
+COUNT = 1
+EACH = 150
+"""Requests of each sender."""
+
+
+@dataclass
+class Incast:
+    """Senders' requests to node 0. handled: how often each was, by sender and number. ended: when each sender had all its
+    answers."""
+
+    senders: int
+    handled: Counter[tuple[int, int]] = field(default_factory=Counter)
+    ended: dict[int, int] = field(default_factory=dict)
+    counters: dict[str, Counter[str]] = field(default_factory=dict)
+    switch: Mapping[str, int] = field(default_factory=dict)
+
+    def run(self, queue_frames: int, own: Settings | None = None, timeout: int = 10_000_000_000) -> None:
+        cluster = Description.star(
+            self.senders + 1, kind="atm", rate="140mbit", overhead=2, queue_frames=queue_frames, seed=self.senders
+        )
+        with Simulation(cluster, plug(own), profile=SPARCSTATION_20) as simulation:
+            for number, node in enumerate(simulation.nodes.values()):
+                simulation.spawn(node.name, self._send if number else self._receive)
+            try:
+                simulation.run(timeout=timeout)
+            finally:
+                self.counters = {
+                    node.name: Counter(node.agent.firmware.counted()) for node in simulation.nodes.values()
+                }
+                self.switch = simulation.network.switches["s1"]
+
+    async def _send(self, library: Library, node: SimNode) -> None:
+        for number in range(EACH):
+            await library.request(0, COUNT, bytes((number,)))
+        while library.waiting():
+            await library.poll()
+        self.ended[node.number] = node.reached()
+
+    async def _receive(self, library: Library, node: SimNode) -> None:  # noqa: ARG002
+        def count(source: int, data: bytes) -> None:
+            self.handled[source, data[0]] += 1
+
+        library.set_handler(COUNT, count)
+        while len(self.ended) < self.senders:
+            await library.poll()
+
+    @property
+    def lost(self) -> set[tuple[int, int]]:
+        """The requests that have not been handled."""
+        return {
+            (sender, number) for sender in range(1, self.senders + 1) for number in range(EACH)
+        } - self.handled.keys()
+
+    def total(self, counter: str) -> int:
+        return sum(counted[counter] for counted in self.counters.values())
+
+    @property
+    def fairness(self) -> float:
+        """Jain's index of the senders' rates: 1 where all are equal, 1 / senders where one has everything."""
+        rates = [EACH / ended for ended in self.ended.values()]
+        return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))
+
+
+def test_a_switch_with_small_buffers_loses_cells_of_eight_senders_and_every_message_is_handled_once(
+    record_property: Callable[[str, object], None],
+) -> None:
+    incast = Incast(8)
+    incast.run(queue_frames=16)
+    assert incast.switch[FULL] > 0
+    assert incast.total("overruns") == 0, "256 cells at most are under way"
+    assert incast.total("resent") + incast.total("hurried") > 0
+    assert not incast.lost
+    assert set(incast.handled.values()) == {1}
+    record_property("fairness", incast.fairness)
+    assert incast.fairness > 1 / 8
+
+
+def test_the_input_fifo_loses_cells_of_sixteen_senders_where_the_switch_has_room_and_every_message_is_handled_once(
+    record_property: Callable[[str, object], None],
+) -> None:
+    incast = Incast(16)
+    incast.run(queue_frames=1_000)
+    assert incast.counters["n1"]["overruns"] > 0
+    assert incast.total("overruns") == incast.counters["n1"]["overruns"]
+    assert incast.switch[FULL] == 0
+    assert not incast.lost
+    assert set(incast.handled.values()) == {1}
+    record_property("fairness", incast.fairness)
+    assert incast.fairness > 1 / 16
+
+
+def test_a_window_that_the_fifo_can_hold_loses_nothing() -> None:
+    """16 windows of 16 requests are 256 cells, below 292."""
+    incast = Incast(16)
+    incast.run(queue_frames=1_000, own=Settings(window=16))
+    assert incast.total("overruns") == incast.switch[FULL] == incast.total("resent") == 0
+    assert not incast.lost
+
+
+@pytest.mark.parametrize("queue_frames", [16, 1_000])
+def test_without_recovery_the_lost_messages_are_found(queue_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "overdue", lambda _: None)
+    monkeypatch.setattr(Connection, "lost", lambda *_: None)
+    monkeypatch.setattr(Connection, "recover", lambda _: [])
+    incast = Incast(16)
+    with pytest.raises(StalledError):
+        incast.run(queue_frames, timeout=60_000_000)
+    assert incast.lost

@@ -1,0 +1,85 @@
+"""VIA under the swarms' cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from protocols.via.states import SEND_QUEUE, STATELESS, TABLES
+from tests.sim import via_swarm, via_verbs_swarm
+from tests.sim.peer_state_watch import watch_peers
+from tests.sim.state_watch import coverage, label, with_rows
+from tests.sim.swarm_faults import SECOND
+from tests.sim.trials import Swarm
+from tests.sim.via_state_watch import watch_queues, watch_vis
+from tests.unit.protocols.mutants import Mutant, searched
+from tests.unit.protocols.via_mutants import MPI_MUTANTS, VERBS_MUTANTS
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+MPI_CASES = 1_000 if LONG else 60
+VERBS_CASES = 4_000 if LONG else 200
+OTHERS = FIRST + 5_000
+"""From this seed on are others than the cases'."""
+MUTANT_PATIENCE = 10 * SECOND
+MIN = 100 if LONG else 20
+"""How often each row of the send queues' table is taken, at least. The unit tests take VIs' and NICs' rows."""
+WATCHING = (watch_vis, watch_queues, watch_peers)
+
+
+def run_watched(swarm: Swarm[Any], case: Any) -> Counter[str]:
+    return with_rows(partial(swarm.run, case), TABLES, WATCHING)
+
+
+@pytest.mark.timeout(1200)
+def test_every_case_of_mpi_and_of_vias_calls_keeps_its_promises(
+    record_property: Callable[[str, object], None],
+) -> None:
+    rows: Counter[str] = Counter()
+    failures = []
+    for swarm, cases in ((via_swarm.SWARM, MPI_CASES), (via_verbs_swarm.SWARM, VERBS_CASES)):
+        tally = replace(swarm, run=partial(run_watched, swarm)).many(range(FIRST, FIRST + cases), chunk=10)
+        failures += [f"{swarm.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+        rows += tally.rows
+    assert not failures, "\n".join(failures[:10])
+    taken = coverage(TABLES, STATELESS, rows)
+    wanted = {label(SEND_QUEUE, row) for row in SEND_QUEUE.rows}
+    seldom = sorted(wanted, key=lambda name: taken[name])
+    record_property("note", f"swarm of VIA: {MPI_CASES:,} cases of MPI and {VERBS_CASES:,} of calls from {FIRST} on")
+    record_property("note", "swarm of VIA, rows taken: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
+    assert not [f"{name}: {taken[name]}" for name in seldom if taken[name] < MIN]
+
+
+@pytest.mark.parametrize("swarm", [via_swarm.SWARM, via_verbs_swarm.SWARM], ids=["mpi", "calls"])
+def test_a_case_takes_the_same_course_again(swarm: Swarm[Any]) -> None:
+    assert swarm.draw(3) == swarm.draw(3)
+    assert swarm.trial(3) == swarm.trial(3)
+
+
+def test_cases_have_two_ranks_on_a_node_and_all_forbidden_accesses() -> None:
+    assert {via_swarm.draw(seed).per_node for seed in range(20)} == {1, 2}
+    rounds = [one for seed in range(50) for session in via_verbs_swarm.draw(seed).sessions for one in session.rounds]
+    assert {one.hostile for one in rounds} == {"", *via_verbs_swarm.FORBIDDEN}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", MPI_MUTANTS, ids=str)
+def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    search = searched(mutant, lambda seed: via_swarm.run(via_swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 200)
+    record_property("note", f"swarm of VIA: {search}")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", VERBS_MUTANTS, ids=str)
+def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    search = searched(
+        mutant, lambda seed: via_verbs_swarm.run(via_verbs_swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 200
+    )
+    record_property("note", f"swarm of VIA: {search}")

@@ -1,0 +1,344 @@
+"""The swarm's cases of VIA's own calls: VIs that are connected, used, reset and connected again, some of them by peers that
+do what they may not.
+
+In each round of a connection both sides post their receives, connect, transfer by Send, RDMA Write and RDMA Read, end with
+a fenced Send, and disconnect; the next round reuses the VI. In a hostile round one transfer is forbidden: it must break the
+connection and touch nothing. Every reliable level is drawn.
+
+    python -m tests.sim.via_verbs_swarm 4711
+    python -m tests.sim.via_verbs_swarm 0 1000
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+from protocols.via.attributes import Memory
+from protocols.via.host import ViaNic
+from protocols.via.vip_descriptors import Segment
+from protocols.via.vipl_names import (
+    IMMEDIATE,
+    OP_RDMAREAD,
+    OP_RDMAWRITE,
+    OP_SENDRECV,
+    QFENCE,
+    Reliability,
+    ViaError,
+    ViState,
+)
+from protocols.via.virtual_interface import Vi
+from protocols.via.work_queues import Descriptor
+from testbed.engine.sources import Source, source
+from testbed.sim.sim_node import SimNode
+from testbed.sim.simulation import Simulation, StalledError
+from testbed.spec.layout import Impairment
+from tests.sim.swarm import PATTERN
+from tests.sim.swarm_faults import (
+    CALM,
+    MICROSECOND,
+    MILLISECOND,
+    SECOND,
+    Cut,
+    Violation,
+    cut_and_mend,
+    draw_faults,
+    draw_shape,
+    layout_of,
+    unwrapped,
+)
+from tests.sim.trials import Swarm
+from tests.sim.via_swarm import VIA
+
+PATIENCE: Final = 60 * SECOND
+REST: Final = 2 * SECOND
+SIZE: Final = 4096
+"""Bytes of a side's memory that its peer may write and read, and of that from which it sends."""
+GUARD: Final = 64
+"""Bytes behind each memory that nobody may touch."""
+ROOM: Final = 512
+"""Bytes of a part of a memory: transfers of one round have parts of their own."""
+UNTOUCHED: Final = 0xEE
+FORBIDDEN: Final = ("beyond", "handle", "tag", "permission")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """transfers: of each side, its operations: "send", "write", "notify" (a write with immediate data) or "read". hostile:
+    what the first side does at the end that it may not; "" if nothing."""
+
+    transfers: tuple[tuple[str, ...], tuple[str, ...]]
+    hostile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The rounds of a pair of VIs on two nodes."""
+
+    nodes: tuple[int, int]
+    level: Reliability
+    rounds: tuple[Round, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """links: impairment of each until the faults end."""
+
+    seed: int
+    shape: str
+    nodes: int
+    settings: tuple[tuple[str, int], ...]
+    sessions: tuple[Session, ...]
+    links: tuple[Impairment, ...]
+    cuts: tuple[Cut, ...]
+    until: int
+
+
+def draw(seed: int) -> Case:
+    """The case of a seed."""
+    chance = source(seed, "case of VIA's calls")
+    shape, nodes = draw_shape(chance)
+    sessions = []
+    for _ in range(2 + chance.below(5)):
+        first = chance.below(nodes)
+        second = (first + 1 + chance.below(nodes - 1)) % nodes
+        level = chance.choice((Reliability.RELIABLE_DELIVERY, Reliability.RELIABLE_RECEPTION))
+        sessions.append(Session((first, second), level, tuple([_round(chance) for _ in range(2 + chance.below(3))])))
+    links, cuts, until = draw_faults(chance, layout_of(shape, nodes))
+    settings = VIA.settings(chance, False)
+    return Case(seed, shape, nodes, tuple(settings.items()), tuple(sessions), links, cuts, until)
+
+
+def _round(chance: Source) -> Round:
+    kinds = ("send", "write", "notify", "read")
+    sides = [tuple([chance.choice(kinds) for _ in range(1 + chance.below(SIZE // ROOM))]) for _ in range(2)]
+    return Round((sides[0], sides[1]), chance.choice(("", "", *FORBIDDEN)))
+
+
+def content(session: int, number: int, side: int, place: int, size: int = ROOM) -> bytes:
+    """Return the bytes of a transfer, which differ from all others'."""
+    head = bytes((session, number, side, place))
+    return (head + PATTERN[place * 97 :])[:size]
+
+
+class Side:
+    """One side of a session: its VI and memory, through all rounds."""
+
+    def __init__(self, nic: ViaNic, node: SimNode, case: Case, number: int, side: int) -> None:
+        self.nic = nic
+        self.node = node
+        self.number = number
+        self.side = side
+        self.session = case.sessions[number]
+        self.chance = source(case.seed, f"session {number}, side {side}")
+        self.out = self._buffer()  # what it sends and reads into
+        self.open = self._buffer()  # what its peer may write and read
+        self.secret = self._buffer()  # what its peer may not
+        self.memories: list[Memory] = []
+        self.vi: Vi
+        self.peer: Side
+
+    def _buffer(self) -> bytearray:
+        return bytearray([UNTOUCHED]) * (SIZE + GUARD)
+
+    async def run(self, _nic: object, _node: object) -> None:
+        """Run all rounds. Raises Violation, also where a call fails."""
+        try:
+            await self._run()
+        except ViaError as error:
+            raise Violation(f"session {self.number}: a call failed: {error}") from error
+
+    async def _run(self) -> None:
+        nic = self.nic
+        ptag, other = await nic.create_ptag(), await nic.create_ptag()
+        registered = []
+        for buffer, tag, is_open in ((self.out, ptag, False), (self.open, ptag, True), (self.secret, other, True)):
+            view = memoryview(buffer)[:SIZE]
+            registered.append(await nic.register(view, tag, rdma_write=is_open, rdma_read=is_open))
+        self.memories = registered
+        self.vi = await nic.create_vi(ptag, self.session.level, rdma_read=True)
+        for number, round_ in enumerate(self.session.rounds):
+            await self._round(number, round_)
+        await self.vi.destroy()
+        for memory in registered:
+            await nic.deregister(memory)
+
+    async def _round(self, number: int, round_: Round) -> None:
+        theirs = round_.transfers[1 - self.side]
+        for buffer in (self.out, self.open):
+            buffer[:] = self._buffer()
+        for place in range(SIZE // ROOM):  # what the peer reads
+            self.open[place * ROOM : (place + 1) * ROOM] = content(self.number, number, self.side, 100 + place)
+        receives = [bytearray(ROOM) for kind in theirs if kind in ("send", "notify")] + [bytearray(8)]
+        memories, posted = [], []
+        for buffer in receives:
+            memories.append(await self.nic.register(memoryview(buffer), self.memories[0].ptag))
+            posted.append(Descriptor(data=(memories[-1].segment(),)))
+            self.vi.post_receive(posted[-1])
+        await self.vi.connect_peer(self.peer.nic.number, b"%d.%d" % (self.number, number))
+        if round_.hostile:
+            await self._be_broken(round_)
+        else:
+            await self._transfer(number, round_, posted, receives)
+        await self.vi.disconnect()
+        self._flushed()
+        while self.vi.send_queue.done() is not None:
+            pass
+        for memory in memories:
+            await self.nic.deregister(memory)
+        self._check_guards()
+
+    def _flushed(self) -> list[Descriptor]:
+        """Take the receives that a reset has returned."""
+        found = []
+        while (descriptor := self.vi.receive_queue.done()) is not None:
+            found.append(descriptor)
+        return found
+
+    async def _transfer(self, number: int, round_: Round, posted: list[Descriptor], receives: list[bytearray]) -> None:
+        own = round_.transfers[self.side]
+        for place, kind in enumerate(own):
+            self._post(number, place, kind)
+            if self.chance.random() < 0.3:
+                await self.node.sleep(self.chance.below(300 * MICROSECOND))
+        fin = Descriptor(OP_SENDRECV | QFENCE, (self.memories[0].segment(0, 0),))
+        self.vi.post_send(fin)
+        for descriptor in posted:
+            got = await self.vi.receive_queue.wait()
+            if got is not descriptor:
+                raise Violation(f"session {self.number}: a receive of another round, or out of order")
+            if got.has_failed:
+                raise Violation(f"session {self.number}, round {number}: a receive failed: {got.status:#x}")
+        self._check_received(number, round_.transfers[1 - self.side], posted, receives)
+        while fin.is_posted and self.vi.state is ViState.CONNECTED:
+            await self.node.sleep(50 * MICROSECOND)
+        for place, kind in enumerate(own):
+            if kind == "read" and not fin.has_failed and not fin.is_posted:
+                data = bytes(self.out[place * ROOM : (place + 1) * ROOM])
+                if data != content(self.number, number, 1 - self.side, 100 + place):
+                    raise Violation(f"session {self.number}, round {number}: read {place} has other bytes")
+        await self.node.sleep(self.chance.below(MILLISECOND))
+
+    def _post(self, number: int, place: int, kind: str) -> None:
+        begin = place * ROOM
+        segment = self.memories[0].segment(begin, ROOM)
+        target = self.peer.memories[1]
+        remote = Segment(target.address + begin, target.handle)
+        if kind == "read":
+            self.vi.post_send(Descriptor(OP_RDMAREAD, (segment,), remote))
+            return
+        self.out[begin : begin + ROOM] = content(self.number, number, self.side, place)
+        if kind == "send":
+            self.vi.post_send(Descriptor(OP_SENDRECV, (segment,)))
+        else:
+            control = OP_RDMAWRITE | (IMMEDIATE if kind == "notify" else 0)
+            self.vi.post_send(Descriptor(control, (segment,), remote, place + 1))
+
+    def _check_received(
+        self, number: int, theirs: tuple[str, ...], posted: list[Descriptor], receives: list[bytearray]
+    ) -> None:
+        """Everything that the peer sent before its last Send is here."""
+        with_receive = [(place, kind) for place, kind in enumerate(theirs) if kind in ("send", "notify")]
+        for (place, kind), descriptor, buffer in zip(with_receive, posted[:-1], receives[:-1], strict=True):
+            if kind == "send" and bytes(buffer) != content(self.number, number, 1 - self.side, place):
+                raise Violation(f"session {self.number}, round {number}: send {place} has other bytes")
+            if kind == "notify" and descriptor.immediate != place + 1:
+                raise Violation(f"session {self.number}, round {number}: immediate data {descriptor.immediate}")
+        for place, kind in enumerate(theirs):
+            if kind in ("write", "notify"):
+                data = bytes(self.open[place * ROOM : (place + 1) * ROOM])
+                if data != content(self.number, number, 1 - self.side, place):
+                    raise Violation(f"session {self.number}, round {number}: write {place} is not there")
+
+    async def _be_broken(self, round_: Round) -> None:
+        """The first side does what it may not; both lose the connection."""
+        if self.side == 0:
+            self.vi.post_send(self._forbidden(round_.hostile))
+            descriptor = await self.vi.send_queue.wait()
+            if not descriptor.has_failed:
+                raise Violation(f"session {self.number}: {round_.hostile}: a forbidden access was done")
+        while self.vi.state is ViState.CONNECTED:
+            await self.node.sleep(100 * MICROSECOND)
+
+    def _forbidden(self, kind: str) -> Descriptor:
+        peer = self.peer
+        target, offset, handle = peer.memories[1], 0, peer.memories[1].handle
+        if kind == "beyond":
+            offset = SIZE - 8
+        elif kind == "handle":
+            handle += 1_000
+        elif kind == "tag":
+            target, handle = peer.memories[2], peer.memories[2].handle
+        else:
+            target, handle = peer.memories[0], peer.memories[0].handle
+        control = OP_RDMAREAD if self.chance.random() < 0.3 else OP_RDMAWRITE
+        self.out[:ROOM] = b"\x00" * ROOM
+        return Descriptor(control, (self.memories[0].segment(0, ROOM),), Segment(target.address + offset, handle))
+
+    def _check_guards(self) -> None:
+        for name, buffer in (("out", self.out), ("open", self.open), ("secret", self.secret)):
+            if buffer.count(UNTOUCHED, SIZE) != GUARD:
+                raise Violation(f"session {self.number}: bytes behind a memory ({name}) were written")
+        if self.secret.count(UNTOUCHED) != SIZE + GUARD:
+            raise Violation(f"session {self.number}: memory of another protection tag was written")
+
+
+@unwrapped()
+def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
+    """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
+    layout = layout_of(case.shape, case.nodes)
+    names = [link.name for link in layout.links]
+    with Simulation(layout, VIA.plug(dict(case.settings)), seed=case.seed) as simulation:
+        for name, impairment in zip(names, case.links, strict=True):
+            simulation.change(name, impairment)
+        nodes = list(simulation.nodes.values())
+        programs = []
+        for number, session in enumerate(case.sessions):
+            sides = [
+                Side(cast(ViaNic, nodes[node].endpoint), nodes[node], case, number, side)
+                for side, node in enumerate(session.nodes)
+            ]
+            sides[0].peer, sides[1].peer = sides[1], sides[0]
+            programs += [simulation.spawn(side.node.name, side.run) for side in sides]
+        cut_and_mend(simulation, names, case.cuts)
+        simulation.run_until(case.until)
+        for name in names:
+            simulation.mend(name)
+            simulation.change(name, CALM)
+        try:
+            simulation.run(timeout=patience)
+            for program in programs:
+                program.result()
+        except StalledError as error:
+            raise Violation(f"no progress on a healed network: {error}") from error
+        simulation.run_until(simulation.now() + REST)
+        rows: Counter[str] = Counter()
+        for node in nodes:
+            nic = cast(ViaNic, node.endpoint)
+            if nic.registered or nic.settings.slots - nic.free > 1:  # a command waits for errors
+                raise Violation(f"{node.name} leaks: {nic.registered} memories, {nic.free} descriptors are free")
+            if node.agent.firmware.deadline is not None:
+                raise Violation(f"{node.name}: nothing is under way, and a timer runs")
+            rows.update(node.agent.firmware.counted())
+        return rows
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Yield reduced cases, the largest reductions first."""
+    for at in range(len(case.sessions)):
+        yield replace(case, sessions=case.sessions[:at] + case.sessions[at + 1 :])
+    for at in range(len(case.cuts)):
+        yield replace(case, cuts=case.cuts[:at] + case.cuts[at + 1 :])
+    for at, impairment in enumerate(case.links):
+        if impairment != CALM:
+            yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
+
+
+SWARM: Final = Swarm("python -m tests.sim.via_verbs_swarm", draw, run, smaller)
+
+
+if __name__ == "__main__":
+    sys.exit(SWARM.main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""SSAM with one mistake each, for searches that must find it: random walks, and the swarm of requests."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.ssam import cells
+from protocols.ssam.cells import Message
+from protocols.ssam.connection import Connection
+from protocols.ssam.host import Library, Reply
+from protocols.ssam.sba100 import Sba100, answer_slot
+from tests.unit.protocols.mutants import Mutant
+
+
+def handled_again(patch: pytest.MonkeyPatch) -> None:
+    requested = Library._requested
+
+    def whatever_came_before(library: Library, connection: Connection, message: Message) -> None:
+        if connection.place_of(message.number) < 0:
+            library._run(connection, message)
+        requested(library, connection, message)
+
+    patch.setattr(Library, "_requested", whatever_came_before)
+
+
+def freed_too_early(patch: pytest.MonkeyPatch) -> None:
+    answer = Library._answer
+
+    def and_free_the_one_before(library: Library, connection: Connection, number: int, reply: Reply | None) -> None:
+        answer(library, connection, number, reply)
+        before = (number - 1) % cells.NUMBERS
+        nothing = Message(cells.ACKNOWLEDGEMENT, connection.session, before, 0, b"")
+        cells.pack_into(library.device.memory(connection.number), answer_slot(before), nothing)
+
+    patch.setattr(Library, "_answer", and_free_the_one_before)
+
+
+def slot_lost(patch: pytest.MonkeyPatch) -> None:
+    answered = Connection.answered
+
+    def but_once(connection: Connection, low: int) -> bool:
+        is_new = answered(connection, low)
+        if not is_new:
+            connection.window = max(0, connection.window - 1)
+        return is_new
+
+    patch.setattr(Connection, "answered", but_once)
+
+
+def uncounted(patch: pytest.MonkeyPatch) -> None:
+    arrive = Sba100._arrive
+
+    def in_silence(device: Sba100, now: int, cell: bytes) -> None:
+        before = device._counters.overruns
+        arrive(device, now, cell)
+        device._counters.overruns = before
+
+    patch.setattr(Sba100, "_arrive", in_silence)
+
+
+NATIVE = [
+    Mutant("handled again", "a duplicate request runs its handler again", handled_again),
+    Mutant("freed too early", "a held reply is freed by the acknowledgement of another", freed_too_early),
+]
+"""Mutants that a program's history shows."""
+
+WALKED = [
+    *NATIVE,
+    Mutant("slot lost", "a duplicate answer costs a slot of the window", slot_lost),
+    Mutant("uncounted", "cells that overrun the input FIFO are not counted", uncounted),
+]

@@ -1,0 +1,61 @@
+"""Random walks of two nodes with SSAM: requests both ways while cells are lost, repeated and overrun the FIFOs.
+
+At the end the fibre is sound: every request must have been handled once and in order, and answered; every window must be
+free; and every cell that has come to an interface is accounted for.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from protocols.ssam.settings import Settings
+from tests.unit.protocols.ssam_pair import ADDRESSES, COUNT, ECHO, Pair
+
+REQUESTS = 60
+
+
+def trial(seed: int) -> None:
+    """Walk. Raises AssertionError."""
+    random = Random(seed)
+    window, loss = random.choice((1, 2, 5, 32)), random.choice((0.0, 0.1, 0.3))
+    pair = Pair(own=Settings(window=window, input_fifo=random.choice((3, 292))))
+    repeated: list[bytes] = []
+    arrived = [0, 0]
+
+    def to(frame: bytes) -> int:
+        return next(number for number in (0, 1) if ADDRESSES[number] == frame[:6])
+
+    def lose(frame: bytes) -> bool:
+        if random.random() < loss:
+            repeated.append(frame)
+        lost = random.random() < loss
+        arrived[to(frame)] += not lost
+        return lost
+
+    pair.lose = lose
+    sent: list[list[bytes]] = [[], []]
+    for number in range(REQUESTS):
+        for here, node in enumerate(pair.nodes):
+            data = bytes((here, number))
+            if node.library.try_request(1 - here, random.choice((ECHO, COUNT)), data):
+                sent[here].append(data)
+        if random.random() < 0.5:
+            pair.settle(time_outs=random.randrange(2))
+        while repeated and random.random() < 0.5:
+            frame = repeated.pop()
+            arrived[to(frame)] += 1
+            pair.nodes[to(frame)].device.receive(pair.nodes[to(frame)].now, frame)
+    loss = 0.0
+    pair.settle(time_outs=40)
+    for here, node in enumerate(pair.nodes):
+        counted = pair.nodes[1 - here].counted
+        assert sorted(node.echoed + counted) == sent[here], f"requests of node {here} are lost or handled again"
+        assert counted == sorted(counted), f"requests of node {here} are handled out of order"
+        assert not node.library.waiting(), f"node {here} waits"
+        free = 0
+        while free < window and node.library.try_request(1 - here, COUNT):
+            free += 1
+        assert free == window, f"{free} of {window} slots of node {here}'s window are free"
+        counts = node.device.counted()
+        cells = counts["cells_read"] + counts["overruns"] + counts["bad_headers"]
+        assert cells == arrived[here], f"{arrived[here]} cells came to node {here}, and {cells} are accounted for"
