@@ -252,6 +252,8 @@ VICTIM: Final = 10  # the second of the fourth node's three
 DETOUR: Final = 20_000_000_000
 """Nanoseconds that messages wait for a route. While a link flaps, a busy machine may take longer than the default to map
 the network again, and messages to nodes that live would be returned."""
+RETRIES: Final = 120
+"""Resends before a NIC is unreachable, of at most 160 ms: no NIC dies here, and a busy one may not answer for seconds."""
 
 
 async def reach(am: ActiveMessages, _driver: HostDriver, _nic: Attachment) -> set[int]:
@@ -284,7 +286,7 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
     async def one(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> dict[str, Any]:
         return await Process(am, _Around(driver), workload).run()
 
-    with description.up() as cluster, am2(cluster, PROCESSES, retries=25, detour=DETOUR) as there:
+    with description.up() as cluster, am2(cluster, PROCESSES, retries=RETRIES, detour=DETOUR) as there:
         for name in there.agents:
             with contextlib.closing(there.host(name, reach)) as host:
                 assert len(host.result()) == 3
@@ -302,7 +304,10 @@ def test_a_process_that_is_killed_and_a_link_that_flaps_disturb_neither_its_node
         is_exactly_once(said)
         assert all(one["wrong"] == 0 for one in said.values())
         assert {rank for one in said.values() for rank, _ in one["came_back"]} == {VICTIM}
-        assert all(counted(there, name)["unloaded"] > 12 for name in there.agents)
+        # Twelve endpoints over seven frames: so many at least, if each was resident once.
+        least = PROCESSES * workload.endpoints - Settings().frames
+        unloaded = {name: counted(there, name)["unloaded"] for name in there.agents}
+        assert min(unloaded.values()) >= least, unloaded
 
 
 def _until(moment: float) -> None:
