@@ -12,7 +12,7 @@ from testbed import Cluster, Grade
 from testbed.controller.runs.runner import RunResult
 from testbed.errors import DescriptionError
 from testbed.runtime.nodes.node_run import ProgramError
-from testbed.workloads.form import Comm, Node
+from testbed.workloads.form import Comm, Native, Node
 from testbed.workloads.permutation import partners
 from testbed.workloads.quantiles import fairness, quantiles
 from tests.sim.small_workloads import SMALL
@@ -31,10 +31,9 @@ def simulated(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int
 def test_there_is_a_small_run_of_each() -> None:
     from testbed.registry import WORKLOADS, offered
 
-    modules = {name: entry.module for name, entry in offered(WORKLOADS).items()}
-    ours = {name for name, module in modules.items() if module.startswith("testbed.")}
-    native = {name for name, module in modules.items() if module.startswith("testbed.workloads.active_messages.")}
-    assert ours - native == set(SMALL)
+    ours = {name: entry.load() for name, entry in offered(WORKLOADS).items() if entry.module.startswith("testbed.")}
+    native = {name for name, workload in ours.items() if issubclass(workload, Native)}
+    assert ours.keys() - native == set(SMALL)
 
 
 @pytest.mark.parametrize("protocol", RESENT)
