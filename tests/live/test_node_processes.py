@@ -165,7 +165,7 @@ def test_a_result_too_large_to_be_told_is_an_error() -> None:
     with (
         Cluster.star(2).up() as cluster,
         agents(cluster, plug, ETHERTYPE, {"n1": large}) as run,
-        pytest.raises(ProgramError, match="too many to be told"),
+        pytest.raises(ProgramError, match="too many for one message"),
     ):
         run.wait(PATIENCE)
 

@@ -140,7 +140,7 @@ def test_an_invalid_run_shows_no_figure_unless_asked(tmp_path: Path) -> None:
     )
     assert 'id="plots"' not in text
     assert 'class="headline"' not in text
-    assert "<summary>Rows of an invalid run, to find out why it is</summary>" in text
+    assert "<summary>Rows of an invalid run, for diagnosis</summary>" in text
 
 
 def test_a_run_that_broke_off_says_why_and_shows_what_was_printed(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_in_namespaces_the_cluster_says_which_links_were_impaired(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("file", "sentence"),
-    [("rows.jsonl", "the run's measurements are lost"), ("events.jsonl", "when faults were in force is not known"),
+    [("rows.jsonl", "the run's measurements are lost"), ("events.jsonl", "it is unknown when faults were in force"),
      ("cluster.json", "there is no picture"), ("result.json", "never ended")],
 )  # fmt: skip
 def test_a_file_that_is_missing_is_told_and_the_rest_is_shown(tmp_path: Path, file: str, sentence: str) -> None:
