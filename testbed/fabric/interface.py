@@ -7,8 +7,9 @@ and socket: time is an argument, `deadline` says when to poll next, and frames a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from testbed.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # the models themselves: who only names a switch's port does not import them
     from testbed.fabric.entrance import Entrance
