@@ -239,7 +239,9 @@ def main() -> int:
     parser.add_argument("--list", metavar="MEASURE", help="the measure's name, or the first words of it")
     parser.add_argument("--limits", action="store_true")
     asked = parser.parse_args()
-    found = {rooms: modules(rooms) for rooms in {measure.rooms for measure in MEASURES.values()}}
+    documented = modules(DOCUMENTED_ROOMS)
+    product = [module for module in documented if module.path.relative_to(ROOT).parts[0] in ROOMS]
+    found = {DOCUMENTED_ROOMS: documented, ROOMS: product}
     if asked.list:
         names = [name for name in MEASURES if name.startswith(asked.list)]
         if not names:
