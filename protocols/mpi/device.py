@@ -293,7 +293,7 @@ class Device:
     async def connect(self) -> None:
         """Make the connections that a program is to find, where the protocol has any. Raises MPIError."""
         if isinstance(self._endpoint, ConnectingEndpoint):
-            await self._endpoint.connect()
+            await self._endpoint.connect_ranks()
 
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
         """Begin a send, or queue it. synchronous: it does not complete before it is matched."""

@@ -99,7 +99,7 @@ class ScatteringEndpoint(MatchingEndpoint, Protocol):
 class ConnectingEndpoint(MatchingEndpoint, Protocol):
     """An endpoint whose ranks are connected before they exchange messages."""
 
-    async def connect(self) -> None:
+    async def connect_ranks(self) -> None:
         """Make the connections that a program is to find, before it begins. Raises MPIError (ERR_PROC_FAILED) if a rank
         refuses, restarts, or does not answer for as long as the protocol's settings allow."""
         ...

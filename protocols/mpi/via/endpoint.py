@@ -89,7 +89,7 @@ class ViaEndpoint(MatchingByLibrary):
 
     # Connections.
 
-    async def connect(self) -> None:
+    async def connect_ranks(self) -> None:
         """Connect to all ranks, if the settings say so. Raises MPIError for the first that cannot be connected."""
         if not self._host.settings.connect_all:
             return
