@@ -40,7 +40,7 @@ def test_an_ordinary_user_brings_a_cluster_up_uses_changes_and_removes_it(home: 
         cluster = RunningCluster.attach()
         cluster["n3"].run(["ping", "-n", "-q", "-c1", "-W5", "n1"])
         seen = status(cluster.state)
-        assert [(node.name, node.there) for node in seen.nodes] == [("n1", True), ("n2", True), ("n3", True)]
+        assert [(node.name, node.exists) for node in seen.nodes] == [("n1", True), ("n2", True), ("n3", True)]
         assert all(link.up and link.forward.frames for link in seen.links[:1])
         cluster.down()
         with pytest.raises(NotFoundError):
