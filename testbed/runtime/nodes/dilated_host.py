@@ -173,11 +173,13 @@ class DilatedHost:
         return usage_of(self.host.servers, self.host.name, self.loop.now())
 
     def go(self, origin: int, *, again: bool) -> None:
-        """Let the clock show 0 at that time of the machine. again: the node was restarted, and begins at the present
-        time."""
+        """Let the clock show 0 at that time of the machine, and return when it does: what a program does at once, its NIC
+        may do at once. again: the node was restarted, and begins at the present time."""
         self.clock.origin = origin
         if again:
             self.clock.time = max(0, self.clock.reached())
+        while self.clock.reached() < 0:
+            self.clock.wait(0)
 
     def apply_fault(self, fault: ModelFault) -> None:
         """Apply a fault at the machine's present time, as in the simulation (`testbed.controller.scenarios.simulated`)."""
