@@ -289,7 +289,7 @@ def test_what_is_lost_is_counted_by_its_cause(star: RunningCluster, datapath: st
 FLOOD = """
 import socket
 to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for _ in range(200):
+for _ in range(400):
     to.sendto(bytes(1400), ("n2", 9))
 """
 
