@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
 from testbed.engine.loop import running
@@ -165,8 +165,7 @@ class ByRank(dict[str, object]):
     """Results of the programs of a node's ranks, by rank: what "done" brings in a dilated run."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RankAgent:
+class _RankAgent(NamedTuple):
     """A rank's firmware and host library. model: in a dilated run."""
 
     name: str
@@ -182,10 +181,8 @@ class _Node:
     ) -> None:
         """Enter the node, build its NIC and spawn its programs. watched: wraps the host library for the NIC. OSError."""
         enter(placement.node_context)
-        for (
-            name,
-            value,
-        ) in placement.node_context.environment.items():  # `update` would ask abstract classes what this is
+        # One by one: `update` would ask abstract classes what this is.
+        for name, value in placement.node_context.environment.items():
             os.environ[name] = value
         if placement.cpu >= 0:
             os.sched_setaffinity(0, {placement.cpu})
@@ -233,7 +230,8 @@ class _Node:
         if self._dilated is not None and rank.model is not None:
             here = replace(here, adopt=partial(self._dilated.adopt, rank.model))
         task = self._loop.spawn(orders.programs[rank.name](rank.host, here), "program")
-        here.adopt(task)
+        if self._dilated is not None:
+            here.adopt(task)
         self._programs.append(task)
 
     def run(self) -> None:
@@ -252,14 +250,21 @@ class _Node:
         loop = self._loop
         for program in self._programs:
             program.add_callback(lambda _: loop.stop())
-        left = list(self._programs)
+        left = len(self._programs)
         while left:
-            self._run_loop()
-            for program in [program for program in left if program.done]:
-                program.result()  # raises its error
-                left.remove(program)
-        results = ByRank((rank.name, task.result()) for rank, task in zip(self._agents, self._programs, strict=True))
-        self._channel.tell("done", results if self._dilated is not None else self._programs[0].result())
+            self._run_loop()  # until a program has ended
+            left = 0
+            for program in self._programs:
+                if program.done:
+                    program.result()  # raises its error
+                else:
+                    left += 1
+        if self._dilated is None:
+            self._channel.tell("done", self._programs[0].result())
+        else:
+            names = [agent.name for agent in self._agents]
+            results = [program.result() for program in self._programs]
+            self._channel.tell("done", ByRank(zip(names, results, strict=True)))
         if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
             loop.watch(self._channel.fileno(), self._on_word)

@@ -40,7 +40,7 @@ from testbed.runtime.nodes.node_process import (
     build_inline_nic,
     run_node,
 )
-from testbed.runtime.nodes.places import NodePlacement, Orders
+from testbed.runtime.nodes.places import NodePlacement, Orders, ProgramNode
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.runtime.shared import node_agents
 
@@ -127,8 +127,10 @@ class _WarmParent:
                 self._rehearsed = build_dilated_host(self._orders, "lo", first.model, 1, lambda host: host)
                 return
             self._rehearsed = rehearsed = build_inline_nic(self._orders, "lo", first.adapter)
+            driver = rehearsed[-1]
             for _ in range(_REHEARSALS):
-                rehearsed[-1].loop.complete(_empty_program())
+                here = ProgramNode(first.name, first.adapter.number, self._orders.numbers, driver.loop)
+                driver.loop.complete(_empty_program(here))
         except Exception as error:  # a protocol may raise anything
             raise TestbedError(f"no NIC can be built:\n{traceback.format_exc()}") from error
 
@@ -233,8 +235,10 @@ class _WarmParent:
             self._channel.tell(word, data)
 
 
-async def _empty_program() -> None:
-    """An empty program."""
+async def _empty_program(here: ProgramNode) -> int:
+    """A program that waits for a moment: waiting has code of its own."""
+    await here.loop.sleep(1000)
+    return here.number
 
 
 def _filler() -> list[bytes]:
