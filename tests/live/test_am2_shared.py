@@ -74,8 +74,8 @@ def ask(servers: list[EndpointName], count: int = COUNT, endpoints: int = 1) -> 
     """Send `count` requests of all forms to each endpoint; return the number of endpoint faults."""
 
     async def program(am: ActiveMessages, driver: HostDriver, _nic: Attachment) -> int:
-        bundle = am.allocate_bundle()
-        own = [bundle.allocate_endpoint() for _ in range(endpoints)]
+        # A bundle each: whoever sends from a bundle handles all of its messages, also the one that another task awaits.
+        own = [am.allocate_bundle().allocate_endpoint() for _ in range(endpoints)]
         asking = [driver.loop.spawn(_asked(endpoint, servers, count), "ask") for endpoint in own]
         for task in asking:
             await task

@@ -46,7 +46,11 @@ def test_mappers_find_a_ring_and_the_rest_of_it_when_a_cable_is_cut(tmp_path: Pa
 
 def test_daemons_with_privileged_endpoints_map_the_network_and_messages_go_by_their_routes() -> None:
     result = testbed.run(
-        Cluster.ring(4, kind="myrinet"), Daemons, protocol="am2", firmware={"mapper": "daemon"}, settings={"over": "3s"}
+        Cluster.ring(4, kind="myrinet"),
+        Daemons,
+        protocol="am2",
+        firmware={"mapper": "daemon"},
+        settings={"over": "20s"},
     )
     for rank, told in enumerate(result.results[f"n{number}"] for number in range(1, 5)):
         assert told["replies"] == [other for other in range(4) if other != rank]

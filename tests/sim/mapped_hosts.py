@@ -5,6 +5,7 @@ from __future__ import annotations
 from protocols.active_messages.am_errors import Returned
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.mapper_daemon import MapperDaemon
+from protocols.am2.host.token import Token
 from testbed.workloads.form import Native, Node
 from testbed.workloads.workload_settings import Duration
 
@@ -13,7 +14,8 @@ PAUSE = 1_000_000  # ns
 
 
 class Daemons(Native[ActiveMessages]):
-    """Every node asks all others once. daemon: each node has a mapper daemon. over: how long a node serves.
+    """Every node asks all others once. daemon: each node has a mapper daemon. over: how long a node serves at most; it
+    ends before if all others have replied to it and asked it.
 
     A node returns: nodes that have replied; routes, by node, in hexadecimal; leads, of its daemon, if it has one.
     """
@@ -25,20 +27,24 @@ class Daemons(Native[ActiveMessages]):
 
     async def program(self, library: ActiveMessages, node: Node) -> dict[str, object]:
         until = node.now() + self.over
-        endpoint, heard = library.allocate_bundle().allocate_endpoint(), set[int]()
+        endpoint, heard, asked = library.allocate_bundle().allocate_endpoint(), set[int](), set[int]()
         again = [rank for rank in range(len(node.names)) if rank != node.rank]
         places = {rank: endpoint.map_any(library.name_of(rank), TAG) for rank in again}
 
         def returned(message: Returned) -> None:
             again.append(message.destination.node)
 
+        def asks(token: Token) -> None:
+            asked.add(token.source.node)
+            token.reply(ANSWER)
+
         endpoint.tag = TAG
-        endpoint.set_handler(ASK, lambda token: token.reply(ANSWER))
+        endpoint.set_handler(ASK, asks)
         endpoint.set_handler(ANSWER, lambda token: heard.add(token.source.node))
         endpoint.error_handler = returned
         daemon = MapperDaemon(library, node)
         mapping = node.spawn(daemon.run(), "mapper") if self.daemon else None
-        while node.now() < until:
+        while node.now() < until and not len(heard) == len(asked) == len(places):
             while again:  # its program may not have begun
                 await endpoint.request(places[again.pop()], ASK)
             await node.sleep(PAUSE)

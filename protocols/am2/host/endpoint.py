@@ -337,7 +337,8 @@ class Endpoint:
 
     async def wait(self) -> None:
         """AM_WaitSema: wait until `poll` would handle something. Raises ValueError if the event mask selects nothing.
-        Several tasks may wait; all are woken."""
+        Several tasks may wait; all are woken. Goes on waiting if another task of the bundle handles the message first:
+        `poll` and requests that wait for room handle whatever arrives at the bundle."""
         if not self.waits:
             raise ValueError("the event mask asks for nothing: this would wait for ever")
         while not self.is_ready:
