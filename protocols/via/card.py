@@ -205,7 +205,7 @@ class Card:
             raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
         self.timers: Final[Timers[int]] = Timers()
         """Keys: a VI's number, doubled; plus 1 for its unacknowledged frames, and 0 for its request. ~slot: of a command
-        that waits no longer."""
+        that waits no longer. From `endings.ENDINGS` on: of an ending."""
         self.state = states.NIC.initial
         self.vis: Final[dict[int, Vi]] = {}
         self.regions: Final[dict[int, Region]] = {}
@@ -302,7 +302,8 @@ class Card:
         if self._error_slot >= 0 and self._errors:
             error, vi = self._errors.popleft()
             slot, self._error_slot = self._error_slot, -1
-            self.answer(slot, Result.SUCCESS, Command(Op.NEXT_ERROR, vi=vi, value=error))
+            is_broken = vi in self.vis and self.vis[vi].state == states.ERROR
+            self.answer(slot, Result.SUCCESS, Command(Op.NEXT_ERROR, vi=vi, number=is_broken, value=error))
 
     def show_returned(self) -> None:
         """Show the host what was returned. It may ring a doorbell meanwhile, which re-enters the firmware: its state is

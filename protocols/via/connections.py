@@ -2,7 +2,9 @@
 
 A request is resent until the other side answers, or until it expires. Either side numbers its end of the connection
 (session), and a frame names the number of its receiver's end, so no frame of a former connection is taken for one of
-this. Whoever accepts is connected at once; if its answer is lost, the request comes again and is answered again.
+this. Whoever accepts is connected at once; if its answer is lost, the request comes again and is answered again, as is
+one that was rejected. The peer is told of the end of a connection, and of a request that is withdrawn, until it answers
+(`endings`).
 
 A peer's request waits at the NIC until a VI asks for that peer with the same discriminator. A client's request finds a
 waiting server or fails (VIP_NO_MATCH).
@@ -18,18 +20,19 @@ from protocols.core.peers import Peer
 from protocols.via.card import Card, Vi
 from protocols.via.codec import (
     STEP_ACCEPT,
-    STEP_DISCONNECT,
     STEP_NO_MATCH,
     STEP_PEER_REQUEST,
     STEP_REJECT,
     STEP_REQUEST,
-    TYPE_ERROR,
 )
+from protocols.via.endings import Endings
 from protocols.via.states import CONNECTED, OPEN, PENDING
 from protocols.via.vip_descriptors import Command, Op
 from protocols.via.vipl_names import AsyncError, Done, Result
 
 _MAX_DOUBLINGS: Final = 30
+ERRORS: Final = 0x1FE
+"""The bits of a descriptor's status that are errors."""
 
 
 @dataclass(slots=True)
@@ -47,11 +50,13 @@ class Request:
 
 
 class Connections:
-    """The connections of one NIC."""
+    """The connections of one NIC. endings: of which peers have not said that they know."""
 
     def __init__(self, card: Card) -> None:
+        self.endings: Final = Endings(card)
         self._card = card
         self._requests: dict[int, Request] = {}
+        self._rejected: dict[tuple[int, int], int] = {}  # by node and VI: the session of its last request, if rejected
         self._next = 0
         self._waits: list[tuple[int, bytes]] = []  # commands that wait for a request: slot, discriminator
 
@@ -101,7 +106,7 @@ class Connections:
             card.answer(slot, Result.INVALID_STATE, card.slots.read_command(slot))
         self._waits.clear()
         for request in self._requests.values():
-            self._answer(request.peer, request.vi, request.session, STEP_REJECT)
+            self._reject(request)
         self._requests.clear()
 
     def accept(self, slot: int, vi: Vi, command: Command) -> None:
@@ -125,17 +130,18 @@ class Connections:
         """VipConnectReject."""
         request = self._requests.pop(command.value, None)
         if request is not None:
-            self._answer(request.peer, request.vi, request.session, STEP_REJECT)
+            self._reject(request)
         self._card.answer(slot, Result.SUCCESS if request else Result.INVALID_PARAMETER, command)
 
     def disconnect(self, vi: Vi) -> None:
         """VipDisconnect: return the VI's descriptors, and make it idle."""
         card = self._card
         if vi.state == PENDING:
+            self.endings.add(vi, 0)
             self._fail(vi, "disconnect", Result.REJECT)
         else:
             if vi.state == CONNECTED:
-                self._tell(vi, STEP_DISCONNECT)
+                self.endings.add(vi, 0)
             card.step_vi(vi, "disconnect")
         card.flush(vi)
         vi.begin(None, 0, 0)
@@ -161,6 +167,9 @@ class Connections:
                 if known.session == session:
                     return
                 del self._requests[number]  # that VI asks again, in a new session
+        if self._rejected.get((peer.number, vi)) == session:
+            self._answer(peer, vi, session, STEP_REJECT)
+            return
         is_awaited = any(name == awaited for _, awaited in self._waits)
         is_full = len(self._requests) >= card.settings.requests
         if (step == STEP_REQUEST and not is_awaited) or is_full or card.state != OPEN:
@@ -179,12 +188,26 @@ class Connections:
                 self._connected(vi, "accepted")
             elif step in (STEP_REJECT, STEP_NO_MATCH):
                 self._fail(vi, "refused", Result.REJECT if step == STEP_REJECT else Result.NO_MATCH)
-        elif vi.state == CONNECTED and step == STEP_DISCONNECT:
-            self.lose(vi, "peer disconnected", AsyncError.CONN_LOST, told=None)
+
+    def ended(self, peer: Peer, vi: int, session: int, from_vi: int, from_session: int, cause: int) -> None:
+        """A peer has ended its end of a connection (from_vi, from_session), or withdrawn that request. vi, session: the end
+        here, if the peer knows it. cause: as of an `Ending`."""
+        for own in self._card.vis.values():
+            if own.peer is not peer:
+                continue
+            if own.state == CONNECTED and (own.peer_vi, own.peer_session) == (from_vi, from_session):
+                event = "error at the peer" if cause else "peer disconnected"
+                self.lose(own, event, AsyncError.CONN_LOST, cause & ERRORS, told=None)
+            elif own.state == PENDING and (own.number, own.session) == (vi, session):
+                self._fail(own, "refused", Result.REJECT)  # it was accepted, and that was lost
+        for number, request in list(self._requests.items()):
+            if (request.peer, request.vi, request.session) == (peer, from_vi, from_session):
+                del self._requests[number]
 
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend a request, or fail it."""
         if vi.expires and now >= vi.expires:
+            self.endings.add(vi, 0)
             self._fail(vi, "expired", Result.TIMEOUT)
             return
         self._card.step_vi(vi, "time-out")
@@ -201,13 +224,13 @@ class Connections:
         told: Done | None = Done.TRANSPORT_ERROR,
     ) -> None:
         """End a connection because of an error: the VI's descriptors are returned. event: of the state table. head: as for
-        `Card.flush`. told: the cause, for the peer; None: it is not told."""
+        `Card.flush`. told: the cause, for the peer; None: it knows."""
         if vi.state != CONNECTED:
             return
         card = self._card
         card.step_vi(vi, event)
         if told is not None:
-            card.send_frame(vi, TYPE_ERROR, 0, 0, told)
+            self.endings.add(vi, told)
         card.flush(vi, head)
         vi.unacknowledged.clear()
         card.report(error, vi.number)
@@ -219,6 +242,9 @@ class Connections:
                 self.lose(vi, "peer restarted", AsyncError.CONN_LOST, told=None)
         for number in [number for number, request in self._requests.items() if request.peer is peer]:
             del self._requests[number]
+        for key in [key for key in self._rejected if key[0] == peer.number]:
+            del self._rejected[key]
+        self.endings.restarting(peer)
 
     def introduced(self, peer: Peer) -> None:
         """A peer's incarnation is known: requests that it has not accepted are sent again."""
@@ -268,6 +294,15 @@ class Connections:
                 vi.max_transfer, name,
             )
         )  # fmt: skip
+
+    def _reject(self, request: Request) -> None:
+        """Refuse a request, also when it comes again."""
+        peer, rejected = request.peer, self._rejected
+        rejected.pop((peer.number, request.vi), None)
+        rejected[peer.number, request.vi] = request.session
+        if len(rejected) > self._card.settings.requests:
+            del rejected[next(iter(rejected))]
+        self._answer(peer, request.vi, request.session, STEP_REJECT)
 
     def _answer(self, peer: Peer, vi: int, session: int, step: int) -> None:
         """Refuse a request."""

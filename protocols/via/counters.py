@@ -38,6 +38,8 @@ class Counters:
     connections_made: int = 0
     connections_lost: int = 0
     disconnections: int = 0
+    endings_resent: int = 0
+    """Ends of connections, of which a peer was told again."""
     closings: int = 0
     """Times that the host has closed the NIC."""
     reads_served: int = 0

@@ -20,6 +20,8 @@ from protocols.core.peers import Peer, Standing
 from protocols.via.card import COMPLETED, Card, Codec, Outgoing, Vi, ViolationError
 from protocols.via.codec import (
     FLAGS_MISSING,
+    STEP_ACCEPT,
+    STEP_DISCONNECT,
     STEP_PEER_REQUEST,
     STEP_REQUEST,
     TYPE_ACK,
@@ -30,7 +32,8 @@ from protocols.via.codec import (
     TYPE_READ_REPLY,
     TYPE_SEND,
 )
-from protocols.via.connections import Connections
+from protocols.via.connections import ERRORS, Connections
+from protocols.via.endings import ENDINGS
 from protocols.via.kernel_agent import KernelAgent
 from protocols.via.receiver import Receiver
 from protocols.via.sender import Sender
@@ -105,6 +108,9 @@ class Firmware:
             if key < 0:
                 self._agent.expire(~key)
                 continue
+            if key >= ENDINGS:
+                self._connections.endings.on_timer(now, key - ENDINGS)
+                continue
             vi = card.vis[key >> 1]
             if key & 1 and vi.state == CONNECTED:
                 self._sender.on_timer(now, vi)
@@ -158,6 +164,8 @@ class Firmware:
         loopback = self._card.peers.loopback
         if loopback.frames:
             loopback.run(now, self._take)
+        if self._connections.endings.has_new:
+            self._connections.endings.begin(now)
         self._card.show_returned()
         if loopback.frames and not loopback.is_running:
             self._settle(now)
@@ -221,26 +229,39 @@ class Firmware:
                 return
             self._connections.requested(peer, step, from_vi, from_session, reliability, max_transfer, bytes(payload))
             return
+        if step == STEP_DISCONNECT:
+            self._connections.ended(peer, number, session, from_vi, from_session, total)
+            self._disown(peer, from_vi, from_session)
+            return
         vi = card.vis.get(number)
         if vi is None or vi.peer is not peer or vi.session != session:
+            if kind == TYPE_ERROR and self._connections.endings.answered(peer, session):
+                return
             counters.unconnected += 1
-            if kind in _STREAM:
-                self._disown(peer, from_vi, from_session)
+            if kind in _STREAM or step == STEP_ACCEPT:
+                self._refuse_frame(peer, session, from_vi, from_session)
         elif step:
             self._connections.answered(vi, step, from_vi, from_session)
         elif vi.state != CONNECTED:
+            if kind == TYPE_ERROR and self._connections.endings.answered(peer, session):
+                return
             counters.unconnected += 1
             if kind in _STREAM and vi.state == ERROR:
-                self._disown(peer, from_vi, from_session)
+                self._refuse_frame(peer, session, from_vi, from_session)
         elif kind == TYPE_ACK:
             if vi.reliability != Reliability.UNRELIABLE:
                 self._sender.acknowledged(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
-            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & 0x1FE, told=None)
+            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & ERRORS, told=None)
         else:
             self._receiver.data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
                 self._sender.pump(now, vi)
+
+    def _refuse_frame(self, peer: Peer, session: int, from_vi: int, from_session: int) -> None:
+        """Tell a peer that its connection here has ended, with the cause if it has not been told yet."""
+        if not self._connections.endings.repeat(session):
+            self._disown(peer, from_vi, from_session)
 
     def _disown(self, peer: Peer, vi: int, session: int) -> None:
         """Tell a peer that there is no such connection here, or not in this incarnation."""

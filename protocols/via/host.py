@@ -308,7 +308,7 @@ class ViaNic:
             vi = self._vis.get(result.vi)
             self._await_error()
             error = AsyncError(result.value)
-            if vi is not None and error is not AsyncError.POST_DESC and vi.state is ViState.CONNECTED:
+            if vi is not None and result.number and vi.state is ViState.CONNECTED:
                 vi.state = ViState.ERROR
             self.on_error(ErrorReport(error, _RESOURCES.get(error, Resource.VI), vi))
             return None

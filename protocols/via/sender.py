@@ -67,7 +67,7 @@ class Sender:
         """Resend what has been unacknowledged for too long."""
         settings = self._card.settings
         if settings.give_up and now - vi.heard_at >= settings.give_up:
-            self._connections.lose(vi, "gave up", AsyncError.CONN_LOST, Done.TRANSPORT_ERROR, told=None)
+            self._connections.lose(vi, "gave up", AsyncError.CONN_LOST, Done.TRANSPORT_ERROR)
             return
         self._card.counters.timeouts += 1
         vi.tries += 1

@@ -83,9 +83,9 @@ class Op(IntEnum):
 
 class Command(NamedTuple):
     """A command or its result. status: `vipl_names.Result`, of a result. number: of a protection tag, memory handle, VI or
-    node. address: of memory, or a time-out in ns (0: none). value: attributes, a reliability level, a connection
-    request's number, a VI's state, the slot of an alarm, or an asynchronous error's code. size: bytes. name: a
-    discriminator."""
+    node; of an asynchronous error: 1 if it leaves the VI in error. address: of memory, or a time-out in ns (0: none).
+    value: attributes, a reliability level, a connection request's number, a VI's state, the slot of an alarm, or an
+    asynchronous error's code. size: bytes. name: a discriminator."""
 
     op: int
     vi: int = 0

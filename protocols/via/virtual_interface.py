@@ -77,8 +77,9 @@ class Vi:
 
     async def accept(self, request: ConnectionRequest) -> None:
         """VipConnectAccept: connect to the VI that has sent a request. Raises ViaError."""
-        await self._nic.command(Command(Op.ACCEPT, vi=self.number, value=request.number))
-        self.state = ViState.CONNECTED
+        answer = self._nic.command(Command(Op.ACCEPT, vi=self.number, value=request.number))
+        answer.add_callback(self._answered)  # at once: an error that ends the connection may be next
+        await answer
 
     async def disconnect(self) -> None:
         """VipDisconnect: end the connection; posted descriptors are returned with DESC_FLUSHED_ERROR."""

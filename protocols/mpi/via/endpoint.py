@@ -23,7 +23,7 @@ from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.attributes import ErrorReport, Memory
 from protocols.via.host import ViaNic
-from protocols.via.vipl_names import ViaError, ViState
+from protocols.via.vipl_names import AsyncError, ViaError, ViState
 from protocols.via.virtual_interface import Vi
 from protocols.via.work_queues import CompletionEntry, CompletionQueue, Descriptor
 
@@ -144,7 +144,9 @@ class ViaEndpoint(MatchingByLibrary):
     def _on_error(self, report: ErrorReport) -> None:
         vi = report.vi
         pair = None if vi is None else self._by_vi.get(vi)
-        if pair is not None and vi is not None and vi.state is ViState.ERROR:
+        if pair is None or vi is None:
+            return
+        if vi.state is ViState.ERROR or report.error is AsyncError.RECVQ_EMPTY:  # dropped, at the unreliable level
             self._lose(pair, f"has restarted or ended the connection ({report.error.name})")
 
     def _lose(self, pair: Pair, why: str) -> None:
