@@ -159,7 +159,8 @@ class Connections:
                 card.step_vi(own, "request again")
                 self._tell(own, STEP_ACCEPT)
                 return
-            if own.state == PENDING and _fits(own, request):
+            is_own = peer.number == card.number and own.number == vi
+            if own.state == PENDING and not is_own and _fits(own, request):
                 self._join(own, "matching peer request", request)
                 return
         for number, known in list(self._requests.items()):

@@ -12,25 +12,28 @@ from typing import Any
 
 import pytest
 
-from protocols.via.states import SEND_QUEUE, STATELESS, TABLES
-from tests.sim import via_swarm, via_verbs_swarm
+from protocols.via.states import SEND_QUEUE, STATELESS, TABLES, VI
+from tests.sim import via_connection_swarm, via_swarm, via_verbs_swarm
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import coverage, label, with_rows
 from tests.sim.swarm_faults import SECOND
 from tests.sim.trials import Swarm
 from tests.sim.via_state_watch import watch_queues, watch_vis
 from tests.unit.protocols.mutants import Mutant, searched
-from tests.unit.protocols.via_mutants import MPI_MUTANTS, VERBS_MUTANTS
+from tests.unit.protocols.via_mutants import CONNECTION_MUTANTS, MPI_MUTANTS, VERBS_MUTANTS
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 MPI_CASES = 1_000 if LONG else 60
 VERBS_CASES = 4_000 if LONG else 200
+CONNECTION_CASES = 10_000 if LONG else 200
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
 MUTANT_PATIENCE = 10 * SECOND
 MIN = 100 if LONG else 20
-"""How often each row of the send queues' table is taken, at least. The unit tests take VIs' and NICs' rows."""
+"""How often each row of the send queues' and VIs' tables is taken, at least. The unit tests take NICs' rows."""
+SELDOM = ("peer restarted", "gave up", "no receive descriptor")
+"""Events of VIs that the unit tests take: no case restarts a peer, gives up or lacks a descriptor."""
 WATCHING = (watch_vis, watch_queues, watch_peers)
 
 
@@ -39,32 +42,48 @@ def run_watched(swarm: Swarm[Any], case: Any) -> Counter[str]:
 
 
 @pytest.mark.timeout(1200)
-def test_every_case_of_mpi_and_of_vias_calls_keeps_its_promises(
+def test_every_case_of_mpi_of_vias_calls_and_of_connections_keeps_its_promises(
     record_property: Callable[[str, object], None],
 ) -> None:
     rows: Counter[str] = Counter()
     failures = []
-    for swarm, cases in ((via_swarm.SWARM, MPI_CASES), (via_verbs_swarm.SWARM, VERBS_CASES)):
+    for swarm, cases in (
+        (via_swarm.SWARM, MPI_CASES),
+        (via_verbs_swarm.SWARM, VERBS_CASES),
+        (via_connection_swarm.SWARM, CONNECTION_CASES),
+    ):
         tally = replace(swarm, run=partial(run_watched, swarm)).many(range(FIRST, FIRST + cases), chunk=10)
         failures += [f"{swarm.replay(seed)}: {why}" for seed, why in tally.failed.items()]
         rows += tally.rows
     assert not failures, "\n".join(failures[:10])
     taken = coverage(TABLES, STATELESS, rows)
     wanted = {label(SEND_QUEUE, row) for row in SEND_QUEUE.rows}
+    wanted |= {label(VI, row) for row in VI.rows if row.event not in SELDOM}
     seldom = sorted(wanted, key=lambda name: taken[name])
-    record_property("note", f"swarm of VIA: {MPI_CASES:,} cases of MPI and {VERBS_CASES:,} of calls from {FIRST} on")
+    told = (
+        f"{MPI_CASES:,} cases of MPI, {VERBS_CASES:,} of calls and {CONNECTION_CASES:,} of connections from {FIRST} on"
+    )
+    record_property("note", f"swarm of VIA: {told}")
     record_property("note", "swarm of VIA, rows taken: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
     assert not [f"{name}: {taken[name]}" for name in seldom if taken[name] < MIN]
 
 
-@pytest.mark.parametrize("swarm", [via_swarm.SWARM, via_verbs_swarm.SWARM], ids=["mpi", "calls"])
+@pytest.mark.parametrize(
+    "swarm",
+    [via_swarm.SWARM, via_verbs_swarm.SWARM, via_connection_swarm.SWARM],
+    ids=["mpi", "calls", "connections"],
+)
 def test_a_case_takes_the_same_course_again(swarm: Swarm[Any]) -> None:
     assert swarm.draw(3) == swarm.draw(3)
     assert swarm.trial(3) == swarm.trial(3)
 
 
-def test_cases_have_two_ranks_on_a_node_and_all_forbidden_accesses() -> None:
+def test_cases_have_two_ranks_on_a_node_all_forbidden_accesses_and_all_kinds_of_connections() -> None:
     assert {via_swarm.draw(seed).per_node for seed in range(20)} == {1, 2}
+    connecting = [via_connection_swarm.draw(seed) for seed in range(50)]
+    assert {case.per_node for case in connecting} == {1, 2}
+    sessions = [session for case in connecting for session in case.sessions]
+    assert {one.kind for session in sessions for one in session.rounds} == set(via_connection_swarm.KINDS)
     rounds = [one for seed in range(50) for session in via_verbs_swarm.draw(seed).sessions for one in session.rounds]
     assert {one.hostile for one in rounds} == {"", *via_verbs_swarm.FORBIDDEN}
 
@@ -81,5 +100,17 @@ def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, 
 def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     search = searched(
         mutant, lambda seed: via_verbs_swarm.run(via_verbs_swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 200
+    )
+    record_property("note", f"swarm of VIA: {search}")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", CONNECTION_MUTANTS, ids=str)
+def test_the_swarm_of_connections_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    search = searched(
+        mutant,
+        lambda seed: via_connection_swarm.run(via_connection_swarm.draw(seed), patience=MUTANT_PATIENCE),
+        OTHERS,
+        200,
     )
     record_property("note", f"swarm of VIA: {search}")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final, Generic, TypeVar, cast
 
 from protocols.via.attributes import Memory
 from protocols.via.host import ViaNic
@@ -33,9 +33,11 @@ from protocols.via.vipl_names import (
 from protocols.via.virtual_interface import Vi
 from protocols.via.work_queues import Descriptor
 from testbed.engine.sources import Source, source
+from testbed.engine.tasks import Task
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.layout import Impairment
+from testbed.spec.placement import with_ranks
 from tests.sim.swarm import PATTERN
 from tests.sim.swarm_faults import (
     CALM,
@@ -83,21 +85,25 @@ class Session:
     rounds: tuple[Round, ...]
 
 
+AnySession = TypeVar("AnySession")
+
+
 @dataclass(frozen=True, slots=True)
-class Case:
-    """links: impairment of each until the faults end."""
+class Case(Generic[AnySession]):
+    """sessions: what each pair of VIs does. links: impairment of each until the faults end. per_node: ranks of a node."""
 
     seed: int
     shape: str
     nodes: int
     settings: tuple[tuple[str, int], ...]
-    sessions: tuple[Session, ...]
+    sessions: tuple[AnySession, ...]
     links: tuple[Impairment, ...]
     cuts: tuple[Cut, ...]
     until: int
+    per_node: int = 1
 
 
-def draw(seed: int) -> Case:
+def draw(seed: int) -> Case[Session]:
     """The case of a seed."""
     chance = source(seed, "case of VIA's calls")
     shape, nodes = draw_shape(chance)
@@ -127,7 +133,7 @@ def content(session: int, number: int, side: int, place: int, size: int = ROOM) 
 class Side:
     """One side of a session: its VI and memory, through all rounds."""
 
-    def __init__(self, nic: ViaNic, node: SimNode, case: Case, number: int, side: int) -> None:
+    def __init__(self, nic: ViaNic, node: SimNode, case: Case[Session], number: int, side: int) -> None:
         self.nic = nic
         self.node = node
         self.number = number
@@ -287,13 +293,10 @@ class Side:
 
 
 @unwrapped()
-def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
+def run(case: Case[Session], patience: int = PATIENCE) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
-    layout = layout_of(case.shape, case.nodes)
-    names = [link.name for link in layout.links]
-    with Simulation(layout, VIA.plug(dict(case.settings)), seed=case.seed) as simulation:
-        for name, impairment in zip(names, case.links, strict=True):
-            simulation.change(name, impairment)
+
+    def begin(simulation: Simulation) -> list[Task[None]]:
         nodes = list(simulation.nodes.values())
         programs = []
         for number, session in enumerate(case.sessions):
@@ -303,6 +306,23 @@ def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
             ]
             sides[0].peer, sides[1].peer = sides[1], sides[0]
             programs += [simulation.spawn(side.node.name, side.run) for side in sides]
+        return programs
+
+    return play(case, begin, patience)
+
+
+def play(
+    case: Case[AnySession], begin: Callable[[Simulation], Sequence[Task[None]]], patience: int = PATIENCE
+) -> Counter[str]:
+    """Run a case's programs, which `begin` starts, under its faults; return its NICs' counters. Raises Violation, also if
+    they leave something behind."""
+    layout = layout_of(case.shape, case.nodes)
+    layout = with_ranks(layout, case.per_node, {node.name: 1 for node in layout.nodes})
+    names = [link.name for link in layout.links]
+    with Simulation(layout, VIA.plug(dict(case.settings)), seed=case.seed) as simulation:
+        for name, impairment in zip(names, case.links, strict=True):
+            simulation.change(name, impairment)
+        programs = begin(simulation)
         cut_and_mend(simulation, names, case.cuts)
         simulation.run_until(case.until)
         for name in names:
@@ -316,7 +336,7 @@ def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
             raise Violation(f"no progress on a healed network: {error}") from error
         simulation.run_until(simulation.now() + REST)
         rows: Counter[str] = Counter()
-        for node in nodes:
+        for node in simulation.nodes.values():
             nic = cast(ViaNic, node.endpoint)
             if nic.registered or nic.settings.slots - nic.free > 1:  # a command waits for errors
                 raise Violation(f"{node.name} leaks: {nic.registered} memories, {nic.free} descriptors are free")
@@ -326,7 +346,7 @@ def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
         return rows
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def smaller(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
     """Yield reduced cases, the largest reductions first."""
     for at in range(len(case.sessions)):
         yield replace(case, sessions=case.sessions[:at] + case.sessions[at + 1 :])

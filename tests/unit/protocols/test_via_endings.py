@@ -199,7 +199,7 @@ def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
 
     async def serve() -> Program[None]:
         accepted = server.accept(await two.nics[1].connect_wait(b"x"))
-        two.wires.nics[1].post_completion = completions.append  # type: ignore[method-assign]  # it takes its time
+        two.wires.nics[1].post_completion = completions.append  # type: ignore[method-assign,assignment]  # it takes its time
         accepted.send(None)
         return accepted
 
@@ -218,3 +218,17 @@ def test_an_error_right_behind_an_acceptance_leaves_the_vi_in_error() -> None:
     with pytest.raises(StopIteration):
         accepted.send(None)
     assert server.state is ViState.ERROR
+
+
+def test_a_vi_that_asks_its_own_nic_for_a_peer_is_not_connected_to_itself() -> None:
+    two = Two(connects=False)
+    nic, first = two.nics[0], two.vis[0]
+    first.connect_peer_request(0, b"x")
+    two.wires.exchange()
+    assert first.connect_peer_done() is None
+    second = run(two.wires, nic.create_vi(two.memory[0].ptag))[0]
+    run(two.wires, second.connect_peer(0, b"x"), first.connect_peer_wait())
+    posted = Descriptor(data=(two.memory[0].segment(0, 8),))
+    second.post_receive(posted)
+    two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(8, 8),)))
+    assert (posted.is_posted, posted.length) == (False, 8)

@@ -8,6 +8,7 @@ from protocols.core.memory import HostMemory
 from protocols.mpi.via import rdma_pairs
 from protocols.mpi.via.rdma_pairs import Pair
 from protocols.via.card import Card, Region, ViolationError
+from protocols.via.endings import Endings
 from protocols.via.vip_descriptors import Segment
 from tests.unit.protocols.mutants import Mutant
 
@@ -73,6 +74,10 @@ def any_tag(patch: pytest.MonkeyPatch) -> None:
     _reach_without(patch, "tag")
 
 
+def told_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Endings, "begin", lambda endings, _now: endings._new.clear())
+
+
 MPI_MUTANTS = [
     Mutant("credits lost", "what a wrap-around skips of the area is never free again", credits_lost),
     Mutant("descLeft deadlock", "a sender out of descriptors does not ask", never_asks),
@@ -82,3 +87,4 @@ VERBS_MUTANTS = [
     Mutant("beyond region", "an RDMA Write beyond its region is let through", beyond_region),
     Mutant("any tag", "memory of a stale or foreign protection tag is accessible", any_tag),
 ]  # fmt: skip
+CONNECTION_MUTANTS = [Mutant("told once", "a peer that has lost a disconnect is not told again", told_once)]
