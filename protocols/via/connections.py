@@ -28,11 +28,9 @@ from protocols.via.codec import (
 from protocols.via.endings import Endings
 from protocols.via.states import CONNECTED, OPEN, PENDING
 from protocols.via.vip_descriptors import Command, Op
-from protocols.via.vipl_names import AsyncError, Done, Result
+from protocols.via.vipl_names import STATUS_ERRORS, AsyncError, Done, Result
 
 _MAX_DOUBLINGS: Final = 30
-ERRORS: Final = 0x1FE
-"""The bits of a descriptor's status that are errors."""
 
 
 @dataclass(slots=True)
@@ -198,7 +196,7 @@ class Connections:
                 continue
             if own.state == CONNECTED and (own.peer_vi, own.peer_session) == (from_vi, from_session):
                 event = "error at the peer" if cause else "peer disconnected"
-                self.lose(own, event, AsyncError.CONN_LOST, cause & ERRORS, told=None)
+                self.lose(own, event, AsyncError.CONN_LOST, cause & STATUS_ERRORS, told=None)
             elif own.state == PENDING and (own.number, own.session) == (vi, session):
                 self._fail(own, "refused", Result.REJECT)  # it was accepted, and that was lost
         for number, request in list(self._requests.items()):

@@ -32,7 +32,7 @@ from protocols.via.codec import (
     TYPE_READ_REPLY,
     TYPE_SEND,
 )
-from protocols.via.connections import ERRORS, Connections
+from protocols.via.connections import Connections
 from protocols.via.endings import ENDINGS
 from protocols.via.kernel_agent import KernelAgent
 from protocols.via.receiver import Receiver
@@ -45,6 +45,7 @@ from protocols.via.vipl_names import (
     OP_RDMAREAD,
     OP_RDMAWRITE,
     OP_SENDRECV,
+    STATUS_ERRORS,
     AsyncError,
     Done,
     Reliability,
@@ -219,7 +220,8 @@ class Firmware:
         if standing is not Standing.CURRENT:
             counters.stale += 1
             if standing is Standing.MISDIRECTED and kind != TYPE_ERROR:
-                self._disown(peer, from_vi, from_session)
+                # Not that its connection is unknown: a request of its VI may have been answered meanwhile.
+                self._announce(peer.number, peer.incarnation)
             return
         if self._announcements is not None:
             self._announcements.heard(peer.number)
@@ -252,7 +254,7 @@ class Firmware:
             if vi.reliability != Reliability.UNRELIABLE:
                 self._sender.acknowledged(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
-            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & ERRORS, told=None)
+            self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS, told=None)
         else:
             self._receiver.data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
@@ -264,7 +266,7 @@ class Firmware:
             self._disown(peer, from_vi, from_session)
 
     def _disown(self, peer: Peer, vi: int, session: int) -> None:
-        """Tell a peer that there is no such connection here, or not in this incarnation."""
+        """Tell a peer that there is no such connection here."""
         card = self._card
         peer.send_later(
             partial(
@@ -274,7 +276,7 @@ class Firmware:
         )  # fmt: skip
 
     def _announce(self, number: int, incarnation: int) -> None:
-        """Tell a peer about this incarnation, unasked. incarnation: the peer's."""
+        """Tell a peer about this incarnation. incarnation: the peer's."""
         card = self._card
         peer = card.peers.peer(number)
         peer.send_later(

@@ -514,6 +514,20 @@ def test_a_connection_is_made_though_any_frame_of_it_is_lost(lost: int) -> None:
     assert [vi.state for vi in two.vis] == [ViState.CONNECTED] * 2
 
 
+def test_peers_that_ask_each_other_before_they_know_their_incarnations_are_connected() -> None:
+    """Each request names an incarnation that its receiver does not have. What is said of that comes when the other's request
+    has been answered, and does not end the connection."""
+    two = Two(connects=False, incarnation=7)
+    for number, vi in enumerate(two.vis):
+        vi.connect_peer_request(1 - number, b"x")
+    (first,), (second,) = two.wires.take(0), two.wires.take(1)
+    two.wires.give(first)
+    two.wires.give(second)
+    two.wires.elapse(1_000 * MILLISECOND)
+    assert [vi.state for vi in two.vis] == [ViState.CONNECTED] * 2
+    assert [agent.firmware.counted()["connections_lost"] for agent in two.wires.agents] == [0, 0]
+
+
 @pytest.mark.parametrize("other", ["reliability", "max_transfer"])
 def test_a_request_with_other_attributes_is_not_accepted(other: str) -> None:
     two = Two(connects=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from protocols.core.firmware import FIRST
 from protocols.via.attributes import Memory
 from protocols.via.host import ViaNic, plug
 from protocols.via.settings import Settings
@@ -18,10 +19,15 @@ class Two:
     """Two NICs with a connected VI and 4,096 bytes of registered memory each; the second's is open to RDMA."""
 
     def __init__(
-        self, settings: Settings | None = None, *, connects: bool = True, level: Reliability | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        connects: bool = True,
+        level: Reliability | None = None,
+        incarnation: int = FIRST,
     ) -> None:
         self._level = level
-        self.wires = Wires(plug(settings), 2)
+        self.wires = Wires(plug(settings), 2, incarnation=incarnation)
         self.nics = [cast(ViaNic, agent.host) for agent in self.wires.agents]
         self.bytes = [memoryview(bytearray(4096)) for _ in range(2)]
         self.memory: list[Memory] = []
