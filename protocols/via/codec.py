@@ -99,24 +99,41 @@ CHECK: Final = "check"
 KIND: Final = "type"
 KINDS: Final[dict[int, Kind]] = {
     TYPE_SEND: Kind(
-        "data", "VIA SEND[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}"
+        "data",
+        "VIA SEND[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}",
+        message=("from_vi", "message"),
+        within=("sender", "from_session"),
+        part="offset",
+        total="total",
     ),
     TYPE_RDMA_WRITE: Kind(
         "data",
         "VIA RDMA_WRITE[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at "
         "{offset} of {total}, to {address:#x} of memory {handle}",
+        message=("from_vi", "message"),
+        within=("sender", "from_session"),
+        part="offset",
+        total="total",
     ),
-    TYPE_CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}"),
+    TYPE_CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}[, cause {total:#x}]"),
     TYPE_ACK: Kind("ack", "VIA ACK[ {flags}] VI {vi}, up to frame {sequence}"),
     TYPE_ERROR: Kind("control", "VIA ERROR VI {vi}, cause {total:#x}"),
     TYPE_RDMA_READ: Kind(
         "control",
         "VIA RDMA_READ VI {vi} frame {sequence}, message {message}, {total} bytes at "
         "{source_address:#x} of memory {source_handle}",
+        message=("from_vi", "message"),
+        within=("sender", "from_session"),
+        total="total",
     ),
     TYPE_READ_REPLY: Kind(
         "data",
         "VIA READ_REPLY[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}",
+        message=("vi", "message"),
+        within=("receiver", "session"),
+        part="offset",
+        total="total",
+        back=True,
     ),
 }
 """How the sorts of frames are told of, by the values of KIND."""

@@ -133,19 +133,34 @@ LENGTH: Final = "length"
 CHECK: Final = "check"
 FLOW: Final = ("type",)
 
-# For people: a frame in words.
+# For people: a frame in words, and what belongs to one message. An id is counted per VI, anew for each connection. What has
+# been read belongs to the message that asked for it, and travels against it.
 KIND: Final = "type"
 _DATA: Final = "VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}"
+_ID: Final = ("from_vi", "message")
+_WITHIN: Final = ("sender", "from_session")
+_REMOTE: Final = ", to {address:#x} of memory {handle}"
 KINDS: Final = {
-    SEND: Kind("data", f"VIA SEND[ {{flags}}] {_DATA}"),
-    RDMA_WRITE: Kind("data", f"VIA RDMA_WRITE[ {{flags}}] {_DATA}, to {{address:#x}} of memory {{handle}}"),
-    CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}"),
+    SEND: Kind("data", f"VIA SEND[ {{flags}}] {_DATA}", _ID, _WITHIN, "offset", "total"),
+    RDMA_WRITE: Kind("data", f"VIA RDMA_WRITE[ {{flags}}] {_DATA}{_REMOTE}", _ID, _WITHIN, "offset", "total"),
+    CONNECT: Kind("control", "VIA CONNECT {step}, VI {from_vi} to VI {vi}[, cause {total:#x}]"),
     ACK: Kind("ack", "VIA ACK[ {flags}] VI {vi}, up to frame {sequence}"),
     ERROR: Kind("control", "VIA ERROR VI {vi}, cause {total:#x}"),
     RDMA_READ: Kind(
         "control",
         "VIA RDMA_READ VI {vi} frame {sequence}, message {message}, {total} bytes at {source_address:#x} of memory"
         " {source_handle}",
+        _ID,
+        _WITHIN,
+        total="total",
     ),
-    READ_REPLY: Kind("data", f"VIA READ_REPLY[ {{flags}}] {_DATA}"),
+    READ_REPLY: Kind(
+        "data",
+        f"VIA READ_REPLY[ {{flags}}] {_DATA}",
+        ("vi", "message"),
+        ("receiver", "session"),
+        "offset",
+        "total",
+        back=True,
+    ),
 }
