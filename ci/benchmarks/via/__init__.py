@@ -1,0 +1,1 @@
+"""Benchmarks of VIA and of MPI on it, beside EMP."""

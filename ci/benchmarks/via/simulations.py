@@ -1,0 +1,105 @@
+"""Frames per second of VIA's complete provider in the simulation, beside EMP's: 16 nodes on one switch, each of which sends
+messages of 1,000 bytes to random others, through a VI to each."""
+
+import time
+from collections import Counter, deque
+from typing import cast
+
+from benchmarks.engine.firmware import Setting, simulate
+from protocols.via.host import ViaNic, plug
+from protocols.via.vipl_names import OP_SENDRECV
+from protocols.via.virtual_interface import Vi
+from protocols.via.work_queues import CompletionQueue, Descriptor
+from testbed.engine.sources import source
+from testbed.sim.sim_node import SimNode
+from testbed.sim.simulation import Simulation
+
+NODES = 16
+SETTING = Setting("star", NODES, "0%", 500, 1_000)
+WINDOW = 8  # messages of one node under way at once
+SECOND = 1_000_000_000
+CONTENT = (bytes(range(251)) * (SETTING.size // 251 + 1))[: SETTING.size]
+
+
+def emp_frames() -> float:
+    """Frames/s of CPU time."""
+    return simulate(SETTING).rate
+
+
+def via_frames() -> float:
+    """Frames/s of CPU time, when all are connected."""
+    plans = []
+    for number in range(NODES):
+        chance = source(1, f"n{number + 1}")
+        plans.append([(number + 1 + chance.below(NODES - 1)) % NODES for _ in range(SETTING.messages)])
+    with Simulation(SETTING.cluster(), plug()) as simulation:
+        hosts = [
+            Host(
+                cast(ViaNic, node.endpoint), Counter({peer: plan.count(node.number) for peer, plan in enumerate(plans)})
+            )
+            for node in simulation.nodes.values()
+        ]
+        nodes = list(simulation.nodes.values())
+        for node, host in zip(nodes, hosts, strict=True):
+            simulation.spawn(node.name, host.connect)
+        simulation.run(timeout=SECOND)
+        before = sum(node.nic.sent for node in nodes)
+        for node, host, plan in zip(nodes, hosts, plans, strict=True):
+            simulation.spawn(node.name, host.send, plan)
+            simulation.spawn(node.name, host.receive)
+        begun = time.process_time_ns()
+        simulation.run(timeout=100 * SECOND)
+        taken = time.process_time_ns() - begun
+        frames = sum(node.nic.sent for node in nodes) - before
+    if any(host.due for host in hosts):
+        raise AssertionError("not every message has come once, and as it was sent")
+    return frames * SECOND / taken
+
+
+class Host:
+    """A node's VIs. due: messages that have not come, by peer."""
+
+    def __init__(self, nic: ViaNic, due: Counter[int]) -> None:
+        self.due = +due
+        self._nic = nic
+        self._vis: dict[int, Vi] = {}
+        self._numbers: dict[Vi, int] = {}
+        self._received: CompletionQueue = nic.create_cq(max(1, due.total()))
+        self._sent: CompletionQueue = nic.create_cq(WINDOW)
+        self._buffers: dict[Vi, deque[memoryview]] = {}
+
+    async def connect(self, _nic: object, _node: SimNode) -> None:
+        """Connect to all others, with a receive for each message that is due."""
+        nic = self._nic
+        self._ptag = await nic.create_ptag()
+        for peer in range(nic.size):
+            if peer == nic.number:
+                continue
+            vi = await nic.create_vi(self._ptag, send_cq=self._sent, receive_cq=self._received)
+            self._vis[peer], self._numbers[vi], self._buffers[vi] = vi, peer, deque()
+            for _ in range(self.due[peer]):
+                buffer = memoryview(bytearray(SETTING.size))
+                memory = await nic.register(buffer, self._ptag)
+                vi.post_receive(Descriptor(data=(memory.segment(),)))
+                self._buffers[vi].append(buffer)
+            vi.connect_peer_request(peer, b"simulation")
+        for vi in self._vis.values():
+            await vi.connect_peer_wait()
+
+    async def send(self, _nic: object, _node: SimNode, plan: list[int]) -> None:
+        memory = await self._nic.register(memoryview(bytearray(CONTENT)), self._ptag)
+        segment = memory.segment()
+        for number, peer in enumerate(plan):
+            if number >= WINDOW:
+                (await self._sent.wait()).queue.done()
+            self._vis[peer].post_send(Descriptor(OP_SENDRECV, (segment,)))
+        for _ in range(WINDOW):
+            (await self._sent.wait()).queue.done()
+
+    async def receive(self, _nic: object, _node: SimNode) -> None:
+        for _ in range(self.due.total()):
+            entry = await self._received.wait()
+            descriptor = entry.queue.done()
+            if descriptor is not None and self._buffers[entry.vi].popleft() == CONTENT:
+                self.due[self._numbers[entry.vi]] -= 1
+        self.due = +self.due

@@ -1,0 +1,31 @@
+"""ci/bench via runs from end to end and leaves nothing behind; no numbered message is lost, comes twice or overtakes another
+where 1 % of the frames are lost. What else it finds depends on the machine, and no test on that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.alone, pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures("machine")]
+
+BENCH = Path(__file__).parents[2] / "ci" / "bench"
+NUMBERED = 5_000
+
+
+def test_via_is_measured_in_short(tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    short = ["--repeat", "1", "--count", "40", "--messages", "2", "--numbered", str(NUMBERED)]
+    command = [BENCH, "via", *short, "--output", output]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {row["subject"] for row in rows} == {"round trips", "stream", "simulation", "numbered", "target"}
+    assert {row["contender"] for row in rows if row["subject"] == "round trips"} == {"EMP", "MPI on EMP", "MPI on VIA"}
+    numbered = {row["measure"]: row["median"] for row in rows if row["subject"] == "numbered"}
+    assert numbered["sent"] == NUMBERED
+    assert numbered["lost, twice or out of order"] == 0
+    assert numbered["frames sent again"] > 0
+    assert all(row["found"] is not None for row in rows if row["subject"] == "target")
