@@ -1,0 +1,47 @@
+"""M-VIA's unreliable delivery: under loss, messages are lost and the checkers say so; the reliable levels lose none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed import Cluster
+from testbed.controller.checkers.check_report import Report
+from testbed.controller.checkers.runs import written_reports
+from testbed.errors import TestbedError
+from testbed.observe.recorded import recorded
+
+UNRELIABLE, RELIABLE = 1, (2, 4)
+
+
+def checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
+    """What the checkers say of a run, and what the run failed with, if it did."""
+    cluster = Cluster.star(2, delay="20us", rate="1gbit", loss=loss, seed=3)
+    failure = ""
+    try:
+        testbed.run(
+            cluster, "random", protocol="via", mode="sim", firmware={"reliability": reliability}, check=True,
+            settings={"messages": 60}, output=folder, timeout=10,
+        )  # fmt: skip
+    except TestbedError as error:
+        failure = str(error)
+    (report,) = written_reports(recorded(folder))
+    return report, failure
+
+
+def test_a_lost_frame_loses_messages_and_the_checkers_name_them(tmp_path: Path) -> None:
+    report, failure = checked(tmp_path / "run", UNRELIABLE, "1%")
+    assert "has sent a message that was lost" in failure
+    assert "nothing lost" in report.failed
+    assert report.checks["nothing lost"].violations
+    assert not {"content", "order", "nothing twice"} & set(report.failed), "what came was sound"
+
+
+@pytest.mark.parametrize(("reliability", "loss"), [(UNRELIABLE, "0%"), *[(level, "1%") for level in RELIABLE]])
+def test_nothing_is_lost_without_loss_or_at_a_reliable_level(tmp_path: Path, reliability: int, loss: str) -> None:
+    report, failure = checked(tmp_path / "run", reliability, loss)
+    assert not failure
+    assert report.passed, report.in_words()
+    assert report.messages >= 120
