@@ -121,7 +121,7 @@ class Slots:
 
     def write(self, slot: int, posted: Posted) -> int:
         """Write a descriptor; return its bytes. Raises MalformedDescriptorError for too many segments."""
-        segments = (*([] if posted.remote is None else [posted.remote]), *posted.data)
+        segments = posted.data if posted.remote is None else (posted.remote, *posted.data)
         if len(segments) > MAX_SEGMENTS:
             raise MalformedDescriptorError(f"a descriptor has {len(segments)} segments: at most {MAX_SEGMENTS}")
         at = slot * SIZE

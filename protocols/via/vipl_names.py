@@ -5,7 +5,7 @@ Numeric values of descriptor fields are those of the published header `vipl.h`.
 
 from __future__ import annotations
 
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Final
 
 # A descriptor's control field.
@@ -17,8 +17,8 @@ IMMEDIATE: Final = 4
 QFENCE: Final = 8
 
 
-class Done(IntFlag):
-    """Bits of a descriptor's status field."""
+class Done(IntEnum):
+    """Bits of a descriptor's status field. What they are joined to is an int."""
 
     DONE = 0x1
     FORMAT_ERROR = 0x2
