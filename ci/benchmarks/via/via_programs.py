@@ -137,10 +137,10 @@ async def via_sink(nic: ViaNic, node: ProgramNode, *, messages: int) -> None:
         await channel.vi.send_queue.wait()
 
 
-def _numbered(memory: Memory, view: memoryview, number: int) -> Descriptor:
-    """A message of a number, in a place of its own as long as _POSTED are under way."""
+def _numbered(memory: Memory, view: memoryview, number: int, content: int) -> Descriptor:
+    """The message with this number, in a place of its own as long as _POSTED are under way."""
     at = number % (2 * _POSTED) * MESSAGE
-    view[at : at + MESSAGE] = (number & _END).to_bytes(MESSAGE, "big")
+    view[at : at + MESSAGE] = content.to_bytes(MESSAGE, "big")
     return Descriptor(OP_SENDRECV, (memory.segment(at, MESSAGE),))
 
 
@@ -154,7 +154,7 @@ async def via_counter(nic: ViaNic, node: ProgramNode, *, messages: int) -> float
         if not credit:
             credit += int.from_bytes(await channel.receive(), "big")
             channel.post_again()
-        vi.post_send(_numbered(memory, view, number if number < messages else _END))
+        vi.post_send(_numbered(memory, view, number, number if number < messages else _END))
         credit, under_way = credit - 1, under_way + 1
         while vi.send_queue.done() is not None:
             under_way -= 1
@@ -173,7 +173,7 @@ async def via_checker(nic: ViaNic, node: ProgramNode, *, messages: int) -> int:
     view[:MESSAGE] = half.to_bytes(MESSAGE, "big")
     for number in range(messages):
         message = await channel.receive()
-        wrong += len(message) != MESSAGE or int.from_bytes(message, "big") != number & _END
+        wrong += len(message) != MESSAGE or int.from_bytes(message, "big") != number
         channel.post_again()
         if not (number + 1) % half:
             channel.vi.post_send(Descriptor(OP_SENDRECV, (memory.segment(0, MESSAGE),)))
