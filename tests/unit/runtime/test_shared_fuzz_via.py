@@ -1,0 +1,161 @@
+"""VIA's firmware of two shared functions under hosts that write random commands, descriptors and doorbells, and under random
+frames: it raises nothing, and touches no memory but what a host has registered."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import cast
+
+from protocols.core.firmware import Adapter
+from protocols.via.codec import mended
+from protocols.via.settings import Settings
+from protocols.via.split_driver import split_driver
+from protocols.via.vip_descriptors import SIZE, Command, Op, Posted, Queue, Segment, Slots, doorbell
+from protocols.via.vipl_names import IMMEDIATE, OP_RDMAREAD, OP_RDMAWRITE, OP_SENDRECV, QFENCE
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.shared.functions import Attached, Function, Wire
+from testbed.spec.placement import address_of
+from tests.unit.runtime.am2_shared_cluster import Nobody, attached
+
+SEEDS = 12
+SLOTS = 64
+RIGHT = 16
+"""Slots that a host uses rightly."""
+HEAP = 8_192
+REGISTERED = 4_096
+"""Bytes at the heap's beginning: nothing behind them is ever registered."""
+SECRET = 0xA7
+MILLISECOND = 1_000_000
+ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
+DRIVER = split_driver(Settings(slots=SLOTS, give_up=200 * MILLISECOND, timeout=MILLISECOND, requests=4))
+OPS = [op for op in Op if op not in (Op.CLOSE, Op.OPEN)]
+NAMES = (b"", b"x", b"y")
+
+
+def right_commands(other: int) -> list[Command]:
+    """What a program does first: memory, and a VI that is connected."""
+    return [
+        Command(Op.CREATE_PTAG, ptag=1),
+        Command(Op.REGISTER, number=1, ptag=1, size=REGISTERED, value=3),
+        Command(Op.CREATE_VI, vi=1, ptag=1, size=4_096, value=4 | 3 << 8),
+        Command(Op.CONNECT_PEER, vi=1, number=other, address=20 * MILLISECOND, name=b"x"),
+    ]
+
+
+def behave(now: int, host: Attached, other: int) -> None:
+    """Do what a program does: connect a VI with receives, in slots of its own."""
+    slots = Slots(SLOTS, host.region.descriptors)
+    for slot, command in enumerate([Command(Op.DISCONNECT, vi=1), *right_commands(other)]):
+        slots.write_command(slot, command)
+        host.on_doorbell(now, doorbell(Queue.COMMAND, 0, slot))
+    for slot in range(RIGHT // 2, RIGHT):
+        slots.write(slot, Posted(0, 0, 2_048, None, (Segment(2_048, 1, 2_048),)))
+        host.on_doorbell(now, doorbell(Queue.RECEIVE, 1, slot))
+
+
+def a_command(chance: random.Random) -> Command:
+    """A command that may be right: few VIs, tags, handles and names, so that they meet. It waits for some time at most."""
+    if chance.randrange(2):
+        return chance.choice([*right_commands(chance.randrange(2)) * 2, Command(Op.DISCONNECT, vi=1)])
+    op = chance.choice(OPS) if chance.randrange(60) else chance.choice([Op.CLOSE, Op.OPEN])
+    address, size, value = chance.choice([0, 0, 2_048]), chance.choice([1, 100, 2_048]), chance.randrange(4)
+    if op in (Op.CREATE_VI, Op.SET_VI):
+        size, value = chance.choice([1, 4_096]), chance.choice([1, 2, 4]) | 3 << 8
+    elif op in (Op.CONNECT, Op.CONNECT_PEER, Op.WAIT, Op.ALARM):
+        address = chance.choice([1, 5 * MILLISECOND])
+    number, ptag = chance.randrange(3), chance.randrange(1, 3)
+    return Command(op, chance.randrange(3), number, ptag, address, size, value, chance.choice(NAMES))
+
+
+def a_descriptor(chance: random.Random) -> Posted:
+    def segment() -> Segment:
+        if chance.randrange(4):
+            return Segment(chance.choice([0, 8, 2_048]), 1, chance.choice([0, 8, 100, 2_040]))
+        handle, address = chance.randrange(3), chance.choice([0, REGISTERED - 8, REGISTERED, chance.getrandbits(64)])
+        return Segment(address, handle, chance.choice([0, 16, 1_500, chance.getrandbits(32)]))
+
+    operation = chance.choice([OP_SENDRECV, OP_SENDRECV, OP_RDMAWRITE, OP_RDMAREAD])
+    data = tuple([segment() for _ in range(chance.randrange(3))])
+    length = sum(one.length for one in data) & 0xFFFF_FFFF
+    remote = segment() if operation != OP_SENDRECV else None
+    return Posted(operation | chance.choice([0, IMMEDIATE, QFENCE]), 7, length, remote, data)
+
+
+def write(chance: random.Random, host: Attached, slots: Slots) -> int:
+    """Write a slot; return a doorbell for it, or another one."""
+    slot, style = chance.randrange(RIGHT, SLOTS), chance.randrange(12)
+    queue = chance.choice([Queue.COMMAND, *[Queue.SEND, Queue.RECEIVE] * 4])
+    if not style:
+        host.region.descriptors[slot * SIZE : (slot + 1) * SIZE] = chance.randbytes(SIZE)
+    elif queue is Queue.COMMAND:
+        slots.write_command(slot, a_command(chance))
+    else:
+        slots.write(slot, a_descriptor(chance))
+    return doorbell(queue, chance.choice([1, 1, 1, 2]), slot) if style != 1 else chance.getrandbits(64)
+
+
+def carried(chance: random.Random, frame: bytes) -> bytes:
+    """The frame, or one with another byte; with a right check at times."""
+    if chance.randrange(6):
+        return frame
+    place = chance.randrange(14, len(frame))
+    spoilt = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
+    return mended(spoilt) if chance.randrange(2) else spoilt
+
+
+def fuzzed(seed: int) -> Counter[str]:
+    """Run two hosts; return the counters of all firmware that they have had."""
+    chance = random.Random(seed)
+    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    suspects: list[Attached] = []
+    functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, suspects) for number in range(2)]
+    by_address = dict(zip(ADDRESSES, functions, strict=True))
+    hosts: list[Attached] = []
+
+    def attach(which: int) -> Attached:
+        host = attached(DRIVER, HEAP)
+        host.region.heap[:] = bytes(REGISTERED) + bytes([SECRET]) * (HEAP - REGISTERED)
+        functions[which].attach(now, host, 0)
+        behave(now, host, 1 - which)
+        return host
+
+    now, total = 0, Counter[str]()
+    hosts += [attach(0), attach(1)]
+    for _ in range(4_000):
+        which = chance.randrange(2)
+        function, host = functions[which], hosts[which]
+        if not chance.randrange(20):
+            behave(now, host, 1 - which)
+        host.on_doorbell(now, write(chance, host, Slots(SLOTS, host.region.descriptors)))
+        wire.flush()
+        for _ in range(min(len(wire.local), 40)):
+            frame = carried(chance, bytes(wire.local.popleft()))
+            if (to := by_address.get(frame[:6])) is not None:
+                to.nic.firmware.receive(now, frame)
+        if not chance.randrange(5):
+            now += chance.randrange(10) * MILLISECOND
+            function.nic.firmware.on_timer(now)
+        host.region.completions.words[16] = host.region.completions.words[0]
+        if not chance.randrange(300):
+            suspects.append(host)  # it dies
+        for suspect in suspects:
+            which = hosts.index(suspect)
+            total.update(functions[which].nic.firmware.counted())
+            assert bytes(suspect.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED
+            functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
+            hosts[which] = attach(which)
+        suspects.clear()
+    for function, host in zip(functions, hosts, strict=True):
+        total.update(function.nic.firmware.counted())
+        assert bytes(host.region.heap[REGISTERED:]).count(SECRET) == HEAP - REGISTERED
+        host.close()
+    return total
+
+
+def test_nothing_that_hosts_and_peers_write_makes_the_firmware_fail_or_touches_what_is_not_registered() -> None:
+    total = Counter[str]()
+    for seed in range(SEEDS):
+        total.update(fuzzed(seed))
+    seen = ("invalid", "connections_made", "frames_sent", "data_stored", "violations", "reads_served", "corrupt")
+    assert min(total[name] for name in seen) > 50, {name: total[name] for name in seen}
