@@ -13,7 +13,7 @@ from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Reachable, Scatter, UnpinnedError
 from protocols.core.timers import Timers
 from protocols.via import states
-from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE, TYPE_RDMA_READ, TYPE_RDMA_WRITE, TYPE_SEND
+from protocols.via.codec import FRAME_SIZE, REMOTE_SIZE, TYPE_ERROR, TYPE_RDMA_READ, TYPE_RDMA_WRITE, TYPE_SEND
 from protocols.via.counters import Counters
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import Command, Op, Segment, Slots
@@ -327,6 +327,22 @@ class Card:
             partial(
                 self.codec.pack_frame, peer.address, self.address, kind, flags, self.incarnation, peer.incarnation,
                 vi.peer_vi, vi.peer_session, vi.number, vi.session, sequence, 0, total, 0, 0,
+            )
+        )  # fmt: skip
+
+    def disown(self, peer: peers.Peer, vi: int, session: int) -> None:
+        """Tell a peer that there is no such connection here."""
+        self._send_error(peer, peer.incarnation, vi, session, int(Done.TRANSPORT_ERROR))
+
+    def announce(self, number: int, incarnation: int) -> None:
+        """Tell a peer about this incarnation. incarnation: the peer's."""
+        self._send_error(self.peers.peer(number), incarnation, 0, 0, 0)
+
+    def _send_error(self, peer: peers.Peer, incarnation: int, vi: int, session: int, cause: int) -> None:
+        peer.send_later(
+            partial(
+                self.codec.pack_frame, peer.address, self.address, TYPE_ERROR, 0, self.incarnation, incarnation, vi,
+                session, 0, 0, 0, 0, cause, 0, 0,
             )
         )  # fmt: skip
 

@@ -9,7 +9,6 @@ told so.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
 from protocols.core.announcements import Announcements
@@ -39,7 +38,7 @@ from protocols.via.receiver import Receiver
 from protocols.via.sender import Sender
 from protocols.via.settings import Settings
 from protocols.via.states import CONNECTED, ERROR, PENDING, VACANT
-from protocols.via.vip_descriptors import MalformedDescriptorError, Queue, Segment, Slots, rung
+from protocols.via.vip_descriptors import MAX_VIS, MalformedDescriptorError, Queue, Segment, Slots, rung
 from protocols.via.vipl_names import (
     OP_MASK,
     OP_RDMAREAD,
@@ -124,7 +123,7 @@ class Firmware:
     def on_doorbell(self, now: int, index: int) -> None:
         card = self._card
         queue, number, slot = rung(index)
-        if not 0 <= slot < card.slots.count or card.taken[slot]:
+        if number >= MAX_VIS or not 0 <= slot < card.slots.count or card.taken[slot]:
             card.counters.invalid += 1
             return
         if queue == Queue.COMMAND:
@@ -150,7 +149,7 @@ class Firmware:
         untold = told.left() if told is not None else {}
         if peers.incarnation != self._card.incarnation:
             untold |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
-        self._announcements = announcements = Announcements(self._announce)
+        self._announcements = announcements = Announcements(self._card.announce)
         for number, incarnation in untold.items():
             if number != self._card.number:
                 announcements.begin(number, incarnation)
@@ -221,7 +220,7 @@ class Firmware:
             counters.stale += 1
             if standing is Standing.MISDIRECTED and kind != TYPE_ERROR:
                 # Not that its connection is unknown: a request of its VI may have been answered meanwhile.
-                self._announce(peer.number, peer.incarnation)
+                card.announce(peer.number, peer.incarnation)
             return
         if self._announcements is not None:
             self._announcements.heard(peer.number)
@@ -233,7 +232,7 @@ class Firmware:
             return
         if step == STEP_DISCONNECT:
             self._connections.ended(peer, number, session, from_vi, from_session, total)
-            self._disown(peer, from_vi, from_session)
+            self._card.disown(peer, from_vi, from_session)
             return
         vi = card.vis.get(number)
         if vi is None or vi.peer is not peer or vi.session != session:
@@ -263,28 +262,7 @@ class Firmware:
     def _refuse_frame(self, peer: Peer, session: int, from_vi: int, from_session: int) -> None:
         """Tell a peer that its connection here has ended, with the cause if it has not been told yet."""
         if not self._connections.endings.repeat(session):
-            self._disown(peer, from_vi, from_session)
-
-    def _disown(self, peer: Peer, vi: int, session: int) -> None:
-        """Tell a peer that there is no such connection here."""
-        card = self._card
-        peer.send_later(
-            partial(
-                card.codec.pack_frame, peer.address, card.address, TYPE_ERROR, 0, card.incarnation, peer.incarnation,
-                vi, session, 0, 0, 0, 0, int(Done.TRANSPORT_ERROR), 0, 0,
-            )
-        )  # fmt: skip
-
-    def _announce(self, number: int, incarnation: int) -> None:
-        """Tell a peer about this incarnation. incarnation: the peer's."""
-        card = self._card
-        peer = card.peers.peer(number)
-        peer.send_later(
-            partial(
-                card.codec.pack_frame, peer.address, card.address, TYPE_ERROR, 0, card.incarnation, incarnation, 0, 0,
-                0, 0, 0, 0, 0, 0, 0,
-            )
-        )  # fmt: skip
+            self._card.disown(peer, from_vi, from_session)
 
     # Doorbells.
 

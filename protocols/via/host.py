@@ -25,11 +25,12 @@ from protocols.via.attributes import (
 )
 from protocols.via.card import Codec
 from protocols.via.firmware import Firmware
-from protocols.via.kernel_agent import MAX_VIS, packed, permissions
+from protocols.via.kernel_agent import packed, permissions
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import (
     MAX_DISCRIMINATOR,
     MAX_SEGMENTS,
+    MAX_VIS,
     Command,
     Op,
     Posted,

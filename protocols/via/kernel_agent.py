@@ -12,10 +12,9 @@ from protocols.core.memory import UnpinnedError
 from protocols.via import states
 from protocols.via.card import RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, REGISTER, Card, Region, Vi
 from protocols.via.connections import Connections
-from protocols.via.vip_descriptors import Command, Op
+from protocols.via.vip_descriptors import MAX_VIS, Command, Op
 from protocols.via.vipl_names import Reliability, Result, ViState
 
-MAX_VIS: Final = 65_536
 _LEVEL: Final = 0xFF
 _STATES: Final = {
     states.IDLE: ViState.IDLE,

@@ -20,6 +20,7 @@ from protocols.via.vipl_names import OP_MASK, OP_RDMAREAD, OP_RDMAWRITE
 SIZE: Final = 128
 MAX_SEGMENTS: Final = 6
 """Address and data segments of a descriptor."""
+MAX_VIS: Final = 65_536
 MAX_DISCRIMINATOR: Final = 40
 """Bytes."""
 

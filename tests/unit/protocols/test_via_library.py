@@ -11,7 +11,7 @@ from protocols.via import attributes, host, virtual_interface, work_queues
 from protocols.via.attributes import ErrorReport, Memory, MemoryAttributes
 from protocols.via.host import ViaNic
 from protocols.via.settings import Settings
-from protocols.via.vip_descriptors import Segment
+from protocols.via.vip_descriptors import Queue, Segment, doorbell
 from protocols.via.vipl_names import (
     IMMEDIATE,
     OP_RDMAREAD,
@@ -598,3 +598,14 @@ def test_a_doorbell_for_a_vi_that_there_is_not_is_reported() -> None:
         two.nics[0]._vis[two.vis[0].number]
     two.vis[0].post_send(Descriptor(OP_SENDRECV, ()))
     assert errors == [(AsyncError.POST_DESC, Resource.DESCRIPTOR)]
+
+
+@pytest.mark.parametrize("bits", [17, 32, 62])
+def test_a_doorbell_for_a_number_that_no_vi_has_is_counted_and_harms_nothing(bits: int) -> None:
+    """What a doorbell of a shared NIC says is up to a process that nobody trusts."""
+    two = Two()
+    errors, firmware = errors_of(two.nics[0]), two.wires.agents[0].firmware
+    firmware.on_doorbell(0, doorbell(Queue.SEND, 1 << bits, 9))
+    assert (errors, firmware.counted()["invalid"]) == ([], 1)
+    receive(two)
+    assert not two.transfer(Descriptor(OP_SENDRECV, (two.memory[0].segment(0, 8),))).has_failed
