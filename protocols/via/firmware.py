@@ -37,7 +37,7 @@ from protocols.via.kernel_agent import KernelAgent
 from protocols.via.receiver import Receiver
 from protocols.via.sender import Sender
 from protocols.via.settings import Settings
-from protocols.via.states import CONNECTED, ERROR, PENDING, VACANT
+from protocols.via.states import CONNECTED, ERROR, IDLE, PENDING, VACANT
 from protocols.via.vip_descriptors import MAX_VIS, MalformedDescriptorError, Queue, Segment, Slots, rung
 from protocols.via.vipl_names import (
     OP_MASK,
@@ -235,20 +235,12 @@ class Firmware:
             self._card.disown(peer, from_vi, from_session)
             return
         vi = card.vis.get(number)
-        if vi is None or vi.peer is not peer or vi.session != session:
-            if kind == TYPE_ERROR and self._connections.endings.answered(peer, session):
-                return
-            counters.unconnected += 1
-            if kind in _STREAM or step == STEP_ACCEPT:
-                self._refuse_frame(peer, session, from_vi, from_session)
+        if vi is None or vi.peer is not peer or vi.session != session or vi.state in (IDLE, ERROR):
+            self._unconnected(peer, session, kind, step, from_vi, from_session)
         elif step:
             self._connections.answered(vi, step, from_vi, from_session)
-        elif vi.state != CONNECTED:
-            if kind == TYPE_ERROR and self._connections.endings.answered(peer, session):
-                return
+        elif vi.state != CONNECTED:  # data has overtaken the answer to the request
             counters.unconnected += 1
-            if kind in _STREAM and vi.state == ERROR:
-                self._refuse_frame(peer, session, from_vi, from_session)
         elif kind == TYPE_ACK:
             if vi.reliability != Reliability.UNRELIABLE:
                 self._sender.acknowledged(now, vi, sequence, bool(flags & FLAGS_MISSING))
@@ -259,9 +251,14 @@ class Firmware:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY) and vi.state == CONNECTED:
                 self._sender.pump(now, vi)
 
-    def _refuse_frame(self, peer: Peer, session: int, from_vi: int, from_session: int) -> None:
-        """Tell a peer that its connection here has ended, with the cause if it has not been told yet."""
-        if not self._connections.endings.repeat(session):
+    def _unconnected(self, peer: Peer, session: int, kind: int, step: int, from_vi: int, from_session: int) -> None:
+        """Handle a frame for a connection that has ended or never was: its sender is told so, with the cause if it has not
+        heard of the end."""
+        endings = self._connections.endings
+        if kind == TYPE_ERROR and endings.answered(peer, session):
+            return
+        self._card.counters.unconnected += 1
+        if (kind in _STREAM or step == STEP_ACCEPT) and not endings.repeat(session):
             self._card.disown(peer, from_vi, from_session)
 
     # Doorbells.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from typing import Final
 
 import pytest
@@ -19,7 +20,7 @@ from protocols.via.work_queues import Descriptor
 from testbed import Cluster
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from tests.live.machine_state import eventually
-from tests.live.shared_nic_processes import Program, nodes, wait_for_results
+from tests.live.shared_nic_processes import Nodes, Program, nodes, wait_for_results
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -83,12 +84,16 @@ async def scribble(host: ViaNic, _driver: HostDriver, nic: Attachment) -> int:
     return rung
 
 
+def _has_invalid(there: Nodes, name: str) -> bool:
+    return bool(there.report(name)["counted"]["invalid"] > 100)
+
+
 def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as there:
         vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
         good = [there.host("n1", talk(2, 300), 0), there.host("n2", talk(0, 300), 0)]
         for name in ("n1", "n2"):  # while the process is there: another host's counters begin anew
-            eventually(lambda name=name: there.report(name)["counted"]["invalid"] > 100, "it writes")
+            eventually(partial(_has_invalid, there, name), "it writes")
         assert wait_for_results(good) == [300, 300]
         assert all(rung > 500 for rung in wait_for_results(vandals))
 

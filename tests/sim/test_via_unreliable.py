@@ -17,7 +17,7 @@ UNRELIABLE, RELIABLE = 1, (2, 4)
 
 
 def checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
-    """What the checkers say of a run, and what the run failed with, if it did."""
+    """Report of a run's checkers, and the error with which the run failed, or an empty text."""
     cluster = Cluster.star(2, delay="20us", rate="1gbit", loss=loss, seed=3)
     failure = ""
     try:

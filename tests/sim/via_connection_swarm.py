@@ -33,7 +33,7 @@ from tests.sim.via_verbs_swarm import PATIENCE, Case, play
 SIZE: Final = 32
 """Bytes of a message: session, round, side, and their repetition."""
 KINDS: Final = ("peers", "served", "rejected", "withdrawn", "expired", "hasty")
-"""What a round is: peers; a server and a client; a server that rejects; a peer that withdraws its request; a client whose
+"""Kinds of rounds: peers; a server and a client; a server that rejects; a peer that withdraws its request; a client whose
 request expires; peers that both have little time."""
 CERTAIN: Final = ("peers", "served")
 """Kinds of rounds in which both sides receive."""

@@ -602,7 +602,7 @@ def test_a_doorbell_for_a_vi_that_there_is_not_is_reported() -> None:
 
 @pytest.mark.parametrize("bits", [17, 32, 62])
 def test_a_doorbell_for_a_number_that_no_vi_has_is_counted_and_harms_nothing(bits: int) -> None:
-    """What a doorbell of a shared NIC says is up to a process that nobody trusts."""
+    """Doorbells of a shared NIC are rung by processes that nobody trusts."""
     two = Two()
     errors, firmware = errors_of(two.nics[0]), two.wires.agents[0].firmware
     firmware.on_doorbell(0, doorbell(Queue.SEND, 1 << bits, 9))

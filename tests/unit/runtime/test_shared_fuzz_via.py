@@ -13,7 +13,7 @@ from protocols.via.settings import Settings
 from protocols.via.split_driver import split_driver
 from protocols.via.vip_descriptors import SIZE, Command, Op, Posted, Queue, Segment, Slots, doorbell
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAREAD, OP_RDMAWRITE, OP_SENDRECV, QFENCE
-from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.runtime.am2_shared_cluster import Nobody, attached
@@ -34,7 +34,7 @@ NAMES = (b"", b"x", b"y")
 
 
 def right_commands(other: int) -> list[Command]:
-    """What a program does first: memory, and a VI that is connected."""
+    """The first commands of a program: memory, and a VI that is connected."""
     return [
         Command(Op.CREATE_PTAG, ptag=1),
         Command(Op.REGISTER, number=1, ptag=1, size=REGISTERED, value=3),
@@ -107,7 +107,7 @@ def carried(chance: random.Random, frame: bytes) -> bytes:
 def fuzzed(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of all firmware that they have had."""
     chance = random.Random(seed)
-    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    wire = Wire(cast(VethPort, Nobody()), frozenset(ADDRESSES))
     suspects: list[Attached] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, suspects) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
