@@ -68,7 +68,7 @@ class Comm(CollectiveCalls):
     async def Ialltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
         return self._begin(self.Alltoallv(sendbuf, recvbuf))
 
-    async def Ialltoallw(self, sendbuf: Sequence[Any], recvbuf: Sequence[Any]) -> Request:
+    async def Ialltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> Request:
         return self._begin(self.Alltoallw(sendbuf, recvbuf))
 
     async def Ireduce(

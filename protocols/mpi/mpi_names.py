@@ -1,12 +1,14 @@
 """Names shared by the awaited and the blocking interface: constants, datatypes, error classes, Status."""
 
-from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, COMM_NULL, IN_PLACE, PROC_NULL, UNDEFINED
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, BOTTOM, COMM_NULL, IN_PLACE, PROC_NULL, UNDEFINED
 from protocols.mpi.datatypes import (
     BYTE,
     C_BOOL,
     C_DOUBLE_COMPLEX,
     C_FLOAT_COMPLEX,
+    C_LONG_DOUBLE_COMPLEX,
     CHAR,
+    DATATYPE_NULL,
     DOUBLE,
     DOUBLE_INT,
     FLOAT,
@@ -17,6 +19,7 @@ from protocols.mpi.datatypes import (
     INT32_T,
     INT64_T,
     LONG,
+    LONG_DOUBLE,
     LONG_INT,
     LONG_LONG,
     SHORT,
@@ -54,13 +57,36 @@ from protocols.mpi.mpi_errors import (
 )
 from protocols.mpi.mpi_errors import MPIError as Exception  # noqa: A004 -- mpi4py's name
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.operations import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MAXLOC, MIN, MINLOC, PROD, SUM, Op
+from protocols.mpi.operations import (
+    BAND,
+    BOR,
+    BXOR,
+    LAND,
+    LOR,
+    LXOR,
+    MAX,
+    MAXLOC,
+    MIN,
+    MINLOC,
+    NO_OP,
+    OP_NULL,
+    PROD,
+    REPLACE,
+    SUM,
+    Op,
+)
+
+BOOL = C_BOOL
+UNSIGNED_INT = UNSIGNED
+INT_INT = TWOINT
 
 __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "BAND",
+    "BOOL",
     "BOR",
+    "BOTTOM",
     "BXOR",
     "BYTE",
     "CHAR",
@@ -68,6 +94,8 @@ __all__ = [
     "C_BOOL",
     "C_DOUBLE_COMPLEX",
     "C_FLOAT_COMPLEX",
+    "C_LONG_DOUBLE_COMPLEX",
+    "DATATYPE_NULL",
     "DOUBLE",
     "DOUBLE_INT",
     "ERR_ARG",
@@ -92,9 +120,11 @@ __all__ = [
     "INT16_T",
     "INT32_T",
     "INT64_T",
+    "INT_INT",
     "IN_PLACE",
     "LAND",
     "LONG",
+    "LONG_DOUBLE",
     "LONG_INT",
     "LONG_LONG",
     "LOR",
@@ -103,8 +133,11 @@ __all__ = [
     "MAXLOC",
     "MIN",
     "MINLOC",
+    "NO_OP",
+    "OP_NULL",
     "PROC_NULL",
     "PROD",
+    "REPLACE",
     "SHORT",
     "SHORT_INT",
     "SIGNED_CHAR",
@@ -118,6 +151,7 @@ __all__ = [
     "UNDEFINED",
     "UNSIGNED",
     "UNSIGNED_CHAR",
+    "UNSIGNED_INT",
     "UNSIGNED_LONG",
     "UNSIGNED_LONG_LONG",
     "UNSIGNED_SHORT",
