@@ -1,5 +1,6 @@
 """Names shared by the awaited and the blocking interface: constants, datatypes, error classes, Status."""
 
+from protocols.mpi.cartesian import compute_dims as Compute_dims  # noqa: N812 -- mpi4py's name
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, BOTTOM, COMM_NULL, IN_PLACE, PROC_NULL, UNDEFINED
 from protocols.mpi.datatypes import (
     BYTE,
@@ -37,11 +38,13 @@ from protocols.mpi.datatypes import (
     UNSIGNED_SHORT,
     Datatype,
 )
+from protocols.mpi.groups import CONGRUENT, GROUP_EMPTY, IDENT, SIMILAR, UNEQUAL, Group
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
     ERR_BUFFER,
     ERR_COMM,
     ERR_COUNT,
+    ERR_DIMS,
     ERR_IN_STATUS,
     ERR_NO_MEM,
     ERR_OP,
@@ -91,6 +94,7 @@ __all__ = [
     "BYTE",
     "CHAR",
     "COMM_NULL",
+    "CONGRUENT",
     "C_BOOL",
     "C_DOUBLE_COMPLEX",
     "C_FLOAT_COMPLEX",
@@ -102,6 +106,7 @@ __all__ = [
     "ERR_BUFFER",
     "ERR_COMM",
     "ERR_COUNT",
+    "ERR_DIMS",
     "ERR_IN_STATUS",
     "ERR_NO_MEM",
     "ERR_OP",
@@ -115,6 +120,8 @@ __all__ = [
     "ERR_TYPE",
     "FLOAT",
     "FLOAT_INT",
+    "GROUP_EMPTY",
+    "IDENT",
     "INT",
     "INT8_T",
     "INT16_T",
@@ -141,6 +148,7 @@ __all__ = [
     "SHORT",
     "SHORT_INT",
     "SIGNED_CHAR",
+    "SIMILAR",
     "SUCCESS",
     "SUM",
     "TWOINT",
@@ -149,14 +157,17 @@ __all__ = [
     "UINT32_T",
     "UINT64_T",
     "UNDEFINED",
+    "UNEQUAL",
     "UNSIGNED",
     "UNSIGNED_CHAR",
     "UNSIGNED_INT",
     "UNSIGNED_LONG",
     "UNSIGNED_LONG_LONG",
     "UNSIGNED_SHORT",
+    "Compute_dims",
     "Datatype",
     "Exception",
+    "Group",
     "Op",
     "Status",
 ]  # fmt: skip

@@ -40,10 +40,13 @@ class Op:
 
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
-        """Make an operation. function: on objects ``function(x, y)`` returns the combined one; on buffers
-        ``function(inbuf, inoutbuf, datatype)`` combines into the second. In both, the first operand is of the lower
-        ranks."""
-        return cls(getattr(function, "__name__", "a function"), function, function, commute)
+        """Make an operation of ``function(inbuf, inoutbuf, datatype)``, which combines into the second buffer; for objects,
+        of which the datatype is None, it returns the combined one. The first operand is of the lower ranks."""
+
+        def on_objects(left: Any, right: Any) -> Any:
+            return function(left, right, None)
+
+        return cls(getattr(function, "__name__", "a function"), on_objects, function, commute)
 
     def Free(self) -> None:
         """Free the operation. Raises MPIError (ERR_OP) for a predefined one."""
@@ -52,6 +55,10 @@ class Op:
         self._on_objects = None
 
     def Is_commutative(self) -> bool:
+        return self.commutes
+
+    @property
+    def is_commutative(self) -> bool:
         return self.commutes
 
     def __repr__(self) -> str:
@@ -134,15 +141,15 @@ def _located(name: str, wins: str) -> OnBuffers:
 
 
 def _maxloc(left: Any, right: Any) -> Any:
-    if left[0] == right[0]:
-        return left[0], min(left[1], right[1])
-    return left if left[0] > right[0] else right
+    (value, index), (other, its_index) = left, right
+    is_right = other > value or (not value > other and its_index < index)
+    return (other, its_index) if is_right else (value, index)
 
 
 def _minloc(left: Any, right: Any) -> Any:
-    if left[0] == right[0]:
-        return left[0], min(left[1], right[1])
-    return left if left[0] < right[0] else right
+    (value, index), (other, its_index) = left, right
+    is_right = other < value or (not value < other and its_index < index)
+    return (other, its_index) if is_right else (value, index)
 
 
 def _refused(*_: object) -> object:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Final
 
 from protocols.mpi import mpi_names
-from protocols.mpi.blocking_calls import REQUEST_NULL, Comm, Message, Prequest, Request
+from protocols.mpi.blocking_calls import REQUEST_NULL, Cartcomm, Comm, Message, Prequest, Request
 from protocols.mpi.mpi_names import *  # noqa: F403
 from testbed.mpi.mpi_programs import current
 
@@ -20,6 +20,7 @@ __all__ = [
     "THREAD_MULTIPLE",
     "THREAD_SERIALIZED",
     "THREAD_SINGLE",
+    "Cartcomm",
     "Comm",
     "Finalize",
     "Get_library_version",
