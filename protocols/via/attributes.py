@@ -1,15 +1,10 @@
-"""Attributes and reports of the VI Provider Library: of NICs, VIs, memory, connection requests and errors."""
+"""Attributes in the VI Provider Library: of NICs, VIs, memory and connection requests."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from protocols.via.vip_descriptors import Segment
-from protocols.via.vipl_names import AsyncError, Reliability, Resource, ViState
-
-if TYPE_CHECKING:
-    from protocols.via.virtual_interface import Vi
-    from protocols.via.work_queues import CompletionQueue
+from protocols.via.vipl_names import Reliability, ViState
 
 
 class NicAttributes(NamedTuple):
@@ -55,22 +50,6 @@ class MemoryAttributes(NamedTuple):
     rdma_read: bool
 
 
-class Memory(NamedTuple):
-    """Registered memory (VIP_MEM_HANDLE). address: where it begins for descriptors."""
-
-    handle: int
-    address: int
-    size: int
-    ptag: int
-
-    def segment(self, offset: int = 0, length: int | None = None) -> Segment:
-        """Return a data segment of this memory. Raises ValueError outside of it."""
-        size = self.size - offset if length is None else length
-        if not 0 <= offset <= offset + size <= self.size:
-            raise ValueError(f"a segment must lie in the {self.size} bytes of its memory, got {size} at {offset}")
-        return Segment(self.address + offset, self.handle, size)
-
-
 class ConnectionRequest(NamedTuple):
     """A request that VipConnectWait has returned (VIP_CONN_HANDLE). number: for `accept` and `reject`. node, reliability,
     max_transfer: of the VI that asks. is_peer: it asks for a peer's request with the same discriminator, and is not
@@ -82,12 +61,3 @@ class ConnectionRequest(NamedTuple):
     max_transfer: int
     discriminator: bytes
     is_peer: bool
-
-
-class ErrorReport(NamedTuple):
-    """An asynchronous error (VIP_ERROR_DESCRIPTOR). resource: what it is about. vi, cq: which one, if any."""
-
-    error: AsyncError
-    resource: Resource
-    vi: Vi | None = None
-    cq: CompletionQueue | None = None

@@ -15,14 +15,7 @@ from protocols.core.firmware import Adapter, Agent, HostActions, Nic
 from protocols.core.host_work import HostWork, host_work
 from protocols.core.memory import Allocating, HostMemory, Pinning
 from protocols.via import codec
-from protocols.via.attributes import (
-    ConnectionRequest,
-    ErrorReport,
-    Memory,
-    MemoryAttributes,
-    NicAttributes,
-    ViAttributes,
-)
+from protocols.via.attributes import ConnectionRequest, MemoryAttributes, NicAttributes, ViAttributes
 from protocols.via.card import Codec
 from protocols.via.firmware import Firmware
 from protocols.via.kernel_agent import packed, permissions
@@ -32,6 +25,7 @@ from protocols.via.vip_descriptors import (
     MAX_SEGMENTS,
     MAX_VIS,
     Command,
+    Memory,
     Op,
     Posted,
     Queue,
@@ -39,8 +33,7 @@ from protocols.via.vip_descriptors import (
     doorbell,
 )
 from protocols.via.vipl_names import AsyncError, Reliability, Resource, Result, ViaError, ViState
-from protocols.via.virtual_interface import Vi, checked
-from protocols.via.work_queues import CompletionQueue, Descriptor, WorkQueue
+from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue, checked
 
 _WORD: Final = 4
 _REQUEST: Final = "a connection request"

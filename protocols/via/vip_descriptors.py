@@ -47,6 +47,22 @@ class Segment(NamedTuple):
     length: int = 0
 
 
+class Memory(NamedTuple):
+    """Registered memory (VIP_MEM_HANDLE). address: where it begins for descriptors."""
+
+    handle: int
+    address: int
+    size: int
+    ptag: int
+
+    def segment(self, offset: int = 0, length: int | None = None) -> Segment:
+        """Return a data segment of this memory. Raises ValueError outside of it."""
+        size = self.size - offset if length is None else length
+        if not 0 <= offset <= offset + size <= self.size:
+            raise ValueError(f"a segment must lie in the {self.size} bytes of its memory, got {size} at {offset}")
+        return Segment(self.address + offset, self.handle, size)
+
+
 class Posted(NamedTuple):
     """A descriptor as the NIC reads it. remote: of RDMA."""
 

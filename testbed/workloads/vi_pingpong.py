@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from protocols.via.attributes import Memory
 from protocols.via.host import ViaNic
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import Descriptor
+from protocols.via.vip_descriptors import Memory
+from protocols.via.virtual_interface import Descriptor, Vi
 from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import quantiles
 from testbed.workloads.workload_settings import MessageSizes

@@ -9,14 +9,13 @@ from typing import Final
 
 import pytest
 
-from protocols.via.attributes import ErrorReport
 from protocols.via.codec import ETHERTYPE
 from protocols.via.host import ViaNic
 from protocols.via.settings import Settings
 from protocols.via.split_driver import split_driver
 from protocols.via.vip_descriptors import SIZE, Command, Op, Queue, doorbell
 from protocols.via.vipl_names import OP_SENDRECV, AsyncError
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor, ErrorReport
 from testbed import Cluster
 from testbed.runtime.shared.attachment import Attachment, HostDriver
 from tests.live.machine_state import eventually

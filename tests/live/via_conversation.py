@@ -9,8 +9,7 @@ from typing import Final
 from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Segment
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV, Result, ViaError, ViState
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor, Vi
 from testbed.workloads.form import Native, Node
 
 MILLISECOND: Final = 1_000_000

@@ -15,11 +15,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, cast
 
-from protocols.via.attributes import Memory
 from protocols.via.host import ViaNic
+from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import OP_SENDRECV, Result, ViaError, ViState
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor, Vi
 from testbed.engine.sources import source
 from testbed.engine.tasks import Task
 from testbed.sim.sim_node import SimNode

@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar, cast
 
-from protocols.via.attributes import Memory
 from protocols.via.host import ViaNic
-from protocols.via.vip_descriptors import Segment
+from protocols.via.vip_descriptors import Memory, Segment
 from protocols.via.vipl_names import (
     IMMEDIATE,
     OP_RDMAREAD,
@@ -30,8 +29,7 @@ from protocols.via.vipl_names import (
     ViaError,
     ViState,
 )
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor, Vi
 from testbed.engine.sources import Source, source
 from testbed.engine.tasks import Task
 from testbed.sim.sim_node import SimNode

@@ -8,8 +8,7 @@ from typing import cast
 from benchmarks.engine.firmware import Setting, simulate
 from protocols.via.host import ViaNic, plug
 from protocols.via.vipl_names import OP_SENDRECV
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import CompletionQueue, Descriptor
+from protocols.via.virtual_interface import CompletionQueue, Descriptor, Vi
 from testbed.engine.sources import source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation

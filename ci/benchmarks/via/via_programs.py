@@ -24,11 +24,10 @@ from benchmarks.harness.host_programs import (
 )
 from protocols.mpi.comm import Comm
 from protocols.mpi.device import Device
-from protocols.via.attributes import Memory
 from protocols.via.host import ViaNic
+from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import OP_SENDRECV
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor, Vi
 from testbed.runtime.nodes.places import ProgramNode
 
 _NAME = b"benchmark"

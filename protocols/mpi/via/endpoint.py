@@ -21,11 +21,10 @@ from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
-from protocols.via.attributes import ErrorReport, Memory
 from protocols.via.host import ViaNic
+from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import AsyncError, ViaError, ViState
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import CompletionEntry, CompletionQueue, Descriptor
+from protocols.via.virtual_interface import CompletionEntry, CompletionQueue, Descriptor, ErrorReport, Vi
 
 MPI: Final = "mpi"
 """Work on the host (`protocols.core.host_work`): the MPI library's for one message, at its sender and at its receiver."""

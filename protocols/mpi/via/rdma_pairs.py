@@ -32,11 +32,9 @@ from protocols.core.host_work import COPY, HostWork
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
-from protocols.via.attributes import Memory
-from protocols.via.vip_descriptors import Segment
+from protocols.via.vip_descriptors import Memory, Segment
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAWRITE, OP_SENDRECV
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor, Vi
 
 _BUFFERS: Final = 4
 """Send buffers. One is at most a quarter of an area, so half an area has room for it, wherever WritePointer is."""

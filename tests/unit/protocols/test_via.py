@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.via.attributes import Memory
 from protocols.via.settings import Settings
-from protocols.via.vip_descriptors import Segment
+from protocols.via.vip_descriptors import Memory, Segment
 from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Reliability, Result, ViaError
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor
 from tests.unit.protocols.host_programs import run
 from tests.unit.protocols.via_nics import Two
 

@@ -7,7 +7,7 @@ import pytest
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import Segment
 from protocols.via.vipl_names import OP_RDMAWRITE, OP_SENDRECV, Done, Result, ViaError, ViState
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor
 from tests.unit.protocols.host_programs import Program, run
 from tests.unit.protocols.via_nics import Two
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import cast
 
 from protocols.core.firmware import FIRST
-from protocols.via.attributes import Memory
 from protocols.via.host import ViaNic, plug
 from protocols.via.settings import Settings
+from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import Reliability
-from protocols.via.virtual_interface import Vi
-from protocols.via.work_queues import Descriptor
+from protocols.via.virtual_interface import Descriptor, Vi
 from tests.unit.protocols.host_programs import run
 from tests.unit.protocols.list_wires import Wires
 
