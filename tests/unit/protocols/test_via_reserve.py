@@ -1,0 +1,72 @@
+"""The receive descriptors of MPI over VIA that messages may not use: ranks that run out of credit in both directions, while
+one of them does not see its completions, go on when it does."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from protocols.mpi.comm import Comm
+from protocols.mpi.device import Device
+from protocols.mpi.mpi_errors import MPIError
+from protocols.mpi.via import rdma_pairs
+from protocols.mpi.via.endpoint import ViaEndpoint
+from protocols.via.host import ViaNic, plug
+from protocols.via.settings import Settings
+from tests.unit.protocols.host_programs import StuckError, run
+from tests.unit.protocols.list_wires import Wires
+
+MESSAGES = 40
+SIZE = 200
+
+
+class Stopping:
+    """Holds a NIC's completions back until its peer has sent all that it may."""
+
+    def __init__(self, wires: Wires, number: int) -> None:
+        self._wires = wires
+        self._nic = wires.nics[number]
+        self._held: list[int] = []
+        self._nic.post_completion = self._held.append  # type: ignore[method-assign,assignment]
+
+    def deliver(self) -> None:
+        self._wires.exchange()
+        if self._held:
+            del self._nic.post_completion
+            held, self._held = self._held, []
+            for index in held:
+                self._nic.post_completion(index)
+
+
+def received(reserve: int, patch: pytest.MonkeyPatch) -> tuple[list[bool], int]:
+    """Which ranks have received all; how often a message found no descriptor."""
+    patch.setattr(rdma_pairs, "RESERVE", reserve)
+    wires = Wires(plug(Settings(connect_all=1, depth=8, area=8_192, buffer=2_048)), 2)
+    devices = [Device(ViaEndpoint(cast(ViaNic, agent.host))) for agent in wires.agents]
+    run(wires, *(device.connect() for device in devices))
+    stopping = Stopping(wires, 1)
+
+    async def exchange(device: Device) -> bool:
+        comm, peer = Comm(device), 1 - device.rank
+        buffers = [bytearray(SIZE) for _ in range(MESSAGES)]
+        receives = [await comm.Irecv(buffer, peer, number) for number, buffer in enumerate(buffers)]
+        sends = [await comm.Isend(bytes([number]) * SIZE, peer, number) for number in range(MESSAGES)]
+        for request in (*receives, *sends):
+            await request.Wait()
+        return all(buffer == bytes([number]) * SIZE for number, buffer in enumerate(buffers))
+
+    found = run(wires, *(exchange(device) for device in devices), deliver=stopping.deliver)
+    counted = [agent.firmware.counted() for agent in wires.agents]
+    return found, sum(one["receive_queue_empty"] + one["connections_lost"] for one in counted)
+
+
+def test_ranks_that_are_out_of_credit_in_both_directions_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert received(rdma_pairs.RESERVE, monkeypatch) == ([True, True], 0)
+
+
+def test_without_a_reserve_they_wait_for_each_other_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(StuckError):
+        received(0, monkeypatch)
