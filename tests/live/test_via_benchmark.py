@@ -18,7 +18,7 @@ NUMBERED = 5_000
 def test_via_is_measured_in_short(tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     short = ["--repeat", "1", "--count", "40", "--messages", "2", "--numbered", str(NUMBERED)]
-    command = [BENCH, "via", *short, "--output", output]
+    command = [str(BENCH), "via", *short, "--output", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in output.read_text().splitlines()]

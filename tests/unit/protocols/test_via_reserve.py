@@ -9,7 +9,6 @@ import pytest
 
 from protocols.mpi.comm import Comm
 from protocols.mpi.device import Device
-from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.via import rdma_pairs
 from protocols.mpi.via.endpoint import ViaEndpoint
 from protocols.via.host import ViaNic, plug
