@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Comm:
         return current().alone
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py, which the README describes")
+    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py, which docs/mpi.md describes")
 
 
 def Wtime() -> float:

@@ -27,7 +27,7 @@ def test_copies_arrive_though_the_buffer_changes_and_the_room_is_limited(ranks_o
         await persistent.Wait()
         data[:] = b"changed!"
         with pytest.raises(MPIError, match="no room"):
-            await comm.Bsend(data, 1)
+            await comm.Bsend(bytes(len(memory) + 1), 1)
         assert await comm.Detach_buffer() is memory
         comm.Attach_buffer(memory)
         await comm.bsend({"of": "objects"}, 1, 4)
