@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import index
 
 from protocols.core.completion import Completion, Turn
 from protocols.mpi.buffers import Message, readable, writable
@@ -399,6 +400,8 @@ class PointToPoint:
         return Request(incoming.over, incoming, True, self._device, self._ranks)
 
     def _check(self, peer: int, tag: int, receive: bool = False) -> None:
+        if type(peer) is not int or type(tag) is not int:
+            index(peer), index(tag)  # raises TypeError for a float, as mpi4py does
         if not 0 <= peer < self.size and peer != PROC_NULL and not (receive and peer == ANY_SOURCE):
             if not self.size:
                 raise MPIError(ERR_COMM, "a communicator that was freed")
