@@ -86,6 +86,17 @@ class Region(NamedTuple):
     attributes: int
 
 
+class Target(NamedTuple):
+    """Where a message that is being received is written. remote: of RDMA, where it begins. registrations: as the card's when
+    the access was checked."""
+
+    message: int
+    total: int
+    remote: Segment | None
+    registrations: int
+    place: Scatter | memoryview
+
+
 class Outgoing:
     """A message of a send queue, or the answer to an RDMA Read. kind: type of its frames. segments: its data, of `length`
     bytes. sent: bytes in frames so far. last: sequence number of its last frame; None until that is sent. answered: bytes
@@ -170,7 +181,7 @@ class Vi:
         self.expected = 0  # sequence number of the next frame to accept
         self.unconfirmed = 0  # frames received since the last acknowledgement
         self.is_gap_told = False
-        self.target: tuple[int, Scatter | memoryview] | None = None  # message being received, and where to
+        self.target: Target | None = None  # message being received
         self.stored = 0  # bytes of it so far
 
 
@@ -210,6 +221,8 @@ class Card:
         self.vis: Final[dict[int, Vi]] = {}
         self.regions: Final[dict[int, Region]] = {}
         self.ptags: Final[set[int]] = set()
+        self.registrations = 0
+        """Changes of memory and protection tags: an access that was checked is allowed until there is one more."""
         self.taken: Final = bytearray(slots.count)
         """Flags of the slots that the NIC is using: what a host writes into these is ignored."""
         self.peers: Final[peers.Peers[peers.Peer, None]] = peers.Peers(

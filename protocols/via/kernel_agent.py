@@ -85,6 +85,7 @@ class KernelAgent:
         else:
             if card.state == states.OPEN:
                 self._connections.close()
+                card.registrations += 1
                 card.vis.clear()
                 card.regions.clear()
                 card.ptags.clear()
@@ -127,6 +128,7 @@ class KernelAgent:
     def _command_memory(self, command: Command) -> Result:
         """Carry out a command for protection tags, memory or a new VI."""
         card, op, number = self._card, command.op, command.number
+        card.registrations += op != Op.CREATE_VI
         if op in (Op.REGISTER, Op.DEREGISTER):
             card.work.spend(REGISTER, command.size)
         if op == Op.CREATE_PTAG:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.memory import Scatter
-from protocols.via.card import AGENT, RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, Card, Outgoing, Vi, ViolationError
+from protocols.via.card import AGENT, RDMA_READ_ENABLED, RDMA_WRITE_ENABLED, Card, Outgoing, Target, Vi, ViolationError
 from protocols.via.codec import FLAGS_IMMEDIATE, FLAGS_LAST, FLAGS_MISSING, TYPE_ACK, TYPE_RDMA_READ, TYPE_READ_REPLY
 from protocols.via.connections import Connections
 from protocols.via.sender import Sender
@@ -53,7 +53,7 @@ class Receiver:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
                 self._card.counters.malformed += 1
                 return
-            if offset and (vi.target is None or vi.target[0] != message or vi.stored != offset):
+            if offset and (vi.target is None or vi.target.message != message or vi.stored != offset):
                 self._card.counters.partial += 1
                 vi.target = None
                 return
@@ -115,21 +115,13 @@ class Receiver:
         if takes_receive and not vi.receives:
             self._no_receive(vi)
             return False
-        try:
-            if remote is not None:
-                if not vi.attributes & RDMA_WRITE_ENABLED:
-                    raise ViolationError
-                place: Scatter | memoryview = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
-            else:
-                place = card.span(vi.ptag, card.slots.read(vi.receives[0]).data)
-        except (ViolationError, MalformedDescriptorError):
-            self._refuse(vi, remote is not None, Done.RDMA_PROT_ERROR if remote is not None else Done.PROTECTION_ERROR)
-            return False
-        if total > len(place):
-            self._refuse(vi, False, Done.LENGTH_ERROR)
-            return False
-        if not offset:
-            vi.target = (message, place)
+        target = vi.target
+        if target is None or target[:4] != (message, total, remote, card.registrations):
+            target = self._targeted(vi, message, total, remote)
+            if target is None:
+                return False
+            vi.target = target
+        place = target.place
         if isinstance(place, Scatter):
             self._scatter(place, offset, payload)
         elif payload:
@@ -139,6 +131,24 @@ class Receiver:
         if end == total:
             self._complete(vi, flags, total, immediate, remote is not None)
         return True
+
+    def _targeted(self, vi: Vi, message: int, total: int, remote: Segment | None) -> Target | None:
+        """Check where a message is to be written. None: it was refused."""
+        card = self._card
+        try:
+            if remote is not None:
+                if not vi.attributes & RDMA_WRITE_ENABLED:
+                    raise ViolationError
+                place: Scatter | memoryview = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
+            else:
+                place = card.span(vi.ptag, card.slots.read(vi.receives[0]).data)
+        except (ViolationError, MalformedDescriptorError):
+            self._refuse(vi, remote is not None, Done.RDMA_PROT_ERROR if remote is not None else Done.PROTECTION_ERROR)
+            return None
+        if total > len(place):
+            self._refuse(vi, False, Done.LENGTH_ERROR)
+            return None
+        return Target(message, total, remote, card.registrations, place)
 
     def _scatter(self, place: Scatter, offset: int, payload: memoryview) -> None:
         at = 0
