@@ -100,11 +100,12 @@ class Target(NamedTuple):
 class Outgoing:
     """A message of a send queue, or the answer to an RDMA Read. kind: type of its frames. segments: its data, of `length`
     bytes. sent: bytes in frames so far. last: sequence number of its last frame; None until that is sent. answered: bytes
-    of an RDMA Read that have come. is_finished: nothing but an acknowledgement is missing."""
+    of an RDMA Read that have come. is_finished: nothing but an acknowledgement is missing. registrations: as the card's when
+    the access to its segments was checked."""
 
     __slots__ = (
-        "answered", "control", "immediate", "is_finished", "kind", "last", "length", "number", "remote", "segments",
-        "sent", "slot", "span",
+        "answered", "control", "immediate", "is_finished", "kind", "last", "length", "number", "registrations", "remote",
+        "segments", "sent", "slot", "span",
     )  # fmt: skip
 
     def __init__(
@@ -116,8 +117,10 @@ class Outgoing:
         remote: Segment | None,
         segments: Sequence[Segment],
         span: Scatter,
+        registrations: int,
     ) -> None:
         self.kind = kind
+        self.registrations = registrations
         self.slot = slot
         self.control = control
         self.immediate = immediate

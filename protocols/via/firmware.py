@@ -300,7 +300,9 @@ class Firmware:
             card.finish(slot, Done.DONE | Done.DESC_FLUSHED_ERROR | COMPLETED[kind])
         else:
             remote = posted.remote if kind != TYPE_SEND else None
-            outgoing = Outgoing(kind, slot, posted.control, posted.immediate, remote, posted.data, span)
+            outgoing = Outgoing(
+                kind, slot, posted.control, posted.immediate, remote, posted.data, span, card.registrations
+            )
             self._sender.post(now, vi, outgoing)
 
     def _refuse(self, slot: int, status: int) -> None:

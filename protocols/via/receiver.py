@@ -169,7 +169,9 @@ class Receiver:
             card.counters.violations += 1
             self._connections.lose(vi, "violation", AsyncError.RDMAR_PROT, told=Done.RDMA_PROT_ERROR)
             return False
-        reply = Outgoing(TYPE_READ_REPLY, -1, 0, 0, None, (Segment(remote.address, remote.handle, total),), span)
+        reply = Outgoing(
+            TYPE_READ_REPLY, -1, 0, 0, None, (Segment(remote.address, remote.handle, total),), span, card.registrations
+        )
         reply.number = message
         vi.replies.append(reply)
         card.counters.reads_served += 1

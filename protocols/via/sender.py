@@ -134,9 +134,11 @@ class Sender:
         card, peer, remote = self._card, vi.peer, outgoing.remote
         assert peer is not None
         card.work.spend(AGENT)
-        access = RDMA_READ_ENABLED if outgoing.kind == TYPE_READ_REPLY else 0
-        for segment in outgoing.segments:
-            card.reach(vi.ptag, segment, segment.length, access)
+        if outgoing.registrations != card.registrations:
+            access = RDMA_READ_ENABLED if outgoing.kind == TYPE_READ_REPLY else 0
+            for segment in outgoing.segments:
+                card.reach(vi.ptag, segment, segment.length, access)
+            outgoing.registrations = card.registrations
         begin, total = outgoing.sent, outgoing.length
         if outgoing.kind == TYPE_RDMA_READ:
             outgoing.sent = total
