@@ -169,8 +169,8 @@ class Firmware:
         if channel >= incoming.channels:
             counters.malformed += 1
             return
-        sight = incoming.look(channel, generation, sequence, stamp)
-        if sight is _NEW:
+        packet_class = incoming.classify(channel, generation, sequence, stamp)
+        if packet_class is _NEW:
             reason = self._receiver.deliver(peer, body)
             if reason == MALFORMED:
                 counters.malformed += 1
@@ -180,7 +180,7 @@ class Firmware:
                 counters.packets_taken += not reason
             else:
                 incoming.refuse(channel, stamp)
-        elif sight is PacketClass.AGAIN:
+        elif packet_class is PacketClass.AGAIN:
             counters.duplicates += 1
             reason = incoming.answer(channel)
         else:
@@ -205,7 +205,7 @@ class Firmware:
         else:
             self._sender.undone(now, peer, channel, generation, sequence, stamp, cached.reason)
         if self._leaving:
-            self._residency.look(now)
+            self._residency.advance_unloads(now)
             if self._looped:
                 self._loopback.run(now, self.receive)  # of an endpoint loaded into the frame that another has left
 
@@ -243,7 +243,7 @@ class Firmware:
             counters.strangers += 1  # a switch that has not learned the address floods the frame
             return None
         peer = peers.peer(source)
-        standing = peers.look(now, peer, sender, receiver, self)
+        standing = peers.classify(now, peer, sender, receiver, self)
         if standing is Standing.STALE:
             counters.stale += 1
             return None
@@ -257,7 +257,7 @@ class Firmware:
                 peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, route))
                 return None
         elif standing is Standing.MISDIRECTED or reason == REASON_RESTARTED:
-            counters.stale += 1  # `Peers.look` has handled the restart
+            counters.stale += 1  # `Peers.classify` has handled the restart
             return None
         answers: tuple[bytes, ...] = ()
         if kind == KIND_MESSAGE:
@@ -321,7 +321,7 @@ class Firmware:
             elif subject not in endpoint.messages:  # else it has rung for that message before
                 self._sender.ready(now, endpoint, subject)
         else:
-            self._residency.told(now, number, subject)
+            self._residency.on_doorbell(now, number, subject)
             if subject == layout.MAPPED and card.privileged is not None and card.privileged.page is not None:
                 self._mapping_port.on_doorbell(card.privileged)
         if self._looped:
@@ -356,7 +356,7 @@ class Firmware:
             self._pending_notices.on_timer(now)
             self._is_plain = not (mapper is not None or self._pending_notices.by_peer)
         if self._leaving:
-            self._residency.look(now)
+            self._residency.advance_unloads(now)
         if self._looped:
             self._loopback.run(now, self.receive)
 

@@ -30,12 +30,12 @@ class Residency:
     """The residency of all endpoints of one NIC. leaving: endpoints that are to leave their frames."""
 
     __slots__ = (
+        "_advanced_at",
         "_awaiting",
         "_card",
         "_counters",
         "_hosts",
         "_loaded_at",
-        "_looked_at",
         "_resident",
         "_sender",
         "leaving",
@@ -49,7 +49,7 @@ class Residency:
         self._resident: dict[Resident, None] = {}  # in the order of loading
         self._awaiting: dict[Resident, None] = {}  # endpoints that wait for a frame
         self._loaded_at = 0  # time of the last load
-        self._looked_at = 0
+        self._advanced_at = 0
         self.leaving: Final[dict[Resident, None]] = {}
 
     def attach(self, host: int, frames: Frames) -> None:
@@ -77,7 +77,7 @@ class Residency:
         endpoint.asked.discard(region)
         self._sender.mapped(now, endpoint.number)
 
-    def told(self, now: int, number: int, subject: int) -> None:
+    def on_doorbell(self, now: int, number: int, subject: int) -> None:
         """Handle a doorbell of the host's kernel about an endpoint or a region."""
         if subject in (layout.MAPPED, layout.ABSENT):
             self._answered(now, number, subject == layout.MAPPED)
@@ -104,7 +104,7 @@ class Residency:
             elif subject == layout.RELEASED:
                 if endpoint.is_leaving and not endpoint.is_released:
                     endpoint.is_released = True
-                    self.look(now)
+                    self.advance_unloads(now)
                     return
                 if not endpoint.frames.trusted:
                     return  # too late
@@ -207,7 +207,7 @@ class Residency:
         """Make an endpoint leave its frame, at the earliest when its stay is over."""
         endpoint.leave_at = max(now, endpoint.loaded_at + self._stay())
         self.leaving[endpoint] = None
-        self.look(now)
+        self.advance_unloads(now)
 
     def _are_enough(self) -> bool:
         """Whether enough endpoints are leaving for now, although others wait. The limit, which does not count slow
@@ -219,11 +219,11 @@ class Residency:
 
     def _is_prompt(self, endpoint: Resident) -> bool:
         """Whether an endpoint is still within the time allowed for leaving."""
-        return endpoint.leave_at is not None and self._looked_at < endpoint.leave_at + _PATIENCE
+        return endpoint.leave_at is not None and self._advanced_at < endpoint.leave_at + _PATIENCE
 
-    def look(self, now: int) -> None:
+    def advance_unloads(self, now: int) -> None:
         """Let endpoints leave their frames if they may."""
-        nic, self._looked_at = self._card.nic, now
+        nic, self._advanced_at = self._card.nic, now
         may_leave = self._loaded_at + self._card.settings.stay  # the endpoint loaded last gets time with those present
         for endpoint in list(self.leaving):
             leave_at, page = endpoint.leave_at, endpoint.page
@@ -256,7 +256,7 @@ class Residency:
             self._seat(now)
 
     def deadlines(self) -> Iterable[int]:
-        """Yield the times at which `look` has something to do."""
+        """Yield the times at which `advance_unloads` has something to do."""
         are_enough = bool(self._awaiting) and self._are_enough()
         for endpoint in self.leaving:
             if endpoint.leave_at is None:

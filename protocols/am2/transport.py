@@ -419,7 +419,7 @@ class Incoming:
         self._rows = [_Receiving() for _ in range(settings.channels)]
         self.channels: Final = settings.channels
 
-    def look(self, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
+    def classify(self, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
         """Classify a packet of a channel. Raises IndexError for a channel that does not exist."""
         row = self._rows[channel]
         if row.expected is None or (ahead := (generation - row.generation) % _GENERATIONS):
@@ -434,7 +434,7 @@ class Incoming:
         return _AGAIN if sequence == (row.expected - 1) & self._sequences else _OLD
 
     def take(self, channel: int, answer: int = 0) -> None:
-        """Advance the channel: the packet that `look` has called new is accepted, or undone for the reason `answer`."""
+        """Advance the channel: the packet that `classify` has found new is accepted, or undone for the reason `answer`."""
         row = self._rows[channel]
         if row.expected is None:
             raise ValueError(f"channel {channel}: no packet has come")
@@ -442,7 +442,7 @@ class Incoming:
         row.answer = answer
 
     def refuse(self, channel: int, stamp: int) -> None:
-        """Record that the packet that `look` has called new is refused for a temporary reason."""
+        """Record that the packet that `classify` has found new is refused for a temporary reason."""
         self._rows[channel].refused = stamp
 
     def answer(self, channel: int) -> int:

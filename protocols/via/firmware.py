@@ -207,7 +207,7 @@ class Firmware:
         if peer is None:
             counters.strangers += 1
             return
-        standing = card.peers.look(now, peer, sender, receiver, self)
+        standing = card.peers.classify(now, peer, sender, receiver, self)
         if standing is not Standing.CURRENT:
             counters.stale += 1
             if standing is Standing.MISDIRECTED and kind != TYPE_ERROR:

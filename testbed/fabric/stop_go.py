@@ -124,7 +124,7 @@ class Outlet:
         """Call `then` when all frames that wait now are gone."""
         self._then.append((self._gone + len(self.kept), then))
 
-    def hear(self, frame: bytes) -> bool:
+    def on_control_frame(self, frame: bytes) -> bool:
         """Process a frame that has come to the NIC; return whether it was a control frame."""
         word = word_in(frame)
         if word is None:

@@ -342,7 +342,7 @@ class PacketSocket:
                 self.statistics.unsent += wire_frames
             first += 1
 
-    def look(self) -> Statistics:
+    def update_statistics(self) -> Statistics:
         """Update the statistics and return them."""
         self.statistics.overrun += take_statistics(self._socket)[1]
         return self.statistics

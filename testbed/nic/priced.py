@@ -133,18 +133,18 @@ class Hardware:
 
     def __init__(self, clock: VirtualClock, loop: Loop, name: str, processors: int) -> None:
         self.functions: Final[list[PricedNic]] = []
-        self.handlers = self.receiving = Handlers(f"processor of {name}", loop, self._look)
+        self.handlers = self.receiving = Handlers(f"processor of {name}", loop, self._start_pending)
         if processors > 1:
-            self.receiving = Handlers(f"receiving processor of {name}", loop, self._look)
+            self.receiving = Handlers(f"receiving processor of {name}", loop, self._start_pending)
         self.reading: Final = Server(f"reading DMA engine of {name}")
         self.writing: Final = Server(f"writing DMA engine of {name}")
         self.bus: Final = Booked(f"bus of {name}", clock)
         self.inside = 0
         """Frames that occupy one of the places for prefetched ones."""
 
-    def _look(self, now: int) -> None:
+    def _start_pending(self, now: int) -> None:
         for function in self.functions:
-            function.look(now)
+            function.start_pending(now)
 
     def fetch_next(self, now: int) -> None:
         """Let the reading engine go on with the next transfer of any function."""
@@ -278,7 +278,7 @@ class PricedNic(ImmediateNic):
         self._event.cost += cost
         return self._event.cost
 
-    def look(self, now: int) -> None:
+    def start_pending(self, now: int) -> None:
         """Start the pending effects of an event that a processor has taken."""
         if self._fetches:
             self.fetch_next(now)

@@ -230,7 +230,7 @@ class ActiveMessages:
             self.driver.gone(number, subject)
         else:
             self.used = endpoint.used = self.used + 1
-            self.driver.told(endpoint, subject)
+            self.driver.on_interrupt(endpoint, subject)
 
     def waiting(self) -> list[str]:
         out = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]

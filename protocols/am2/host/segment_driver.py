@@ -101,7 +101,7 @@ class SegmentDriver:
         if not self._settings.virtual and (view := endpoint.region(subject)) is not None:
             self._memory.reachable[region] = view
 
-    def told(self, endpoint: Endpoint, subject: int) -> None:
+    def on_interrupt(self, endpoint: Endpoint, subject: int) -> None:
         """Handle the NIC's interrupt about an endpoint."""
         if subject == layout.LOADED:
             self._states[endpoint] = Residence.RESIDENT

@@ -209,9 +209,9 @@ class DilatedHost:
 
     def _read(self, now: int) -> None:
         """Receive frames."""
-        shown, at, hear = self.clock.shown, self.loop.at, self.port.hear
+        shown, at, on_control_frame = self.clock.shown, self.loop.at, self.port.on_control_frame
         for moment, frame in self._wire.stamped():
-            if hear(frame):
+            if on_control_frame(frame):
                 continue
             came = shown(moment)
             self._late.append(max(0, now - came))

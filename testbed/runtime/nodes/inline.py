@@ -66,7 +66,7 @@ class InlineNic(CompletingNic):
             return receive
 
         def take(now: int, frame: bytes) -> None:
-            if not port.hear(frame):
+            if not port.on_control_frame(frame):
                 receive(now, frame)
 
         return take

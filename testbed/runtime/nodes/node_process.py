@@ -295,7 +295,7 @@ class _Node:
 
     def _used(self) -> int:
         """Return the nanoseconds of processor time until now of this process, and of its NIC's agent if it has one."""
-        self._wire.look()
+        self._wire.update_counts()
         return time.process_time_ns() + (self._shared.cpu if self._shared is not None else 0)
 
     def _report(self) -> Report:
@@ -321,7 +321,7 @@ class _Node:
         if self._port.kept:
             lines.append(f"frames that wait in the NIC until the network takes them: {self._port.kept}")
         if self._shared is None:
-            self._wire.look()
+            self._wire.update_counts()
         if self._wire.dropped:
             lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:

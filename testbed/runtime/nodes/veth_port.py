@@ -45,7 +45,7 @@ class VethPort:
         """Call `then` when the frames that wait are gone: here none does."""
         then()
 
-    def hear(self, frame: bytes) -> bool:  # noqa: ARG002
+    def on_control_frame(self, frame: bytes) -> bool:  # noqa: ARG002
         """A frame has come; whether it was for the port, and not for its NIC."""
         return False
 
@@ -87,8 +87,8 @@ class HoldingPort(VethPort):
         else:
             then()
 
-    def hear(self, frame: bytes) -> bool:
-        return frame[:6] == ADDRESS and self.outlet.hear(frame)
+    def on_control_frame(self, frame: bytes) -> bool:
+        return frame[:6] == ADDRESS and self.outlet.on_control_frame(frame)
 
     def _put(self, frame: Buffer) -> bool:
         """Give a frame to the kernel; whether it has taken it."""

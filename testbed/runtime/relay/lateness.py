@@ -72,7 +72,7 @@ class Behind:
         self._due = self._since = now
         self._pause = _SOON
 
-    def look(self, now: int, late: int, lost: int) -> tuple[int, int, int] | None:
+    def take_due(self, now: int, late: int, lost: int) -> tuple[int, int, int] | None:
         """Return (late, lost, nanoseconds): the new late and lost frames to warn of, and the time in which they came.
 
         None if there are no new ones, or the next warning is not due. late, lost: frames since the start.

@@ -62,7 +62,7 @@ class Process:
         if not self._relay.links:
             raise NotFoundError("there are no links to carry")
         supervision = Supervision(self._places.directory, self._command)
-        self._loop.watch(supervision.fileno(), lambda _: supervision.look())
+        self._loop.watch(supervision.fileno(), lambda _: supervision.advance())
         Listener(self._loop, self._places.socket(self._number), self._answer)
         self._loop.at(self._loop.now() + _WATCH, self._watch)
         # Garbage collection would stop every link for milliseconds. The code for frames makes no reference cycles,
@@ -150,7 +150,7 @@ class Process:
             for direction, socket in link.sockets().items():
                 forwarder = link.directions[direction]
                 behind = current[forwarder] = self._behind.get(forwarder) or Behind(now)
-                found = behind.look(now, forwarder.lateness.late, socket.look().lost)
+                found = behind.take_due(now, forwarder.lateness.late, socket.update_statistics().lost)
                 if found is not None:
                     late, lost, span = found
                     event_log.record(
@@ -200,7 +200,7 @@ def _direction(link: AnyLink, direction: str, now: int) -> dict[str, object]:
     """The report of one direction. Lost frames are counted where they came in; a frame that could not be sent is
     counted at the direction whose frames come in on that interface."""
     forwarder, source = link.directions[direction], link.sockets().get(direction)
-    statistics = source.look() if source is not None else Statistics()
+    statistics = source.update_statistics() if source is not None else Statistics()
     return {
         "counters": forwarder.counters.by_name(),
         "held": forwarder.held,

@@ -224,7 +224,7 @@ class SharedAgent:
     def _deliver(self, frame: bytes) -> None:
         function = self._by_address.get(frame[:6])
         if function is None:
-            if self._wire.port.hear(frame):
+            if self._wire.port.on_control_frame(frame):
                 self._touched.update(self._functions)  # a frame that has left may start a timer of any firmware
                 return
             if not (self._routed and frame[0] & 1):
@@ -459,7 +459,7 @@ class SharedAgent:
 
     def _nic_counts(self) -> dict[str, int]:
         """Return the counts of frames, and the processor time, of the whole NIC."""
-        self._socket.look()
+        self._socket.update_counts()
         return {
             "pid": os.getpid(), "taken": self._socket.taken, "dropped": self._socket.dropped,
             "unsent": self._wire.port.unsent, "down": self._wire.port.down, "cpu": time.process_time_ns(),

@@ -87,10 +87,10 @@ class Attachment:
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
         put = self._doorbells.put
         while not put(index):  # the ring is full, until the agent takes some
-            self.look()
+            self.check_agent()
             os.sched_yield()
 
-    def look(self) -> None:
+    def check_agent(self) -> None:
         """Check the agent. Raises NicGoneError when it is gone, FirmwareError when it has sent its error."""
         try:
             if self._connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
@@ -278,7 +278,7 @@ class HostDriver:
         """Check the agent. When it is gone, its pending completions still count, since the senders may have been notified.
         Raises NicGoneError, unless the program has waited only for those."""
         try:
-            self._nic.look()
+            self._nic.check_agent()
         except NicGoneError:
             loop = self.loop
             while loop.running and (shown := self._nic.completions.take(_TAKEN)):

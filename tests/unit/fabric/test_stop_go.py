@@ -40,8 +40,8 @@ class Line:
     def _hold(self) -> None:
         self.holds += 1
 
-    def hear(self, kind: int, count: int, window: int) -> None:
-        assert self.outlet.hear(frame_of(Word(kind, count, window), HEAD))
+    def on_control_frame(self, kind: int, count: int, window: int) -> None:
+        assert self.outlet.on_control_frame(frame_of(Word(kind, count, window), HEAD))
 
     def frames(self) -> list[Frame]:
         """Return the frames sent since the last call."""
@@ -64,7 +64,7 @@ def test_nothing_leaves_before_the_network_has_answered() -> None:
     send(line, 1, 2)
     assert list(line.sent) == [Word(ASK, 0)]
     assert (line.holds, len(line.outlet.kept)) == (1, 2)
-    line.hear(GO, 0, 8)
+    line.on_control_frame(GO, 0, 8)
     assert line.frames() == numbered(1, 2)
 
 
@@ -74,40 +74,40 @@ def test_it_tells_when_the_frames_that_waited_are_gone_and_not_before() -> None:
     line.outlet.when_sent(lambda: told.append(1))
     assert line.outlet.send(b"2")
     line.outlet.when_sent(lambda: told.append(2))
-    line.hear(GO, 0, 1)
+    line.on_control_frame(GO, 0, 1)
     assert told == [1]
-    line.hear(GO, 1, 8)
+    line.on_control_frame(GO, 1, 8)
     assert told == [1, 2]
     assert not line.outlet.send(b"3")
 
 
 def test_after_half_a_window_it_asks_and_after_a_whole_one_it_waits() -> None:
     line = Line()
-    line.hear(GO, 0, 4)
+    line.on_control_frame(GO, 0, 4)
     line.frames()
     send(line, *range(1, 7))
     assert list(line.sent) == [*numbered(1, 2), Word(ASK, 2), *numbered(3, 4)]
     line.sent.clear()
-    line.hear(GO, 2, 4)
+    line.on_control_frame(GO, 2, 4)
     assert list(line.sent) == [Word(ASK, 4), *numbered(5, 6)]
 
 
 def test_stop_holds_back_what_comes_and_go_lets_it_leave_in_order() -> None:
     line = Line()
-    line.hear(GO, 0, 100)
+    line.on_control_frame(GO, 0, 100)
     send(line, 1, 2)
-    line.hear(STOP, 0, 100)
+    line.on_control_frame(STOP, 0, 100)
     send(line, 3, 4)
     assert line.frames() == numbered(1, 2)
     assert len(line.outlet.kept) == 2
-    line.hear(GO, 0, 100)
+    line.on_control_frame(GO, 0, 100)
     send(line, 5)
     assert line.frames() == numbered(3, 4, 5)
 
 
 def test_what_a_pulled_cable_refuses_takes_nothing_of_the_window() -> None:
     line = Line()
-    line.hear(GO, 0, 4)
+    line.on_control_frame(GO, 0, 4)
     line.is_out = True
     send(line, *range(20))
     line.is_out = False
@@ -117,26 +117,26 @@ def test_what_a_pulled_cable_refuses_takes_nothing_of_the_window() -> None:
 
 def test_what_was_lost_under_way_is_made_good_by_the_next_answer() -> None:
     line = Line()
-    line.hear(GO, 0, 4)
+    line.on_control_frame(GO, 0, 4)
     line.leaks = True
     send(line, 1, 2, 3, 4, 5)
     line.leaks = False
     line.sent.clear()
     assert line.outlet.again()
     assert list(line.sent) == [Word(ASK, 4)]
-    line.hear(GO, 4, 4)
+    line.on_control_frame(GO, 4, 4)
     assert line.frames() == numbered(5)
     assert not line.outlet.again()
 
 
 def test_a_network_that_has_begun_anew_and_names_an_older_count_stops_until_asked() -> None:
     line = Line()
-    line.hear(GO, 0, 2)
+    line.on_control_frame(GO, 0, 2)
     send(line, 1, 2, 3)
     line.frames()
-    line.hear(GO, 2**32 - 5, 2)  # of another NIC, long ago
+    line.on_control_frame(GO, 2**32 - 5, 2)  # of another NIC, long ago
     assert line.frames() == []
-    line.hear(GO, 2, 2)
+    line.on_control_frame(GO, 2, 2)
     assert line.frames() == numbered(3)
 
 
@@ -147,7 +147,7 @@ def test_only_whole_words_to_their_own_address_are_words() -> None:
     assert word_in(word[:-1] + bytes([word[-1] ^ 1])) is None
     assert word_in(word[:-1]) is None
     assert word_in(closed(word[:14], b"\0\4" + word[16:-1])) is None
-    assert not Line().outlet.hear(bytes(26))
+    assert not Line().outlet.on_control_frame(bytes(26))
 
 
 @given(st.lists(st.sampled_from(["send", "network", "stop", "leak"]), max_size=300), st.integers(1, 9))
@@ -162,7 +162,7 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
         one = line.sent.popleft()
         if isinstance(one, Word):
             answered = one.count
-            line.hear(STOP if stopped else GO, answered, window)
+            line.on_control_frame(STOP if stopped else GO, answered, window)
         else:
             came.append(one)
 
@@ -174,7 +174,7 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
             take_one()
         elif step == "stop":
             stopped = not stopped
-            line.hear(STOP if stopped else GO, answered, window)
+            line.on_control_frame(STOP if stopped else GO, answered, window)
         elif step == "leak" and line.sent:
             line.sent.popleft()
         assert sum(not isinstance(one, Word) for one in line.sent) <= window

@@ -75,7 +75,7 @@ def test_frames_come_in_batches_in_their_order_and_whole() -> None:
         assert got == sent
         assert b.receive(0) == []
         assert not b.filled
-        assert not b.look().lost
+        assert not b.update_statistics().lost
         assert a.receive(0) == [], "what it sends itself does not come back"
 
     between(story)
@@ -138,7 +138,7 @@ def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> N
         longest = [numbered(1, 9014), tagged(numbered(2, 9014), 5)]
         a.send(longest)
         assert contents(b, 2) == longest
-        assert b.look().oversized == 0
+        assert b.update_statistics().oversized == 0
 
     between(story, mtu=9000)
 
@@ -181,7 +181,7 @@ def test_what_is_unfinished_is_passed_on_as_it_came(version: int) -> None:
         assert [frame.segment() for frame in again if isinstance(frame, GsoFrame)] == [
             frame.segment() for frame in sent if isinstance(frame, GsoFrame)
         ]
-        assert (a.look().lost, b.look().lost) == (0, 0)
+        assert (a.update_statistics().lost, b.update_statistics().lost) == (0, 0)
 
     between(story)
 
@@ -241,8 +241,8 @@ def test_pieces_of_frames_that_are_too_long_for_the_wire_are_counted_as_frames()
     def story(a: PacketSocket, b: PacketSocket) -> None:
         a.send_unfinished([piece(4, 20_000, 2000), numbered(1)])
         assert contents(b, 1) == [numbered(1)]
-        assert b.look().oversized == 10
-        assert b.look().lost == 10
+        assert b.update_statistics().oversized == 10
+        assert b.update_statistics().lost == 10
 
     between(story)
 
@@ -336,9 +336,9 @@ def test_frames_for_which_there_was_no_room_are_counted() -> None:
         got = 0
         while batch := small.receive(0):
             got += len(batch)
-        assert got + small.look().overrun == 200
-        assert small.look().overrun > 0
-        assert small.look().lost == small.look().overrun
+        assert got + small.update_statistics().overrun == 200
+        assert small.update_statistics().overrun > 0
+        assert small.update_statistics().lost == small.update_statistics().overrun
 
     between(story)
 

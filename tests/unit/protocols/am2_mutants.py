@@ -65,13 +65,13 @@ def old_generation(patch: pytest.MonkeyPatch) -> None:
 
 
 def not_answered_again(patch: pytest.MonkeyPatch) -> None:
-    look = Incoming.look
+    classify = Incoming.classify
 
     def once(table: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
-        sight = look(table, channel, generation, sequence, stamp)
-        return PacketClass.OLD if sight is PacketClass.AGAIN else sight
+        packet_class = classify(table, channel, generation, sequence, stamp)
+        return PacketClass.OLD if packet_class is PacketClass.AGAIN else packet_class
 
-    patch.setattr(Incoming, "look", once)
+    patch.setattr(Incoming, "classify", once)
 
 
 def not_quiescent(patch: pytest.MonkeyPatch) -> None:

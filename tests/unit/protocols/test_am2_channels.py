@@ -175,13 +175,13 @@ def test_what_may_still_be_under_way_is_not_taken_back() -> None:
 
 def test_a_sending_that_was_refused_once_is_never_taken_and_a_later_one_is() -> None:
     receiver = Incoming(FEW)
-    assert receiver.look(0, 0, 0, stamp=7) is PacketClass.NEW
+    assert receiver.classify(0, 0, 0, stamp=7) is PacketClass.NEW
     receiver.refuse(0, 7)
-    assert receiver.look(0, 0, 0, stamp=7) is PacketClass.OLD  # a copy that the network has made
-    assert receiver.look(0, 0, 0, stamp=6) is PacketClass.OLD
-    assert receiver.look(0, 0, 0, stamp=8) is PacketClass.NEW
+    assert receiver.classify(0, 0, 0, stamp=7) is PacketClass.OLD  # a copy that the network has made
+    assert receiver.classify(0, 0, 0, stamp=6) is PacketClass.OLD
+    assert receiver.classify(0, 0, 0, stamp=8) is PacketClass.NEW
     receiver.refuse(0, (1 << 32) - 1)
-    assert receiver.look(0, 0, 0, stamp=0) is PacketClass.NEW  # stamps go round
+    assert receiver.classify(0, 0, 0, stamp=0) is PacketClass.NEW  # stamps go round
 
 
 def test_a_channel_that_was_given_up_is_of_the_next_generation() -> None:
@@ -192,35 +192,35 @@ def test_a_channel_that_was_given_up_is_of_the_next_generation() -> None:
     sender.give_up(row)
     row = sender.begin(1, "seen, its answer lost")
     assert row is not None
-    assert receiver.look(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
+    assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.take(0)
     seen = (row.generation, row.sequence)
     sender.give_up(row)
     row = sender.begin(2, "the next")
     assert row is not None
-    assert receiver.look(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
+    assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.take(0)
-    assert receiver.look(0, *seen, 1) is PacketClass.OLD
+    assert receiver.classify(0, *seen, 1) is PacketClass.OLD
 
 
 def test_a_packet_that_was_undone_is_answered_so_again() -> None:
     receiver = Incoming(FEW)
-    assert receiver.look(0, 0, 0, 1) is PacketClass.NEW
+    assert receiver.classify(0, 0, 0, 1) is PacketClass.NEW
     receiver.take(0, BAD_TAG)
-    assert receiver.look(0, 0, 0, 1) is PacketClass.AGAIN
+    assert receiver.classify(0, 0, 0, 1) is PacketClass.AGAIN
     assert receiver.answer(0) == BAD_TAG
-    assert receiver.look(0, 0, 1, 2) is PacketClass.NEW
+    assert receiver.classify(0, 0, 1, 2) is PacketClass.NEW
     receiver.take(0)
-    assert receiver.look(0, 0, 1, 2) is PacketClass.AGAIN
+    assert receiver.classify(0, 0, 1, 2) is PacketClass.AGAIN
     assert receiver.answer(0) == 0
 
 
 def test_generations_go_round() -> None:
     receiver = Incoming(FEW)
     for generation in (0, 100, 200, 255, 3):
-        assert receiver.look(0, generation, 0, 1) is PacketClass.NEW
+        assert receiver.classify(0, generation, 0, 1) is PacketClass.NEW
         receiver.take(0)
-    assert receiver.look(0, 255, 0, 1) is PacketClass.OLD
+    assert receiver.classify(0, 255, 0, 1) is PacketClass.OLD
 
 
 @pytest.mark.parametrize(
@@ -266,10 +266,10 @@ class Pair:
     def arrive(self, verdict: str) -> None:
         """The next packet does, and is answered so if it is new."""
         frame = self.there.popleft()
-        sight = self.receiver.look(frame.channel, frame.generation, frame.sequence, frame.stamp)
-        if sight is PacketClass.OLD:
+        packet_class = self.receiver.classify(frame.channel, frame.generation, frame.sequence, frame.stamp)
+        if packet_class is PacketClass.OLD:
             return
-        if sight is PacketClass.AGAIN:
+        if packet_class is PacketClass.AGAIN:
             verdict = "undone" if self.receiver.answer(frame.channel) else "taken"
         elif verdict == "taken":
             self.taken.append(frame.packet)
