@@ -248,7 +248,7 @@ class Firmware:
             counters.stale += 1
             return None
         if self._pending_notices.by_peer:
-            self._pending_notices.heard(now, peer)
+            self._pending_notices.flush(now, peer)
         if kind == KIND_MESSAGE:
             if standing is Standing.MISDIRECTED and (receiver or self._reliable):
                 counters.stale += 1

@@ -63,8 +63,8 @@ class Adapter:
 class FirmwareActions(Protocol):
     """Actions available to firmware."""
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        """Read bytes from host memory by DMA, with one transfer for each piece. Frames sent afterwards wait for it."""
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        """Read bytes from host memory by DMA, with one transfer per segment. Frames sent afterwards wait for it."""
         ...
 
     def send(self, frame: Buffer) -> bool | None:
@@ -82,8 +82,8 @@ class FirmwareActions(Protocol):
         it, and before `make` is called. Such frames keep their order among themselves."""
         ...
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        """Write bytes into host memory by DMA; data is as long as the piece."""
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        """Write bytes into host memory by DMA; data is as long as the target."""
         ...
 
     def post_completion(self, index: int) -> object:

@@ -191,7 +191,7 @@ class Firmware:
             counters.stale += 1
             return None
         if self._announcements is not None:
-            self._announcements.heard(peer.number)
+            self._announcements.stop(peer.number)
         cached = card.cached(peer, kind, flags, unit)
         peers.cache_header(frame[: self._prefix_size], cached)
         return cached

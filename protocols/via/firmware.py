@@ -214,7 +214,7 @@ class Firmware:
                 self._disown(peer, from_vi, from_session)
             return
         if self._announcements is not None:
-            self._announcements.heard(peer.number)
+            self._announcements.stop(peer.number)
         if step in (STEP_REQUEST, STEP_PEER_REQUEST):
             if card.state == VACANT:
                 counters.unconnected += 1

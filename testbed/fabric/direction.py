@@ -43,7 +43,7 @@ class LinkDirection:
         """
         self._link = link
         self._name = direction
-        self._beyond = 0  # frames under way in pieces, but for one of each
+        self._beyond = 0  # segments under way in GSO frames, but for one of each
         self.counters: Final = Counters()
         check(link, direction, impairment)
         shape = Shape.of(impairment, options.files)
@@ -140,7 +140,7 @@ class LinkDirection:
             counters.delivered_bytes += size
         return out
 
-    # Pieces of several frames, as a sender's offloads leave them.
+    # GSO frames, as a sender's offloads leave them.
 
     @property
     def carries_gso(self) -> bool:

@@ -160,7 +160,7 @@ class Line:
         if due == FULL:
             return False
         due += self.delay + spread
-        if due < self._last:  # as `carry`
+        if due < self._last:  # as in `schedule_arrival`
             due = self._last
         self._last = due
         self._fifo.append((due, frame))
@@ -192,7 +192,7 @@ class Line:
             self._waiting_bytes += size
         delay = self.delay + spread
         if not (skip or late):
-            self.carry(end + delay, frame)
+            self.schedule_arrival(end + delay, frame)
             return True
         due = end + late if skip else end + delay + late
         self._seq += 1
@@ -201,7 +201,7 @@ class Line:
             self.deadline = due
         return True
 
-    def carry(self, due: int, frame: bytes) -> None:
+    def schedule_arrival(self, due: int, frame: bytes) -> None:
         """Schedule the arrival of a frame that has been sent, but not before those that were sent before it."""
         if due < self._last:
             due = self._last

@@ -230,10 +230,10 @@ class HostedNic(ImmediateNic):
         """Put a frame on the wire when the firmware has returned."""
         self._later.append(make)
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
         """Copy into a program's memory, by the core."""
-        super().dma_write(piece, data)
-        self.spend(COPY, len(piece), self._cached_at)
+        super().dma_write(target, data)
+        self.spend(COPY, len(target), self._cached_at)
         self.writer = self.core
 
     def post_completion(self, index: int) -> None:

@@ -191,9 +191,9 @@ class ImmediateNic(CompletingNic):
 
     # By the firmware.
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         """Read bytes from host memory."""
-        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
     def send(self, frame: Buffer) -> bool | None:
         """Put a frame on the wire. Returns True if it waits in the port."""
@@ -221,9 +221,9 @@ class ImmediateNic(CompletingNic):
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())  # the host sees completions later anyway
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
         """Write bytes to host memory."""
-        piece[:] = data
+        target[:] = data
 
     # By the host.
 

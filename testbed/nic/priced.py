@@ -291,13 +291,13 @@ class PricedNic(ImmediateNic):
 
     # By the firmware: sending.
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         if self._next is None:
             self._next = _Outgoing(self._event)
-        self._next.missing += len(pieces)
-        for piece in pieces:
-            self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(piece)))
-        return b"".join(pieces)
+        self._next.missing += len(segments)
+        for segment in segments:
+            self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(segment)))
+        return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
         """Put a frame on the wire, after everything fetched and sent before: it waits in any case."""
@@ -388,10 +388,10 @@ class PricedNic(ImmediateNic):
 
     # By the firmware: receiving.
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        super().dma_write(piece, data)
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        super().dma_write(target, data)
         self._storing += 1
-        self._stores.append((self._event, self._spend(self._profile.transfer), len(piece)))
+        self._stores.append((self._event, self._spend(self._profile.transfer), len(target)))
 
     def post_completion(self, index: int) -> None:
         """Return a descriptor to the host, after everything stored and shown before."""

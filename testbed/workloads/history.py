@@ -34,8 +34,8 @@ from typing import Any, Final
 
 from protocols.core.completion import Completion
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.iovec import Data, gathered
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
-from protocols.mpi.pieces import Data, gathered
 
 Tell = Callable[[Mapping[str, object]], object]
 

@@ -25,7 +25,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.nic_memory import Backing
 from protocols.am2.settings import Settings
-from protocols.core.completion import Completion, Turn
+from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.split_memory import HostSlot
 
@@ -151,7 +151,7 @@ class ActiveMessages:
         self._polls = False
         handled = handle(most)
         if not handled:
-            await Turn()
+            await Yield()
             handled = handle(most)
         return handled
 

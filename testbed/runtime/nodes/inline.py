@@ -89,8 +89,8 @@ class InlineNic(CompletingNic):
             raise self.failed(error) from error
         self.later.clear()
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
         self.busy = True

@@ -154,7 +154,7 @@ class Run:
 
     def kill(self, node: str) -> None:
         """Kill a node process (SIGKILL), as a fault; name the node in `wait(without=...)` then."""
-        self._warm.tell("kill", node)
+        self._warm.send("kill", node)
 
     def end_with(self, handle: int, reason: str) -> None:
         """Let `wait` raise ClusterEndedError, with this sentence, as soon as the process behind a pidfd has ended."""
@@ -194,27 +194,27 @@ class Run:
         self._ready.register(line.fileno(), select.POLLIN)
         self._heard[node] = {}
         del self._ended[node], self._away[node]
-        self._warm.tell("restart", node, end)
+        self._warm.send("restart", node, end)
         end.close()
         deadline = time.monotonic() + PATIENCE
         while not self._has_ended(node, "ready", ()):
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
-        line.tell("go", self.begun)
+        line.send("go", self.begun)
 
     def pause(self, node: str) -> None:
         """Stop a node process until `resume`, or until all programs have ended."""
         self._paused.add(node)
-        self._warm.tell("pause", node)
+        self._warm.send("pause", node)
 
     def resume(self, node: str) -> None:
         self._paused.discard(node)
-        self._warm.tell("resume", node)
+        self._warm.send("resume", node)
 
     def apply_model_fault(self, node: str, fault: ModelFault) -> None:
         """Apply a fault to the model of a node in a dilated run."""
         with contextlib.suppress(ConnectionError):  # it has just ended; `wait` reports it
-            self._lines[node].tell("model", fault)
+            self._lines[node].send("model", fault)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> RunOutcome:
         """Wait until every program has ended, and end the run. seconds: in all. without: nodes whose death does not matter.
@@ -243,7 +243,7 @@ class Run:
         for name, line in self._lines.items():
             if name not in self._ended:
                 with contextlib.suppress(ConnectionError):
-                    line.tell("stop")
+                    line.send("stop")
         self._until("report", without)
         reports = {name: report for name, report in self._data_of("report").items() if isinstance(report, Report)}
         results: dict[str, object] = {}
@@ -275,7 +275,7 @@ class Run:
         """Ask every node what it waits for; return sentences by node, about its process's state where it does not answer."""
         for heard in self._heard.values():
             heard.pop("waiting", None)
-        self._warm.tell("ask")
+        self._warm.send("ask")
         deadline = time.monotonic() + _ANSWER
         while any("waiting" not in heard and name not in self._ended for name, heard in self._heard.items()):
             if not self._receive(deadline):
@@ -336,7 +336,7 @@ class Run:
         started = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
         for line in self._lines.values():
             with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
-                line.tell("go", started)
+                line.send("go", started)
         self._begun = started
 
     def _until(self, word: str, without: Collection[str]) -> None:
@@ -394,7 +394,7 @@ class Run:
                 self._receive_from(self._names[descriptor])
             elif descriptor != self._warm.fileno():  # a node's, whose last words were read when its end was reported
                 continue
-            elif (message := self._warm.hear()) is not None:
+            elif (message := self._warm.receive()) is not None:
                 name, number = message[1] if isinstance(message[1], tuple) else ("", 0)
                 if message[0] == "forked":
                     self._pids[name] = number
@@ -408,7 +408,7 @@ class Run:
 
     def _receive_from(self, name: str) -> None:
         line = self._lines[name]
-        message = line.hear()
+        message = line.receive()
         if message is not None:
             self._heard[name][message[0]] = message[1]
         else:

@@ -85,7 +85,7 @@ class Process:
                 later = PendingReply()
 
                 def released(early: dict[str, int]) -> None:
-                    later.tell({"early": early})
+                    later.complete({"early": early})
                     gc.collect()
 
                 self._relay.release(request["links"], released)

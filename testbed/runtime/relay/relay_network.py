@@ -181,7 +181,7 @@ class Uplink:
         if self._stopped:
             return False
         frames = self._socket.receive(self._last)
-        if self._socket.unfinished:
+        if self._socket.has_offloaded:
             frames = self._finished(frames)
         kept, driver, channel, lateness = self._kept, self._driver, self._way.channel, self._way.lateness
         for when, frame in frames:

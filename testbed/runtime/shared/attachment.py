@@ -94,7 +94,7 @@ class Attachment:
         """Check the agent. Raises NicGoneError when it is gone, FirmwareError when it has sent its error."""
         try:
             if self._connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
-                self._heard(introduction.hear(self._connection)[0])
+                self._heard(introduction.receive(self._connection)[0])
             else:
                 raise NicGoneError("the agent of the NIC has ended, or has refused this process")
         except BlockingIOError:
@@ -116,12 +116,12 @@ class Attachment:
     def _ask(self, query: dict[str, Any], patience: float = _ANSWER) -> tuple[dict[str, Any], list[int]]:
         self._asking = True
         try:
-            introduction.tell(self._connection, query)
+            introduction.send(self._connection, query)
             waiting = select.poll()
             waiting.register(self._connection, select.POLLIN)
             if not waiting.poll(patience * 1000):
                 raise NicGoneError(f"the agent of the NIC has not answered within {patience:g} s")
-            answer, handed = introduction.hear(self._connection)
+            answer, handed = introduction.receive(self._connection)
         except OSError as error:
             raise NicGoneError(f"the agent of the NIC has ended: {error}") from error
         finally:
@@ -158,7 +158,7 @@ class HostDriver:
         self._waiter.watch(nic.woken)
         self._waiter.watch(nic.fileno())
 
-    def tell(self, host: Host) -> None:
+    def set_host(self, host: Host) -> None:
         """Let another host library get the completions, before the first one."""
         self._host = host
 

@@ -165,8 +165,8 @@ class Function:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._later.append(make())
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def post_completion(self, host: int, index: int) -> None:
         attached = self.hosts[host]

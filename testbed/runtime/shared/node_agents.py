@@ -38,7 +38,7 @@ class NodesNic:
 
     def attach(self, host: Host) -> None:
         """Set the host library that gets the completions, before the first one."""
-        self.driver.tell(host)
+        self.driver.set_host(host)
 
     def update_counts(self) -> None:
         """Update the counts. Raises NicGoneError."""

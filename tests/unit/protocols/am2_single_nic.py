@@ -69,8 +69,8 @@ class SingleNic:
 
     # Its surroundings.
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        return b"".join(pieces)
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
@@ -89,8 +89,8 @@ class SingleNic:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.sent.append(make())
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def post_completion(self, index: int) -> None:
         self.told.append((index >> layout.SUBJECTS, index & layout.SUBJECT))

@@ -221,7 +221,7 @@ def test_announcements_come_ever_more_seldom_until_the_peer_shows_that_it_knows(
     while (now := announcements.timers.deadline) is not None:
         times.append(now)
         announcements.on_timer(now, 10, 50)
-        announcements.heard(2)
+        announcements.stop(2)
         assert announcements.left() == ({1: 7} if announcements.timers.deadline is not None else {})
     assert said == [(1, 7), (2, 3), *[(1, 7)] * 8]
     assert times == [0, 10, 30, 70, 120, 170, 220, 270, 320, 370]

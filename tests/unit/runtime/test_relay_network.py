@@ -79,7 +79,7 @@ class Interface:
         self.made[device] = self
         self.come: list[tuple[int, bytes]] = []
         self.sent: list[bytes] = []
-        self.unfinished = self.filled = False
+        self.has_offloaded = self.filled = False
         self.room = 100
 
     def fileno(self) -> int:
