@@ -16,7 +16,7 @@ from typing import Final
 
 from protocols.am2 import codec
 from protocols.am2 import page as layout
-from protocols.am2.card import BROADCAST, Card, settled
+from protocols.am2.card import BROADCAST, Card, adapted
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
 from protocols.am2.mapper.follower import Follower
@@ -85,7 +85,7 @@ class Firmware:
     ) -> None:
         """frames: of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
         and routes are passed to `install`."""
-        self.settings: Final = settled(settings, adapter)
+        self.settings: Final = adapted(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
         self._sender = Sender(card)
@@ -270,7 +270,7 @@ class Firmware:
     # Implements `protocols.core.peers.PeerEvents`.
 
     def introduced(self, now: int, peer: Peer) -> None:
-        self._card.look_up(peer)
+        self._card.update_prefix(peer)
         self._sender.introduced(now, peer)
 
     def restarting(self, peer: Peer) -> None:
@@ -280,7 +280,7 @@ class Firmware:
     def restarted(self, now: int, peer: Peer) -> None:
         under_way = [row.packet for row in peer.outgoing.under_way()]
         peer.forget(self.settings)
-        self._card.look_up(peer)
+        self._card.update_prefix(peer)
         self._sender.restarted(peer, under_way)
         self._pending_notices.forget(peer)
         self._card.nic.post_completion(peer.number << layout.SUBJECTS | layout.RESTARTED)
@@ -396,7 +396,7 @@ class Firmware:
                 peer.route = None
             else:
                 peer.route, peer.address, peer.lost_at = path.route, path.address, None
-                card.look_up(peer)
+                card.update_prefix(peer)
         self._has_news = True
 
     def _paths_to_functions(self, table: Table) -> Mapping[int, Path]:

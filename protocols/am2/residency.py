@@ -72,9 +72,9 @@ class Residency:
         if endpoint is None:
             self._counters.invalid += 1
             return
-        if not mapped and region in endpoint.asked:
+        if not mapped and region in endpoint.requested:
             endpoint.frames.absent.add(region)
-        endpoint.asked.discard(region)
+        endpoint.requested.discard(region)
         self._sender.mapped(now, endpoint.number)
 
     def on_doorbell(self, now: int, number: int, subject: int) -> None:

@@ -148,8 +148,8 @@ class Sender:
             if whole is None:
                 # "The message refers to memory that has no DMA mapping": it waits for one.
                 self._unmapped[endpoint, slot] = None
-                if region not in endpoint.asked:
-                    endpoint.asked.add(region)
+                if region not in endpoint.requested:
+                    endpoint.requested.add(region)
                     card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
                 return None
             begin = address if form == FORM_MEDIUM else 0
@@ -427,7 +427,7 @@ class Sender:
         """Tell the NICs that have sent requests to an endpoint that it is gone: no other event ends requests that it
         accepted without a reply."""
         body = gone(endpoint.number)
-        for slot, peer in enumerate(endpoint.askers, layout.SLOTS):
+        for slot, peer in enumerate(endpoint.requesters, layout.SLOTS):
             self.tell(now, Message(endpoint, slot, peer, body))
 
     def tell(self, now: int, word: Message, *, once: bool = False) -> None:

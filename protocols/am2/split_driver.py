@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from protocols.am2 import page as layout
-from protocols.am2.card import settled
+from protocols.am2.card import adapted
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
@@ -43,7 +43,7 @@ def split_driver(
         adapter: Adapter, bell: HostActions, memory: Allocating, descriptors: memoryview, place: HostSlot
     ) -> ActiveMessages:
         frames = OwnFrames(descriptors, memory, own.frames)
-        return ActiveMessages(adapter, bell, frames, settled(own, adapter), place)
+        return ActiveMessages(adapter, bell, frames, adapted(own, adapter), place)
 
     return SplitDriver(size_of(own.frames), own.frames * layout.SLOTS + _TOLD * own.endpoints, nic, host, own.hosts)
 

@@ -1,4 +1,4 @@
-"""Announcements of a new incarnation: a NIC notifies its peers that it has restarted, until each acknowledges it.
+"""Announcements of a new incarnation: a NIC notifies its peers that it has restarted, until each shows that it knows.
 
 Without announcements, a peer learns of a restart when it writes to the former incarnation or receives a frame from the
 new one; a peer that only waits to receive would wait forever. Announcements are not acknowledged. Each is repeated,

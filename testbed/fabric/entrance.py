@@ -75,6 +75,6 @@ class Entrance:
         counters.delivered_bytes += len(frame)
 
     def _check(self, impairment: Impairment) -> None:
-        if found := self._kind.meaningless(impairment):
+        if found := self._kind.unsupported(impairment):
             raise UnsupportedError(f"{self._link}: {self._kind.why_lacks}: it can have no {', '.join(found)}")
         check(self._link, self._name, impairment)

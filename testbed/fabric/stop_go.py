@@ -75,7 +75,7 @@ class Outlet:
     """
 
     __slots__ = (
-        "_asked",
+        "_asked_at",
         "_gone",
         "_half",
         "_head",
@@ -104,7 +104,7 @@ class Outlet:
         self._on_hold = on_hold
         self._limit = 0  # maximum of `sent`
         self._next = 0  # value of `sent` at which to ask or to stop
-        self._asked = 0
+        self._asked_at = 0
         self._half = 1
         self._ask()
 
@@ -137,7 +137,7 @@ class Outlet:
         else:
             self._limit = max(self.sent, reached + word.window)
         self._half = max(1, word.window // 2)
-        self._next = max(self.sent, min(self._limit, self._asked + self._half))
+        self._next = max(self.sent, min(self._limit, self._asked_at + self._half))
         kept = self.kept
         while kept and (self.sent != self._next or self._goes_on()):
             self.sent += self._put(kept.popleft())
@@ -166,5 +166,5 @@ class Outlet:
         return True
 
     def _ask(self) -> None:
-        self._asked = self.sent
+        self._asked_at = self.sent
         self._say(frame_of(Word(ASK, self.sent), self._head))

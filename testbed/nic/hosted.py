@@ -217,8 +217,8 @@ class HostedNic(ImmediateNic):
 
     def send(self, frame: Buffer) -> None:
         """Put a frame on the wire, or loop it back: the NIC fetches it by DMA when the core has written its descriptor."""
-        if len(frame) > self._longest:
-            raise too_long(len(frame), self._longest - HEADER)
+        if len(frame) > self._max_frame:
+            raise too_long(len(frame), self._max_frame - HEADER)
         raw = bytes(frame)
         peer = self._host.functions.get(raw[:6])
         if peer is not None:

@@ -410,8 +410,8 @@ class PricedNic(ImmediateNic):
         self._later.append(frame)
 
     def _check(self, frame: Buffer) -> None:
-        if len(frame) > self._longest:
-            raise too_long(len(frame), self._longest - HEADER)
+        if len(frame) > self._max_frame:
+            raise too_long(len(frame), self._max_frame - HEADER)
 
     def _send_rest(self) -> None:
         """Queue the frames of `send_later`, once the firmware has returned."""

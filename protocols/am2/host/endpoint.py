@@ -201,7 +201,7 @@ class Endpoint:
     def unanswered(self, place: int) -> list[tuple[int, tuple[int, ...]]]:
         """Return handlers and arguments of the requests sent there whose end the program has not been told."""
         correspondent = self._correspondent(place)
-        asked = [(handler, arguments) for to, handler, arguments in self.outbox.asked.values() if to is correspondent]
+        asked = [(handler, arguments) for to, handler, arguments in self.outbox.pending.values() if to is correspondent]
         lost = [(one.handler, one.arguments) for one in self.inbox.lost if one.destination == correspondent.name]
         return lost + asked
 
@@ -262,10 +262,10 @@ class Endpoint:
             return 0
         ours = self.outbox.under_way()
         numbers = [
-            number for number, (to, _, _) in self.outbox.asked.items() if to is correspondent and number not in ours
+            number for number, (to, _, _) in self.outbox.pending.items() if to is correspondent and number not in ours
         ]
         for number in numbers:
-            self.inbox.forsake(number, Status.ABANDONED)
+            self.inbox.give_up(number, Status.ABANDONED)
         if numbers:
             self.changed()
         return len(numbers)
@@ -411,12 +411,12 @@ class Endpoint:
             segment[offset : offset + length] = reached[offset : offset + length]
         return segment[offset : offset + length]
 
-    def forsaken(self, node: int, endpoint: int | None = None) -> None:
+    def abandon_unreachable(self, node: int, endpoint: int | None = None) -> None:
         """Handle the restart of a NIC, or the end of its endpoint: accepted requests will not be replied to. The NIC
         returns those that were not accepted."""
         numbers = [
             number
-            for number, (to, _, _) in self.outbox.asked.items()
+            for number, (to, _, _) in self.outbox.pending.items()
             if to.node == node and endpoint in (None, to.endpoint) and number not in self._forsaken
         ]
         if not numbers:
@@ -431,8 +431,8 @@ class Endpoint:
         numbers, self._forsaken = self._forsaken, []
         ours = self.outbox.under_way()
         for number in numbers:
-            if number in self.outbox.asked and number not in ours:
-                self.inbox.forsake(number)
+            if number in self.outbox.pending and number not in ours:
+                self.inbox.give_up(number)
         self.changed()
 
     def waiting(self) -> list[str]:

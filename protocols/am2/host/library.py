@@ -216,10 +216,10 @@ class ActiveMessages:
             endpoint.changed()
         elif subject == layout.RESTARTED:
             for one in self._endpoints.values():
-                one.forsaken(number)
+                one.abandon_unreachable(number)
         elif subject == layout.GONE:
             for one in self._endpoints.values():
-                one.forsaken(*divmod(number, 1 << layout.NAMES))
+                one.abandon_unreachable(*divmod(number, 1 << layout.NAMES))
         elif subject == layout.UNMAPPED:
             endpoint = self._endpoints.get(number >> layout.SUBJECTS)
             if endpoint is not None:

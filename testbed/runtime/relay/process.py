@@ -97,7 +97,7 @@ class Process:
                 links = self._relay.links
                 return {"links": {name: _counted(links[name]) for name in request["links"] if name in links}}
             case "watch":
-                self._watchers.attend(self._relay.links)
+                self._watchers.report_links(self._relay.links)
                 for name in request["links"]:
                     if name in self._relay.links:
                         self._relay.links[name].catch_up()
@@ -109,7 +109,7 @@ class Process:
         orders = self._places.read_orders() or Orders(0)
         self._open_log(orders)
         early = self._relay.load(orders.share(self._number), self._write)
-        self._watchers.attend(self._relay.links)
+        self._watchers.report_links(self._relay.links)
         gc.collect()  # only objects made since `prepare`
         return early
 

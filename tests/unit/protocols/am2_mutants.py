@@ -132,15 +132,15 @@ def two_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:
-    forsaken = Endpoint.forsaken
+    abandon_unreachable = Endpoint.abandon_unreachable
 
     def what_is_on_its_way(endpoint: Endpoint, node: int, number: int | None = None) -> None:
-        forsaken(endpoint, node, number)
-        for message, (one, _, _) in list(endpoint.outbox.asked.items()):
+        abandon_unreachable(endpoint, node, number)
+        for message, (one, _, _) in list(endpoint.outbox.pending.items()):
             if one.node == node:
-                del endpoint.outbox.asked[message]
+                del endpoint.outbox.pending[message]
 
-    patch.setattr(Endpoint, "forsaken", what_is_on_its_way)
+    patch.setattr(Endpoint, "abandon_unreachable", what_is_on_its_way)
 
 
 def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
@@ -206,8 +206,10 @@ def handled_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_of_its_node(patch: pytest.MonkeyPatch) -> None:
-    forsaken = Endpoint.forsaken
-    patch.setattr(Endpoint, "forsaken", lambda endpoint, node, _number=None: forsaken(endpoint, node))
+    abandon_unreachable = Endpoint.abandon_unreachable
+    patch.setattr(
+        Endpoint, "abandon_unreachable", lambda endpoint, node, _number=None: abandon_unreachable(endpoint, node)
+    )
 
 
 NATIVE = [
