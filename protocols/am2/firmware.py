@@ -31,7 +31,7 @@ from protocols.am2.receiver import MALFORMED, Receiver, Witness
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
-from protocols.am2.transport import PREFIX_SIZE, PacketClass, answered, unpack_answer, unpack_body
+from protocols.am2.transport import PREFIX_SIZE, PacketClass, build_answer, unpack_answer, unpack_body
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.peers import Standing
@@ -188,7 +188,7 @@ class Firmware:
             return
         counters.acknowledgements_sent += 1
         begin = cached.answers[reason]
-        peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, peer.route or b""))
+        peer.send_later(partial(build_answer, begin, channel, generation, sequence, stamp, peer.route or b""))
 
     def _answered(self, now: int, cached: CachedHeader, frame: bytes) -> None:
         """Handle an answer."""
@@ -254,7 +254,7 @@ class Firmware:
                 counters.stale += 1
                 begin = card.prefix(peer, KIND_NACK, REASON_RESTARTED)
                 route = peer.route or b""
-                peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, route))
+                peer.send_later(partial(build_answer, begin, channel, generation, sequence, stamp, route))
                 return None
         elif standing is Standing.MISDIRECTED or reason == REASON_RESTARTED:
             counters.stale += 1  # `Peers.classify` has handled the restart

@@ -23,7 +23,7 @@ from protocols.am2.codec import (
 )
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.peers import Peer
-from protocols.am2.transport import HEADER, PART_AT, Message, Packet, Sending, gone, packed
+from protocols.am2.transport import HEADER, PART_AT, Message, Packet, Sending, build_gone, build_message
 from protocols.am2.turns import Turns
 
 BAD_ARGUMENTS: Final = 1
@@ -217,7 +217,7 @@ class Sender:
         message.endpoint.open += 1
         self._counters.packets_sent += 1
         if peer.send(
-            packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body)
+            build_message(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body)
         ):
             card.nic.when_sent(outgoing.hold(row))
 
@@ -229,7 +229,7 @@ class Sender:
             if data:
                 body += card.nic.dma_read((data,))
             self._counters.packets_sent += 1
-            peer.send(packed(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
+            peer.send(build_message(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
         self._over(message)
 
     def _resend(self, peer: Peer, row: Sending[Packet]) -> None:
@@ -237,7 +237,9 @@ class Sender:
         assert packet is not None
         self._counters.packets_resent += 1
         route = peer.route or b""
-        if peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1])):
+        if peer.send(
+            build_message(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1])
+        ):
             self._card.nic.when_sent(peer.outgoing.hold(row))
 
     # Answers.
@@ -339,7 +341,7 @@ class Sender:
                     if not message.endpoint.is_leaving and not message.status:
                         peer.turns.add(message.endpoint, message.slot)
                 elif peer.route is not None:
-                    outgoing.again(now, row)
+                    outgoing.mark_resent(now, row)
                     self._resend(peer, row)
             if peer.turns:
                 self.free(now, peer)
@@ -378,7 +380,7 @@ class Sender:
         """Resend everything to a peer whose incarnation is now known: it has not accepted frames without it."""
         if peer.route is not None:  # otherwise a new route triggers it
             for row in list(peer.outgoing.under_way()):
-                peer.outgoing.anew(now, row)
+                peer.outgoing.mark_new(now, row)
                 self._resend(peer, row)
 
     def restarted(self, peer: Peer, under_way: Iterable[Packet | None]) -> None:
@@ -426,7 +428,7 @@ class Sender:
     def announce(self, now: int, endpoint: Resident) -> None:
         """Tell the NICs that have sent requests to an endpoint that it is gone: no other event ends requests that it
         accepted without a reply."""
-        body = gone(endpoint.number)
+        body = build_gone(endpoint.number)
         for slot, peer in enumerate(endpoint.requesters, layout.SLOTS):
             self.tell(now, Message(endpoint, slot, peer, body))
 
@@ -438,7 +440,7 @@ class Sender:
             outgoing = word.peer.outgoing
             for row in outgoing.under_way():
                 if row.packet is not None and row.packet[0] is word:
-                    outgoing.once(now, row)
+                    outgoing.mark_last(now, row)
 
     def left(self, endpoint: Resident, page: memoryview) -> None:
         """Reset unsent messages of an endpoint that leaves its frame, to be sent after its next load."""

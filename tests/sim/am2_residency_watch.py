@@ -156,7 +156,7 @@ class _ResidencyWatch:
         self._patch.setattr(Resident, "load", watched_load)
         self._patch.setattr(Resident, "note", watched_note)
         self._patch.setattr(Sender, "leaves", watched_leaves)
-        self._settling(Residency, "_seat")
+        self._settling(Residency, "_load_waiting")
         self._settling(Sender, "announce")
 
     def _is_forced(self, endpoint: Resident) -> None:

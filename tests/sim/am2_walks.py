@@ -65,7 +65,7 @@ def walk_sending(table: Outgoing[int], chance: Random) -> None:
             table.begin(now, now)
         elif row.refused:
             if chance.random() < 0.5:
-                table.again(now, row)
+                table.mark_resent(now, row)
             else:
                 table.take_back(row)
         else:

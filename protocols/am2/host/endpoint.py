@@ -116,7 +116,7 @@ class Endpoint:
         if view is not None and view.readonly:
             raise ValueError("a segment is written: its memory must not be read-only")
         self._segment = view
-        self._reached = None if view is None else self.library.memory.own(self.name.endpoint, view)
+        self._reached = None if view is None else self.library.memory.make_mappable(self.name.endpoint, view)
         self.library.driver.remap(self, layout.SEGMENT)
         self._note()
 

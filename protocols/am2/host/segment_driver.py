@@ -65,7 +65,7 @@ class SegmentDriver:
 
     def create(self, endpoint: Endpoint) -> None:
         self._states[endpoint] = Residence.ON_HOST
-        self._memory.begin(endpoint.name.endpoint, endpoint.backing)
+        self._memory.register(endpoint.name.endpoint, endpoint.backing)
         self._tell(endpoint, layout.CREATE)
         if not self._settings.virtual:
             self.fault(endpoint)
@@ -134,7 +134,7 @@ class SegmentDriver:
         the frame and the page."""
         memory = self._memory
         if subject == layout.UNLOADED:
-            memory.gone(number)
+            memory.release(number)
             if number in memory.bound:
                 memory.bind(memory.bound.index(number), NOBODY)
             self._serve()
@@ -203,7 +203,7 @@ class SegmentDriver:
     def _unloaded(self, endpoint: Endpoint) -> None:
         memory = self._memory
         frame = memory.bound.index(endpoint.name.endpoint)
-        memory.unloaded(frame, endpoint.backing)
+        memory.save(frame, endpoint.backing)
         memory.bind(frame, NOBODY)
         self._states[endpoint] = Residence.ON_HOST
         backing = endpoint.backing

@@ -82,7 +82,7 @@ def test_an_unanswered_packet_is_due_after_ever_longer_times() -> None:
         now = row.due
         assert list(table.due(now)) == [row]
         times.append(now)
-        table.again(now, row)
+        table.mark_resent(now, row)
     assert times == [100, 300, 650]
     assert row.due == 1_000
 
@@ -123,7 +123,7 @@ def test_the_echoed_stamp_tells_which_sending_an_answer_is_for() -> None:
         assert row is not None
         stamps = [row.stamp]
         for now in (100, 300):
-            table.again(now, row)
+            table.mark_resent(now, row)
             stamps.append(row.stamp)
         table.answered(400, row.channel, 0, 0, stamps[which])
         return table.patience
@@ -137,11 +137,11 @@ def test_what_is_sent_anew_waits_and_is_measured_as_if_it_had_not_been_sent_befo
     table: Outgoing[str] = Outgoing(Settings(channels=1, timeout=100, longest_timeout=9_000))
     row = table.begin(0, "a")
     assert row is not None
-    table.again(100, row)
-    table.anew(1_000, row)
+    table.mark_resent(100, row)
+    table.mark_new(1_000, row)
     assert (row.retries, row.due) == (0, 1_100)
     sent = row.stamp
-    table.again(1_100, row)
+    table.mark_resent(1_100, row)
     table.answered(1_400, row.channel, 0, 0, sent)
     assert table.patience == 3 * 400
 
@@ -151,7 +151,7 @@ def test_a_refusal_of_the_last_sending_counts_and_of_an_earlier_one_does_not() -
     row = table.begin(0, "a")
     assert row is not None
     before = row.stamp
-    table.again(10, row)
+    table.mark_resent(10, row)
     assert table.refused(20, row.channel, 0, 0, before) is None
     assert table.refused(20, row.channel, 0, 0, row.stamp) is row
     assert row.retries == 0  # the peer has been heard
@@ -168,7 +168,7 @@ def test_what_may_still_be_under_way_is_not_taken_back() -> None:
     with pytest.raises(ValueError, match="cannot be taken back"):
         table.take_back(row)
     table.refused(5, row.channel, 0, 0, row.stamp)
-    table.again(10, row)  # now it is under way again
+    table.mark_resent(10, row)  # now it is under way again
     with pytest.raises(ValueError, match="cannot be taken back"):
         table.take_back(row)
 
@@ -260,7 +260,7 @@ class Pair:
 
     def scan(self) -> None:
         for row in list(self.sender.due(self.now)):
-            self.sender.again(self.now, row)
+            self.sender.mark_resent(self.now, row)
             self.there.append(frame_of(row))
 
     def arrive(self, verdict: str) -> None:
