@@ -78,7 +78,7 @@ class EmpError(Exception):
 
 
 class DescriptorsExhaustedError(EmpError):
-    """The NIC's descriptors, or the memory that it reaches, do not suffice for a transfer: wait until another is
+    """Too few descriptors, or too little memory that the NIC reaches, are free for a transfer: wait until another is
     done."""
 
 
@@ -107,8 +107,8 @@ class ProbeResult(NamedTuple):
 
 
 _FAILURES: Final = {
-    stat.RESTARTED: "node {} has started again: whether the message had arrived is not known",
-    stat.GAVE_UP: "node {} has acknowledged nothing for as long as the settings allow",
+    stat.RESTARTED: "node {} has restarted: whether the message had arrived is not known",
+    stat.GAVE_UP: "node {} has acknowledged nothing within the time limit (give_up)",
     stat.ABANDONED: "node {} has given the message up",
     stat.INVALID: "the NIC refused the descriptor",
 }
@@ -184,8 +184,7 @@ class Endpoint:
         self, source: int, tag: int, *, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
         """Find the message that a receive with this source and tag would get now; done when there is one or, without
-        wait, when the NIC has looked: None if there was none. claim: reserve that message; `post_claimed` must receive
-        it.
+        wait, at once: None if there is none. claim: reserve that message; `post_claimed` must receive it.
 
         Raises as `post_receive` does.
         """

@@ -73,7 +73,7 @@ class Comm:
         self.send_buffer = send_buffer
         """Buffer of Send and send; None: they are not buffered."""
         self.losses = device.losses
-        """Failed sends of this node, in any communicator, that the program has not been told of."""
+        """Failed sends of this node, in any communicator, that have not been reported to the program."""
         device.taken.add(context)
 
     @property

@@ -116,7 +116,7 @@ class LinkDirection:
         if spread < 0:  # jitter takes no more than the delay
             spread = max(spread, -line.delay)
         if copy or skip or late:
-            taken = line.put_aside(now, frame, spread, skip=skip, late=late)
+            taken = line.put_any(now, frame, spread, skip=skip, late=late)
         else:
             taken = line.put(now, frame, spread)
         if not taken:
@@ -125,7 +125,7 @@ class LinkDirection:
         counters.reordered += skip
         if copy:
             counters.duplicated += 1
-            counters.queue += not line.put_aside(now, frame, spread, skip=skip, late=late)
+            counters.queue += not line.put_any(now, frame, spread, skip=skip, late=late)
         return _ACCEPTED
 
     def poll(self, now: int) -> list[Delivery]:

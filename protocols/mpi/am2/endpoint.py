@@ -36,7 +36,7 @@ _REFUSALS: Final = 10_000
 _ABSENT: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _OFFERED: Final = -1
 _WHY: Final = {
-    Status.UNREACHABLE: "has acknowledged nothing for as long as the settings allow, or has started again",
+    Status.UNREACHABLE: "has acknowledged nothing within the time limit, or has restarted",
     Status.BAD_ENDPOINT: "has no endpoint for MPI",
     Status.BAD_TAG: "has another endpoint in the place of MPI's",
 }
@@ -93,7 +93,7 @@ class Am2Endpoint(MatchingByLibrary):
             if host.handling is None:
                 if not endpoint.handle():
                     for pair in self._lines.forsaken():
-                        self._lose(pair, "has started again", [number for number, _ in pair.released])
+                        self._lose(pair, "has restarted", [number for number, _ in pair.released])
                 advance()
             await changed
 
@@ -235,7 +235,7 @@ class Am2Endpoint(MatchingByLibrary):
                 pair.is_another()
                 self._staging.release(pair.peer)
             if pair.is_open:
-                self._lose(pair, "has started again", refused, renew=False)
+                self._lose(pair, "has restarted", refused, renew=False)
         if unheard > pair.missed:
             pair.misses(unheard)
             self._lines.restore(pair)

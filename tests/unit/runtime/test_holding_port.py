@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from testbed.fabric.stop_go import AGAIN, ASK, GO, STOP, Word, frame_of, word_in
+from testbed.fabric.stop_go import ASK, ASK_INTERVAL, GO, STOP, ControlFrame, decode, encode
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import HoldingPort
 from testbed.runtime.shared.functions import Wire
@@ -44,7 +44,7 @@ def made() -> tuple[Interface, Wire]:
 
 
 def feed_control_frame(wire: Wire, kind: int, count: int = 0, window: int = 10) -> None:
-    assert wire.port.on_control_frame(frame_of(Word(kind, count, window), HEAD))
+    assert wire.port.on_control_frame(encode(ControlFrame(kind, count, window), HEAD))
 
 
 def test_frames_wait_until_the_network_takes_them() -> None:
@@ -66,14 +66,14 @@ def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
     wire.send(FRAMES[0])
     due = wire.due
     assert due is not None
-    assert due <= time.monotonic_ns() + AGAIN
+    assert due <= time.monotonic_ns() + ASK_INTERVAL
     wire.on_timer(due - 1)
     assert len(interface.sent) == 1
     wire.on_timer(due)
-    assert [word_in(frame) for frame in interface.sent] == [Word(ASK, 0)] * 2
-    assert wire.due == due + AGAIN
+    assert [decode(frame) for frame in interface.sent] == [ControlFrame(ASK, 0)] * 2
+    assert wire.due == due + ASK_INTERVAL
     feed_control_frame(wire, GO)
-    wire.on_timer(due + AGAIN)
+    wire.on_timer(due + ASK_INTERVAL)
     assert wire.due is None
     assert interface.sent[2:] == FRAMES[:1]
 
