@@ -72,7 +72,7 @@ _ADDRESSES_AT: Final = 24
 MASK: Final = 16
 """Offset of the event mask."""
 WANTS: Final = 17
-"""Offset of the flag by which the host asks to be told of a free send slot."""
+"""Offset of the flag by which the host asks to be notified of a free send slot."""
 
 
 def tag_of(page: memoryview) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from protocols.mpi import comm as awaited
 from protocols.mpi import mpi_messages, requests
+from protocols.mpi.collectives.choices import Algorithms
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import nothing
 from protocols.mpi.mpi_status import Status
@@ -46,17 +47,19 @@ class _Face(Generic[A]):
         return repr(self.awaited)
 
 
-def _blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[_Face[A], P], T]:
+def _blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[_Face[Any], P], T]:
     @wraps(method)
-    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> T:
+    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> T:
         return face.run(method(face.awaited, *args, **named))
 
     return call
 
 
-def _begun(method: Callable[Concatenate[A, P], Work[requests.Request]]) -> Callable[Concatenate[_Face[A], P], Request]:
+def _begun(
+    method: Callable[Concatenate[A, P], Work[requests.Request]],
+) -> Callable[Concatenate[_Face[Any], P], Request]:
     @wraps(method)
-    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> Request:
+    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> Request:
         return Request(face.run(method(face.awaited, *args, **named)), face.run)
 
     return call
@@ -64,9 +67,9 @@ def _begun(method: Callable[Concatenate[A, P], Work[requests.Request]]) -> Calla
 
 def _persistent(
     method: Callable[Concatenate[A, P], Work[requests.Prequest]],
-) -> Callable[Concatenate[_Face[A], P], Prequest]:
+) -> Callable[Concatenate[_Face[Any], P], Prequest]:
     @wraps(method)
-    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> Prequest:
+    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> Prequest:
         return Prequest(face.run(method(face.awaited, *args, **named)), face.run)
 
     return call
@@ -218,7 +221,56 @@ class Comm(_Face[awaited.Comm]):
     improbe = Improbe
 
     Barrier = _blocking(awaited.Comm.Barrier)
+    Bcast = _blocking(awaited.Comm.Bcast)
+    Gather = _blocking(awaited.Comm.Gather)
+    Gatherv = _blocking(awaited.Comm.Gatherv)
+    Scatter = _blocking(awaited.Comm.Scatter)
+    Scatterv = _blocking(awaited.Comm.Scatterv)
+    Allgather = _blocking(awaited.Comm.Allgather)
+    Allgatherv = _blocking(awaited.Comm.Allgatherv)
+    Alltoall = _blocking(awaited.Comm.Alltoall)
+    Alltoallv = _blocking(awaited.Comm.Alltoallv)
+    Alltoallw = _blocking(awaited.Comm.Alltoallw)
+    Reduce = _blocking(awaited.Comm.Reduce)
+    Allreduce = _blocking(awaited.Comm.Allreduce)
+    Reduce_scatter_block = _blocking(awaited.Comm.Reduce_scatter_block)
+    Reduce_scatter = _blocking(awaited.Comm.Reduce_scatter)
+    Scan = _blocking(awaited.Comm.Scan)
+    Exscan = _blocking(awaited.Comm.Exscan)
+
+    Ibarrier = _begun(awaited.Comm.Ibarrier)
+    Ibcast = _begun(awaited.Comm.Ibcast)
+    Igather = _begun(awaited.Comm.Igather)
+    Igatherv = _begun(awaited.Comm.Igatherv)
+    Iscatter = _begun(awaited.Comm.Iscatter)
+    Iscatterv = _begun(awaited.Comm.Iscatterv)
+    Iallgather = _begun(awaited.Comm.Iallgather)
+    Iallgatherv = _begun(awaited.Comm.Iallgatherv)
+    Ialltoall = _begun(awaited.Comm.Ialltoall)
+    Ialltoallv = _begun(awaited.Comm.Ialltoallv)
+    Ialltoallw = _begun(awaited.Comm.Ialltoallw)
+    Ireduce = _begun(awaited.Comm.Ireduce)
+    Iallreduce = _begun(awaited.Comm.Iallreduce)
+    Ireduce_scatter_block = _begun(awaited.Comm.Ireduce_scatter_block)
+    Ireduce_scatter = _begun(awaited.Comm.Ireduce_scatter)
+    Iscan = _begun(awaited.Comm.Iscan)
+    Iexscan = _begun(awaited.Comm.Iexscan)
+
     barrier = Barrier
+    bcast = _blocking(awaited.Comm.bcast)
+    gather = _blocking(awaited.Comm.gather)
+    scatter = _blocking(awaited.Comm.scatter)
+    allgather = _blocking(awaited.Comm.allgather)
+    alltoall = _blocking(awaited.Comm.alltoall)
+    reduce = _blocking(awaited.Comm.reduce)
+    allreduce = _blocking(awaited.Comm.allreduce)
+    scan = _blocking(awaited.Comm.scan)
+    exscan = _blocking(awaited.Comm.exscan)
+
+    @property
+    def algorithms(self) -> Algorithms:
+        """See `comm.Comm`."""
+        return self.awaited.algorithms
 
     def Dup(self) -> Comm:
         """See `comm.Comm.Dup`."""

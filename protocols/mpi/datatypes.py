@@ -161,6 +161,14 @@ UINT64_T: Final = _native("UINT64_T", "Q")
 C_FLOAT_COMPLEX: Final = _basic("C_FLOAT_COMPLEX", "F", 8)
 C_DOUBLE_COMPLEX: Final = _basic("C_DOUBLE_COMPLEX", "D", 16)
 
+FLOAT_INT: Final = _basic("FLOAT_INT", "fi", 8)
+DOUBLE_INT: Final = _basic("DOUBLE_INT", "di", 16)
+LONG_INT: Final = _basic("LONG_INT", "li", 16)
+SHORT_INT: Final = _basic("SHORT_INT", "hi", 8)
+TWOINT: Final = _basic("2INT", "ii", 8)
+PAIRS: Final = frozenset(("fi", "di", "li", "hi", "ii"))
+"""Typecodes of the pairs of a value and an index, for MAXLOC and MINLOC, as C's structures."""
+
 BY_TYPECODE: Final[Mapping[str, Datatype]] = {
     datatype.typecode: datatype
     for datatype in (

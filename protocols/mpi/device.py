@@ -191,7 +191,7 @@ class Dispatch(Completion[Envelope]):
 
 
 class Losses:
-    """Failed sends of one node that its program has not been told of, shared by its communicators."""
+    """Failed sends of one node that its program has not been notified of, shared by its communicators."""
 
     __slots__ = ("_tell", "known")
 
@@ -206,7 +206,7 @@ class Losses:
             self.known.append(dispatch)
 
     def discard(self, dispatch: Completion[Envelope]) -> None:
-        """Remove a send that its program has been told of."""
+        """Remove a send that was reported to its program."""
         self.known = [known for known in self.known if known is not dispatch]
 
     def check(self, contexts: Collection[int], peer: int) -> None:
@@ -288,7 +288,7 @@ class Device:
         self._receives: deque[_Waiting] = deque()  # including waiting probes
         self._under_way = 0
         self._pumping = False
-        self._continuation = 0
+        self._continuation = -1
 
     async def connect(self) -> None:
         """Make the connections that a program is to find, where the protocol has any. Raises MPIError."""
@@ -363,9 +363,11 @@ class Device:
             over.take_back()
 
     def next_continuation(self) -> int:
-        """Return a tag other than 0 for a continuation, unused by this node until the tags wrap around."""
-        self._continuation = self._continuation % self.max_tag + 1
-        return self._continuation
+        """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Even ones are those of
+        collective calls.)"""
+        following = self._continuation + 2
+        self._continuation = following = following if following <= self.max_tag else 1
+        return following
 
     def waiting(self) -> list[str]:
         """Return a sentence for each transfer that waits for a descriptor."""
