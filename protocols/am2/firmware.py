@@ -344,13 +344,13 @@ class Firmware:
             sender.go_on(now)
         if sender.scan_at is not None and sender.scan_at <= now:
             sender.scan(now)
-            for number in sender.unreached:
+            for number in sender.given_up:
                 if mapper is not None:
                     mapper.unreachable(now, number)
-            sender.unreached.clear()
-            if sender.unheard:
-                self._pending_notices.keep(now, sender.unheard)
-                sender.unheard.clear()
+            sender.given_up.clear()
+            if sender.undelivered:
+                self._pending_notices.keep(now, sender.undelivered)
+                sender.undelivered.clear()
                 self._cached_headers.clear()  # so that the next frame of each peer is checked completely
         if self._pending_notices.by_peer or not self._is_plain:
             self._pending_notices.on_timer(now)

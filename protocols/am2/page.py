@@ -111,8 +111,8 @@ PROBE: Final = 4
 ROUTES: Final = 5
 """A part of a route table; without data: a request for the table."""
 
-# Memory of an endpoint outside its page, which the NIC reaches if the host's kernel permits. A region is the endpoint's
-# number and one of these, or a slot: the data of a bulk message to be sent.
+# Memory of an endpoint outside its page, which the NIC reaches if the host's kernel has mapped it. A region is the
+# endpoint's number and one of these, or a slot: the data of a bulk message to be sent.
 STAGED: Final = 64
 """Data of medium messages to be sent."""
 STAGING: Final = 65

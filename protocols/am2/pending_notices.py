@@ -65,13 +65,13 @@ class PendingNotices:
                 notices.next_at = None
                 notices.pause *= 2
                 word = notices.words.pop(next(iter(notices.words)))
-                self._sender.tell(now, word.unsent_copy(), once=True)
+                self._sender.send_own(now, word.unsent_copy(), once=True)
 
     def flush(self, now: int, peer: Peer) -> None:
         """Send all notices to a peer: a frame of the incarnation that they are for has arrived, or a route to it."""
         if peer.route is not None and (notices := self.by_peer.pop(peer, None)) is not None:
             for word in notices.words.values():
-                self._sender.tell(now, word.unsent_copy())
+                self._sender.send_own(now, word.unsent_copy())
 
     def mapped(self, now: int) -> None:
         """Send notices along new routes."""

@@ -67,11 +67,10 @@ P = TypeVar("P")
 class Message:
     """A message that the host has written into a slot of an endpoint. body: its header and arguments, with its data
     unless that is sent in parts. data: a bulk message's. part: bytes of data in one packet. sent: bytes that have been
-    put into packets. open: number of unanswered packets. again: packets that were taken back. status: why it is
+    put into packets. open: number of unanswered packets. taken_back: packets to be sent again. status: why it is
     returned, 0 if it is not."""
 
     __slots__ = (
-        "again",
         "body",
         "data",
         "endpoint",
@@ -84,6 +83,7 @@ class Message:
         "sent",
         "slot",
         "status",
+        "taken_back",
     )
 
     def __init__(self, endpoint: Resident, slot: int, peer: Peer, body: bytes) -> None:
@@ -94,12 +94,12 @@ class Message:
         self.data = _NOTHING
         self.part = self.offset = self.sent = self.open = self.refusals = self.status = 0
         self.is_begun = False
-        self.again: Sequence[bytes] = ()
+        self.taken_back: Sequence[bytes] = ()
 
     @property
     def is_sent(self) -> bool:
         """Whether packets have been made of the whole message."""
-        return self.is_begun and not self.again and self.sent >= len(self.data)
+        return self.is_begun and not self.taken_back and self.sent >= len(self.data)
 
     def unsent_copy(self) -> Message:
         """Return an unsent copy of a message that has no data in parts."""
@@ -107,8 +107,8 @@ class Message:
 
     def next(self) -> tuple[bytes, memoryview]:
         """Return the next packet's body, and the data of host memory to append to it."""
-        if self.again:
-            *self.again, body = self.again
+        if self.taken_back:
+            *self.taken_back, body = self.taken_back
             return body, _NOTHING
         self.is_begun = True
         if not self.data:

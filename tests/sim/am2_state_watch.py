@@ -71,9 +71,9 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
         patch.setattr(Outgoing, name, watched)
 
-    on_row("again", "timeout")
-    on_row("once", "no resend wanted")
-    on_row("anew", "peer introduced")
+    on_row("mark_resent", "timeout")
+    on_row("mark_last", "no resend wanted")
+    on_row("mark_new", "peer introduced")
     on_row("take_back", "packet withdrawn")
     on_row("give_up", "gave up")
 

@@ -69,7 +69,9 @@ def walk_sending(table: Outgoing[int], chance: Random) -> None:
             else:
                 table.take_back(row)
         else:
-            chance.choice((table.again, table.anew, table.once, lambda _, row: table.give_up(row)))(now, row)
+            chance.choice((table.mark_resent, table.mark_new, table.mark_last, lambda _, row: table.give_up(row)))(
+                now, row
+            )
 
 
 def walk_receiving(table: Incoming, chance: Random) -> None:

@@ -227,7 +227,7 @@ class ActiveMessages:
         elif endpoint is None:
             if subject == layout.UNLOADED:
                 self._releasing.discard(number)
-            self.driver.gone(number, subject)
+            self.driver.release(number, subject)
         else:
             self.used = endpoint.used = self.used + 1
             self.driver.on_interrupt(endpoint, subject)

@@ -66,14 +66,14 @@ class SegmentDriver:
     def create(self, endpoint: Endpoint) -> None:
         self._states[endpoint] = Residence.ON_HOST
         self._memory.register(endpoint.name.endpoint, endpoint.backing)
-        self._tell(endpoint, layout.CREATE)
+        self._notify(endpoint, layout.CREATE)
         if not self._settings.virtual:
             self.fault(endpoint)
             self.remap(endpoint, layout.STAGING)
 
     def privilege(self, endpoint: Endpoint) -> None:
         """Make a new endpoint the mapper daemon's."""
-        self._tell(endpoint, layout.PRIVILEGE)
+        self._notify(endpoint, layout.PRIVILEGE)
 
     def destroy(self, endpoint: Endpoint) -> None:
         number, memory = endpoint.name.endpoint, self._memory
@@ -84,7 +84,7 @@ class SegmentDriver:
                 listed.remove(endpoint)
         for region in [region for region in memory.reachable if region >> layout.SUBJECTS == number]:
             del memory.reachable[region]
-        self._tell(endpoint, layout.DESTROY)
+        self._notify(endpoint, layout.DESTROY)
 
     def fault(self, endpoint: Endpoint) -> None:
         """Handle a fault: the endpoint must become resident."""
@@ -129,7 +129,7 @@ class SegmentDriver:
             self._release(self._releases.pop())
         self._serve()
 
-    def gone(self, number: int, subject: int) -> None:
+    def release(self, number: int, subject: int) -> None:
         """Handle the NIC's interrupt about a destroyed endpoint. Until the NIC reports its release, it may write into
         the frame and the page."""
         memory = self._memory
@@ -160,7 +160,7 @@ class SegmentDriver:
                 self._states[victim] = Residence.LEAVING
                 self._loaded.remove(victim)
                 vacated += 1
-                self._tell(victim, layout.UNLOAD)
+                self._notify(victim, layout.UNLOAD)
             self.unsettled |= len(self._queue) > vacated and self._library.handling is not None
         finally:
             self._is_serving = False
@@ -182,7 +182,7 @@ class SegmentDriver:
         self._states[endpoint] = Residence.LOADING
         self._memory.bind(frame, endpoint.name.endpoint)
         self._memory.frames[frame][:] = endpoint.backing
-        self._tell(endpoint, layout.LOAD, layout.SIZE)
+        self._notify(endpoint, layout.LOAD, layout.SIZE)
 
     def _victim(self) -> Endpoint | None:
         """Choose the endpoint that gives up its frame."""
@@ -198,7 +198,7 @@ class SegmentDriver:
             return
         self._states[endpoint] = Residence.RELEASED
         endpoint.moved(None)
-        self._tell(endpoint, layout.RELEASED)
+        self._notify(endpoint, layout.RELEASED)
 
     def _unloaded(self, endpoint: Endpoint) -> None:
         memory = self._memory
@@ -237,5 +237,5 @@ class SegmentDriver:
             for region in idle[:excess]:
                 del reachable[region]
 
-    def _tell(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
+    def _notify(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
         self._bell.ring_doorbell(endpoint.name.endpoint << layout.SUBJECTS | subject, _WORD + written, 0)

@@ -25,7 +25,7 @@ from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
 from testbed.runtime.calls import Listener, PendingReply
 from testbed.runtime.logs import ROOM, LogFile
-from testbed.runtime.relay.lateness import LATE, Behind
+from testbed.runtime.relay.lateness import LATE, LatenessWarnings
 from testbed.runtime.relay.orders import DIRECTIONS, Orders, RelayPaths
 from testbed.runtime.relay.relay import AnyLink, Relay
 from testbed.runtime.relay.relay_watch import Watchers
@@ -51,7 +51,7 @@ class Process:
         self._relay = Relay(self._loop, known_fields(), self._tallies)
         self._watchers = Watchers(self._loop, places.directory)
         self._begun = time.time_ns()
-        self._behind: dict[object, Behind] = {}
+        self._behind: dict[object, LatenessWarnings] = {}
         self._log: LogFile | None = None
 
     def prepare(self) -> None:
@@ -145,11 +145,11 @@ class Process:
 
     def _watch(self, now: int) -> None:
         """Record frames that were late or lost here since the last call."""
-        current: dict[object, Behind] = {}  # only of present forwarders: new ones count from 0
+        current: dict[object, LatenessWarnings] = {}  # only of present forwarders: new ones count from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
                 forwarder = link.directions[direction]
-                behind = current[forwarder] = self._behind.get(forwarder) or Behind(now)
+                behind = current[forwarder] = self._behind.get(forwarder) or LatenessWarnings(now)
                 found = behind.take_due(now, forwarder.lateness.late, socket.update_statistics().lost)
                 if found is not None:
                     late, lost, span = found

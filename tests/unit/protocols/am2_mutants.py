@@ -44,7 +44,7 @@ def credit_kept(patch: pytest.MonkeyPatch) -> None:
     returned = Inbox._returned
 
     def without_its_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
-        before = {one: one.credits for one, _, _ in inbox._asked.values()}
+        before = {one: one.credits for one, _, _ in inbox._pending.values()}
         returned(inbox, view, status, slot)
         for one, credits_ in before.items():
             one.credits = credits_
@@ -109,7 +109,7 @@ def by_name(patch: pytest.MonkeyPatch) -> None:
         at = page.PLACES[inbox._next_reply]
         (_, status, node, *_, endpoint, _, tag, _, _, _) = page.READ(view, at)
         if not status:
-            for number, (one, _, _) in inbox._asked.items():
+            for number, (one, _, _) in inbox._pending.items():
                 if one.key == (node, endpoint, tag):
                     struct.pack_into("!I", view, at + page.MESSAGE + 16, number)
                     break
@@ -125,7 +125,7 @@ def two_ends(patch: pytest.MonkeyPatch) -> None:
         at = page.PLACES[slot]
         node, endpoint, tag, number = (page.READ(view, at)[field] for field in (2, 11, 12, 13))
         if slot < page.REPLIES:
-            inbox._asked.setdefault(number, (Correspondent(node, endpoint, tag, 0), 0, ()))
+            inbox._pending.setdefault(number, (Correspondent(node, endpoint, tag, 0), 0, ()))
         returned(inbox, view, status, slot)
 
     patch.setattr(Inbox, "_returned", of_what_was_replied_to)
@@ -148,7 +148,7 @@ def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
 
     def without_its_credit(inbox: Inbox, view: memoryview) -> None:
         at = page.PLACES[inbox._next_reply]
-        handled, asked = view[at + page.MESSAGE + 2], inbox._asked.get(page.READ(view, at)[13])
+        handled, asked = view[at + page.MESSAGE + 2], inbox._pending.get(page.READ(view, at)[13])
         before = 0 if asked is None else asked[0].credits
         reply(inbox, view)
         if not handled and asked is not None:
