@@ -166,7 +166,7 @@ def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
 
     def before_the_nic_has(driver: SegmentDriver, endpoint: Endpoint) -> None:
         destroy(driver, endpoint)
-        driver.gone(endpoint.name.endpoint, page.UNLOADED)
+        driver.release(endpoint.name.endpoint, page.UNLOADED)
 
     patch.setattr(SegmentDriver, "destroy", before_the_nic_has)
 
