@@ -18,6 +18,7 @@ from protocols.mpi import mpi_messages, requests
 from protocols.mpi.collectives.choices import Algorithms
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import nothing
+from protocols.mpi.groups import Group
 from protocols.mpi.mpi_status import Status
 
 A = TypeVar("A")
@@ -99,6 +100,12 @@ class Request(_Face[requests.Request]):
     def __bool__(self) -> bool:
         """Whether it is not REQUEST_NULL, which a completed request becomes."""
         return self.awaited.active
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are one request, or both REQUEST_NULL."""
+        return isinstance(other, Request) and (self is other or not (self or other))
+
+    __hash__ = object.__hash__
 
     Wait = _blocking(requests.Request.Wait)
     wait = _blocking(requests.Request.wait)
@@ -188,6 +195,10 @@ class Comm(_Face[awaited.Comm]):
     Ssend = _blocking(awaited.Comm.Ssend)
     Recv = _blocking(awaited.Comm.Recv)
     Sendrecv = _blocking(awaited.Comm.Sendrecv)
+    Sendrecv_replace = _blocking(awaited.Comm.Sendrecv_replace)
+    Rsend = _blocking(awaited.Comm.Rsend)
+    Irsend = _begun(awaited.Comm.Irsend)
+    Rsend_init = _persistent(awaited.Comm.Rsend_init)
     Isend = _begun(awaited.Comm.Isend)
     Issend = _begun(awaited.Comm.Issend)
     Irecv = _begun(awaited.Comm.Irecv)
@@ -281,6 +292,41 @@ class Comm(_Face[awaited.Comm]):
         part = self.run(self.awaited.Split(color, key))
         return None if part is None else Comm(part, self.run)
 
+    def Idup(self) -> tuple[Comm, Request]:
+        """See `comm.Comm.Idup`."""
+        made, request = self.run(self.awaited.Idup())
+        return Comm(made, self.run), Request(request, self.run)
+
+    def Create(self, group: Group) -> Comm | None:
+        """See `comm.Comm.Create`."""
+        part = self.run(self.awaited.Create(group))
+        return None if part is None else Comm(part, self.run)
+
+    def Create_group(self, group: Group, tag: int = 0) -> Comm | None:
+        """See `comm.Comm.Create_group`."""
+        part = self.run(self.awaited.Create_group(group, tag))
+        return None if part is None else Comm(part, self.run)
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
+    ) -> Cartcomm | None:
+        """See `comm.Comm.Create_cart`."""
+        part = self.run(self.awaited.Create_cart(dims, periods, reorder))
+        return None if part is None else Cartcomm(part, self.run)
+
+    def Get_group(self) -> Group:
+        """See `comm.Comm.Get_group`."""
+        return self.awaited.Get_group()
+
+    @classmethod
+    def Compare(cls, comm1: Comm, comm2: Comm) -> int:
+        """See `comm.Comm.Compare`."""
+        return awaited.Comm.Compare(comm1.awaited, comm2.awaited)
+
+    @property
+    def group(self) -> Group:
+        return self.awaited.Get_group()
+
     def Free(self) -> None:
         """See `comm.Comm.Free`."""
         self.awaited.Free()
@@ -288,6 +334,53 @@ class Comm(_Face[awaited.Comm]):
     def Abort(self, errorcode: int = 1) -> None:
         """End the program, and the run."""
         raise SystemExit(f"rank {self.rank} has called Abort, with error code {errorcode}")
+
+
+class Cartcomm(Comm):
+    """See `comm.Cartcomm`."""
+
+    __slots__ = ("_cartesian",)
+
+    def __init__(self, awaited: awaited.Cartcomm, run: Run) -> None:
+        super().__init__(awaited, run)
+        self._cartesian = awaited
+
+    @property
+    def dims(self) -> list[int]:
+        return list(self._cartesian.grid.dims)
+
+    @property
+    def periods(self) -> list[bool]:
+        return list(self._cartesian.grid.periods)
+
+    @property
+    def coords(self) -> list[int]:
+        """This rank's point."""
+        return self._cartesian.Get_coords(self.rank)
+
+    def Get_dim(self) -> int:
+        """See `comm.Cartcomm.Get_dim`."""
+        return self._cartesian.Get_dim()
+
+    def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
+        """See `comm.Cartcomm.Get_topo`."""
+        return self._cartesian.Get_topo()
+
+    def Get_coords(self, rank: int) -> list[int]:
+        """See `comm.Cartcomm.Get_coords`."""
+        return self._cartesian.Get_coords(rank)
+
+    def Get_cart_rank(self, coords: Sequence[int]) -> int:
+        """See `comm.Cartcomm.Get_cart_rank`."""
+        return self._cartesian.Get_cart_rank(coords)
+
+    def Shift(self, direction: int, disp: int) -> tuple[int, int]:
+        """See `comm.Cartcomm.Shift`."""
+        return self._cartesian.Shift(direction, disp)
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
+        """See `comm.Cartcomm.Sub`."""
+        return Cartcomm(self.run(self._cartesian.Sub(remain_dims)), self.run)
 
 
 def _at_once(work: Work[T], /) -> T:

@@ -114,34 +114,35 @@ def blocks(message: Message, number: int, write: bool) -> Data:
 
 
 def vector(message: Message, number: int, write: bool) -> list[Data]:
-    """Return the bytes of each of `number` blocks of any sizes. message: [buffer, counts, datatype], or with (counts,
-    displacements) or counts, displacements; without displacements, blocks follow each other; without counts, they have
-    one size. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+    """Return the bytes of each of `number` blocks of any sizes. message: [buffer, counts, displacements, datatype], or
+    [buffer, (counts, displacements), datatype]. One number as counts is that of each block; one as displacements is the
+    distance of blocks. Without displacements, blocks follow each other; without counts, they have one size.
+
+    Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE.
+    """
     parsed = _parsed(message, write, 2)
-    counts, displacements = parsed.counts, None
-    if (
-        len(counts) == 1
-        and isinstance(counts[0], tuple)
-        and len(counts[0]) == 2
-        and not hasattr(counts[0][0], "__index__")
-    ):
-        counts = list(counts[0])
-    if len(counts) == 2:
-        displacements = counts[1]
-    if not counts:
+    parts = parsed.counts
+    if len(parts) == 1 and isinstance(parts[0], tuple):
+        parts = list(parts[0])
+    counts: Any = parts[0] if parts else None
+    displacements = parts[1] if len(parts) > 1 else None
+    if counts is None:
         items = _whole(parsed) if len(parsed.view) else 0
         if items % number:
             raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be cut into {number} blocks of one size")
-        each = [items // number] * number
-    elif hasattr(counts[0], "__index__") and not hasattr(counts[0], "__len__"):
-        each = [index(counts[0])] * number
-    else:
-        each = [index(count) for count in counts[0]]
+        counts = items // number  # of each
+    each = [index(counts)] * number if _is_number(counts) else [index(count) for count in counts]
     if displacements is None:
         displacements = [sum(each[:place]) for place in range(number)]
+    elif _is_number(displacements):
+        displacements = [place * index(displacements) for place in range(number)]
     if len(each) != number or len(displacements) != number:
         raise MPIError(ERR_COUNT, f"{len(each)} counts and {len(displacements)} displacements for {number} ranks")
     return [_items(parsed, count, place) for count, place in zip(each, displacements, strict=True)]
+
+
+def _is_number(numbers: Any) -> bool:
+    return hasattr(numbers, "__index__") and not hasattr(numbers, "__len__")
 
 
 def typed(message: Message, write: bool) -> tuple[memoryview, Datatype]:

@@ -194,11 +194,14 @@ class CollectiveCalls(PointToPoint):
             data = [gathered(block) for block in vector(sendbuf, self.size, False)]
         await self._alltoall_any("Alltoallv", data, out)
 
-    async def Alltoallw(self, sendbuf: Sequence[Any], recvbuf: Sequence[Any]) -> None:
+    async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
         """Send blocks of any sizes and datatypes. Both: [buffer, (counts, displacements), datatypes], displacements in
         bytes, or [buffer, counts, displacements, datatypes]."""
-        out = _Blocks(_blocks_of_types(sendbuf if isinstance(recvbuf, InPlace) else recvbuf, self.size, True))
-        data = [gathered(block) for block in _blocks_of_types(sendbuf, self.size, False)]
+        out = _Blocks(_blocks_of_types(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        if isinstance(sendbuf, InPlace):
+            data = [memoryview(bytes(block)) for block in out.data]
+        else:
+            data = [gathered(block) for block in _blocks_of_types(sendbuf, self.size, False)]
         await self._alltoall_any("Alltoallw", data, out)
 
     async def _alltoall_any(self, call: str, data: list[memoryview], out: _Blocks) -> None:

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 from protocols.core.completion import Completion, drive
 from protocols.mpi.buffers import Message
+from protocols.mpi.cartesian import Grid, grid_of
 from protocols.mpi.collective_calls import CollectiveCalls
 from protocols.mpi.collectives import objects
 from protocols.mpi.constants import UNDEFINED, InPlace
+from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
     ERR_COUNT,
@@ -68,7 +70,7 @@ class Comm(CollectiveCalls):
     async def Ialltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
         return self._begin(self.Alltoallv(sendbuf, recvbuf))
 
-    async def Ialltoallw(self, sendbuf: Sequence[Any], recvbuf: Sequence[Any]) -> Request:
+    async def Ialltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> Request:
         return self._begin(self.Alltoallw(sendbuf, recvbuf))
 
     async def Ireduce(
@@ -160,6 +162,49 @@ class Comm(CollectiveCalls):
         # Communicators that have no rank in common may share a context.
         return self._another(context, tuple(self._peer(rank) for _, rank in chosen))
 
+    async def Idup(self) -> tuple[Comm, Request]:
+        """Make a communicator as Dup does; returns it with a complete request."""
+        return await self.Dup(), self._begin(_nothing())
+
+    async def Create(self, group: Group) -> Comm | None:
+        """Make a communicator of some of these ranks; all ranks call it. Returns None (COMM_NULL) to those that are not in
+        the group. Raises as Dup does."""
+        return await self.Split(0 if self._device.rank in group.processes else UNDEFINED, max(group.rank, 0))
+
+    async def Create_group(self, group: Group, tag: int = 0) -> Comm | None:
+        """Make a communicator as Create does; only the group's members call it. tag: distinguishes calls made at once."""
+        if self._device.rank not in group.processes:
+            return None
+        world = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
+        world._calls = self._device.max_tag // 4 + tag  # of tags that the communicator's own calls are far from
+        offers = await world.allgather(self._free_contexts())
+        return self._another(_agreed(offers), group.processes)
+
+    async def Create_cart(
+        self,
+        dims: Sequence[int],
+        periods: Sequence[bool] | bool | None = None,
+        reorder: bool = False,  # noqa: ARG002  it never does
+    ) -> Cartcomm | None:
+        """Make a communicator whose ranks are points of a grid, in row-major order. Ranks beyond it get None (COMM_NULL).
+        Raises MPIError: ERR_DIMS, ERR_ARG, and as Dup does."""
+        grid = grid_of(dims, periods, self.size)
+        part = await self.Split(0 if self.rank < grid.size else UNDEFINED, self.rank)
+        return None if part is None else _with_grid(part, grid)
+
+    def Get_group(self) -> Group:
+        """Return the group of its ranks."""
+        return Group([self._peer(rank) for rank in range(self.size)], self._device.rank)
+
+    @classmethod
+    def Compare(cls, comm1: Comm, comm2: Comm) -> int:
+        """Return IDENT for one communicator, CONGRUENT for the same ranks in order, SIMILAR for another order, else
+        UNEQUAL."""
+        if comm1._contexts == comm2._contexts and comm1.Get_group() == comm2.Get_group():
+            return IDENT
+        compared = Group.Compare(comm1.Get_group(), comm2.Get_group())
+        return CONGRUENT if compared == IDENT else compared
+
     def alone(self) -> Comm:
         """Make a communicator of this rank alone (COMM_SELF). Raises as Dup does; the other ranks need not call it."""
         return self._another(_agreed([self._free_contexts()]), (self._device.rank,))
@@ -193,6 +238,60 @@ class Comm(CollectiveCalls):
 
         drive(complete())
         return self._request(over)
+
+
+class Cartcomm(Comm):
+    """A communicator with a Cartesian topology. grid: extents and periods."""
+
+    __slots__ = ("grid",)
+
+    grid: Grid
+
+    def Get_dim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.grid.dims)
+
+    def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
+        """Return extents, periods, and this rank's point."""
+        return list(self.grid.dims), list(self.grid.periods), self.grid.coordinates(self.rank)
+
+    def Get_coords(self, rank: int) -> list[int]:
+        """Return a rank's point."""
+        return self.grid.coordinates(rank)
+
+    def Get_cart_rank(self, coords: Sequence[int]) -> int:
+        """Return a point's rank."""
+        return self.grid.rank(coords)
+
+    def Shift(self, direction: int, disp: int) -> tuple[int, int]:
+        """Return the source and the destination of a shift along a dimension; PROC_NULL beyond an open end."""
+        return self.grid.shift(self.rank, direction, disp)
+
+    async def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
+        """Make communicators of the grid's parts that keep these dimensions."""
+        point = self.grid.coordinates(self.rank)
+        if len(remain_dims) != len(point):
+            raise MPIError(ERR_ARG, f"{len(remain_dims)} dimensions to keep or not, of {len(point)}")
+        kept = [place for place, remains in enumerate(remain_dims) if remains]
+        grid = Grid(tuple(self.grid.dims[place] for place in kept), tuple(self.grid.periods[place] for place in kept))
+        color = 0
+        for place, (extent, coordinate) in enumerate(zip(self.grid.dims, point, strict=True)):
+            color = color if place in kept else color * extent + coordinate
+        part = await self.Split(color, grid.rank([point[place] for place in kept]))
+        assert part is not None
+        return _with_grid(part, grid)
+
+
+def _with_grid(comm: Comm, grid: Grid) -> Cartcomm:
+    """Give a new communicator a topology."""
+    made = Cartcomm(comm._device, comm._contexts[0] // 2, comm._ranks, comm.send_buffer)
+    made.algorithms.update(comm.algorithms)
+    made.grid = grid
+    return made
+
+
+async def _nothing() -> None:
+    """Do nothing."""
 
 
 def _agreed(offers: Sequence[int]) -> int:

@@ -25,3 +25,6 @@ class InPlace:
 
 IN_PLACE: Final = InPlace()
 """In place of a buffer of a collective call: the call's other buffer holds the data already."""
+
+BOTTOM: Final = None
+"""A buffer without bytes."""

@@ -18,6 +18,7 @@ ERR_COMM: Final = 5
 ERR_RANK: Final = 6
 ERR_ROOT: Final = 7
 ERR_OP: Final = 9
+ERR_DIMS: Final = 11
 ERR_ARG: Final = 12
 ERR_TRUNCATE: Final = 14
 ERR_OTHER: Final = 15

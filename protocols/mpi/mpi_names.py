@@ -1,12 +1,15 @@
 """Names shared by the awaited and the blocking interface: constants, datatypes, error classes, Status."""
 
-from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, COMM_NULL, IN_PLACE, PROC_NULL, UNDEFINED
+from protocols.mpi.cartesian import compute_dims as Compute_dims  # noqa: N812 -- mpi4py's name
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, BOTTOM, COMM_NULL, IN_PLACE, PROC_NULL, UNDEFINED
 from protocols.mpi.datatypes import (
     BYTE,
     C_BOOL,
     C_DOUBLE_COMPLEX,
     C_FLOAT_COMPLEX,
+    C_LONG_DOUBLE_COMPLEX,
     CHAR,
+    DATATYPE_NULL,
     DOUBLE,
     DOUBLE_INT,
     FLOAT,
@@ -17,6 +20,7 @@ from protocols.mpi.datatypes import (
     INT32_T,
     INT64_T,
     LONG,
+    LONG_DOUBLE,
     LONG_INT,
     LONG_LONG,
     SHORT,
@@ -34,11 +38,13 @@ from protocols.mpi.datatypes import (
     UNSIGNED_SHORT,
     Datatype,
 )
+from protocols.mpi.groups import CONGRUENT, GROUP_EMPTY, IDENT, SIMILAR, UNEQUAL, Group
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
     ERR_BUFFER,
     ERR_COMM,
     ERR_COUNT,
+    ERR_DIMS,
     ERR_IN_STATUS,
     ERR_NO_MEM,
     ERR_OP,
@@ -54,26 +60,53 @@ from protocols.mpi.mpi_errors import (
 )
 from protocols.mpi.mpi_errors import MPIError as Exception  # noqa: A004 -- mpi4py's name
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.operations import BAND, BOR, BXOR, LAND, LOR, LXOR, MAX, MAXLOC, MIN, MINLOC, PROD, SUM, Op
+from protocols.mpi.operations import (
+    BAND,
+    BOR,
+    BXOR,
+    LAND,
+    LOR,
+    LXOR,
+    MAX,
+    MAXLOC,
+    MIN,
+    MINLOC,
+    NO_OP,
+    OP_NULL,
+    PROD,
+    REPLACE,
+    SUM,
+    Op,
+)
+
+BOOL = C_BOOL
+UNSIGNED_INT = UNSIGNED
+INT_INT = TWOINT
 
 __all__ = [
     "ANY_SOURCE",
     "ANY_TAG",
     "BAND",
+    "BOOL",
     "BOR",
+    "BOTTOM",
     "BXOR",
     "BYTE",
     "CHAR",
     "COMM_NULL",
+    "CONGRUENT",
     "C_BOOL",
     "C_DOUBLE_COMPLEX",
     "C_FLOAT_COMPLEX",
+    "C_LONG_DOUBLE_COMPLEX",
+    "DATATYPE_NULL",
     "DOUBLE",
     "DOUBLE_INT",
     "ERR_ARG",
     "ERR_BUFFER",
     "ERR_COMM",
     "ERR_COUNT",
+    "ERR_DIMS",
     "ERR_IN_STATUS",
     "ERR_NO_MEM",
     "ERR_OP",
@@ -87,14 +120,18 @@ __all__ = [
     "ERR_TYPE",
     "FLOAT",
     "FLOAT_INT",
+    "GROUP_EMPTY",
+    "IDENT",
     "INT",
     "INT8_T",
     "INT16_T",
     "INT32_T",
     "INT64_T",
+    "INT_INT",
     "IN_PLACE",
     "LAND",
     "LONG",
+    "LONG_DOUBLE",
     "LONG_INT",
     "LONG_LONG",
     "LOR",
@@ -103,11 +140,15 @@ __all__ = [
     "MAXLOC",
     "MIN",
     "MINLOC",
+    "NO_OP",
+    "OP_NULL",
     "PROC_NULL",
     "PROD",
+    "REPLACE",
     "SHORT",
     "SHORT_INT",
     "SIGNED_CHAR",
+    "SIMILAR",
     "SUCCESS",
     "SUM",
     "TWOINT",
@@ -116,13 +157,17 @@ __all__ = [
     "UINT32_T",
     "UINT64_T",
     "UNDEFINED",
+    "UNEQUAL",
     "UNSIGNED",
     "UNSIGNED_CHAR",
+    "UNSIGNED_INT",
     "UNSIGNED_LONG",
     "UNSIGNED_LONG_LONG",
     "UNSIGNED_SHORT",
+    "Compute_dims",
     "Datatype",
     "Exception",
+    "Group",
     "Op",
     "Status",
 ]  # fmt: skip

@@ -8,11 +8,12 @@ Buffers are combined by NumPy, which is loaded when the first one is.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from protocols.mpi.buffers import Message, typed
 from protocols.mpi.datatypes import PAIRS, Datatype
-from protocols.mpi.mpi_errors import ERR_OP, MPIError
+from protocols.mpi.mpi_errors import ERR_COUNT, ERR_OP, MPIError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,10 +40,13 @@ class Op:
 
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
-        """Make an operation. function: on objects ``function(x, y)`` returns the combined one; on buffers
-        ``function(inbuf, inoutbuf, datatype)`` combines into the second. In both, the first operand is of the lower
-        ranks."""
-        return cls(getattr(function, "__name__", "a function"), function, function, commute)
+        """Make an operation of ``function(inbuf, inoutbuf, datatype)``, which combines into the second buffer; for objects,
+        of which the datatype is None, it returns the combined one. The first operand is of the lower ranks."""
+
+        def on_objects(left: Any, right: Any) -> Any:
+            return function(left, right, None)
+
+        return cls(getattr(function, "__name__", "a function"), on_objects, function, commute)
 
     def Free(self) -> None:
         """Free the operation. Raises MPIError (ERR_OP) for a predefined one."""
@@ -53,13 +57,29 @@ class Op:
     def Is_commutative(self) -> bool:
         return self.commutes
 
+    @property
+    def is_commutative(self) -> bool:
+        return self.commutes
+
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
+
+    def __bool__(self) -> bool:
+        """Whether it is not OP_NULL."""
+        return self is not OP_NULL
 
     def __call__(self, left: Any, right: Any) -> Any:
         if self._on_objects is None:
             raise MPIError(ERR_OP, f"the operation {self.name} was freed")
         return self._on_objects(left, right)
+
+    def Reduce_local(self, inbuf: Message, inoutbuf: Message) -> None:
+        """Combine two buffers of this rank into the second."""
+        data, datatype = typed(inoutbuf, True)
+        left = typed(inbuf, False)[0]
+        if len(left) != len(data):
+            raise MPIError(ERR_COUNT, f"buffers of {len(left)} and {len(data)} bytes")
+        self.combine(left, data, datatype)
 
     def combine(self, left: memoryview, right: memoryview, datatype: Datatype) -> None:
         """Write ``left op right`` into `right`. Raises MPIError (ERR_OP) for a datatype that the operation is not
@@ -121,15 +141,19 @@ def _located(name: str, wins: str) -> OnBuffers:
 
 
 def _maxloc(left: Any, right: Any) -> Any:
-    if left[0] == right[0]:
-        return left[0], min(left[1], right[1])
-    return left if left[0] > right[0] else right
+    (value, index), (other, its_index) = left, right
+    is_right = other > value or (not value > other and its_index < index)
+    return (other, its_index) if is_right else (value, index)
 
 
 def _minloc(left: Any, right: Any) -> Any:
-    if left[0] == right[0]:
-        return left[0], min(left[1], right[1])
-    return left if left[0] < right[0] else right
+    (value, index), (other, its_index) = left, right
+    is_right = other < value or (not value < other and its_index < index)
+    return (other, its_index) if is_right else (value, index)
+
+
+def _refused(*_: object) -> object:
+    raise MPIError(ERR_OP, "MPI_REPLACE, MPI_NO_OP and MPI_OP_NULL reduce no buffers")
 
 
 def _predefined(name: str, on_objects: OnObjects, ufunc: str) -> Op:
@@ -148,6 +172,6 @@ BOR: Final = _predefined("BOR", operator.or_, "bitwise_or")
 BXOR: Final = _predefined("BXOR", operator.xor, "bitwise_xor")
 MAXLOC: Final = Op("MPI_MAXLOC", _maxloc, _located("MAXLOC", "greater"), predefined=True)
 MINLOC: Final = Op("MPI_MINLOC", _minloc, _located("MINLOC", "less"), predefined=True)
-OPERATIONS: Final[Mapping[str, Op]] = {
-    op.name: op for op in (MAX, MIN, SUM, PROD, LAND, LOR, LXOR, BAND, BOR, BXOR, MAXLOC, MINLOC)
-}
+REPLACE: Final = Op("MPI_REPLACE", lambda _left, right: right, _refused, predefined=True)
+NO_OP: Final = Op("MPI_NO_OP", lambda left, _right: left, _refused, predefined=True)
+OP_NULL: Final = Op("MPI_OP_NULL", _refused, _refused, predefined=True)

@@ -150,6 +150,23 @@ class PointToPoint:
         await received.wait(status)
         sent.result()
 
+    async def Sendrecv_replace(
+        self,
+        buf: Message,
+        dest: int,
+        sendtag: int = 0,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: Status | None = None,
+    ) -> None:
+        """Send the buffer's contents, and receive others into it."""
+        await self.Sendrecv(bytes(gathered(readable(buf))), dest, sendtag, buf, source, recvtag, status)
+
+    # A ready send's receive has been posted; the library needs not know.
+    Rsend = Send
+    Irsend = Isend
+    Rsend_init = Send_init
+
     # Probes.
 
     async def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
