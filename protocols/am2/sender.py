@@ -415,9 +415,7 @@ class Sender:
                 message.endpoint.messages.pop(message.slot, None)  # the slot is read again
             else:
                 self._fail(message, UNREACHABLE)
-        self.undelivered = [
-            message for message in self.undelivered if message.peer is not peer
-        ]
+        self.undelivered = [message for message in self.undelivered if message.peer is not peer]
 
     # The ends of messages.
 
