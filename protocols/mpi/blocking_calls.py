@@ -112,6 +112,7 @@ class Request(_Face[requests.Request]):
     Test = _blocking(requests.Request.Test)
     test = _blocking(requests.Request.test)
     Get_status = _blocking(requests.Request.Get_status)
+    get_status = Get_status
     Cancel = _blocking(requests.Request.Cancel)
     cancel = Cancel
 
@@ -132,11 +133,12 @@ class Request(_Face[requests.Request]):
 class Prequest(Request):
     """See `requests.Prequest`."""
 
-    __slots__ = ("_persistent",)
+    __slots__ = ("_is_freed", "_persistent")
 
     def __init__(self, awaited: requests.Prequest, run: Run) -> None:
         super().__init__(awaited, run)
         self._persistent = awaited
+        self._is_freed = False
 
     def Start(self) -> None:
         """Start the transfer."""
@@ -149,11 +151,12 @@ class Prequest(Request):
             one.Start()
 
     def Free(self) -> None:
-        """Free the request, which cannot be used afterwards."""
+        """Free the request, which cannot be used afterwards: it becomes REQUEST_NULL."""
         self._persistent.Free()
+        self._is_freed = True
 
     def __bool__(self) -> bool:
-        return True
+        return not self._is_freed
 
 
 class Message(_Face[mpi_messages.Message]):
@@ -195,6 +198,10 @@ class Comm(_Face[awaited.Comm]):
     Ssend = _blocking(awaited.Comm.Ssend)
     Recv = _blocking(awaited.Comm.Recv)
     Sendrecv = _blocking(awaited.Comm.Sendrecv)
+    Bsend = _blocking(awaited.Comm.Bsend)
+    Ibsend = _begun(awaited.Comm.Ibsend)
+    Bsend_init = _persistent(awaited.Comm.Bsend_init)
+    Detach_buffer = _blocking(awaited.Comm.Detach_buffer)
     Sendrecv_replace = _blocking(awaited.Comm.Sendrecv_replace)
     Rsend = _blocking(awaited.Comm.Rsend)
     Irsend = _begun(awaited.Comm.Irsend)
@@ -207,6 +214,10 @@ class Comm(_Face[awaited.Comm]):
     Recv_init = _persistent(awaited.Comm.Recv_init)
 
     send = _blocking(awaited.Comm.send)
+    rsend = _blocking(awaited.Comm.rsend)
+    irsend = _begun(awaited.Comm.irsend)
+    bsend = _blocking(awaited.Comm.bsend)
+    ibsend = _begun(awaited.Comm.ibsend)
     ssend = _blocking(awaited.Comm.ssend)
     recv = _blocking(awaited.Comm.recv)
     sendrecv = _blocking(awaited.Comm.sendrecv)
@@ -283,9 +294,24 @@ class Comm(_Face[awaited.Comm]):
         """See `comm.Comm`."""
         return self.awaited.algorithms
 
-    def Dup(self) -> Comm:
+    def Attach_buffer(self, buf: bytearray | memoryview) -> None:
+        """See `point_to_point.PointToPoint.Attach_buffer`."""
+        self.awaited.Attach_buffer(buf)
+
+    def Dup(self, info: None = None) -> Comm:
         """See `comm.Comm.Dup`."""
-        return Comm(self.run(self.awaited.Dup()), self.run)
+        return Comm(self.run(self.awaited.Dup(info)), self.run)
+
+    Clone = Dup
+
+    def Is_intra(self) -> bool:
+        return True
+
+    def Is_inter(self) -> bool:
+        return False
+
+    is_intra = property(Is_intra)
+    is_inter = property(Is_inter)
 
     def Split(self, color: int = 0, key: int = 0) -> Comm | None:
         """See `comm.Comm.Split`."""
@@ -344,6 +370,16 @@ class Cartcomm(Comm):
     def __init__(self, awaited: awaited.Cartcomm, run: Run) -> None:
         super().__init__(awaited, run)
         self._cartesian = awaited
+
+    @property
+    def dim(self) -> int:
+        return len(self._cartesian.grid.dims)
+
+    ndim = dim
+
+    @property
+    def topo(self) -> tuple[list[int], list[bool], list[int]]:
+        return self._cartesian.Get_topo()
 
     @property
     def dims(self) -> list[int]:

@@ -143,7 +143,7 @@ class Comm(CollectiveCalls):
 
     # Communicators.
 
-    async def Dup(self) -> Comm:
+    async def Dup(self, info: None = None) -> Comm:  # noqa: ARG002  for mpi4py's signature
         """Make a communicator of these ranks with messages of its own. Raises MPIError (ERR_OTHER) if no context is
         left."""
         offers = await self.allgather(self._free_contexts())
@@ -161,6 +161,8 @@ class Comm(CollectiveCalls):
         chosen = sorted((key, rank) for rank, (_, other, key) in enumerate(said) if other == color)
         # Communicators that have no rank in common may share a context.
         return self._another(context, tuple(self._peer(rank) for _, rank in chosen))
+
+    Clone = Dup
 
     async def Idup(self) -> tuple[Comm, Request]:
         """Make a communicator as Dup does; returns it with a complete request."""
@@ -191,6 +193,12 @@ class Comm(CollectiveCalls):
         grid = grid_of(dims, periods, self.size)
         part = await self.Split(0 if self.rank < grid.size else UNDEFINED, self.rank)
         return None if part is None else _with_grid(part, grid)
+
+    def Is_intra(self) -> bool:
+        return True
+
+    def Is_inter(self) -> bool:
+        return False
 
     def Get_group(self) -> Group:
         """Return the group of its ranks."""

@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from functools import partial
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
@@ -46,6 +46,9 @@ from protocols.mpi.mpi_errors import (
     Envelope,
     MPIError,
 )
+
+if TYPE_CHECKING:
+    from protocols.mpi.send_buffer import SendBuffer
 
 FIRST: Final = 4096
 _HEAD: Final = Struct("!4sIQ")
@@ -269,7 +272,7 @@ class Device:
     """A node's endpoint with queues in front; all of the node's communicators share one."""
 
     __slots__ = (
-        "_continuation", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way", "contexts",
+        "_continuation", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way", "attached", "contexts",
         "losses", "max_message_size", "max_tag", "rank", "size", "taken",
     )  # fmt: skip
 
@@ -284,6 +287,8 @@ class Device:
         self.taken: set[int] = set()
         """Numbers of communicators in use on this node."""
         self.losses: Final = Losses()
+        self.attached: SendBuffer | None = None
+        """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
         self._sends: deque[_Waiting] = deque()  # waiting for descriptors
         self._receives: deque[_Waiting] = deque()  # including waiting probes
         self._under_way = 0

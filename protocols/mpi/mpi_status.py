@@ -56,6 +56,10 @@ class Status:
         whole, rest = divmod(self.count, datatype.size)
         return whole if not rest else UNDEFINED
 
+    def Get_elements(self, datatype: Datatype) -> int:
+        """Return the number of basic items received; UNDEFINED for a derived datatype, whose basic one is not known."""
+        return self.Get_count(datatype) if datatype.typecode else UNDEFINED
+
     def Is_cancelled(self) -> bool:
         return self.cancelled
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import index
 
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.buffers import Message, readable, writable
@@ -18,6 +19,7 @@ from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from protocols.mpi.device import Device, Dispatch, Incoming, ProbeResult, nothing, pickled, send_object, send_pickled
 from protocols.mpi.iovec import Data, gathered
 from protocols.mpi.mpi_errors import (
+    ERR_BUFFER,
     ERR_COMM,
     ERR_COUNT,
     ERR_RANK,
@@ -167,6 +169,33 @@ class PointToPoint:
     Irsend = Isend
     Rsend_init = Send_init
 
+    async def Bsend(self, buf: Message, dest: int, tag: int = 0) -> None:
+        """Send a copy, for which the attached buffer must have room. Raises MPIError (ERR_BUFFER) if it has none."""
+        self._send_copy(self._data(buf, dest, tag), dest, tag)
+
+    async def Ibsend(self, buf: Message, dest: int, tag: int = 0) -> Request:
+        """Send as Bsend; the request is complete."""
+        return self._request(self._send_copy(self._data(buf, dest, tag), dest, tag))
+
+    async def Bsend_init(self, buf: Message, dest: int, tag: int = 0) -> Prequest:
+        """Make a persistent Bsend."""
+        begin = partial(self._start, dest, partial(self._send_copy, self._data(buf, dest, tag), dest, tag))
+        return Prequest(begin, False, self._device, self._ranks)
+
+    def Attach_buffer(self, buf: bytearray | memoryview) -> None:
+        """Attach the program's buffer for buffered sends: it limits them to its size, `BSEND_OVERHEAD` for each message
+        included. All communicators share it. Raises MPIError (ERR_BUFFER) if there is one."""
+        if self._device.attached is not None:
+            raise MPIError(ERR_BUFFER, "a buffer is attached: detach it first")
+        self._device.attached = SendBuffer(len(memoryview(buf).cast("B")), buf)
+
+    async def Detach_buffer(self) -> object:
+        """Wait until all buffered messages are sent; return the buffer. Raises MPIError (ERR_BUFFER) if there is none."""
+        attached = self._attached(0)
+        await attached.drain()
+        self._device.attached = None
+        return attached.memory
+
     # Probes.
 
     async def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
@@ -221,6 +250,21 @@ class PointToPoint:
         else:
             await over
 
+    rsend = send
+
+    async def bsend(self, obj: object, dest: int, tag: int = 0) -> None:
+        """Pickle an object and send it as Bsend."""
+        self._check(dest, tag)
+        if dest != PROC_NULL:
+            data = pickled(obj)
+            room = self._attached(len(data))
+            room.hold(len(data), send_pickled(self._device, self._peer(dest), self._contexts, tag, data))
+
+    async def ibsend(self, obj: object, dest: int, tag: int = 0) -> Request:
+        """Send an object as bsend; the request is complete."""
+        await self.bsend(obj, dest, tag)
+        return self._request(nothing())
+
     async def ssend(self, obj: object, dest: int, tag: int = 0) -> None:
         """Pickle an object, send it, and wait as Ssend does."""
         await self._send_object(obj, dest, tag, True)
@@ -239,6 +283,8 @@ class PointToPoint:
     async def isend(self, obj: object, dest: int, tag: int = 0) -> Request:
         """Pickle an object and begin to send it. The object may change at once."""
         return self._request(self._send_object(obj, dest, tag))
+
+    irsend = isend
 
     async def issend(self, obj: object, dest: int, tag: int = 0) -> Request:
         """Pickle an object and begin to send it as ssend does."""
@@ -267,6 +313,22 @@ class PointToPoint:
         obj = await received.wait(status)
         sent.result()
         return obj
+
+    def _send_copy(self, data: Data, dest: int, tag: int) -> Dispatch:
+        """Begin to send a copy that the attached buffer has room for; return a completed transfer."""
+        if dest != PROC_NULL:
+            room = self._attached(len(data))
+            room.hold(len(data), self._send_bytes(memoryview(bytes(gathered(data))), dest, tag))
+        return nothing()
+
+    def _attached(self, size: int) -> SendBuffer:
+        """Return the attached buffer, which has room for a message of that many bytes."""
+        room = self._device.attached
+        if room is None:
+            raise MPIError(ERR_BUFFER, "no buffer is attached for buffered sends: MPI.Attach_buffer")
+        if size and not room.has_room(size):
+            raise MPIError(ERR_BUFFER, f"the attached buffer has no room for another message of {size} bytes")
+        return room
 
     def _peer(self, rank: int) -> int:
         """Convert a rank to the device's; negative constants stay."""
@@ -338,6 +400,8 @@ class PointToPoint:
         return Request(incoming.over, incoming, True, self._device, self._ranks)
 
     def _check(self, peer: int, tag: int, receive: bool = False) -> None:
+        if type(peer) is not int or type(tag) is not int:
+            index(peer), index(tag)  # raises TypeError for a float, as mpi4py does
         if not 0 <= peer < self.size and peer != PROC_NULL and not (receive and peer == ANY_SOURCE):
             if not self.size:
                 raise MPIError(ERR_COMM, "a communicator that was freed")

@@ -10,9 +10,11 @@ from typing import Final
 from protocols.mpi import mpi_names
 from protocols.mpi.blocking_calls import REQUEST_NULL, Cartcomm, Comm, Message, Prequest, Request
 from protocols.mpi.mpi_names import *  # noqa: F403
+from protocols.mpi.send_buffer import BSEND_OVERHEAD
 from testbed.mpi.mpi_programs import current
 
 __all__ = [
+    "BSEND_OVERHEAD",
     "COMM_SELF",
     "COMM_WORLD",
     "REQUEST_NULL",
@@ -20,9 +22,13 @@ __all__ = [
     "THREAD_MULTIPLE",
     "THREAD_SERIALIZED",
     "THREAD_SINGLE",
+    "Alloc_mem",
+    "Attach_buffer",
     "Cartcomm",
     "Comm",
+    "Detach_buffer",
     "Finalize",
+    "Free_mem",
     "Get_library_version",
     "Get_processor_name",
     "Get_version",
@@ -62,7 +68,7 @@ def __getattr__(name: str) -> Comm:
         return current().alone
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py, which the README describes")
+    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py, which docs/mpi.md describes")
 
 
 def Wtime() -> float:
@@ -94,6 +100,26 @@ def get_vendor() -> tuple[str, tuple[int, int, int]]:
     """Return the library's name, and its version."""
     major, minor, micro = (int(part) for part in version(_DISTRIBUTION).split(".")[:3])
     return "testbed", (major, minor, micro)
+
+
+def Attach_buffer(buf: bytearray | memoryview) -> None:
+    """Attach a buffer for buffered sends; see `Comm.Attach_buffer`."""
+    current().world.Attach_buffer(buf)
+
+
+def Detach_buffer() -> object:
+    """Wait until buffered messages are sent; return the buffer."""
+    return current().world.Detach_buffer()
+
+
+def Alloc_mem(size: int, info: None = None) -> memoryview:  # noqa: ARG001  for mpi4py's signature
+    """Return memory of so many bytes."""
+    return memoryview(bytearray(size))
+
+
+def Free_mem(mem: memoryview) -> None:
+    """Free what Alloc_mem has returned."""
+    mem.release()
 
 
 def Init() -> None:
