@@ -8,8 +8,7 @@ from dataclasses import fields, replace
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import ExistingState
-from testbed.cluster.plan.link_services import LinkServices
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AddAddress,
     AddForwarding,
     AddHook,
@@ -50,6 +49,7 @@ from testbed.cluster.plan.operations import (
     SetUp,
     Undivert,
 )
+from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.planner import plan
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.diversion import Diversion

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import ExistingState
-from testbed.cluster.plan.link_services import LinkService, LinkServices
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AddForwarding,
     AwaitCarrier,
     Divert,
@@ -33,6 +32,7 @@ from testbed.cluster.plan.operations import (
     SetShaper,
     SetUp,
 )
+from testbed.cluster.plan.link_services import LinkService, LinkServices
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import Detour, Stage, Wiring
 from testbed.errors import NotFoundError, UnsupportedError
