@@ -22,7 +22,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 from typing import Final
 
-from protocols.core.completion import Completion, Turn
+from protocols.core.completion import Completion, Yield
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import Envelope
 
@@ -104,7 +104,7 @@ class Rpi:
         """`_rpi_c2c_advance`: return those that are done. blocks: wait for the first if none is."""
         active = [request.over for request in requests if request.over is not None]
         if not any(over.done for over in active):
-            await (_first(active) if blocks and active else Turn())
+            await (_first(active) if blocks and active else Yield())
         return [request for request in requests if request.state is State.DONE]
 
     def destroy(self, request: Request) -> None:
