@@ -107,7 +107,7 @@ def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", CONNECTION_MUTANTS, ids=str)
 def test_the_swarm_of_connections_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    """Such a case polls for long: CI searches once."""
+    """CI searches once, since such a case polls for long."""
 
     def trial(seed: int) -> Counter[str]:
         return via_connection_swarm.run(via_connection_swarm.draw(seed), patience=MUTANT_PATIENCE)
