@@ -16,15 +16,14 @@ from typing import Final, NamedTuple
 
 from protocols.atm.cell import PAYLOAD
 from protocols.core.firmware import Buffer
+from protocols.ssam.fields import ACKNOWLEDGEMENT as ACKNOWLEDGEMENT
+from protocols.ssam.fields import BYTES as BYTES
+from protocols.ssam.fields import REPLY as REPLY
+from protocols.ssam.fields import REQUEST as REQUEST
 
 DATA: Final = 40
 """Bytes of a message."""
 
-REQUEST: Final = 0
-REPLY: Final = 1
-ACKNOWLEDGEMENT: Final = 2
-BYTES: Final = 3
-"""More data of a long message: a request without a handler of its own."""
 INTRODUCTION: Final = 4
 """States the sender's identity, and the receiver's as the sender knows it, 0 if it does not (our addition). In the cell it
 is an acknowledgement whose handler is INTRODUCES."""
