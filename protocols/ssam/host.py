@@ -143,26 +143,34 @@ class Library:
         return self._try(cells.BYTES, node, 0, data, pending)
 
     def _try(self, kind: int, node: int, handler: int, data: Buffer, pending: Pending | None) -> bool:
-        if not self.has_room(node):
+        connection = self._sendable(node)
+        if not connection.has_room:
             return False
         if pending is None and node in self._failed:
             raise ReturnedError(_sentence(self._failed.pop(node)))
-        connection = self._connection(node)
         number = connection.take_number()
         connection.pending[number % MAX_WINDOW] = pending
         self._counters.requests += 1
         self._work.spend(FORMAT)
-        self._write(connection, request_slot(number), Message(kind, 0, number % cells.NUMBERS, handler, bytes(data)))
+        request = Message(kind, connection.session, number % cells.NUMBERS, handler, bytes(data))
+        offset = request_slot(number)
+        cells.pack_into(self.device.memory(connection.number), offset, request)
+        if connection.is_open:  # each send polls (section 3.1.1)
+            self._read.extend(self.device.write_read(connection.number, offset))
         self._arm()
         return True
 
     def has_room(self, node: int) -> bool:
         """Whether the window to a node permits a request. Raises as `request`."""
+        return self._sendable(node).has_room
+
+    def _sendable(self, node: int) -> Connection:
+        """Return the connection to a node to which the program may send now. Raises as `request`."""
         if self._is_handling:
             raise RuleError("a handler may send no request: a request's handler returns its reply, a reply's nothing")
         if not 0 <= node < self.size:
             raise ValueError(f"no node {node}: there are {self.size}")
-        return self._connection(node).has_room
+        return self._connection(node)
 
     def set_window(self, node: int, window: int) -> None:
         """Change the window to a node, 1 to MAX_WINDOW requests."""
@@ -515,13 +523,6 @@ class Library:
         connection.window = self.settings.window
         if self.on_renewed is not None:
             self.on_renewed(connection.node)
-
-    def _write(self, connection: Connection, offset: int, message: Message) -> None:
-        """Keep a request's cell, and send it if the session is known. Section 3.1.1: each send polls."""
-        stamped = message._replace(session=connection.session)
-        cells.pack_into(self.device.memory(connection.number), offset, stamped)
-        if connection.is_open:
-            self._read.extend(self.device.write_read(connection.number, offset))
 
     def _stamped(self, connection: Connection, number: int) -> int:
         """Set the session of a kept request, which was not known before; return its offset."""
