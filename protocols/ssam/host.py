@@ -21,14 +21,12 @@ from typing import Final, NamedTuple
 from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.atm.cell import PAYLOAD
 from protocols.core.completion import Completion, Turn
-from protocols.core.firmware import Adapter, Buffer, HostActions
-from protocols.core.host_work import HostWork
+from protocols.core.firmware import Buffer, HostActions
 from protocols.ssam import cells
 from protocols.ssam.cells import DATA, LONG, Message
 from protocols.ssam.connection import Connection, Pending, introduced
-from protocols.ssam.counters import Counters
 from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Sba100, answer_slot, request_slot
-from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW, Settings
+from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW
 
 FORMAT: Final = "format"
 """Format a request's cell, with the flow control."""
@@ -69,28 +67,20 @@ class Library:
     on_renewed: called with a node with which a new session has begun, in place of an earlier one.
     """
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        bell: HostActions,
-        work: HostWork,
-        device: Sba100,
-        settings: Settings,
-        counters: Counters,
-    ) -> None:
-        self.node: Final = adapter.number
-        self.size: Final = len(adapter.addresses)
-        self.incarnation: Final = adapter.incarnation
+    def __init__(self, device: Sba100, bell: HostActions) -> None:
+        self.node: Final = device.adapter.number
+        self.size: Final = len(device.adapter.addresses)
+        self.incarnation: Final = device.adapter.incarnation
         self.on_returned: Callable[[Returned], object] | None = None
         self.on_cells: Callable[[], object] | None = None
         self.on_space: Callable[[], object] | None = None
         self.on_message: Callable[[int, Message], Reply | None] | None = None
         self.on_renewed: Callable[[int], object] | None = None
-        self.settings: Final = settings
+        self.settings: Final = device.settings
         self.device: Final = device
         self._bell = bell
-        self._work = work
-        self._counters = counters
+        self._work = device.work
+        self._counters = device.counters
         self._handlers: dict[int, Handler] = {}
         self._connections: dict[int, Connection] = {}  # by number
         self._is_handling = False
@@ -100,7 +90,7 @@ class Library:
         self._waits: Completion[None] | None = None
         self._failed: dict[int, Returned] = {}
         self._read: deque[tuple[int, Message]] = deque()  # what the last read trap has delivered and is not handled yet
-        if settings.interrupts:
+        if device.settings.interrupts:
             self.on_cells = _nothing
             self.watch()
 

@@ -70,13 +70,13 @@ class Sba100:
         self, adapter: Adapter, nic: FirmwareActions, work: HostWork, settings: Settings, counters: Counters
     ) -> None:
         """work: the host's cores, on which the traps run."""
+        self.adapter: Final = adapter
+        self.work: Final = work
+        self.settings: Final = settings
+        self.counters: Final = counters
         self._number = adapter.number
         self._nodes = len(adapter.addresses)
-        self._addresses = adapter.addresses
         self._nic = nic
-        self._work = work
-        self._settings = settings
-        self._counters = counters
         self._input: deque[bytes] = deque()
         self._reads: deque[int] = deque()  # when the core will have read cells that a trap has taken
         self._circuits: list[_Circuit] = []
@@ -102,26 +102,26 @@ class Sba100:
     def on_doorbell(self, now: int, index: int) -> None:
         """Set the alarm."""
         if index >= ALARM:
-            self.deadline = now + (self._settings.timeout << index - ALARM)
+            self.deadline = now + (self.settings.timeout << index - ALARM)
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
         self.deadline = None
         self._nic.post_completion(ALARM)
 
     def counted(self) -> dict[str, int]:
-        return self._counters.counted()
+        return self.counters.counted()
 
     def waiting(self) -> list[str]:
         waiting = len(self._input)
         return [f"{waiting} cells wait in the input FIFO"] if waiting else []
 
     def _arrive(self, now: int, cell: bytes) -> None:
-        counters, reads = self._counters, self._reads
+        counters, reads = self.counters, self._reads
         while reads and reads[0] <= now:
             reads.popleft()
         if (len(cell) != CELL or cell[:HEADER] not in self._incoming) and not is_intact(cell):
             counters.bad_headers += 1
-        elif len(self._input) + len(reads) >= self._settings.input_fifo:
+        elif len(self._input) + len(reads) >= self.settings.input_fifo:
             counters.overruns += 1
         else:
             self._input.append(cell)
@@ -136,13 +136,15 @@ class Sba100:
         known = self._by_node.get(node)
         if known is not None:
             return known
-        if len(self._circuits) >= self._settings.connections:
+        if len(self._circuits) >= self.settings.connections:
             raise TrapError(
-                f"no connection to node {node}: a process has {self._settings.connections} connections at most "
+                f"no connection to node {node}: a process has {self.settings.connections} connections at most "
                 "(setting connections)"
             )
         there = header(circuit(self._number, node, self._nodes))
-        head = self._addresses[node] + self._addresses[self._number] + ETHERTYPE.to_bytes(2, "big") + there
+        head = (
+            self.adapter.addresses[node] + self.adapter.addresses[self._number] + ETHERTYPE.to_bytes(2, "big") + there
+        )
         self._by_node[node] = number = len(self._circuits)
         self._circuits.append(_Circuit(node, head, bytearray(AREA)))
         self._incoming[header(circuit(node, self._number, self._nodes))] = number
@@ -165,7 +167,7 @@ class Sba100:
         of a poll in vain."""
         if not self._input:
             return []
-        self._work.spend(READ_TRAP)
+        self.work.spend(READ_TRAP)
         return self._pull(BATCH, CELL_READ)
 
     def write_read(self, connection: int, offset: int) -> Batch:
@@ -179,7 +181,7 @@ class Sba100:
 
     def call_read(self) -> Batch:
         """Deliver one cell, or none, by the system call read(2)."""
-        self._work.spend(READ_CALL)
+        self.work.spend(READ_CALL)
         return self._pull(1, CELL_CALL)
 
     def _push(self, connection: int, offset: int, kind: str) -> None:
@@ -188,19 +190,19 @@ class Sba100:
             raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
         if offset % SLOT or not 0 <= offset <= AREA - SLOT:
             raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
-        self._work.spend(kind)
+        self.work.spend(kind)
         node, head, memory = self._circuits[connection]
         frame = head + checked(memory[offset : offset + PAYLOAD])
-        self._counters.cells_written += 1
+        self.counters.cells_written += 1
         if node == self._number:
-            self._arrive(self._work.reached, frame[ETHERNET:])
+            self._arrive(self.work.reached, frame[ETHERNET:])
         else:
             self._nic.send(frame)
 
     def _pull(self, most: int, kind: str) -> Batch:
         """Take cells out of the input FIFO, and find their connections. kind: of the work for each."""
         delivered: Batch = []
-        counters, cells, work = self._counters, self._input, self._work
+        counters, cells, work = self.counters, self._input, self.work
         for _ in range(min(most, len(cells))):
             cell = cells.popleft()
             work.spend(kind)

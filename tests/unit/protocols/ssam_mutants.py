@@ -51,9 +51,9 @@ def uncounted(patch: pytest.MonkeyPatch) -> None:
     arrive = Sba100._arrive
 
     def in_silence(device: Sba100, now: int, cell: bytes) -> None:
-        before = device._counters.overruns
+        before = device.counters.overruns
         arrive(device, now, cell)
-        device._counters.overruns = before
+        device.counters.overruns = before
 
     patch.setattr(Sba100, "_arrive", in_silence)
 
