@@ -45,7 +45,7 @@ from protocols.ssam.handler_addresses import (
 )
 from protocols.ssam.host import Library, Reply
 from protocols.ssam.reply_tokens import Token
-from protocols.ssam.sba100 import Sba100
+from protocols.ssam.sba100 import Process
 
 _MASK: Final = 0xFFFF_FFFF
 _NOTHING: Final = memoryview(b"")
@@ -58,8 +58,8 @@ class ActiveMessages(Library):
     lost: requests that have ended without an answer and that their endpoints have not been told of.
     """
 
-    def __init__(self, device: Sba100, bell: HostActions) -> None:
-        super().__init__(device, bell)
+    def __init__(self, process: Process, bell: HostActions) -> None:
+        super().__init__(process, bell)
         self.max_short: Final = MAX_WORDS
         """AM_MaxShort: words of a request."""
         self.observer: Observer | None = None

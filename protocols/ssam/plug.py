@@ -16,6 +16,6 @@ def plug(settings: Settings | None = None) -> Plug:
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         device = Sba100(adapter, nic, host_work(nic), own, Counters())
-        return Agent(device, ActiveMessages(device, nic))
+        return Agent(device, ActiveMessages(device.program, nic))
 
     return build

@@ -30,7 +30,7 @@ def freed_too_early(patch: pytest.MonkeyPatch) -> None:
         answer(library, connection, number, reply)
         before = (number - 1) % cells.NUMBERS
         nothing = Message(cells.ACKNOWLEDGEMENT, connection.session, before, 0, b"")
-        cells.pack_into(library.device.memory(connection.number), answer_slot(before), nothing)
+        cells.pack_into(library.process.memory(connection.number), answer_slot(before), nothing)
 
     patch.setattr(Library, "_answer", and_free_the_one_before)
 
