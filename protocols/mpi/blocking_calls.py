@@ -15,8 +15,10 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from protocols.mpi import comm as awaited
 from protocols.mpi import mpi_messages, requests
+from protocols.mpi.collectives.choices import Algorithms
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import nothing
+from protocols.mpi.groups import Group
 from protocols.mpi.mpi_status import Status
 
 A = TypeVar("A")
@@ -46,17 +48,19 @@ class _Face(Generic[A]):
         return repr(self.awaited)
 
 
-def _blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[_Face[A], P], T]:
+def _blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[_Face[Any], P], T]:
     @wraps(method)
-    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> T:
+    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> T:
         return face.run(method(face.awaited, *args, **named))
 
     return call
 
 
-def _begun(method: Callable[Concatenate[A, P], Work[requests.Request]]) -> Callable[Concatenate[_Face[A], P], Request]:
+def _begun(
+    method: Callable[Concatenate[A, P], Work[requests.Request]],
+) -> Callable[Concatenate[_Face[Any], P], Request]:
     @wraps(method)
-    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> Request:
+    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> Request:
         return Request(face.run(method(face.awaited, *args, **named)), face.run)
 
     return call
@@ -64,9 +68,9 @@ def _begun(method: Callable[Concatenate[A, P], Work[requests.Request]]) -> Calla
 
 def _persistent(
     method: Callable[Concatenate[A, P], Work[requests.Prequest]],
-) -> Callable[Concatenate[_Face[A], P], Prequest]:
+) -> Callable[Concatenate[_Face[Any], P], Prequest]:
     @wraps(method)
-    def call(face: _Face[A], /, *args: P.args, **named: P.kwargs) -> Prequest:
+    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> Prequest:
         return Prequest(face.run(method(face.awaited, *args, **named)), face.run)
 
     return call
@@ -97,11 +101,18 @@ class Request(_Face[requests.Request]):
         """Whether it is not REQUEST_NULL, which a completed request becomes."""
         return self.awaited.active
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both are one request, or both REQUEST_NULL."""
+        return isinstance(other, Request) and (self is other or not (self or other))
+
+    __hash__ = object.__hash__
+
     Wait = _blocking(requests.Request.Wait)
     wait = _blocking(requests.Request.wait)
     Test = _blocking(requests.Request.Test)
     test = _blocking(requests.Request.test)
     Get_status = _blocking(requests.Request.Get_status)
+    get_status = Get_status
     Cancel = _blocking(requests.Request.Cancel)
     cancel = Cancel
 
@@ -122,11 +133,12 @@ class Request(_Face[requests.Request]):
 class Prequest(Request):
     """See `requests.Prequest`."""
 
-    __slots__ = ("_persistent",)
+    __slots__ = ("_is_freed", "_persistent")
 
     def __init__(self, awaited: requests.Prequest, run: Run) -> None:
         super().__init__(awaited, run)
         self._persistent = awaited
+        self._is_freed = False
 
     def Start(self) -> None:
         """Start the transfer."""
@@ -139,11 +151,12 @@ class Prequest(Request):
             one.Start()
 
     def Free(self) -> None:
-        """Free the request, which cannot be used afterwards."""
+        """Free the request, which cannot be used afterwards: it becomes REQUEST_NULL."""
         self._persistent.Free()
+        self._is_freed = True
 
     def __bool__(self) -> bool:
-        return True
+        return not self._is_freed
 
 
 class Message(_Face[mpi_messages.Message]):
@@ -185,6 +198,14 @@ class Comm(_Face[awaited.Comm]):
     Ssend = _blocking(awaited.Comm.Ssend)
     Recv = _blocking(awaited.Comm.Recv)
     Sendrecv = _blocking(awaited.Comm.Sendrecv)
+    Bsend = _blocking(awaited.Comm.Bsend)
+    Ibsend = _begun(awaited.Comm.Ibsend)
+    Bsend_init = _persistent(awaited.Comm.Bsend_init)
+    Detach_buffer = _blocking(awaited.Comm.Detach_buffer)
+    Sendrecv_replace = _blocking(awaited.Comm.Sendrecv_replace)
+    Rsend = _blocking(awaited.Comm.Rsend)
+    Irsend = _begun(awaited.Comm.Irsend)
+    Rsend_init = _persistent(awaited.Comm.Rsend_init)
     Isend = _begun(awaited.Comm.Isend)
     Issend = _begun(awaited.Comm.Issend)
     Irecv = _begun(awaited.Comm.Irecv)
@@ -193,6 +214,10 @@ class Comm(_Face[awaited.Comm]):
     Recv_init = _persistent(awaited.Comm.Recv_init)
 
     send = _blocking(awaited.Comm.send)
+    rsend = _blocking(awaited.Comm.rsend)
+    irsend = _begun(awaited.Comm.irsend)
+    bsend = _blocking(awaited.Comm.bsend)
+    ibsend = _begun(awaited.Comm.ibsend)
     ssend = _blocking(awaited.Comm.ssend)
     recv = _blocking(awaited.Comm.recv)
     sendrecv = _blocking(awaited.Comm.sendrecv)
@@ -218,16 +243,115 @@ class Comm(_Face[awaited.Comm]):
     improbe = Improbe
 
     Barrier = _blocking(awaited.Comm.Barrier)
-    barrier = Barrier
+    Bcast = _blocking(awaited.Comm.Bcast)
+    Gather = _blocking(awaited.Comm.Gather)
+    Gatherv = _blocking(awaited.Comm.Gatherv)
+    Scatter = _blocking(awaited.Comm.Scatter)
+    Scatterv = _blocking(awaited.Comm.Scatterv)
+    Allgather = _blocking(awaited.Comm.Allgather)
+    Allgatherv = _blocking(awaited.Comm.Allgatherv)
+    Alltoall = _blocking(awaited.Comm.Alltoall)
+    Alltoallv = _blocking(awaited.Comm.Alltoallv)
+    Alltoallw = _blocking(awaited.Comm.Alltoallw)
+    Reduce = _blocking(awaited.Comm.Reduce)
+    Allreduce = _blocking(awaited.Comm.Allreduce)
+    Reduce_scatter_block = _blocking(awaited.Comm.Reduce_scatter_block)
+    Reduce_scatter = _blocking(awaited.Comm.Reduce_scatter)
+    Scan = _blocking(awaited.Comm.Scan)
+    Exscan = _blocking(awaited.Comm.Exscan)
 
-    def Dup(self) -> Comm:
+    Ibarrier = _begun(awaited.Comm.Ibarrier)
+    Ibcast = _begun(awaited.Comm.Ibcast)
+    Igather = _begun(awaited.Comm.Igather)
+    Igatherv = _begun(awaited.Comm.Igatherv)
+    Iscatter = _begun(awaited.Comm.Iscatter)
+    Iscatterv = _begun(awaited.Comm.Iscatterv)
+    Iallgather = _begun(awaited.Comm.Iallgather)
+    Iallgatherv = _begun(awaited.Comm.Iallgatherv)
+    Ialltoall = _begun(awaited.Comm.Ialltoall)
+    Ialltoallv = _begun(awaited.Comm.Ialltoallv)
+    Ialltoallw = _begun(awaited.Comm.Ialltoallw)
+    Ireduce = _begun(awaited.Comm.Ireduce)
+    Iallreduce = _begun(awaited.Comm.Iallreduce)
+    Ireduce_scatter_block = _begun(awaited.Comm.Ireduce_scatter_block)
+    Ireduce_scatter = _begun(awaited.Comm.Ireduce_scatter)
+    Iscan = _begun(awaited.Comm.Iscan)
+    Iexscan = _begun(awaited.Comm.Iexscan)
+
+    barrier = Barrier
+    bcast = _blocking(awaited.Comm.bcast)
+    gather = _blocking(awaited.Comm.gather)
+    scatter = _blocking(awaited.Comm.scatter)
+    allgather = _blocking(awaited.Comm.allgather)
+    alltoall = _blocking(awaited.Comm.alltoall)
+    reduce = _blocking(awaited.Comm.reduce)
+    allreduce = _blocking(awaited.Comm.allreduce)
+    scan = _blocking(awaited.Comm.scan)
+    exscan = _blocking(awaited.Comm.exscan)
+
+    @property
+    def algorithms(self) -> Algorithms:
+        """See `comm.Comm`."""
+        return self.awaited.algorithms
+
+    def Attach_buffer(self, buf: bytearray | memoryview) -> None:
+        """See `point_to_point.PointToPoint.Attach_buffer`."""
+        self.awaited.Attach_buffer(buf)
+
+    def Dup(self, info: None = None) -> Comm:
         """See `comm.Comm.Dup`."""
-        return Comm(self.run(self.awaited.Dup()), self.run)
+        return Comm(self.run(self.awaited.Dup(info)), self.run)
+
+    Clone = Dup
+
+    def Is_intra(self) -> bool:
+        return True
+
+    def Is_inter(self) -> bool:
+        return False
+
+    is_intra = property(Is_intra)
+    is_inter = property(Is_inter)
 
     def Split(self, color: int = 0, key: int = 0) -> Comm | None:
         """See `comm.Comm.Split`."""
         part = self.run(self.awaited.Split(color, key))
         return None if part is None else Comm(part, self.run)
+
+    def Idup(self) -> tuple[Comm, Request]:
+        """See `comm.Comm.Idup`."""
+        made, request = self.run(self.awaited.Idup())
+        return Comm(made, self.run), Request(request, self.run)
+
+    def Create(self, group: Group) -> Comm | None:
+        """See `comm.Comm.Create`."""
+        part = self.run(self.awaited.Create(group))
+        return None if part is None else Comm(part, self.run)
+
+    def Create_group(self, group: Group, tag: int = 0) -> Comm | None:
+        """See `comm.Comm.Create_group`."""
+        part = self.run(self.awaited.Create_group(group, tag))
+        return None if part is None else Comm(part, self.run)
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
+    ) -> Cartcomm | None:
+        """See `comm.Comm.Create_cart`."""
+        part = self.run(self.awaited.Create_cart(dims, periods, reorder))
+        return None if part is None else Cartcomm(part, self.run)
+
+    def Get_group(self) -> Group:
+        """See `comm.Comm.Get_group`."""
+        return self.awaited.Get_group()
+
+    @classmethod
+    def Compare(cls, comm1: Comm, comm2: Comm) -> int:
+        """See `comm.Comm.Compare`."""
+        return awaited.Comm.Compare(comm1.awaited, comm2.awaited)
+
+    @property
+    def group(self) -> Group:
+        return self.awaited.Get_group()
 
     def Free(self) -> None:
         """See `comm.Comm.Free`."""
@@ -236,6 +360,63 @@ class Comm(_Face[awaited.Comm]):
     def Abort(self, errorcode: int = 1) -> None:
         """End the program, and the run."""
         raise SystemExit(f"rank {self.rank} has called Abort, with error code {errorcode}")
+
+
+class Cartcomm(Comm):
+    """See `comm.Cartcomm`."""
+
+    __slots__ = ("_cartesian",)
+
+    def __init__(self, awaited: awaited.Cartcomm, run: Run) -> None:
+        super().__init__(awaited, run)
+        self._cartesian = awaited
+
+    @property
+    def dim(self) -> int:
+        return len(self._cartesian.grid.dims)
+
+    ndim = dim
+
+    @property
+    def topo(self) -> tuple[list[int], list[bool], list[int]]:
+        return self._cartesian.Get_topo()
+
+    @property
+    def dims(self) -> list[int]:
+        return list(self._cartesian.grid.dims)
+
+    @property
+    def periods(self) -> list[bool]:
+        return list(self._cartesian.grid.periods)
+
+    @property
+    def coords(self) -> list[int]:
+        """This rank's point."""
+        return self._cartesian.Get_coords(self.rank)
+
+    def Get_dim(self) -> int:
+        """See `comm.Cartcomm.Get_dim`."""
+        return self._cartesian.Get_dim()
+
+    def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
+        """See `comm.Cartcomm.Get_topo`."""
+        return self._cartesian.Get_topo()
+
+    def Get_coords(self, rank: int) -> list[int]:
+        """See `comm.Cartcomm.Get_coords`."""
+        return self._cartesian.Get_coords(rank)
+
+    def Get_cart_rank(self, coords: Sequence[int]) -> int:
+        """See `comm.Cartcomm.Get_cart_rank`."""
+        return self._cartesian.Get_cart_rank(coords)
+
+    def Shift(self, direction: int, disp: int) -> tuple[int, int]:
+        """See `comm.Cartcomm.Shift`."""
+        return self._cartesian.Shift(direction, disp)
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
+        """See `comm.Cartcomm.Sub`."""
+        return Cartcomm(self.run(self._cartesian.Sub(remain_dims)), self.run)
 
 
 def _at_once(work: Work[T], /) -> T:

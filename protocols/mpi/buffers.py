@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
-from protocols.mpi.datatypes import BY_TYPECODE, Datatype
+from protocols.mpi.datatypes import BY_TYPECODE, BYTE, Datatype
 from protocols.mpi.mpi_errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, MPIError
 from protocols.mpi.pieces import Data, Pieces
 
@@ -38,30 +38,58 @@ def writable(message: Message) -> Data:
     return _bytes(message, True)
 
 
-def _bytes(message: Message, write: bool) -> Data:
+class _Parsed(NamedTuple):
+    """A message argument's parts. item: bytes from one item to the next. counts: what else it has."""
+
+    view: memoryview
+    item: int
+    datatype: Datatype | None
+    counts: list[Any]
+
+
+def _parsed(message: Message, write: bool, most: int = 1) -> _Parsed:
+    """most: counts that it may have."""
     if not isinstance(message, list | tuple):
-        return _view(message, write)[0]
-    if not 1 <= len(message) <= 3:
-        raise MPIError(ERR_BUFFER, f"[buffer, count, datatype] has up to three parts, not {len(message)}")
+        return _Parsed(*_view(message, write), None, [])
+    if not 1 <= len(message) <= 2 + most:
+        parts = "three" if most == 1 else "four"
+        raise MPIError(ERR_BUFFER, f"[buffer, count, datatype] has up to {parts} parts, not {len(message)}")
     view, item = _view(message[0], write)
-    parts = list(message[1:])
+    counts = list(message[1:])
     datatype = None
-    if parts and isinstance(parts[-1], Datatype | str):
-        datatype = _datatype(parts.pop())
+    if counts and isinstance(counts[-1], Datatype | str):
+        datatype = _datatype(counts.pop())
         item = datatype.extent
-    if len(parts) > 1:
-        raise MPIError(ERR_TYPE, f"{parts[-1]!r} is no datatype")
-    if not parts or parts[0] is None:
-        if datatype is None:
-            return view
-        if item <= 0 or len(view) % item:
-            raise MPIError(ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item} bytes")
-        parts = [len(view) // item]
-    count, displacement = parts[0] if isinstance(parts[0], tuple) else (parts[0], 0)
+    if len(counts) > most:
+        raise MPIError(ERR_TYPE, f"{counts[-1]!r} is no datatype")
+    return _Parsed(view, item, datatype, [] if counts and counts[0] is None else counts)
+
+
+def _bytes(message: Message, write: bool) -> Data:
+    parsed = _parsed(message, write)
+    if not parsed.counts:
+        if parsed.datatype is None:
+            return parsed.view
+        return _items(parsed, _whole(parsed), 0)
+    count = parsed.counts[0]
+    return _items(parsed, *(count if isinstance(count, tuple) else (count, 0)))
+
+
+def _whole(parsed: _Parsed) -> int:
+    """Return the number of items in the buffer."""
+    view, item = parsed.view, parsed.item
+    if item <= 0 or len(view) % item:
+        raise MPIError(ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item} bytes")
+    return len(view) // item
+
+
+def _items(parsed: _Parsed, count: SupportsIndex, displacement: SupportsIndex) -> Data:
+    """Return the bytes of items, from item `displacement` on."""
+    view, item, datatype, _ = parsed
     try:
         begin, length = index(displacement) * item, index(count) * item
     except TypeError:
-        raise MPIError(ERR_COUNT, f"{parts[0]!r} is no count") from None
+        raise MPIError(ERR_COUNT, f"{parsed.counts[0]!r} is no count") from None
     if datatype is not None and not datatype.typecode and length >= 0:
         return _pieces(view, datatype, index(count), begin)
     if length < 0 or begin < 0 or begin + length > len(view):
@@ -69,6 +97,75 @@ def _bytes(message: Message, write: bool) -> Data:
             ERR_COUNT, f"{count} items of {item} bytes from item {displacement} on: the buffer has {len(view)} bytes"
         )
     return view[begin : begin + length]
+
+
+def blocks(message: Message, number: int, write: bool) -> Data:
+    """Return the bytes of `number` blocks of one size. A count in the message is that of one block's items. Raises
+    MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+    parsed = _parsed(message, write)
+    if parsed.counts:
+        count = parsed.counts[0]
+        items, displacement = count if isinstance(count, tuple) else (count, 0)
+        return _items(parsed, index(items) * number, displacement)
+    items = _whole(parsed) if len(parsed.view) else 0
+    if items % number:
+        raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be cut into {number} blocks of one size")
+    return _items(parsed, items, 0)
+
+
+def vector(message: Message, number: int, write: bool) -> list[Data]:
+    """Return the bytes of each of `number` blocks of any sizes. message: [buffer, counts, displacements, datatype], or
+    [buffer, (counts, displacements), datatype]. One number as counts is that of each block; one as displacements is the
+    distance of blocks. Without displacements, blocks follow each other; without counts, they have one size.
+
+    Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE.
+    """
+    parsed = _parsed(message, write, 2)
+    parts = parsed.counts
+    if len(parts) == 1 and isinstance(parts[0], tuple):
+        parts = list(parts[0])
+    counts: Any = parts[0] if parts else None
+    displacements = parts[1] if len(parts) > 1 else None
+    if counts is None:
+        items = _whole(parsed) if len(parsed.view) else 0
+        if items % number:
+            raise MPIError(ERR_COUNT, f"a buffer of {items} items cannot be cut into {number} blocks of one size")
+        counts = items // number  # of each
+    each = [index(counts)] * number if _is_number(counts) else [index(count) for count in counts]
+    if displacements is None:
+        displacements = [sum(each[:place]) for place in range(number)]
+    elif _is_number(displacements):
+        displacements = [place * index(displacements) for place in range(number)]
+    if len(each) != number or len(displacements) != number:
+        raise MPIError(ERR_COUNT, f"{len(each)} counts and {len(displacements)} displacements for {number} ranks")
+    return [_items(parsed, count, place) for count, place in zip(each, displacements, strict=True)]
+
+
+def _is_number(numbers: Any) -> bool:
+    return hasattr(numbers, "__index__") and not hasattr(numbers, "__len__")
+
+
+def typed(message: Message, write: bool) -> tuple[memoryview, Datatype]:
+    """Return the bytes of a message for a reduction, and its datatype. Raises MPIError: ERR_BUFFER, ERR_COUNT, ERR_TYPE."""
+    parsed, data = _parsed(message, write), _bytes(message, write)
+    datatype = parsed.datatype
+    if datatype is None:
+        buffer = message[0] if isinstance(message, list | tuple) else message
+        datatype = _datatype_of(buffer)
+    if not isinstance(data, memoryview):
+        raise MPIError(ERR_TYPE, f"{datatype.name} lies in pieces: reductions combine contiguous items")
+    return data, datatype
+
+
+def _datatype_of(buffer: object) -> Datatype:
+    """Return the basic datatype of a buffer's items."""
+    if buffer is None:
+        return BYTE
+    form = memoryview(buffer).format.lstrip("@=<|")  # type: ignore[arg-type]  # `_view` has tried it
+    code = {"Zf": "F", "Zd": "D"}.get(form, form)
+    if code not in BY_TYPECODE:
+        raise MPIError(ERR_TYPE, f"no basic datatype has items of the format {form!r}: name one")
+    return BY_TYPECODE[code]
 
 
 def _pieces(view: memoryview, datatype: Datatype, count: int, place: int) -> Data:

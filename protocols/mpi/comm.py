@@ -1,406 +1,305 @@
-"""Communicators: mpi4py's point-to-point calls, as coroutines.
-
-They belong to no event loop: a call awaits only completions, and the driver of the program resumes it. A program in
-mpi4py's names is ported by an `await` before each call that could wait or transfer anything.
+"""Communicators: mpi4py's calls as coroutines. Here are non-blocking collective calls, collective calls on objects, and the
+calls that make communicators. MPI 4.1, chapters 6 and 7.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial, reduce
+from collections.abc import Callable, Coroutine, Sequence
+from functools import reduce
 from operator import and_
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
-from protocols.core.completion import Completion, Turn
-from protocols.mpi.buffers import Message, readable, writable
-from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED
-from protocols.mpi.device import Device, Dispatch, Incoming, ProbeResult, nothing, pickled, send_object, send_pickled
+from protocols.core.completion import Completion, carry
+from protocols.mpi.buffers import Message
+from protocols.mpi.cartesian import Grid, grid_of
+from protocols.mpi.collective_calls import CollectiveCalls
+from protocols.mpi.collectives import objects
+from protocols.mpi.constants import UNDEFINED, InPlace
+from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
-    ERR_COMM,
     ERR_COUNT,
     ERR_OTHER,
-    ERR_RANK,
-    ERR_TAG,
     NOBODY,
     Envelope,
     MPIError,
 )
-from protocols.mpi.mpi_messages import Message as Matched
-from protocols.mpi.mpi_status import Status
-from protocols.mpi.pieces import Data, gathered
-from protocols.mpi.requests import Prequest, Request
-from protocols.mpi.send_buffer import SendBuffer
+from protocols.mpi.operations import SUM, Op
+from protocols.mpi.requests import Request
 
 T = TypeVar("T")
 
-_COLLECTIVE = 0
-"""Tag of collective calls' messages in the library's own context; continuations of objects have other tags."""
 
+class Comm(CollectiveCalls):
+    """All or some of a cluster's ranks; see `PointToPoint`. Communicators that are made from one begin with its choice of
+    algorithms."""
 
-class Comm:
-    """All or some of a cluster's ranks, with messages that no other communicator sees.
+    __slots__ = ()
 
-    context: equal at every rank and distinct for each communicator, below half the device's number of contexts: each
-    communicator uses two of these, one for the program's messages and one for the library's. ranks: the device's ranks
-    in it, in its own order, including this one; None: all.
+    # Non-blocking: each begins the call of its name, and returns a request. Buffers must not change meanwhile.
 
-    Upper-case calls transfer buffers (`buffers.Message`), lower-case ones pickled objects; each receives what its
-    counterpart has sent. Calls raise MPIError with ERR_RANK, ERR_TAG, ERR_BUFFER, ERR_COUNT or ERR_TYPE for invalid
-    arguments, and with ERR_PROC_FAILED if an earlier send to the same rank was complete and has failed since (see
-    `device`); in both cases they have no effect.
-    """
+    async def Ibarrier(self) -> Request:
+        return self._begin(self.Barrier())
 
-    __slots__ = ("_contexts", "_device", "_ranks", "losses", "rank", "send_buffer", "size")
+    async def Ibcast(self, buf: Message, root: int = 0) -> Request:
+        return self._begin(self.Bcast(buf, root))
 
-    def __init__(
-        self,
-        device: Device,
-        context: int = 0,
-        ranks: Sequence[int] | None = None,
-        send_buffer: SendBuffer | None = None,
-    ) -> None:
-        if not 0 <= context < device.contexts // 2:
-            raise MPIError(ERR_COMM, f"a context of {context}: 0 to {device.contexts // 2 - 1}")
-        self._device = device
-        self._contexts = (2 * context, 2 * context + 1)
-        self._ranks = ranks
-        self.rank = device.rank if ranks is None else ranks.index(device.rank)
-        self.size = device.size if ranks is None else len(ranks)
-        self.send_buffer = send_buffer
-        """Buffer of Send and send; None: they are not buffered."""
-        self.losses = device.losses
-        """Failed sends of this node, in any communicator, that the program has not been told of."""
-        device.taken.add(context)
+    async def Igather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> Request:
+        return self._begin(self.Gather(sendbuf, recvbuf, root))
 
-    @property
-    def tag_ub(self) -> int:
-        """The greatest tag (MPI_TAG_UB)."""
-        return self._device.max_tag
+    async def Igatherv(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> Request:
+        return self._begin(self.Gatherv(sendbuf, recvbuf, root))
 
-    def Get_rank(self) -> int:
-        return self.rank
+    async def Iscatter(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> Request:
+        return self._begin(self.Scatter(sendbuf, recvbuf, root))
 
-    def Get_size(self) -> int:
-        return self.size
+    async def Iscatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> Request:
+        return self._begin(self.Scatterv(sendbuf, recvbuf, root))
 
-    # Buffers.
+    async def Iallgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
+        return self._begin(self.Allgather(sendbuf, recvbuf))
 
-    async def Send(self, buf: Message, dest: int, tag: int = 0) -> None:
-        """Send, and wait until the buffer may be reused. On EMP that is when the message has been received, unless it
-        is buffered."""
-        data, room = self._data(buf, dest, tag), self.send_buffer
-        if room is None or dest == PROC_NULL or not room.has_room(len(data)):
-            await self._send_bytes(data, dest, tag)
-        else:
-            room.hold(len(data), self._send_bytes(memoryview(bytes(gathered(data))), dest, tag))
+    async def Iallgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
+        return self._begin(self.Allgatherv(sendbuf, recvbuf))
 
-    async def Recv(
-        self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> None:
-        """Receive. Raises MPIError: ERR_TRUNCATE if the message is longer than the buffer, which is then full."""
-        over = self._receive(buf, source, tag)
-        if status is None:
-            await over
-        else:
-            await self._request(over, received=True).wait(status)
+    async def Ialltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
+        return self._begin(self.Alltoall(sendbuf, recvbuf))
 
-    async def Ssend(self, buf: Message, dest: int, tag: int = 0) -> None:
-        """Send, and wait until the message has been matched and the buffer may be reused."""
-        await self._send(buf, dest, tag, True)
+    async def Ialltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> Request:
+        return self._begin(self.Alltoallv(sendbuf, recvbuf))
 
-    async def Isend(self, buf: Message, dest: int, tag: int = 0) -> Request:
-        """Begin a send. The buffer must not change until it is complete."""
-        return self._request(self._send(buf, dest, tag))
+    async def Ialltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> Request:
+        return self._begin(self.Alltoallw(sendbuf, recvbuf))
 
-    async def Issend(self, buf: Message, dest: int, tag: int = 0) -> Request:
-        """Begin a send that completes as Ssend does."""
-        return self._request(self._send(buf, dest, tag, True))
+    async def Ireduce(
+        self, sendbuf: Message | InPlace, recvbuf: Message | InPlace = None, op: Op = SUM, root: int = 0
+    ) -> Request:
+        return self._begin(self.Reduce(sendbuf, recvbuf, op, root))
 
-    async def Irecv(self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Begin a receive. The buffer belongs to the library until it is complete."""
-        return self._request(self._receive(buf, source, tag), received=True)
+    async def Iallreduce(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
+        return self._begin(self.Allreduce(sendbuf, recvbuf, op))
 
-    async def Send_init(self, buf: Message, dest: int, tag: int = 0) -> Prequest:
-        """Make a persistent send (`Prequest.Start`); each start sends the buffer's present contents."""
-        return self._persistent_send(buf, dest, tag, False)
+    async def Ireduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
+        return self._begin(self.Reduce_scatter_block(sendbuf, recvbuf, op))
 
-    async def Ssend_init(self, buf: Message, dest: int, tag: int = 0) -> Prequest:
-        """Make a persistent Ssend."""
-        return self._persistent_send(buf, dest, tag, True)
+    async def Ireduce_scatter(
+        self, sendbuf: Message | InPlace, recvbuf: Message, recvcounts: Sequence[int] | None = None, op: Op = SUM
+    ) -> Request:
+        return self._begin(self.Reduce_scatter(sendbuf, recvbuf, recvcounts, op))
 
-    async def Recv_init(self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
-        """Make a persistent receive."""
-        buffer = writable(buf)
-        self._check(source, tag, receive=True)
-        begin = partial(self._start, source, partial(self._receive_into, buffer, source, tag))
-        return Prequest(begin, True, self._device, self._ranks)
+    async def Iscan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
+        return self._begin(self.Scan(sendbuf, recvbuf, op))
 
-    async def Sendrecv(
-        self,
-        sendbuf: Message,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: Message = None,
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: Status | None = None,
-    ) -> None:
-        """Send and receive at once, possibly with each other or with this rank itself. If both fail, the receive's
-        error is raised."""
-        data = self._data(sendbuf, dest, sendtag)
-        received = self._request(self._receive(recvbuf, source, recvtag), received=True)
-        sent = self._send_bytes(data, dest, sendtag)
-        with suppress(MPIError):  # raised below, after the receive
-            await sent
-        await received.wait(status)
-        sent.result()
-
-    # Probes.
-
-    async def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Wait until such a receive would get a message; returns True. The status describes the message; the count of a
-        long object is that of its first page."""
-        await self._probe(source, tag, status, wait=True)
-        return True
-
-    async def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Whether such a receive would get a message now. If not, the NIC runs before the answer is given."""
-        if await self._probe(source, tag, status) is not None or source == PROC_NULL:
-            return True
-        await Turn()
-        return await self._probe(source, tag, status) is not None
-
-    async def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
-        """Probe, and reserve the message: only the returned object can receive it."""
-        found = await self._probe(source, tag, status, wait=True, claim=True)
-        return Matched(self._device, self._contexts, self._ranks, found)
-
-    async def Improbe(
-        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
-    ) -> Matched | None:
-        """Probe as Mprobe, without waiting: None if there is no message after the NIC has run."""
-        found = await self._probe(source, tag, status, claim=True)
-        if found is None and source != PROC_NULL:
-            await Turn()
-            found = await self._probe(source, tag, status, claim=True)
-            if found is None:
-                return None
-        return Matched(self._device, self._contexts, self._ranks, found)
-
-    probe = Probe
-    iprobe = Iprobe
-    mprobe = Mprobe
-    improbe = Improbe
+    async def Iexscan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> Request:
+        return self._begin(self.Exscan(sendbuf, recvbuf, op))
 
     # Objects.
 
-    async def send(self, obj: object, dest: int, tag: int = 0) -> None:
-        """Pickle an object, send it, and wait as Send does."""
-        room = self.send_buffer
-        if room is None or dest == PROC_NULL:
-            await self._send_object(obj, dest, tag)
-            return
-        self._check(dest, tag)
-        data = pickled(obj)
-        is_kept = room.has_room(len(data))
-        over = send_pickled(self._device, self._peer(dest), self._contexts, tag, data)
-        if is_kept:
-            room.hold(len(data), over)
-        else:
-            await over
+    async def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Return the root's object at all ranks."""
+        return await objects.broadcast(self._exchange("bcast", root), obj, root)
 
-    async def ssend(self, obj: object, dest: int, tag: int = 0) -> None:
-        """Pickle an object, send it, and wait as Ssend does."""
-        await self._send_object(obj, dest, tag, True)
+    async def gather(self, sendobj: T, root: int = 0) -> list[T] | None:
+        """Return all ranks' objects at the root, None elsewhere."""
+        return await objects.gather(self._exchange("gather", root), sendobj, root)
 
-    async def recv(
-        self,
-        buf: object = None,  # noqa: ARG002
-        source: int = ANY_SOURCE,
-        tag: int = ANY_TAG,
-        status: Status | None = None,
-    ) -> object:
-        """Receive an object. buf: for mpi4py's signature; ignored. Raises MPIError: ERR_TYPE if the message is one of
-        Send's. The object is unpickled: whoever can send to this node can execute code in it."""
-        return await self._receive_object(source, tag).wait(status)
+    async def scatter(self, sendobj: Sequence[T] | None, root: int = 0) -> T:
+        """Return the k-th of the root's objects at rank k."""
+        exchange = self._exchange("scatter", root)
+        if self.rank == root and (sendobj is None or len(sendobj) != self.size):
+            what = "none" if sendobj is None else str(len(sendobj))
+            raise MPIError(ERR_COUNT, f"scatter: the root has to pass {self.size} objects, and has passed {what}")
+        return await objects.scatter(exchange, sendobj, root)
 
-    async def isend(self, obj: object, dest: int, tag: int = 0) -> Request:
-        """Pickle an object and begin to send it. The object may change at once."""
-        return self._request(self._send_object(obj, dest, tag))
+    async def allgather(self, sendobj: T) -> list[T]:
+        """Return all ranks' objects at all of them."""
+        return await objects.allgather(self._exchange("allgather"), sendobj)
 
-    async def issend(self, obj: object, dest: int, tag: int = 0) -> Request:
-        """Pickle an object and begin to send it as ssend does."""
-        return self._request(self._send_object(obj, dest, tag, True))
+    async def alltoall(self, sendobj: Sequence[T]) -> list[T]:
+        """Send the k-th object to rank k; return what the ranks have sent, by rank."""
+        exchange = self._exchange("alltoall")
+        if len(sendobj) != self.size:
+            raise MPIError(ERR_COUNT, f"alltoall: {len(sendobj)} objects for {self.size} ranks")
+        return await objects.alltoall(exchange, sendobj)
 
-    async def irecv(self, buf: object = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:  # noqa: ARG002
-        """Begin to receive an object; `Request.wait` returns it. buf: as in recv."""
-        return self._receive_object(source, tag)
+    async def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
+        """Return the combination of all ranks' objects at the root, None elsewhere."""
+        return await objects.reduce(self._exchange("reduce", root), sendobj, op, root)
 
-    async def sendrecv(
-        self,
-        sendobj: object,
-        dest: int,
-        sendtag: int = 0,
-        recvbuf: object = None,  # noqa: ARG002
-        source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-        status: Status | None = None,
-    ) -> object:
-        """Send an object and receive one at once. recvbuf: as in recv. If both fail, the receive's error is raised."""
-        self._check(source, recvtag, receive=True)
-        sent = self._send_object(sendobj, dest, sendtag)
-        received = self._receive_object(source, recvtag)
-        with suppress(MPIError):  # raised below, after the receive
-            await sent
-        obj = await received.wait(status)
-        sent.result()
-        return obj
+    async def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Return the combination of all ranks' objects."""
+        combined = await objects.reduce(self._exchange("allreduce"), sendobj, op, 0)
+        return await objects.broadcast(self._exchange("allreduce"), combined, 0)
 
-    # Collective calls: each rank makes them in the same order.
+    async def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Return the combination of the objects of this rank and all lower ones."""
+        return await objects.scan(self._exchange("scan"), sendobj, op, True)
 
-    async def Barrier(self) -> None:
-        """Wait until every rank has called this."""
-        await self._everybodys(None)
+    async def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
+        """Return the combination of all lower ranks' objects; None at rank 0."""
+        return await objects.scan(self._exchange("exscan"), sendobj, op, False)
 
-    barrier = Barrier
+    # Communicators.
 
-    async def Dup(self) -> Comm:
+    async def Dup(self, info: None = None) -> Comm:  # noqa: ARG002  for mpi4py's signature
         """Make a communicator of these ranks with messages of its own. Raises MPIError (ERR_OTHER) if no context is
         left."""
-        offers = await self._everybodys(self._free_contexts())
-        return Comm(self._device, _agreed(offers), self._ranks, self.send_buffer)
+        offers = await self.allgather(self._free_contexts())
+        return self._another(_agreed(offers), self._ranks)
 
     async def Split(self, color: int = 0, key: int = 0) -> Comm | None:
         """Make a communicator of the ranks that pass the same color, ordered by key, then by rank. Returns None
         (COMM_NULL) for UNDEFINED. Raises as Dup does, and ERR_ARG for a negative color."""
         if color < 0 and color != UNDEFINED:
             raise MPIError(ERR_ARG, f"a color of {color}: 0 or more, or UNDEFINED")
-        said = await self._everybodys((self._free_contexts(), color, key))
+        said = await self.allgather((self._free_contexts(), color, key))
         context = _agreed([offer for offer, _, _ in said])
         if color == UNDEFINED:
             return None
         chosen = sorted((key, rank) for rank, (_, other, key) in enumerate(said) if other == color)
         # Communicators that have no rank in common may share a context.
-        return Comm(self._device, context, tuple(self._peer(rank) for _, rank in chosen), self.send_buffer)
+        return self._another(context, tuple(self._peer(rank) for _, rank in chosen))
+
+    Clone = Dup
+
+    async def Idup(self) -> tuple[Comm, Request]:
+        """Make a communicator as Dup does; returns it with a complete request."""
+        return await self.Dup(), self._begin(_nothing())
+
+    async def Create(self, group: Group) -> Comm | None:
+        """Make a communicator of some of these ranks; all ranks call it. Returns None (COMM_NULL) to those that are not in
+        the group. Raises as Dup does."""
+        return await self.Split(0 if self._device.rank in group.processes else UNDEFINED, max(group.rank, 0))
+
+    async def Create_group(self, group: Group, tag: int = 0) -> Comm | None:
+        """Make a communicator as Create does; only the group's members call it. tag: distinguishes calls made at once."""
+        if self._device.rank not in group.processes:
+            return None
+        world = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
+        world._calls = self._device.max_tag // 4 + tag  # of tags that the communicator's own calls are far from
+        offers = await world.allgather(self._free_contexts())
+        return self._another(_agreed(offers), group.processes)
+
+    async def Create_cart(
+        self,
+        dims: Sequence[int],
+        periods: Sequence[bool] | bool | None = None,
+        reorder: bool = False,  # noqa: ARG002  it never does
+    ) -> Cartcomm | None:
+        """Make a communicator whose ranks are points of a grid, in row-major order. Ranks beyond it get None (COMM_NULL).
+        Raises MPIError: ERR_DIMS, ERR_ARG, and as Dup does."""
+        grid = grid_of(dims, periods, self.size)
+        part = await self.Split(0 if self.rank < grid.size else UNDEFINED, self.rank)
+        return None if part is None else _with_grid(part, grid)
+
+    def Is_intra(self) -> bool:
+        return True
+
+    def Is_inter(self) -> bool:
+        return False
+
+    def Get_group(self) -> Group:
+        """Return the group of its ranks."""
+        return Group([self._peer(rank) for rank in range(self.size)], self._device.rank)
+
+    @classmethod
+    def Compare(cls, comm1: Comm, comm2: Comm) -> int:
+        """Return IDENT for one communicator, CONGRUENT for the same ranks in order, SIMILAR for another order, else
+        UNEQUAL."""
+        if comm1._contexts == comm2._contexts and comm1.Get_group() == comm2.Get_group():
+            return IDENT
+        compared = Group.Compare(comm1.Get_group(), comm2.Get_group())
+        return CONGRUENT if compared == IDENT else compared
 
     def alone(self) -> Comm:
         """Make a communicator of this rank alone (COMM_SELF). Raises as Dup does; the other ranks need not call it."""
-        own = _agreed([self._free_contexts()])
-        return Comm(self._device, own, (self._device.rank,), self.send_buffer)
+        return self._another(_agreed([self._free_contexts()]), (self._device.rank,))
 
     def Free(self) -> None:
         """Free the communicator and its context. No transfer may be in progress in it, at any rank."""
         self._device.taken.discard(self._contexts[0] // 2)
         self.size = 0
 
-    async def _everybodys(self, value: T) -> list[T]:
-        """Exchange a value with all ranks; returns the values by rank. Takes log2(n) rounds, in each of which the known
-        values double (Bruck and others, "Efficient algorithms for all-to-all communications", 1997, section 4)."""
-        rank, size, own = self.rank, self.size, self._contexts[1]
-        if self.losses.known:
-            self._check_losses(ANY_SOURCE)
-        known = [value]  # of this rank, the one before it, and so on
-        distance = 1
-        while distance < size:
-            to, by = self._peer((rank + distance) % size), self._peer((rank - distance) % size)
-            sent = send_object(self._device, to, (own, own), _COLLECTIVE, known[: size - distance])
-            incoming = Incoming(self._device, by, (own, own), _COLLECTIVE)
-            await incoming.over
-            await sent
-            known += cast("list[T]", incoming.load())
-            distance *= 2
-        return [known[(rank - other) % size] for other in range(size)]
+    def _another(self, context: int, ranks: Sequence[int] | None) -> Comm:
+        made = Comm(self._device, context, ranks, self.send_buffer)
+        made.algorithms.update(self.algorithms)
+        return made
 
     def _free_contexts(self) -> int:
         """Return the free contexts, as a bit mask."""
         taken = self._device.taken
         return sum(1 << number for number in range(self._device.contexts // 2) if number not in taken)
 
-    def _peer(self, rank: int) -> int:
-        """Convert a rank to the device's; negative constants stay."""
-        return rank if self._ranks is None or rank < 0 else self._ranks[rank]
+    def _begin(self, work: Coroutine[Any, None, None]) -> Request:
+        """Begin a call, and return its request."""
+        over: Completion[Envelope] = Completion("a collective call")
 
-    def _request(self, over: Completion[Envelope], received: bool = False) -> Request:
-        return Request(over, None, received, self._device, self._ranks)
+        async def complete() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001  raised where the request is waited for
+                over.fail(error)
+            else:
+                over.complete(NOBODY)
 
-    def _data(self, buf: Message, dest: int, tag: int) -> Data:
-        data = readable(buf)
-        self._check(dest, tag)
-        if len(data) > self._device.max_message_size:
-            raise MPIError(ERR_COUNT, f"a message of {len(data)} bytes: at most {self._device.max_message_size}")
-        return data
+        carry(complete())
+        return self._request(over)
 
-    def _send(self, buf: Message, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
-        return self._send_bytes(self._data(buf, dest, tag), dest, tag, synchronous)
 
-    def _send_bytes(self, data: Data, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
-        if dest == PROC_NULL:
-            return nothing()
-        return self._device.send(self._peer(dest), self._contexts[0], tag, data, synchronous)
+class Cartcomm(Comm):
+    """A communicator with a Cartesian topology. grid: extents and periods."""
 
-    def _persistent_send(self, buf: Message, dest: int, tag: int, synchronous: bool) -> Prequest:
-        begin = partial(
-            self._start, dest, partial(self._send_bytes, self._data(buf, dest, tag), dest, tag, synchronous)
-        )
-        return Prequest(begin, False, self._device, self._ranks)
+    __slots__ = ("grid",)
 
-    def _start(self, peer: int, begin: Callable[[], Completion[Envelope]]) -> Completion[Envelope]:
-        """Start a persistent request."""
-        self._check_losses(peer)
-        return begin()
+    grid: Grid
 
-    def _receive(self, buf: Message, source: int, tag: int) -> Completion[Envelope]:
-        buffer = writable(buf)
-        self._check(source, tag, receive=True)
-        return self._receive_into(buffer, source, tag)
+    def Get_dim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.grid.dims)
 
-    def _receive_into(self, buffer: Data, source: int, tag: int) -> Completion[Envelope]:
-        if source == PROC_NULL:
-            return nothing()
-        return self._device.receive(self._peer(source), self._contexts[0], tag, buffer)
+    def Get_topo(self) -> tuple[list[int], list[bool], list[int]]:
+        """Return extents, periods, and this rank's point."""
+        return list(self.grid.dims), list(self.grid.periods), self.grid.coordinates(self.rank)
 
-    async def _probe(
-        self, source: int, tag: int, status: Status | None, wait: bool = False, claim: bool = False
-    ) -> ProbeResult | None:
-        self._check(source, tag, receive=True)
-        found = None
-        if source != PROC_NULL:
-            found = await self._device.probe(self._peer(source), self._contexts[0], tag, wait, claim)
-        if status is not None and (found is not None or source == PROC_NULL):
-            over: Completion[Envelope] = Completion()
-            over.complete(NOBODY if found is None else found.envelope)
-            await self._request(over, received=True).wait(status)
-        return found
+    def Get_coords(self, rank: int) -> list[int]:
+        """Return a rank's point."""
+        return self.grid.coordinates(rank)
 
-    def _send_object(self, obj: object, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
-        self._check(dest, tag)
-        if dest == PROC_NULL:
-            return nothing()
-        return send_object(self._device, self._peer(dest), self._contexts, tag, obj, synchronous)
+    def Get_cart_rank(self, coords: Sequence[int]) -> int:
+        """Return a point's rank."""
+        return self.grid.rank(coords)
 
-    def _receive_object(self, source: int, tag: int) -> Request:
-        self._check(source, tag, receive=True)
-        if source == PROC_NULL:
-            return self._request(nothing(), received=True)
-        incoming = Incoming(self._device, self._peer(source), self._contexts, tag)
-        return Request(incoming.over, incoming, True, self._device, self._ranks)
+    def Shift(self, direction: int, disp: int) -> tuple[int, int]:
+        """Return the source and the destination of a shift along a dimension; PROC_NULL beyond an open end."""
+        return self.grid.shift(self.rank, direction, disp)
 
-    def _check(self, peer: int, tag: int, receive: bool = False) -> None:
-        if not 0 <= peer < self.size and peer != PROC_NULL and not (receive and peer == ANY_SOURCE):
-            if not self.size:
-                raise MPIError(ERR_COMM, "a communicator that was freed")
-            raise MPIError(ERR_RANK, f"a rank of {peer}: 0 to {self.size - 1}")
-        if not 0 <= tag <= self._device.max_tag and not (receive and tag == ANY_TAG):
-            raise MPIError(ERR_TAG, f"a tag of {tag}: 0 to {self._device.max_tag}")
-        if self.losses.known:
-            self._check_losses(peer)
+    async def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
+        """Make communicators of the grid's parts that keep these dimensions."""
+        point = self.grid.coordinates(self.rank)
+        if len(remain_dims) != len(point):
+            raise MPIError(ERR_ARG, f"{len(remain_dims)} dimensions to keep or not, of {len(point)}")
+        kept = [place for place, remains in enumerate(remain_dims) if remains]
+        grid = Grid(tuple(self.grid.dims[place] for place in kept), tuple(self.grid.periods[place] for place in kept))
+        color = 0
+        for place, (extent, coordinate) in enumerate(zip(self.grid.dims, point, strict=True)):
+            color = color if place in kept else color * extent + coordinate
+        part = await self.Split(color, grid.rank([point[place] for place in kept]))
+        assert part is not None
+        return _with_grid(part, grid)
 
-    def _check_losses(self, peer: int) -> None:
-        self.losses.check(self._contexts, self._peer(peer))
+
+def _with_grid(comm: Comm, grid: Grid) -> Cartcomm:
+    """Give a new communicator a topology."""
+    made = Cartcomm(comm._device, comm._contexts[0] // 2, comm._ranks, comm.send_buffer)
+    made.algorithms.update(comm.algorithms)
+    made.grid = grid
+    return made
+
+
+async def _nothing() -> None:
+    """Do nothing."""
 
 
 def _agreed(offers: Sequence[int]) -> int:

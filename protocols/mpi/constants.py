@@ -12,3 +12,19 @@ UNDEFINED: Final = -32766
 
 COMM_NULL: Final = None
 """Result of `Comm.Split` for a rank without a communicator."""
+
+
+class InPlace:
+    """The type of IN_PLACE."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "MPI.IN_PLACE"
+
+
+IN_PLACE: Final = InPlace()
+"""In place of a buffer of a collective call: the call's other buffer holds the data already."""
+
+BOTTOM: Final = None
+"""A buffer without bytes."""

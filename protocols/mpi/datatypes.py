@@ -37,6 +37,10 @@ class Datatype:
     def __repr__(self) -> str:
         return f"<Datatype {self.name}>"
 
+    def __bool__(self) -> bool:
+        """Whether it is not DATATYPE_NULL."""
+        return self is not DATATYPE_NULL
+
     @property
     def ub(self) -> int:
         """Upper bound: offset of the end of an item from its nominal place."""
@@ -160,11 +164,23 @@ UINT32_T: Final = _native("UINT32_T", "I")
 UINT64_T: Final = _native("UINT64_T", "Q")
 C_FLOAT_COMPLEX: Final = _basic("C_FLOAT_COMPLEX", "F", 8)
 C_DOUBLE_COMPLEX: Final = _basic("C_DOUBLE_COMPLEX", "D", 16)
+LONG_DOUBLE: Final = _basic("LONG_DOUBLE", "g", 16)
+C_LONG_DOUBLE_COMPLEX: Final = _basic("C_LONG_DOUBLE_COMPLEX", "G", 32)
+DATATYPE_NULL: Final = Datatype("MPI_DATATYPE_NULL", "", (), 0, 0)
+
+FLOAT_INT: Final = _basic("FLOAT_INT", "fi", 8)
+DOUBLE_INT: Final = _basic("DOUBLE_INT", "di", 16)
+LONG_INT: Final = _basic("LONG_INT", "li", 16)
+SHORT_INT: Final = _basic("SHORT_INT", "hi", 8)
+TWOINT: Final = _basic("2INT", "ii", 8)
+PAIRS: Final = frozenset(("fi", "di", "li", "hi", "ii"))
+"""Typecodes of the pairs of a value and an index, for MAXLOC and MINLOC, as C's structures."""
 
 BY_TYPECODE: Final[Mapping[str, Datatype]] = {
     datatype.typecode: datatype
     for datatype in (
         CHAR, SIGNED_CHAR, BYTE, SHORT, UNSIGNED_SHORT, INT, UNSIGNED, LONG, UNSIGNED_LONG, LONG_LONG,
-        UNSIGNED_LONG_LONG, FLOAT, DOUBLE, C_BOOL, C_FLOAT_COMPLEX, C_DOUBLE_COMPLEX,
+        UNSIGNED_LONG_LONG, FLOAT, DOUBLE, C_BOOL, C_FLOAT_COMPLEX, C_DOUBLE_COMPLEX, LONG_DOUBLE,
+        C_LONG_DOUBLE_COMPLEX,
     )
 }  # fmt: skip

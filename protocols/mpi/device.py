@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from functools import partial
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
@@ -46,6 +46,9 @@ from protocols.mpi.mpi_errors import (
     MPIError,
 )
 from protocols.mpi.pieces import Data, Pieces
+
+if TYPE_CHECKING:
+    from protocols.mpi.send_buffer import SendBuffer
 
 FIRST: Final = 4096
 _HEAD: Final = Struct("!4sIQ")
@@ -269,7 +272,7 @@ class Device:
     """A node's endpoint with queues in front; all of the node's communicators share one."""
 
     __slots__ = (
-        "_continuation", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way", "contexts",
+        "_continuation", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way", "attached", "contexts",
         "losses", "max_message_size", "max_tag", "rank", "size", "taken",
     )  # fmt: skip
 
@@ -284,11 +287,13 @@ class Device:
         self.taken: set[int] = set()
         """Numbers of communicators in use on this node."""
         self.losses: Final = Losses()
+        self.attached: SendBuffer | None = None
+        """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
         self._sends: deque[_Waiting] = deque()  # waiting for descriptors
         self._receives: deque[_Waiting] = deque()  # including waiting probes
         self._under_way = 0
         self._pumping = False
-        self._continuation = 0
+        self._continuation = -1
 
     async def connect(self) -> None:
         """Make the connections that a program is to find, where the protocol has any. Raises MPIError."""
@@ -363,9 +368,11 @@ class Device:
             over.take_back()
 
     def next_continuation(self) -> int:
-        """Return a tag other than 0 for a continuation, unused by this node until the tags wrap around."""
-        self._continuation = self._continuation % self.max_tag + 1
-        return self._continuation
+        """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Even ones are those of
+        collective calls.)"""
+        following = self._continuation + 2
+        self._continuation = following = following if following <= self.max_tag else 1
+        return following
 
     def waiting(self) -> list[str]:
         """Return a sentence for each transfer that waits for a descriptor."""

@@ -15,12 +15,21 @@ class Status:
 
     __slots__ = ("cancelled", "count", "error", "source", "tag")
 
-    def __init__(self) -> None:
-        self.source = ANY_SOURCE
-        self.tag = ANY_TAG
-        self.count = 0
-        self.error = SUCCESS
-        self.cancelled = False
+    def __init__(self, status: Status | None = None) -> None:
+        """status: to be copied."""
+        self.source: int = ANY_SOURCE
+        self.tag: int = ANY_TAG
+        self.count: int = 0
+        self.error: int = SUCCESS
+        self.cancelled: bool = False
+        if status is not None:
+            self.fill(Envelope(status.source, status.tag, status.count), status.error)
+            self.cancelled = status.cancelled
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Status) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
     def __repr__(self) -> str:
         return f"<Status: source {self.source}, tag {self.tag}, {self.count} bytes, error {self.error}>"
@@ -47,5 +56,25 @@ class Status:
         whole, rest = divmod(self.count, datatype.size)
         return whole if not rest else UNDEFINED
 
+    def Get_elements(self, datatype: Datatype) -> int:
+        """Return the number of basic items received; UNDEFINED for a derived datatype, whose basic one is not known."""
+        return self.Get_count(datatype) if datatype.typecode else UNDEFINED
+
     def Is_cancelled(self) -> bool:
         return self.cancelled
+
+    def Set_source(self, source: int) -> None:
+        self.source = source
+
+    def Set_tag(self, tag: int) -> None:
+        self.tag = tag
+
+    def Set_error(self, error: int) -> None:
+        self.error = error
+
+    def Set_elements(self, datatype: Datatype, count: int) -> None:
+        """Set the count to that of so many items."""
+        self.count = count * datatype.size
+
+    def Set_cancelled(self, flag: bool) -> None:
+        self.cancelled = flag

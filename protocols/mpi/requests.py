@@ -87,6 +87,8 @@ class Request:
             self._tell(status)
         return True
 
+    get_status = Get_status
+
     async def Cancel(self) -> None:
         """Cancel it if possible: it completes soon, with a status that tells whether it was cancelled. A receive cannot
         be cancelled once it has its message, nor a send once the NIC has it. Raises MPIError (ERR_REQUEST) for an
@@ -282,7 +284,7 @@ class Prequest(Request):
 
 
 def _check(requests: Sequence[Request], statuses: Sequence[Status] | None) -> None:
-    if statuses is not None and len(statuses) < len(requests):
+    if statuses is not None and len(statuses) < len(requests) and not isinstance(statuses, list):
         raise MPIError(ERR_ARG, f"{len(statuses)} statuses for {len(requests)} requests")
 
 
@@ -326,6 +328,8 @@ def _take_some(
 def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) -> list[object]:
     """Return the outcomes of complete requests. Raises MPIError (ERR_IN_STATUS) if some have failed, after all have
     been taken."""
+    if isinstance(statuses, list):  # it grows as needed
+        statuses += [Status() for _ in range(len(requests) - len(statuses))]
     objects: list[object] = []
     failures: list[MPIError] = []
     for place, request in enumerate(requests):

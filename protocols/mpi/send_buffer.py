@@ -17,32 +17,35 @@ from protocols.mpi.mpi_errors import MPIError
 
 ROOM: Final = 1 << 20
 """Bytes, about as many as the kernel buffers of a TCP connection."""
-_MIN: Final = 1024  # minimum bytes that a message counts for
+BSEND_OVERHEAD: Final = 1024
+"""Bytes that a program adds to each message's for the size of its own buffer; a message counts for at least as many."""
 
 
 class SendBuffer:
     """One rank's buffer. Messages without room are not buffered: their sender waits. `device` reports failures of
     buffered sends."""
 
-    __slots__ = ("_free", "_held")
+    __slots__ = ("_free", "_held", "memory")
 
-    def __init__(self, room: int = ROOM) -> None:
+    def __init__(self, room: int = ROOM, memory: object = None) -> None:
+        """memory: the program's, which stands for the room; nothing is written there."""
+        self.memory: Final = memory
         self._free = room
         self._held: set[Dispatch] = set()
 
     def has_room(self, size: int) -> bool:
         """Whether a message of that many bytes fits."""
-        return max(size, _MIN) <= self._free
+        return max(size, BSEND_OVERHEAD) <= self._free
 
     def hold(self, size: int, over: Dispatch) -> None:
         """Hold room until the send has completed."""
-        self._free -= max(size, _MIN)
+        self._free -= max(size, BSEND_OVERHEAD)
         self._held.add(over)
         over.leave_to(Observer.NOBODY)
         over.add_callback(partial(self._release, size, over))
 
     def _release(self, size: int, over: Dispatch, _: object) -> None:
-        self._free += max(size, _MIN)
+        self._free += max(size, BSEND_OVERHEAD)
         self._held.discard(over)
 
     async def drain(self) -> None:

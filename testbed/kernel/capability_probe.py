@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from testbed.errors import KernelError, PermissionDeniedError, TestbedError
 from testbed.kernel import cgroups, diversion, loss_classifier, mounts, netlink_messages, syscalls, userns
@@ -156,7 +155,7 @@ def _try_bind_file(_route: RouteSocket) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNS)
     mounts.leave_propagation()
     with tempfile.NamedTemporaryFile() as source:
-        mounts.bind_file(Path(source.name), Path("/etc/netns-testbed-probe"))
+        mounts.bind_file(source.name, "/etc/netns-testbed-probe")
 
 
 def _try_classifier(route: RouteSocket) -> None:

@@ -26,15 +26,16 @@ def leave_propagation() -> None:
         raise
 
 
-def bind(source: Path, target: Path) -> None:
-    syscalls.mount(os.fspath(source), os.fspath(target), flags=syscalls.MS_BIND | syscalls.MS_REC)
+def bind(source: str, target: str) -> None:
+    syscalls.mount(source, target, flags=syscalls.MS_BIND | syscalls.MS_REC)
 
 
-def bind_file(source: Path, target: Path) -> None:
-    """Bind `source` over `target`, whether or not the machine has a file there."""
+def bind_file(source: str, target: str) -> None:
+    """Bind `source` over `target`, whether or not the machine has a file there. Paths are strings: operations of Path
+    would cost each node process pages."""
     if not os.access(target, os.F_OK):
-        make_room(target.parent)
-        target.touch()
+        make_room(Path(target).parent)
+        Path(target).touch()
     bind(source, target)
 
 
@@ -83,6 +84,6 @@ def _overlay(directory: Path, leaving_out: str = "") -> None:
                 target.mkdir()
             else:
                 target.touch()
-            bind(entry, target)
+            bind(str(entry), str(target))
     finally:
         os.close(handle)

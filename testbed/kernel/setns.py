@@ -13,7 +13,7 @@ from testbed.kernel import mounts, namespaces, syscalls
 from testbed.kernel.filesystem import write_setting
 from testbed.lazy_dataclass import dataclass
 
-_HOSTS: Final = Path("/etc/hosts")
+_HOSTS: Final = "/etc/hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class NodeContext:
 
     namespace: str
     host_name: str
-    hosts: Path
+    hosts: str
     holder: int = 0
-    files: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     directories: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
@@ -77,7 +77,7 @@ def enter(node_context: NodeContext) -> None:
     for directory in node_context.directories:
         mounts.mount_directory(Path(directory))
     for target, source in node_context.files.items():
-        mounts.bind_file(source, Path(target))
+        mounts.bind_file(source, target)
     syscalls.sethostname(node_context.host_name)
     if node_context.cpus:
         os.sched_setaffinity(0, node_context.cpus)

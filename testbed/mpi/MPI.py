@@ -4,15 +4,45 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Final
+
 from protocols.mpi import mpi_names
-from protocols.mpi.blocking_calls import REQUEST_NULL, Comm, Message, Prequest, Request
+from protocols.mpi.blocking_calls import REQUEST_NULL, Cartcomm, Comm, Message, Prequest, Request
 from protocols.mpi.mpi_names import *  # noqa: F403
+from protocols.mpi.send_buffer import BSEND_OVERHEAD
 from testbed.mpi.mpi_programs import current
 
 __all__ = [
-    "COMM_SELF", "COMM_WORLD", "REQUEST_NULL", "THREAD_FUNNELED", "THREAD_MULTIPLE", "THREAD_SERIALIZED", "THREAD_SINGLE",
-    "Comm", "Finalize", "Get_processor_name", "Get_version", "Init", "Intracomm", "Is_finalized", "Is_initialized",
-    "Message", "Prequest", "Query_thread", "Request", "Wtick", "Wtime",
+    "BSEND_OVERHEAD",
+    "COMM_SELF",
+    "COMM_WORLD",
+    "REQUEST_NULL",
+    "THREAD_FUNNELED",
+    "THREAD_MULTIPLE",
+    "THREAD_SERIALIZED",
+    "THREAD_SINGLE",
+    "Alloc_mem",
+    "Attach_buffer",
+    "Cartcomm",
+    "Comm",
+    "Detach_buffer",
+    "Finalize",
+    "Free_mem",
+    "Get_library_version",
+    "Get_processor_name",
+    "Get_version",
+    "Init",
+    "Intracomm",
+    "Is_finalized",
+    "Is_initialized",
+    "Message",
+    "Prequest",
+    "Query_thread",
+    "Request",
+    "Wtick",
+    "Wtime",
+    "get_vendor",
 ]  # fmt: skip
 __all__ += mpi_names.__all__
 
@@ -24,6 +54,8 @@ THREAD_SERIALIZED = 2
 THREAD_MULTIPLE = 3
 
 
+_DISTRIBUTION: Final = "netns-testbed"
+
 COMM_WORLD: Comm
 COMM_SELF: Comm
 
@@ -34,7 +66,9 @@ def __getattr__(name: str) -> Comm:
         return current().world
     if name == "COMM_SELF":
         return current().alone
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py, which docs/mpi.md describes")
 
 
 def Wtime() -> float:
@@ -55,6 +89,37 @@ def Get_processor_name() -> str:
 def Get_version() -> tuple[int, int]:
     """Return the version of the MPI standard."""
     return 4, 1
+
+
+def Get_library_version() -> str:
+    """Return the library's name and version."""
+    return f"testbed {version(_DISTRIBUTION)}, a subset of MPI 4.1"
+
+
+def get_vendor() -> tuple[str, tuple[int, int, int]]:
+    """Return the library's name, and its version."""
+    major, minor, micro = (int(part) for part in version(_DISTRIBUTION).split(".")[:3])
+    return "testbed", (major, minor, micro)
+
+
+def Attach_buffer(buf: bytearray | memoryview) -> None:
+    """Attach a buffer for buffered sends; see `Comm.Attach_buffer`."""
+    current().world.Attach_buffer(buf)
+
+
+def Detach_buffer() -> object:
+    """Wait until buffered messages are sent; return the buffer."""
+    return current().world.Detach_buffer()
+
+
+def Alloc_mem(size: int, info: None = None) -> memoryview:  # noqa: ARG001  for mpi4py's signature
+    """Return memory of so many bytes."""
+    return memoryview(bytearray(size))
+
+
+def Free_mem(mem: memoryview) -> None:
+    """Free what Alloc_mem has returned."""
+    mem.release()
 
 
 def Init() -> None:

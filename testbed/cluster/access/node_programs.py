@@ -65,13 +65,13 @@ def node_context(store: Store, state: State, name: str) -> NodeContext:
             f"'testbed up' makes it again, 'testbed down --name {state.name}' removes the rest"
         )
     directory = store.directory(state.name)
-    files = {target: directory / file_source(name, target) for target in node.files}
+    files = {target: str(directory / file_source(name, target)) for target in node.files}
     if (clients := store.ssh(state.name) / "config").exists():
-        files.setdefault("/etc/ssh/ssh_config", clients)
+        files.setdefault("/etc/ssh/ssh_config", str(clients))
     return NodeContext(
         namespace=path,
         host_name=name,
-        hosts=directory / "hosts",
+        hosts=str(directory / "hosts"),
         holder=state.hiding.pid if state.hiding is not None else 0,
         files=files,
         environment={STATE: str(directory), "TESTBED_CLUSTER": state.name, NODE: name, **node.environment},

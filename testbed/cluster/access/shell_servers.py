@@ -128,16 +128,17 @@ def _private_files(directory: Path, node: Node, node_context: NodeContext) -> No
 
     def altered(path: str, alter: Callable[[str], str]) -> None:
         with contextlib.suppress(FileNotFoundError):
-            text = files.get(path, Path(path)).read_text()
+            text = Path(files.get(path, path)).read_text()
             if (altered_text := alter(text)) != text:
-                files[path] = directory / f"{node.name}.{Path(path).name}"
-                replace_file(files[path], altered_text)
+                private = directory / f"{node.name}.{Path(path).name}"
+                replace_file(private, altered_text)
+                files[path] = str(private)
 
     if node_context.holder:
         altered("/etc/group", _with_own_tty)
         return replace(node_context, files=files)
     altered("/etc/shadow", _unlocked)
-    files |= {path: Path("/dev/null") for path in _LOGINS if os.path.exists(path) or path.endswith("lastlog")}
+    files |= {path: "/dev/null" for path in _LOGINS if os.path.exists(path) or path.endswith("lastlog")}
     return replace(node_context, files=files, directories=(_SEPARATION,))
 
 

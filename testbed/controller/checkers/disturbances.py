@@ -5,12 +5,12 @@ Random loss, delay, corruption, duplication and reordering allow none: the proto
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE
-from testbed.controller.checkers.histories import UNDER_WAY, Send, Transfer
+from testbed.controller.checkers.histories import UNDER_WAY, Histories, Receive, Send, Transfer
 from testbed.spec.placement import node_of
 
 FOREVER: Final = 1 << 62
@@ -54,6 +54,30 @@ def is_allowed(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance
         disturbance.kind in kinds and disturbance.begin <= transfer.ended and (not nodes or disturbance.touches(*nodes))
         for disturbance in disturbances
     )
+
+
+def consequences(histories: Histories, disturbances: Sequence[Disturbance]) -> list[Disturbance]:
+    """Return the ends of programs that an allowed error may have ended: to its peers, such a program is as gone as one
+    that was killed. It began no transfer after the error; one that did has handled it."""
+    ends: dict[str, Disturbance] = {}
+    names, added = histories.names, True
+    while added:
+        added = False
+        for name, sends, receives in zip(names, histories.sends, histories.receives, strict=True):
+            if name in ends:
+                continue
+            transfers: list[Send | Receive] = [*sends, *receives]
+            last = max((transfer.begun for transfer in transfers), default=0)
+            for transfer in transfers:
+                if not transfer.error or transfer.error_class == ERR_TRUNCATE or transfer.ended < last:
+                    continue
+                peer = names[transfer.peer] if 0 <= transfer.peer < len(names) else ""
+                if is_allowed(transfer, peer, [*disturbances, *ends.values()]):
+                    what = f"{name} ended by its error"
+                    ends[name] = Disturbance(CRASH, transfer.ended, nodes=frozenset({name}), what=what)
+                    added = True
+                    break
+    return list(ends.values())
 
 
 def healed_before(send: Send, until: int, disturbances: Iterable[Disturbance]) -> int:

@@ -6,7 +6,7 @@
   memory of received messages in a crash or reset.
 - order: of messages of one sender, receiver, communicator and tag none overtakes another.
 - content: received and sent bytes are equal (by digests); only messages that are too long are truncated.
-- errors: a transfer fails only where a fault allows it, see `disturbances`.
+- errors: a transfer fails only where a fault allows it, or the end of a program by such an error: see `disturbances`.
 - progress: a message and a receive that fits it do not wait for each other for ever; and a sender whose message was
   received is notified.
 - recovery: after a fault has ended, they wait no longer than a bound.
@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Final
 
 from testbed.controller.checkers.check_report import Ambiguity, Check, Report
-from testbed.controller.checkers.disturbances import OTHER, OUTAGE, Disturbance, healed_before, is_allowed
+from testbed.controller.checkers.disturbances import OTHER, OUTAGE, Disturbance, consequences, healed_before, is_allowed
 from testbed.controller.checkers.histories import UNDER_WAY, Histories, Receive, Send
 from testbed.controller.checkers.lanes import Pairing, match_messages
 from testbed.controller.checkers.unreceived import Heard, Restarts, Spare, sort_by_proof
@@ -84,6 +84,9 @@ class _HistoryCheck:
         self._histories = histories
         self._how = circumstances
         self._end = max(histories.last, circumstances.end)
+        self._causes = list(circumstances.disturbances)  # of errors
+        if circumstances.ending is Ending.BROKEN_OFF:
+            self._causes += consequences(histories, circumstances.disturbances)
         self._restarts = Restarts(histories, circumstances.disturbances)
         self._pairing: Pairing = match_messages(histories, self._restarts.costs)
         self._checks = {name: Check(name, unit) for name, unit in UNITS.items()}
@@ -194,7 +197,7 @@ class _HistoryCheck:
         """Whether the receive failed and a fault explains it."""
         peer, names = receive.source if receive.source >= 0 else receive.peer, self._histories.names
         peer_name = names[peer] if 0 <= peer < len(names) else ""
-        return bool(receive.error) and is_allowed(receive, peer_name, self._how.disturbances)
+        return bool(receive.error) and is_allowed(receive, peer_name, self._causes)
 
     def _doubt(self, send: Send, truth: str, reason: str) -> None:
         buffered = send.buffered != UNDER_WAY
@@ -214,7 +217,7 @@ class _HistoryCheck:
         check.checked = len(self._histories)
         for sends in self._histories.sends:
             for send in sends:
-                if send.error and not is_allowed(send, send.to, self._how.disturbances):
+                if send.error and not is_allowed(send, send.to, self._causes):
                     check.add_violation(f"{send} failed ({send.error}), and no fault allows it")
         for receives in self._histories.receives:
             for receive in receives:

@@ -93,6 +93,7 @@ class InlineNic(CompletingNic):
         piece[:] = data
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
+        before = self.busy  # the host may ring while it is shown a completion
         self.busy = True
         try:
             self._ring(time.monotonic_ns(), index)
@@ -101,7 +102,7 @@ class InlineNic(CompletingNic):
         except Exception as error:
             raise self.failed(error) from error
         finally:
-            self.busy = False
+            self.busy = before
 
     def failed(self, error: Exception) -> FirmwareError:
         """Make the error that ends the run from one that the firmware has just raised."""

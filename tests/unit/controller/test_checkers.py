@@ -176,6 +176,23 @@ def test_an_error_is_allowed_by_the_faults_that_explain_it() -> None:
     assert failed(Disturbance(CUT, 0, SECOND), ERR_NO_MEM), "an error that no fault explains"
 
 
+def test_a_program_that_ended_by_an_allowed_error_explains_its_peers_errors_in_a_run_that_was_broken_off() -> None:
+    def failed(ending: Ending, goes_on: bool = False, dead: str = "n1") -> bool:
+        told = HistoryBuilder(3)
+        first, second = told.begin_receive(1, 0), told.begin_receive(2, 1)
+        told.failed(1, first)
+        if goes_on:
+            told.begin_send(1, 2)
+        told.failed(2, second)
+        crash = Disturbance(CRASH, 0, nodes=frozenset({dead}))
+        return "errors" in told.report(Circumstances(ending, disturbances=[crash])).failed
+
+    assert not failed(Ending.BROKEN_OFF)
+    assert failed(Ending.DONE), "all programs ended by themselves"
+    assert failed(Ending.BROKEN_OFF, goes_on=True), "n2 has handled its error"
+    assert failed(Ending.BROKEN_OFF, dead="n4"), "no fault allows the first error"
+
+
 def test_a_message_too_long_for_its_buffer_is_cut_off_and_no_loss() -> None:
     told = HistoryBuilder(2)
     receive = told.begin_receive(1, size=4)

@@ -46,6 +46,7 @@ class Card:
     def completed(self, index: int) -> None:
         """The host library answers a completion with two descriptors."""
         self.nic.ring_doorbell(index + 1, 0, 0)
+        assert self.nic.busy, "it still shows the completion"
         self.nic.ring_doorbell(index + 2, 0, 0)
 
     def post_completion(self, index: int) -> None:

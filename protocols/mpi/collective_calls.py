@@ -1,0 +1,415 @@
+"""Collective calls on buffers, with mpi4py's names, as coroutines. MPI 4.1, chapter 6; `collectives` has the algorithms.
+
+Every rank of a communicator makes its collective calls in the same order. Their messages are of a context of the
+library's own; each call's have a tag of their own, an even one (continuations of objects have odd ones), so that
+non-blocking calls may be in progress at once.
+"""
+
+# ruff: noqa: N802 -- the names are mpi4py's
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from protocols.mpi.buffers import Message, blocks, readable, typed, vector, writable
+from protocols.mpi.collectives import choices, objects, rooted, unrooted
+from protocols.mpi.collectives.collective_exchange import Exchange
+from protocols.mpi.collectives.reductions import (
+    Reduction,
+    allreduce_doubling,
+    allreduce_in_parts,
+    reduce_scatter_pairwise,
+    scan_doubling,
+)
+from protocols.mpi.constants import ANY_SOURCE, InPlace
+from protocols.mpi.device import Device
+from protocols.mpi.mpi_errors import (
+    ERR_BUFFER,
+    ERR_COMM,
+    ERR_COUNT,
+    ERR_ROOT,
+    ERR_TYPE,
+    MPIError,
+)
+from protocols.mpi.operations import SUM, Op
+from protocols.mpi.pieces import Data, Pieces, gathered
+from protocols.mpi.point_to_point import PointToPoint
+from protocols.mpi.send_buffer import SendBuffer
+
+T = TypeVar("T")
+
+
+class CollectiveCalls(PointToPoint):
+    """Collective calls of a communicator.
+
+    algorithms: names of the algorithms of collective calls, where the program chooses: see `collectives.choices`. Equal at
+    all ranks.
+
+    Raises MPIError: ERR_ROOT for an invalid root; ERR_COUNT where a rank's own buffers do not fit each other; ERR_TRUNCATE
+    where another rank's do not fit them; ERR_OP and ERR_TYPE for reductions of what an operation is not defined for.
+    """
+
+    __slots__ = ("_calls", "algorithms")
+
+    def __init__(
+        self,
+        device: Device,
+        context: int = 0,
+        ranks: Sequence[int] | None = None,
+        send_buffer: SendBuffer | None = None,
+    ) -> None:
+        super().__init__(device, context, ranks, send_buffer)
+        self._calls = 0  # collective ones so far
+        self.algorithms = choices.Algorithms()
+
+    async def Barrier(self) -> None:
+        """Wait until every rank has called this."""
+        await rooted.barrier(self._exchange("Barrier"))
+
+    barrier = Barrier
+
+    async def Bcast(self, buf: Message, root: int = 0) -> None:
+        """Send the root's buffer to all."""
+        exchange = self._exchange("Bcast", root)
+        data = readable(buf) if self.rank == root else writable(buf)
+        whole = _Contiguous(data, filled=self.rank == root)
+        name = self.algorithms.get("Bcast") or choices.bcast(self.size, len(data))
+        broadcast = rooted.broadcast_binomial if name == "binomial" else rooted.broadcast_in_parts
+        await broadcast(exchange, whole.data, root)
+        if self.rank != root:
+            whole.scatter()
+
+    async def Gather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
+        """Gather equal blocks at the root, by rank."""
+        exchange = self._exchange("Gather", root)
+        out = _Contiguous(blocks(recvbuf, self.size, True)) if self.rank == root else None
+        block = self._own(out, "Gather") if isinstance(sendbuf, InPlace) else gathered(readable(sendbuf))
+        if out is not None and len(block) * self.size != len(out.data):
+            raise _unequal("Gather", len(block), len(out.data), self.size)
+        await rooted.gather_binomial(exchange, block, root, None if out is None else out.data)
+        if out is not None:
+            out.scatter()
+
+    async def Gatherv(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
+        """Gather blocks of any sizes at the root. recvbuf: [buffer, counts, displacements, datatype]."""
+        exchange = self._exchange("Gatherv", root)
+        out = _Blocks(vector(recvbuf, self.size, True)) if self.rank == root else None
+        if isinstance(sendbuf, InPlace):
+            if out is None:
+                raise _not_in_place("Gatherv")
+            block = out.data[self.rank]
+        else:
+            block = gathered(readable(sendbuf))
+            if out is not None and len(block) != len(out.data[self.rank]):
+                raise _unequal("Gatherv", len(block), len(out.data[self.rank]), 1)
+        await rooted.gather_linear(exchange, block, root, None if out is None else out.data)
+        if out is not None:
+            out.scatter()
+
+    async def Scatter(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
+        """Scatter the root's equal blocks, by rank."""
+        exchange = self._exchange("Scatter", root)
+        data = gathered(blocks(sendbuf, self.size, False)) if self.rank == root else None
+        if isinstance(recvbuf, InPlace):
+            if data is None:
+                raise _not_in_place("Scatter")
+            own = _Contiguous(memoryview(bytearray(len(data) // self.size)))
+        else:
+            own = _Contiguous(writable(recvbuf))
+        if data is not None and len(own.data) * self.size != len(data):
+            raise _unequal("Scatter", len(own.data), len(data), self.size)
+        await rooted.scatter_binomial(exchange, data, root, own.data)
+        own.scatter()
+
+    async def Scatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
+        """Scatter the root's blocks of any sizes. sendbuf: [buffer, counts, displacements, datatype]."""
+        exchange = self._exchange("Scatterv", root)
+        data = [gathered(block) for block in vector(sendbuf, self.size, False)] if self.rank == root else None
+        if isinstance(recvbuf, InPlace):
+            if data is None:
+                raise _not_in_place("Scatterv")
+            own = _Contiguous(memoryview(bytearray(len(data[self.rank]))))
+        else:
+            own = _Contiguous(writable(recvbuf))
+        if data is not None and len(own.data) != len(data[self.rank]):
+            raise _unequal("Scatterv", len(own.data), len(data[self.rank]), 1)
+        await rooted.scatter_linear(exchange, data, root, own.data)
+        own.scatter()
+
+    async def Allgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
+        """Gather equal blocks at all ranks."""
+        exchange = self._exchange("Allgather")
+        out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        step = len(out.data) // self.size
+        if not isinstance(sendbuf, InPlace):
+            block = gathered(readable(sendbuf))
+            if len(block) != step:
+                raise _unequal("Allgather", len(block), len(out.data), self.size)
+            out.data[self.rank * step : (self.rank + 1) * step] = block
+        name = self.algorithms.get("Allgather") or choices.allgather(self.size, len(out.data))
+        if name == "doubling" and not self.size & self.size - 1:
+            await unrooted.allgather_doubling(exchange, out.data)
+        elif name == "ring":
+            await unrooted.allgather_ring(exchange, _cut(out.data, self.size))
+        else:
+            await unrooted.allgather_bruck(exchange, out.data)
+        out.scatter()
+
+    async def Allgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
+        """Gather blocks of any sizes at all ranks. recvbuf: [buffer, counts, displacements, datatype]."""
+        exchange = self._exchange("Allgatherv")
+        out = _Blocks(vector(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        if not isinstance(sendbuf, InPlace):
+            block = gathered(readable(sendbuf))
+            if len(block) != len(out.data[self.rank]):
+                raise _unequal("Allgatherv", len(block), len(out.data[self.rank]), 1)
+            out.data[self.rank][:] = block
+        await unrooted.allgather_ring(exchange, out.data)
+        out.scatter()
+
+    async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
+        """Send the k-th of equal blocks to rank k."""
+        exchange = self._exchange("Alltoall")
+        out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        data = (
+            memoryview(bytes(out.data)) if isinstance(sendbuf, InPlace) else gathered(blocks(sendbuf, self.size, False))
+        )
+        if len(data) != len(out.data):
+            raise _unequal("Alltoall", len(data), len(out.data), 1)
+        name = self.algorithms.get("Alltoall") or choices.alltoall(self.size, len(data) // self.size)
+        if name == "bruck":
+            await unrooted.alltoall_bruck(exchange, data, out.data)
+        else:
+            exchange_all = unrooted.alltoall_spread if name == "spread" else unrooted.alltoall_pairwise
+            await exchange_all(exchange, _cut(data, self.size), _cut(out.data, self.size))
+        out.scatter()
+
+    async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
+        """Send the k-th of blocks of any sizes to rank k. Both: [buffer, counts, displacements, datatype]."""
+        out = _Blocks(vector(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        if isinstance(sendbuf, InPlace):
+            data = [memoryview(bytes(block)) for block in out.data]
+        else:
+            data = [gathered(block) for block in vector(sendbuf, self.size, False)]
+        await self._alltoall_any("Alltoallv", data, out)
+
+    async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
+        """Send blocks of any sizes and datatypes. Both: [buffer, (counts, displacements), datatypes], displacements in
+        bytes, or [buffer, counts, displacements, datatypes]."""
+        out = _Blocks(_blocks_of_types(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
+        if isinstance(sendbuf, InPlace):
+            data = [memoryview(bytes(block)) for block in out.data]
+        else:
+            data = [gathered(block) for block in _blocks_of_types(sendbuf, self.size, False)]
+        await self._alltoall_any("Alltoallw", data, out)
+
+    async def _alltoall_any(self, call: str, data: list[memoryview], out: _Blocks) -> None:
+        exchange = self._exchange(call)
+        if len(data[self.rank]) != len(out.data[self.rank]):
+            raise _unequal(call, len(data[self.rank]), len(out.data[self.rank]), 1)
+        await unrooted.alltoall_spread(exchange, data, out.data)
+        out.scatter()
+
+    async def Reduce(
+        self, sendbuf: Message | InPlace, recvbuf: Message | InPlace = None, op: Op = SUM, root: int = 0
+    ) -> None:
+        """Combine all ranks' items at the root."""
+        exchange = self._exchange("Reduce", root)
+        out, data, reduction = self._reduction(
+            "Reduce", sendbuf, recvbuf if self.rank == root else None, op, self.rank == root
+        )
+        if (self.algorithms.get("Reduce") or self._way(reduction, data)) == "parts" and op.commutes:
+            await rooted.reduce_in_parts(exchange, reduction, data, root)
+        else:
+            await rooted.reduce_binomial(exchange, reduction, data, root)
+        if out is not None:
+            out[:] = data
+
+    async def Allreduce(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
+        """Combine all ranks' items at all of them."""
+        exchange = self._exchange("Allreduce")
+        out, data, reduction = self._reduction("Allreduce", sendbuf, recvbuf, op)
+        assert out is not None
+        if (self.algorithms.get("Allreduce") or self._way(reduction, data)) == "parts" and op.commutes:
+            await allreduce_in_parts(exchange, reduction, data)
+        else:
+            await allreduce_doubling(exchange, reduction, data)
+        out[:] = data
+
+    async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
+        """Combine all ranks' items; rank k gets the k-th of equal blocks."""
+        step = None if isinstance(sendbuf, InPlace) else len(readable(sendbuf)) // self.size
+        await self._reduce_scatter("Reduce_scatter_block", sendbuf, recvbuf, None, step, op)
+
+    async def Reduce_scatter(
+        self,
+        sendbuf: Message | InPlace,
+        recvbuf: Message,
+        recvcounts: Sequence[int] | None = None,
+        op: Op = SUM,
+    ) -> None:
+        """Combine all ranks' items; rank k gets the next recvcounts[k] items. Without counts, each rank's receive buffer
+        says its own."""
+        if recvcounts is None and not isinstance(sendbuf, InPlace):
+            data, datatype = typed(recvbuf, True)
+            recvcounts = await objects.allgather(self._exchange("Reduce_scatter"), len(data) // datatype.extent)
+        await self._reduce_scatter("Reduce_scatter", sendbuf, recvbuf, recvcounts, None, op)
+
+    async def Scan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
+        """Combine the items of this rank and all lower ones."""
+        await self._scan("Scan", sendbuf, recvbuf, op, True)
+
+    async def Exscan(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
+        """Combine the items of all lower ranks. Rank 0's receive buffer stays as it was."""
+        await self._scan("Exscan", sendbuf, recvbuf, op, False)
+
+    # For the calls.
+
+    def _exchange(self, call: str, root: int = 0) -> Exchange:
+        """Begin a collective call. Raises MPIError: ERR_COMM for a communicator that was freed, ERR_ROOT."""
+        if not self.size:
+            raise MPIError(ERR_COMM, "a communicator that was freed")
+        if not 0 <= root < self.size:
+            raise MPIError(ERR_ROOT, f"{call}: a root of {root}: 0 to {self.size - 1}")
+        if self.losses.known:
+            self._check_losses(ANY_SOURCE)
+        tag = 2 * (self._calls % (self._device.max_tag // 2))
+        self._calls += 1
+        return Exchange(call, self._device, self._peer, self.rank, self.size, self._contexts[1], tag)
+
+    def _own(self, out: _Contiguous | None, call: str) -> memoryview:
+        """Return this rank's block of the root's receive buffer, for IN_PLACE."""
+        if out is None:
+            raise _not_in_place(call)
+        out.gather()
+        step = len(out.data) // self.size
+        return out.data[self.rank * step : (self.rank + 1) * step]
+
+    def _reduction(
+        self, call: str, sendbuf: Message | InPlace, recvbuf: Message | InPlace, op: Op, receives: bool = True
+    ) -> tuple[memoryview | None, memoryview, Reduction]:
+        """Return the result's place, if this rank gets one, a copy of the operand, and what reduces it."""
+        if isinstance(recvbuf, InPlace) or (isinstance(sendbuf, InPlace) and not receives):
+            raise _not_in_place(call)
+        out = typed(recvbuf, True) if receives else None
+        if isinstance(sendbuf, InPlace):
+            assert out is not None
+            data, datatype = out
+        else:
+            data, datatype = typed(sendbuf, False)
+            if out is not None and len(out[0]) != len(data):
+                raise _unequal(call, len(data), len(out[0]), 1)
+        if datatype.extent and len(data) % datatype.extent:
+            raise MPIError(ERR_TYPE, f"{call}: {len(data)} bytes are no whole items of {datatype.name}")
+        return None if out is None else out[0], memoryview(bytearray(data)), Reduction(op, datatype)
+
+    def _way(self, reduction: Reduction, data: memoryview) -> str:
+        items = len(data) // (reduction.datatype.extent or 1)
+        return choices.reduce(self.size, len(data), reduction.commutes, items)
+
+    async def _reduce_scatter(
+        self,
+        call: str,
+        sendbuf: Message | InPlace,
+        recvbuf: Message,
+        counts: Sequence[int] | None,
+        step: int | None,
+        op: Op,
+    ) -> None:
+        """counts: items of each rank. step: bytes of each rank's block, in place of counts."""
+        exchange = self._exchange(call)
+        out, datatype = typed(recvbuf, True)
+        data = memoryview(bytearray(out if isinstance(sendbuf, InPlace) else typed(sendbuf, False)[0]))
+        if counts is None:
+            step = len(data) // self.size if step is None else step
+            sizes = [step] * self.size
+        else:
+            sizes = [count * datatype.extent for count in counts]
+        if len(sizes) != self.size or sum(sizes) != len(data):
+            raise MPIError(ERR_COUNT, f"{call}: {len(data)} bytes are to be cut into {sizes}, for {self.size} ranks")
+        mine = out[: sizes[self.rank]]
+        if len(mine) != sizes[self.rank]:
+            raise _unequal(call, sizes[self.rank], len(out), 1)
+        ends = [sum(sizes[: rank + 1]) for rank in range(self.size)]
+        cuts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        reduction = Reduction(op, datatype)
+        if op.commutes:
+            await reduce_scatter_pairwise(exchange, reduction, data, cuts, mine)
+        else:
+            await rooted.reduce_binomial(exchange, reduction, data, 0)
+            await rooted.scatter_linear(self._exchange(call), [data[slice(*cut)] for cut in cuts], 0, mine)
+
+    async def _scan(self, call: str, sendbuf: Message | InPlace, recvbuf: Message, op: Op, inclusive: bool) -> None:
+        exchange = self._exchange(call)
+        out, data, reduction = self._reduction(call, sendbuf, recvbuf, op)
+        assert out is not None
+        await scan_doubling(exchange, reduction, data, inclusive)
+        if inclusive or self.rank:
+            out[:] = data
+
+
+class _Contiguous:
+    """A receive buffer as contiguous bytes. data: the bytes, a copy if it lies in pieces."""
+
+    __slots__ = ("_pieces", "data")
+
+    def __init__(self, data: Data, filled: bool = False) -> None:
+        """filled: its present contents count."""
+        self._pieces = data if isinstance(data, Pieces) else None
+        self.data = memoryview(bytearray(len(data))) if isinstance(data, Pieces) else data
+        if filled:
+            self.gather()
+
+    def gather(self) -> None:
+        """Copy the pieces' contents."""
+        if self._pieces is not None:
+            self.data[:] = self._pieces.gathered()
+
+    def scatter(self) -> None:
+        """Copy the bytes to the pieces."""
+        if self._pieces is not None:
+            self._pieces.scatter(self.data)
+
+
+class _Blocks:
+    """Receive buffers of all ranks. data: contiguous bytes of each."""
+
+    __slots__ = ("_all", "data")
+
+    def __init__(self, several: Sequence[Data], filled: bool = False) -> None:
+        self._all = [_Contiguous(data, filled) for data in several]
+        self.data = [each.data for each in self._all]
+
+    def scatter(self) -> None:
+        for each in self._all:
+            each.scatter()
+
+
+def _cut(data: memoryview, number: int) -> list[memoryview]:
+    step = len(data) // number
+    return [data[place * step : (place + 1) * step] for place in range(number)]
+
+
+def _blocks_of_types(message: Sequence[Any], number: int, write: bool) -> list[Data]:
+    """Return the blocks of an Alltoallw argument, one for each rank."""
+    parts = list(message)
+    if len(parts) == 3 and isinstance(parts[1], tuple):
+        parts[1:2] = parts[1]
+    if len(parts) != 4 or any(len(part) != number for part in parts[1:]):
+        raise MPIError(ERR_BUFFER, f"Alltoallw takes [buffer, (counts, displacements), datatypes], {number} of each")
+    whole = writable(parts[0]) if write else readable(parts[0])
+    assert isinstance(whole, memoryview)
+    convert = writable if write else readable
+    return [convert([whole[place:], count, each]) for count, place, each in zip(*parts[1:], strict=True)]
+
+
+def _unequal(call: str, own: int, other: int, number: int) -> MPIError:
+    blocks = f"{number} blocks of " if number > 1 else ""
+    return MPIError(ERR_COUNT, f"{call}: {blocks}{own} bytes do not fit the other buffer of {other} bytes")
+
+
+def _not_in_place(call: str) -> MPIError:
+    return MPIError(
+        ERR_BUFFER, f"{call}: IN_PLACE stands only for the buffer that MPI says, and only at the root if there is one"
+    )

@@ -1,0 +1,127 @@
+"""Groups: ordered sets of processes. MPI 4.1, section 7.3. Processes are named by their ranks in COMM_WORLD."""
+
+# ruff: noqa: N802 -- the names are mpi4py's
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocols.mpi.constants import PROC_NULL, UNDEFINED
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_RANK, MPIError
+
+IDENT: Final = 0
+CONGRUENT: Final = 1
+SIMILAR: Final = 2
+UNEQUAL: Final = 3
+"""Results of comparisons."""
+
+
+class Group:
+    """A group. processes: in the order of its ranks. own: this process."""
+
+    __slots__ = ("_own", "processes")
+
+    def __init__(self, processes: Sequence[int] = (), own: int = UNDEFINED) -> None:
+        self.processes: Final = tuple(processes)
+        self._own = own
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group) and self.processes == other.processes
+
+    def __hash__(self) -> int:
+        return hash(self.processes)
+
+    def __repr__(self) -> str:
+        return f"<Group of {list(self.processes)}>"
+
+    @property
+    def size(self) -> int:
+        return len(self.processes)
+
+    @property
+    def rank(self) -> int:
+        """This process's rank, UNDEFINED if it is no member."""
+        return self.processes.index(self._own) if self._own in self.processes else UNDEFINED
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Incl(self, ranks: Sequence[int]) -> Group:
+        """Return the group of these ranks, in this order. Raises MPIError (ERR_RANK), as do the others."""
+        if len(set(ranks)) != len(ranks):
+            raise MPIError(ERR_RANK, f"ranks {list(ranks)}: each at most once")
+        return self._of([self._process(rank) for rank in ranks])
+
+    def Excl(self, ranks: Sequence[int]) -> Group:
+        """Return the group without these ranks."""
+        left_out = {self._process(rank) for rank in ranks}
+        return self._of([process for process in self.processes if process not in left_out])
+
+    def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
+        """Return the group of ranges (first, last, stride), each with its last rank."""
+        return self.Incl(_ranged(ranks))
+
+    def Range_excl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
+        """Return the group without ranges."""
+        return self.Excl(_ranged(ranks))
+
+    @classmethod
+    def Union(cls, group1: Group, group2: Group) -> Group:
+        """Return the first group's members, then the second's others."""
+        return group1._of([*group1.processes, *(new for new in group2.processes if new not in group1.processes)])
+
+    @classmethod
+    def Intersection(cls, group1: Group, group2: Group) -> Group:
+        """Return the first group's members that are in the second."""
+        return group1._of([process for process in group1.processes if process in group2.processes])
+
+    @classmethod
+    def Difference(cls, group1: Group, group2: Group) -> Group:
+        """Return the first group's members that are not in the second."""
+        return group1._of([process for process in group1.processes if process not in group2.processes])
+
+    @classmethod
+    def Compare(cls, group1: Group, group2: Group) -> int:
+        """Return IDENT for the same members in order, SIMILAR for another order, else UNEQUAL."""
+        if group1.processes == group2.processes:
+            return IDENT
+        return SIMILAR if sorted(group1.processes) == sorted(group2.processes) else UNEQUAL
+
+    @classmethod
+    def Translate_ranks(
+        cls, group1: Group, ranks1: Sequence[int] | None = None, group2: Group | None = None
+    ) -> list[int]:
+        """Return the ranks that the first group's have in the second, UNDEFINED for no member. ranks1: None for all."""
+        to = group2.processes if group2 is not None else group1.processes
+        translated = []
+        for rank in range(group1.size) if ranks1 is None else ranks1:
+            process = PROC_NULL if rank == PROC_NULL else group1._process(rank)
+            translated.append(PROC_NULL if process == PROC_NULL else to.index(process) if process in to else UNDEFINED)
+        return translated
+
+    def Dup(self) -> Group:
+        return self._of(self.processes)
+
+    def Free(self) -> None:
+        """Do nothing: a group holds nothing."""
+
+    def _of(self, processes: Sequence[int]) -> Group:
+        return Group(processes, self._own)
+
+    def _process(self, rank: int) -> int:
+        if not 0 <= rank < self.size:
+            raise MPIError(ERR_RANK, f"a rank of {rank}: 0 to {self.size - 1}")
+        return self.processes[rank]
+
+
+def _ranged(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
+    if any(not stride for _, _, stride in ranges):
+        raise MPIError(ERR_ARG, f"ranges {list(ranges)}: a stride of 0")
+    return [rank for first, last, stride in ranges for rank in range(first, last + (1 if stride > 0 else -1), stride)]
+
+
+GROUP_EMPTY: Final = Group()

@@ -1,0 +1,177 @@
+"""MPI's reduction operations, predefined and the program's own, on buffers and on objects. MPI 4.1, section 6.9.
+
+Buffers are combined by NumPy, which is loaded when the first one is.
+"""
+
+# ruff: noqa: N802 -- the names are mpi4py's
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from protocols.mpi.buffers import Message, typed
+from protocols.mpi.datatypes import PAIRS, Datatype
+from protocols.mpi.mpi_errors import ERR_COUNT, ERR_OP, MPIError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+OnObjects = Callable[[Any, Any], Any]
+"""(left, right) -> combined value."""
+OnBuffers = Callable[[memoryview, memoryview, Datatype], object]
+"""(left, right, datatype): writes the combined items into `right`, as MPI's user functions do."""
+
+
+class Op:
+    """An operation, associative. `op(x, y)` combines two objects. name: MPI's. commutes: operands may change places."""
+
+    __slots__ = ("_on_buffers", "_on_objects", "commutes", "is_predefined", "name")
+
+    def __init__(
+        self, name: str, on_objects: OnObjects, on_buffers: OnBuffers, commutes: bool = True, predefined: bool = False
+    ) -> None:
+        self.name = name
+        self.commutes = commutes
+        self.is_predefined = predefined
+        self._on_objects: OnObjects | None = on_objects
+        self._on_buffers = on_buffers
+
+    @classmethod
+    def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
+        """Make an operation of ``function(inbuf, inoutbuf, datatype)``, which combines into the second buffer; for objects,
+        of which the datatype is None, it returns the combined one. The first operand is of the lower ranks."""
+
+        def on_objects(left: Any, right: Any) -> Any:
+            return function(left, right, None)
+
+        return cls(getattr(function, "__name__", "a function"), on_objects, function, commute)
+
+    def Free(self) -> None:
+        """Free the operation. Raises MPIError (ERR_OP) for a predefined one."""
+        if self.is_predefined:
+            raise MPIError(ERR_OP, f"{self.name} is MPI's own and cannot be freed")
+        self._on_objects = None
+
+    def Is_commutative(self) -> bool:
+        return self.commutes
+
+    @property
+    def is_commutative(self) -> bool:
+        return self.commutes
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name}>"
+
+    def __bool__(self) -> bool:
+        """Whether it is not OP_NULL."""
+        return self is not OP_NULL
+
+    def __call__(self, left: Any, right: Any) -> Any:
+        if self._on_objects is None:
+            raise MPIError(ERR_OP, f"the operation {self.name} was freed")
+        return self._on_objects(left, right)
+
+    def Reduce_local(self, inbuf: Message, inoutbuf: Message) -> None:
+        """Combine two buffers of this rank into the second."""
+        data, datatype = typed(inoutbuf, True)
+        left = typed(inbuf, False)[0]
+        if len(left) != len(data):
+            raise MPIError(ERR_COUNT, f"buffers of {len(left)} and {len(data)} bytes")
+        self.combine(left, data, datatype)
+
+    def combine(self, left: memoryview, right: memoryview, datatype: Datatype) -> None:
+        """Write ``left op right`` into `right`. Raises MPIError (ERR_OP) for a datatype that the operation is not
+        defined for, and the exceptions of a program's function."""
+        if self._on_objects is None:
+            raise MPIError(ERR_OP, f"the operation {self.name} was freed")
+        if right:
+            self._on_buffers(left, right, datatype)
+
+
+def _dtype(datatype: Datatype) -> np.dtype[Any]:
+    try:
+        import numpy as np
+    except ImportError:
+        raise MPIError(
+            ERR_OP, "reductions of buffers need NumPy: pip install numpy; lower-case calls reduce objects without it"
+        ) from None
+    if datatype.typecode in PAIRS:
+        return np.dtype([("value", datatype.typecode[0]), ("index", datatype.typecode[1])], align=True)
+    return np.dtype(datatype.typecode)
+
+
+def _ufunc(name: str, ufunc: str) -> OnBuffers:
+    """Return the function that applies one of NumPy's to buffers. name: MPI's."""
+
+    def apply(left: memoryview, right: memoryview, datatype: Datatype) -> None:
+        if not datatype.typecode or datatype.typecode in (*PAIRS, "c"):
+            raise MPIError(ERR_OP, f"{name} is not defined for {datatype.name}")
+        dtype = _dtype(datatype)
+        import numpy as np
+
+        ours = np.frombuffer(right, dtype)
+        with np.errstate(all="ignore"):  # as C's arithmetic
+            try:
+                getattr(np, ufunc)(
+                    np.frombuffer(left, dtype), ours, out=ours, casting="same_kind" if ufunc[:3] != "log" else "unsafe"
+                )
+            except TypeError:
+                raise MPIError(ERR_OP, f"{name} is not defined for {datatype.name}") from None
+
+    return apply
+
+
+def _located(name: str, wins: str) -> OnBuffers:
+    """Return the function for MAXLOC or MINLOC. wins: NumPy's comparison that the better value passes."""
+
+    def apply(left: memoryview, right: memoryview, datatype: Datatype) -> None:
+        if datatype.typecode not in PAIRS:
+            raise MPIError(ERR_OP, f"{name} is not defined for {datatype.name}: it needs pairs such as DOUBLE_INT")
+        dtype = _dtype(datatype)
+        import numpy as np
+
+        theirs, ours = np.frombuffer(left, dtype), np.frombuffer(right, dtype)
+        equal = theirs["value"] == ours["value"]
+        taken = getattr(np, wins)(theirs["value"], ours["value"]) | (equal & (theirs["index"] < ours["index"]))
+        ours[taken] = theirs[taken]
+
+    return apply
+
+
+def _maxloc(left: Any, right: Any) -> Any:
+    (value, index), (other, its_index) = left, right
+    is_right = other > value or (not value > other and its_index < index)
+    return (other, its_index) if is_right else (value, index)
+
+
+def _minloc(left: Any, right: Any) -> Any:
+    (value, index), (other, its_index) = left, right
+    is_right = other < value or (not value < other and its_index < index)
+    return (other, its_index) if is_right else (value, index)
+
+
+def _refused(*_: object) -> object:
+    raise MPIError(ERR_OP, "MPI_REPLACE, MPI_NO_OP and MPI_OP_NULL reduce no buffers")
+
+
+def _predefined(name: str, on_objects: OnObjects, ufunc: str) -> Op:
+    return Op(f"MPI_{name}", on_objects, _ufunc(name, ufunc), predefined=True)
+
+
+MAX: Final = _predefined("MAX", max, "maximum")
+MIN: Final = _predefined("MIN", min, "minimum")
+SUM: Final = _predefined("SUM", operator.add, "add")
+PROD: Final = _predefined("PROD", operator.mul, "multiply")
+LAND: Final = _predefined("LAND", lambda left, right: bool(left) & bool(right), "logical_and")
+LOR: Final = _predefined("LOR", lambda left, right: bool(left) | bool(right), "logical_or")
+LXOR: Final = _predefined("LXOR", lambda left, right: bool(left) ^ bool(right), "logical_xor")
+BAND: Final = _predefined("BAND", operator.and_, "bitwise_and")
+BOR: Final = _predefined("BOR", operator.or_, "bitwise_or")
+BXOR: Final = _predefined("BXOR", operator.xor, "bitwise_xor")
+MAXLOC: Final = Op("MPI_MAXLOC", _maxloc, _located("MAXLOC", "greater"), predefined=True)
+MINLOC: Final = Op("MPI_MINLOC", _minloc, _located("MINLOC", "less"), predefined=True)
+REPLACE: Final = Op("MPI_REPLACE", lambda _left, right: right, _refused, predefined=True)
+NO_OP: Final = Op("MPI_NO_OP", lambda left, _right: left, _refused, predefined=True)
+OP_NULL: Final = Op("MPI_OP_NULL", _refused, _refused, predefined=True)

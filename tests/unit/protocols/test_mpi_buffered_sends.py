@@ -1,0 +1,57 @@
+"""Buffered sends: of copies, within the buffer that a program has attached."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.mpi import Comm, Status
+from protocols.mpi.mpi_errors import ERR_BUFFER, MPIError
+from protocols.mpi.send_buffer import BSEND_OVERHEAD
+from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+
+
+@everywhere
+def test_copies_arrive_though_the_buffer_changes_and_the_room_is_limited(ranks_of: RanksOf) -> None:
+    async def sender(comm: Comm) -> None:
+        with pytest.raises(MPIError, match="no buffer is attached") as caught:
+            await comm.Bsend(b"x", 1)
+        assert caught.value.Get_error_class() == ERR_BUFFER
+        memory, data = bytearray(3 * (BSEND_OVERHEAD + 8)), bytearray(b"12345678")
+        comm.Attach_buffer(memory)
+        with pytest.raises(MPIError, match="a buffer is attached"):
+            comm.Attach_buffer(memory)
+        persistent = await comm.Bsend_init(data, 1, 3)
+        await comm.Bsend(data, 1, 1)
+        await (await comm.Ibsend(data, 1, 2)).Wait()
+        await persistent.Start()
+        await persistent.Wait()
+        data[:] = b"changed!"
+        with pytest.raises(MPIError, match="no room"):
+            await comm.Bsend(bytes(len(memory) + 1), 1)
+        assert await comm.Detach_buffer() is memory
+        comm.Attach_buffer(memory)
+        await comm.bsend({"of": "objects"}, 1, 4)
+        await comm.Detach_buffer()
+
+    async def receiver(comm: Comm) -> None:
+        for tag in (3, 2, 1):
+            buffer, status = bytearray(8), Status()
+            await comm.Recv(buffer, 0, tag, status)
+            assert (buffer, status.Get_tag()) == (b"12345678", tag)
+        assert await comm.recv(source=0, tag=4) == {"of": "objects"}
+
+    ranks = ranks_of()
+    ranks.run(sender, receiver)
+    assert ranks.at_rest()
+
+
+def test_statuses_are_copied_compared_and_set() -> None:
+    one = Status()
+    assert one == Status()
+    one.Set_source(3)
+    one.Set_tag(4)
+    one.Set_error(5)
+    one.Set_cancelled(True)
+    copy = Status(one)
+    assert copy == one != Status()
+    assert (copy.Get_source(), copy.Get_tag(), copy.Get_error(), copy.Is_cancelled()) == (3, 4, 5, True)

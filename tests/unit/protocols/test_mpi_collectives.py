@@ -1,0 +1,391 @@
+"""Collective calls beside NumPy on one process: any number of ranks, root, count, type, operation and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols import mpi as MPI  # noqa: N812  as programs name it
+from protocols.mpi import Comm, Op
+from protocols.mpi.collectives.choices import NAMES
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_OP, ERR_ROOT, ERR_TRUNCATE, ERR_TYPE, MPIError
+from tests.unit.protocols.host_programs import Program
+from tests.unit.protocols.mpi_devices import RanksOf, everywhere
+from tests.unit.protocols.nicless_endpoints import by_library
+
+SIZES = st.integers(1, 9)
+COUNTS = st.sampled_from([0, 1, 3, 40, 700])
+TYPES = st.sampled_from(["i", "l", "d", "F", "b"])
+UFUNCS = {
+    "SUM": np.add, "PROD": np.multiply, "MAX": np.maximum, "MIN": np.minimum, "BAND": np.bitwise_and, "BOR": np.bitwise_or,
+    "BXOR": np.bitwise_xor, "LAND": np.logical_and, "LOR": np.logical_or, "LXOR": np.logical_xor,
+}  # fmt: skip
+WHOLE = ("BAND", "BOR", "BXOR")
+"""Operations on integers only."""
+
+
+def run(size: int, program: Callable[[Comm], Program[Any]], ranks_of: RanksOf = by_library) -> list[Any]:
+    ranks = ranks_of(size)
+    results: list[Any] = ranks.run(*[program] * size)
+    assert ranks.at_rest()
+    return results
+
+
+def numbers(size: int, count: int, dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
+    """A row of items for each rank, small enough that sums are exact."""
+    chance = np.random.default_rng(seed)
+    return chance.integers(1, 4, (size, count)).astype(dtype)
+
+
+def algorithms(call: str) -> st.SearchStrategy[str | None]:
+    return st.sampled_from([None, *NAMES[call]])
+
+
+def choose(comm: Comm, call: str, name: str | None) -> None:
+    if name is not None:
+        comm.algorithms[call] = name
+
+
+def noncommuting(left: memoryview, right: memoryview, _: object) -> None:
+    """Composition of x -> ax + b, items (a, b), modulo 251: associative, and does not commute."""
+    first, second = np.frombuffer(left, "l").reshape(-1, 2), np.frombuffer(right, "l").reshape(-1, 2)
+    a, b = (first[:, 0] * second[:, 0]) % 251, (first[:, 1] * second[:, 0] + second[:, 1]) % 251
+    second[:, 0], second[:, 1] = a, b
+
+
+def composed(rows: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """All prefixes' compositions."""
+
+    def compose(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        out = right.copy()
+        noncommuting(memoryview(left.copy()).cast("B"), memoryview(out).cast("B"), None)
+        return out
+
+    return list(accumulate(rows, compose))
+
+
+@settings(max_examples=60)
+@given(SIZES, COUNTS, TYPES, algorithms("Bcast"), st.data())
+def test_bcast(size: int, count: int, dtype: str, name: str | None, data: st.DataObject) -> None:
+    root = data.draw(st.integers(0, size - 1))
+    sent = numbers(size, count, dtype)
+
+    async def program(comm: Comm) -> Any:
+        choose(comm, "Bcast", name)
+        buffer = sent[comm.rank].copy()
+        await comm.Bcast(buffer, root)
+        return buffer
+
+    assert all(np.array_equal(got, sent[root]) for got in run(size, program))
+
+
+@settings(max_examples=60)
+@given(SIZES, COUNTS, TYPES, st.booleans(), st.data())
+def test_gather_and_scatter(size: int, count: int, dtype: str, in_place: bool, data: st.DataObject) -> None:
+    root = data.draw(st.integers(0, size - 1))
+    rows = numbers(size, count, dtype)
+
+    async def program(comm: Comm) -> Any:
+        is_root = comm.rank == root
+        whole = np.zeros_like(rows) if is_root else None
+        if is_root and in_place:
+            whole = np.zeros_like(rows)
+            whole[root] = rows[root]
+            await comm.Gather(MPI.IN_PLACE, whole, root)
+        else:
+            await comm.Gather(rows[comm.rank], whole, root)
+        if is_root:
+            assert np.array_equal(whole, rows)
+        own = np.zeros(count, dtype)
+        await comm.Scatter(whole, MPI.IN_PLACE if is_root and in_place else own, root)
+        assert np.array_equal(own, rows[comm.rank]) or (is_root and in_place)
+
+    run(size, program)
+
+
+@settings(max_examples=60)
+@given(SIZES, COUNTS, TYPES, algorithms("Allgather"), algorithms("Alltoall"), st.booleans())
+def test_allgather_and_alltoall(
+    size: int, count: int, dtype: str, gather: str | None, exchange: str | None, in_place: bool
+) -> None:
+    rows = numbers(size, count, dtype)
+    cube = np.arange(size * size * count).reshape(size, size, count).astype(dtype)
+
+    async def program(comm: Comm) -> Any:
+        choose(comm, "Allgather", gather)
+        choose(comm, "Alltoall", exchange)
+        all_rows = np.zeros_like(rows)
+        if in_place:
+            all_rows[comm.rank] = rows[comm.rank]
+        await comm.Allgather(MPI.IN_PLACE if in_place else rows[comm.rank], all_rows)
+        assert np.array_equal(all_rows, rows)
+        own = cube[comm.rank].copy()
+        out = own if in_place else np.zeros_like(own)
+        await comm.Alltoall(MPI.IN_PLACE if in_place else own, out)
+        assert np.array_equal(out, cube[:, comm.rank])
+
+    run(size, program)
+
+
+@settings(max_examples=120)
+@given(SIZES, COUNTS, TYPES, st.sampled_from([*UFUNCS]), algorithms("Reduce"), algorithms("Allreduce"), st.data())
+def test_reductions(
+    size: int, count: int, dtype: str, op: str, reduce: str | None, allreduce: str | None, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, size - 1))
+    in_place = data.draw(st.booleans())
+    dtype = dtype if op not in WHOLE or np.dtype(dtype).kind == "i" else "i"
+    dtype = dtype if op not in ("MAX", "MIN", "LAND", "LOR", "LXOR") or dtype != "F" else "d"
+    rows = numbers(size, count, dtype)
+    prefixes = list(accumulate(rows, lambda left, right: UFUNCS[op](left, right).astype(dtype)))
+    operation = getattr(MPI, op)
+
+    async def program(comm: Comm) -> Any:
+        choose(comm, "Reduce", reduce)
+        choose(comm, "Allreduce", allreduce)
+        own, out = rows[comm.rank].copy(), np.zeros(count, dtype)
+        if in_place:
+            out[:] = own
+        given_in_place = MPI.IN_PLACE if in_place else own
+        await comm.Reduce(
+            given_in_place if comm.rank == root else own, out if comm.rank == root else None, operation, root
+        )
+        assert comm.rank != root or np.array_equal(out, prefixes[-1])
+        for call, expected in (
+            (comm.Allreduce, prefixes[-1]),
+            (comm.Scan, prefixes[comm.rank]),
+            (comm.Exscan, prefixes[comm.rank - 1] if comm.rank else None),
+        ):
+            out[:] = own if in_place else 0
+            await call(given_in_place, out, operation)
+            assert np.array_equal(
+                out, expected if expected is not None else own if in_place else np.zeros(count, dtype)
+            )
+        assert np.array_equal(own, rows[comm.rank]), "operands stay"
+
+    run(size, program)
+
+
+@settings(max_examples=40)
+@given(SIZES, st.integers(0, 2**32), st.booleans())
+def test_an_operation_that_does_not_commute_is_applied_in_the_order_of_ranks(size: int, seed: int, many: bool) -> None:
+    rows = np.random.default_rng(seed).integers(1, 251, (size, 600 if many else 4))
+    prefixes = composed(rows)
+    operation = Op.Create(noncommuting)
+    blocks = rows[:, : 4 * size] if not many else rows[:, : 2 * size * (600 // (2 * size))]
+
+    async def program(comm: Comm) -> None:
+        own, out = rows[comm.rank].copy(), np.zeros_like(rows[0])
+        for root in {0, size - 1, size // 2}:
+            await comm.Reduce(own, out if comm.rank == root else None, operation, root)
+            assert comm.rank != root or np.array_equal(out, prefixes[-1])
+        await comm.Allreduce(own, out, operation)
+        assert np.array_equal(out, prefixes[-1])
+        await comm.Scan(own, out, operation)
+        assert np.array_equal(out, prefixes[comm.rank])
+        await comm.Exscan(own, out, operation)
+        assert not comm.rank or np.array_equal(out, prefixes[comm.rank - 1])
+        if many:
+            part = np.zeros(blocks.shape[1] // size, "l")
+            await comm.Reduce_scatter_block(blocks[comm.rank].copy(), part, operation)
+            assert np.array_equal(part, composed(blocks)[-1][comm.rank * len(part) : (comm.rank + 1) * len(part)])
+
+    run(size, program)
+
+
+@settings(max_examples=40)
+@given(SIZES, TYPES, st.data())
+def test_blocks_of_any_sizes(size: int, dtype: str, data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(0, 30), min_size=size, max_size=size))
+    root = data.draw(st.integers(0, size - 1))
+    starts = [0, *accumulate(count + 1 for count in counts)]  # a gap behind each block
+    total = starts[-1]
+    whole = numbers(1, total, dtype)[0]
+    matrix = [[(source + 2 * to) % 5 for to in range(size)] for source in range(size)]
+
+    def is_filled(buffer: np.ndarray[Any, Any]) -> bool:
+        places = zip(starts, counts, strict=False)
+        return all(np.array_equal(buffer[at : at + count], whole[at : at + count]) for at, count in places) and not any(
+            buffer[at + count] for at, count in zip(starts, counts, strict=False)
+        )
+
+    async def program(comm: Comm) -> None:
+        own = whole[starts[comm.rank] : starts[comm.rank] + counts[comm.rank]].copy()
+        spread: list[Any] = [np.zeros(total, dtype), counts, starts[:-1], dtype]
+        await comm.Gatherv(own, spread if comm.rank == root else None, root)
+        assert comm.rank != root or is_filled(spread[0])
+        spread[0] = np.zeros(total, dtype)
+        await comm.Allgatherv(own, spread)
+        assert is_filled(spread[0])
+        part = np.zeros_like(own)
+        await comm.Scatterv([whole, (counts, starts[:-1]), dtype] if comm.rank == root else None, part, root)
+        assert np.array_equal(part, own)
+        sent, came = matrix[comm.rank], [row[comm.rank] for row in matrix]
+        out = np.zeros(sum(came), dtype)
+        await comm.Alltoallv([np.full(sum(sent), comm.rank + 1, dtype), sent], [out, came])
+        assert np.array_equal(out, np.repeat(np.arange(1, size + 1), came).astype(dtype))
+        summed = np.zeros(counts[comm.rank], dtype)
+        row = np.arange(sum(counts)).astype(dtype)
+        await comm.Reduce_scatter(row, summed, counts, MPI.MAX if dtype != "F" else MPI.SUM)
+        expected = row if dtype != "F" else size * row
+        assert np.array_equal(summed, expected[sum(counts[: comm.rank]) : sum(counts[: comm.rank + 1])])
+
+    run(size, program)
+
+
+@given(SIZES)
+def test_objects(size: int) -> None:
+    async def program(comm: Comm) -> None:
+        word = "abcdefghi"[comm.rank]
+        for root in range(size):
+            assert await comm.bcast([root] * 2_000 if comm.rank == root else None, root) == [root] * 2_000
+            gathered = await comm.gather(word, root)
+            assert gathered == (list("abcdefghi"[:size]) if comm.rank == root else None)
+            assert await comm.scatter(gathered, root) == word
+            assert await comm.reduce(word, root=root) == ("abcdefghi"[:size] if comm.rank == root else None)
+        assert await comm.allgather(word) == list("abcdefghi"[:size])
+        assert await comm.alltoall([(comm.rank, to) for to in range(size)]) == [(by, comm.rank) for by in range(size)]
+        assert await comm.allreduce(word) == "abcdefghi"[:size]
+        assert await comm.scan(word) == "abcdefghi"[: comm.rank + 1]
+        assert await comm.exscan(word) == ("abcdefghi"[: comm.rank] if comm.rank else None)
+        assert await comm.allreduce((comm.rank % 3, comm.rank), MPI.MAXLOC) == (min(size - 1, 2), min(size - 1, 2))
+
+    run(size, program)
+
+
+@everywhere
+def test_every_protocol_carries_them_also_several_at_once(ranks_of: RanksOf) -> None:
+    size = 5
+
+    async def program(comm: Comm) -> None:
+        await comm.Barrier()
+        rows, row = np.zeros((size, 3_000), "i"), np.full(3_000, comm.rank, "i")
+        total, seen = np.zeros(3_000, "i"), np.zeros((size, 2), "l")
+        requests = [
+            await comm.Iallgather(row, rows),
+            await comm.Iallreduce(row, total),
+            await comm.Ialltoall(np.array([(comm.rank, to) for to in range(size)], "l"), seen),
+            await comm.Ibarrier(),
+        ]
+        assert await comm.bcast({"k": "v" * 5_000} if not comm.rank else None) == {"k": "v" * 5_000}
+        await MPI.Request.Waitall(requests)
+        assert np.array_equal(rows, np.repeat(np.arange(size), 3_000).reshape(size, -1))
+        assert np.array_equal(total, np.full(3_000, 10))
+        assert np.array_equal(seen, [(by, comm.rank) for by in range(size)])
+
+    run(size, program, ranks_of)
+
+
+def test_pairs_are_compared_by_value_then_index() -> None:
+    async def program(comm: Comm) -> None:
+        pair = np.dtype([("value", "d"), ("index", "i")], align=True)
+        own = np.array([(comm.rank % 2, comm.rank), (-comm.rank, comm.rank)], pair)
+        out = np.zeros(2, pair)
+        await comm.Allreduce([own, 2, MPI.DOUBLE_INT], [out, 2, MPI.DOUBLE_INT], MPI.MAXLOC)
+        assert out.tolist() == [(1.0, 1), (0.0, 0)]
+        await comm.Allreduce([own, 2, MPI.DOUBLE_INT], [out, 2, MPI.DOUBLE_INT], MPI.MINLOC)
+        assert out.tolist() == [(0.0, 0), (-4.0, 4)]
+
+    run(5, program)
+
+
+def test_columns_of_a_matrix_are_gathered_into_rows_and_rows_into_columns() -> None:
+    size, rows = 3, 4
+
+    async def program(comm: Comm) -> None:
+        matrix = np.arange(rows * size, dtype="i").reshape(rows, size) * (comm.rank + 1)
+        column = MPI.INT.Create_vector(rows, 1, size).Create_resized(0, 4).Commit()
+        out = np.zeros((size, rows), "i")
+        await comm.Alltoall([matrix, 1, column], [out, rows, MPI.INT])
+        assert np.array_equal(out, [np.arange(rows) * size * (by + 1) + comm.rank * (by + 1) for by in range(size)])
+        back = np.zeros((rows, size), "i")
+        await comm.Allgather([out[comm.rank], rows, MPI.INT], [back, 1, column])
+        assert np.array_equal(back[:, comm.rank], out[comm.rank])
+
+    run(size, program)
+
+
+def test_blocks_of_several_types() -> None:
+    size = 3
+
+    async def program(comm: Comm) -> None:
+        sent, got = np.zeros(40 * size, "B"), np.zeros(40 * size, "B")
+        for to in range(size):
+            sent[40 * to : 40 * to + 16].view("d")[:] = (comm.rank, to)
+        places = [40 * rank for rank in range(size)]
+        doubles, nothing = [2] * size, [MPI.DOUBLE] * size
+        await comm.Alltoallw([sent, (doubles, places), nothing], [got, (doubles, places), nothing])
+        for by in range(size):
+            assert got[40 * by : 40 * by + 16].view("d").tolist() == [by, comm.rank]
+
+    run(size, program)
+
+
+def bad_calls() -> Iterator[tuple[int, Callable[[Comm], Program[Any]]]]:
+    ints, floats = np.zeros(4, "i"), np.zeros(4, "d")
+    yield ERR_ROOT, lambda comm: comm.Bcast(ints, 3)
+    yield ERR_ROOT, lambda comm: comm.reduce(1, root=-1)
+    yield ERR_COUNT, lambda comm: comm.Allgather(ints, ints)
+    yield ERR_COUNT, lambda comm: comm.Allreduce(ints, floats)
+    yield ERR_COUNT, lambda comm: comm.scatter([1], comm.rank)
+    yield ERR_COUNT, lambda comm: comm.alltoall([1])
+    yield ERR_COUNT, lambda comm: comm.Alltoall(np.zeros(3, "i"), np.zeros(3, "i"))
+    yield ERR_OP, lambda comm: comm.Allreduce(floats, np.zeros(4, "d"), MPI.BAND)
+    yield ERR_OP, lambda comm: comm.Allreduce(floats, np.zeros(4, "d"), MPI.MAXLOC)
+    yield ERR_TYPE, lambda comm: comm.Allreduce(np.zeros(4, "S3"), np.zeros(4, "S3"))
+
+
+@pytest.mark.parametrize(("error_class", "call"), list(bad_calls()), ids=lambda value: str(value)[:3])
+def test_bad_arguments_are_refused(error_class: int, call: Callable[[Comm], Program[Any]]) -> None:
+    async def program(comm: Comm) -> None:
+        with pytest.raises(MPIError) as caught:
+            await call(comm)
+        assert caught.value.Get_error_class() == error_class
+
+    run(2, program)
+
+
+def test_ranks_whose_counts_differ_are_named() -> None:
+    async def program(comm: Comm) -> None:
+        buffer = np.zeros(4 + comm.rank, "i")
+        if not comm.rank:
+            await comm.Bcast(buffer, 0)
+            return
+        with pytest.raises(MPIError, match="Bcast: rank 1 expects 20 bytes from rank 0, which has sent 16") as caught:
+            await comm.Bcast(buffer, 0)
+        assert caught.value.Get_error_class() == ERR_TRUNCATE
+
+    run(2, program)
+
+
+def test_an_unknown_algorithm_is_refused() -> None:
+    async def program(comm: Comm) -> None:
+        with pytest.raises(MPIError, match="no algorithm 'fast'") as caught:
+            comm.algorithms["Bcast"] = "fast"
+        assert caught.value.Get_error_class() == ERR_ARG
+        comm.algorithms["Bcast"] = "parts"
+        copy = await comm.Dup()
+        assert copy.algorithms == {"Bcast": "parts"}
+
+    run(2, program)
+
+
+def test_logical_and_bitwise_names_are_all_there() -> None:
+    assert all(isinstance(getattr(MPI, name), Op) for name in [*UFUNCS, "MAXLOC", "MINLOC"])
+    assert [op.Is_commutative() for op in (MPI.SUM, Op.Create(noncommuting), Op.Create(noncommuting, True))] == [
+        True,
+        False,
+        True,
+    ]
+    with pytest.raises(MPIError, match="MPI's own"):
+        MPI.SUM.Free()
+    own = Op.Create(noncommuting)
+    own.Free()
+    with pytest.raises(MPIError, match="was freed"):
+        own(1, 2)

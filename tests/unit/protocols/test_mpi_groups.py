@@ -1,0 +1,125 @@
+"""Groups, communicators made of them, and Cartesian topologies."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols import mpi as MPI  # noqa: N812  as programs name it
+from protocols.mpi import Comm, Group
+from protocols.mpi.cartesian import compute_dims, grid_of
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_DIMS, ERR_RANK, MPIError
+from tests.unit.protocols.nicless_endpoints import by_library
+
+
+def run(size: int, program: object) -> list[object]:
+    ranks = by_library(size)
+    results: list[object] = ranks.run(*[program] * size)
+    assert ranks.at_rest()
+    return results
+
+
+def test_groups_are_ordered_sets() -> None:
+    world = Group(range(6), 3)
+    odd, low = world.Incl([1, 3, 5]), world.Range_incl([(0, 3, 1)])
+    assert (odd.size, odd.rank, world.Excl([3]).Get_rank()) == (3, 1, MPI.UNDEFINED)
+    assert Group.Union(odd, low).processes == (1, 3, 5, 0, 2)
+    assert Group.Intersection(odd, low).processes == (1, 3)
+    assert Group.Difference(odd, low).processes == (5,)
+    assert world.Range_excl([(5, 1, -2)]).processes == (0, 2, 4)
+    assert Group.Translate_ranks(odd, [0, 2, MPI.PROC_NULL], low) == [1, MPI.UNDEFINED, MPI.PROC_NULL]
+    assert Group.Compare(odd, world.Incl([5, 3, 1])) == MPI.SIMILAR
+    assert Group.Compare(odd, odd.Dup()) == MPI.IDENT
+    assert Group.Compare(odd, low) == MPI.UNEQUAL
+    for bad in (lambda: world.Incl([6]), lambda: world.Incl([1, 1]), lambda: odd.Excl([3])):
+        with pytest.raises(MPIError) as caught:
+            bad()
+        assert caught.value.Get_error_class() == ERR_RANK
+
+
+def test_communicators_are_made_of_groups_by_all_ranks_or_by_its_members_alone() -> None:
+    async def program(comm: Comm) -> object:
+        group = comm.Get_group()
+        odd, back = group.Incl([1, 3]), group.Incl([4, 2, 0])
+        by_all = await comm.Create(odd)
+        assert (by_all is None) == (comm.rank not in (1, 3))
+        mine = odd if comm.rank % 2 else back
+        part = await comm.Create_group(mine, tag=comm.rank % 2)
+        assert part is not None
+        assert Comm.Compare(part, comm) == MPI.UNEQUAL
+        assert Comm.Compare(await comm.Dup(), comm) == MPI.CONGRUENT
+        assert Comm.Compare(comm, comm) == MPI.IDENT
+        return await part.allgather(comm.rank), None if by_all is None else await by_all.allgather(comm.rank)
+
+    assert run(5, program) == [
+        ([4, 2, 0], None), ([1, 3], [1, 3]), ([4, 2, 0], None), ([1, 3], [1, 3]), ([4, 2, 0], None)
+    ]  # fmt: skip
+
+
+@given(st.integers(1, 200), st.integers(1, 4))
+def test_dimensions_are_balanced_divisors(nodes: int, number: int) -> None:
+    dims = compute_dims(nodes, number)
+    assert prod(dims) == nodes
+    assert dims == sorted(dims, reverse=True)
+    best = min(
+        (first for first in range(1, nodes + 1) if nodes % first == 0 and number == 2 and first * first >= nodes),
+        default=dims[0],
+    )
+    assert dims[0] == best
+
+
+def test_dimensions_that_are_given_stay() -> None:
+    assert compute_dims(12, [0, 3]) == [4, 3]
+    assert compute_dims(24, [0, 2, 0]) == [4, 2, 3]
+    for nodes, dims in ((7, [2, 0]), (6, [2, 2]), (0, [0])):
+        with pytest.raises(MPIError) as caught:
+            compute_dims(nodes, dims)
+        assert caught.value.Get_error_class() == ERR_DIMS
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
+def test_ranks_and_points_are_each_others_inverses_and_shifts_return(dims: list[int], data: st.DataObject) -> None:
+    periods = [data.draw(st.booleans()) for _ in dims]
+    grid = grid_of(dims, periods, prod(dims))
+    for rank in range(grid.size):
+        assert grid.rank(grid.coordinates(rank)) == rank
+        for direction in range(len(dims)):
+            source, to = grid.shift(rank, direction, 1)
+            assert to == MPI.PROC_NULL or grid.shift(to, direction, 1)[0] == rank
+            assert source == MPI.PROC_NULL or grid.shift(source, direction, 1)[1] == rank
+            assert periods[direction] or (to == MPI.PROC_NULL) == (
+                grid.coordinates(rank)[direction] == dims[direction] - 1
+            )
+    with pytest.raises(MPIError) as caught:
+        grid_of([*dims, 2], None, prod(dims))
+    assert caught.value.Get_error_class() == ERR_ARG
+
+
+def test_halos_are_exchanged_on_a_grid_and_rows_are_communicators() -> None:
+    async def program(comm: Comm) -> object:
+        cart = await comm.Create_cart([2, 3], [False, True])
+        if cart is None:
+            return None
+        halo = {}
+        for direction in range(2):
+            source, to = cart.Shift(direction, 1)
+            got = np.full(1, -1, "i")
+            await cart.Sendrecv(np.full(1, cart.rank, "i"), to, 0, got, source, 0)
+            halo[direction] = int(got[0])
+        row = await cart.Sub([False, True])
+        column = await cart.Sub([True, False])
+        again = np.full(1, cart.rank, "i")
+        await cart.Sendrecv_replace(again, cart.Shift(1, 1)[1], source=cart.Shift(1, 1)[0])
+        assert again[0] == halo[1]
+        return cart.Get_coords(cart.rank), halo, await row.allgather(cart.rank), await column.allgather(cart.rank)
+
+    results = run(7, program)
+    assert results[6] is None, "one rank more than points"
+    for rank, result in enumerate(results[:6]):
+        row, column = divmod(rank, 3)
+        halo = {0: rank - 3 if row else -1, 1: 3 * row + (column - 1) % 3}
+        assert result == ([row, column], halo, [3 * row, 3 * row + 1, 3 * row + 2], [column, column + 3])
