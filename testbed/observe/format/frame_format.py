@@ -280,7 +280,7 @@ class SharedEtherType:
         self._size = 0
         self._routed = False
         self._common: FrameFormatter | None = None
-        """Of frames whose first bytes nobody has named."""
+        """Formatter of frames whose first bytes nobody has named."""
 
     def __iter__(self) -> Iterator[FrameFormatter]:
         return iter(self._by_begin.values())
