@@ -29,8 +29,8 @@ class Observer(Protocol):
         ...
 
     def reply_handled(self, endpoint: int, number: int, source: tuple[int, int], content: MessageContent) -> None:
-        """A reply to a request of this endpoint has come, and its handler, if any, is about to be called. source: node
-        and endpoint that it came from."""
+        """A reply to a request of this endpoint has arrived, and its handler, if any, is about to be called. source: node
+        and endpoint of the replier."""
         ...
 
     def request_returned(self, endpoint: int, number: int, to: tuple[int, int], status: str) -> None:
@@ -57,5 +57,5 @@ class Observable(Protocol):
     def life(self) -> int: ...
 
     def unhandled(self) -> Sequence[Unhandled]:
-        """Return what has arrived for the program's endpoints and is not handled, of endpoints where there is any."""
+        """Return the arrived messages that are not handled, of each of the program's endpoints that has any."""
         ...

@@ -21,7 +21,7 @@ from protocols.active_messages.am_interface import ActiveMessages, Token
 from protocols.active_messages.endpoint_names import EndpointName
 from protocols.core.firmware import Buffer
 
-GET, GOT, PUT, DONE, STORE, BULK_PUT, BULK_STORE, HERE = range(1, 9)
+GET, GOT, PUT, DONE, STORE, BULK_PUT, BULK_STORE, ARRIVED = range(1, 9)
 _NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _REPLY_WORDS: Final = 1
 
@@ -40,25 +40,25 @@ class SplitC:
     def __init__(
         self, messages: ActiveMessages, tag: int, memory: bytearray, pause: Callable[[], Awaitable[object]]
     ) -> None:
-        """pause: lets time pass before a barrier's message is sent again to a node that has not begun."""
+        """pause: waits before a barrier's message is resent to a node that has not begun."""
         self.memory: Final = memory
         self.stored = 0
         self.node: Final = messages.node
         self.nodes: Final = messages.size
-        self.most: Final = messages.medium_room(_REPLY_WORDS)
-        """Bytes of an access that is one message."""
+        self.max_medium: Final = messages.medium_room(_REPLY_WORDS)
+        """Maximum bytes of an access that is one message."""
         self._view: Final = memoryview(memory)
         self._messages = messages
         self._pause = pause
         self._open = 0  # gets and puts without an answer
         self._expected = 0  # bytes that `store_sync` has waited for
         self._generation = 0
-        self._here: set[tuple[int, int]] = set()
-        self._again: list[Returned] = []
+        self._arrivals: set[tuple[int, int]] = set()
+        self._to_resend: list[Returned] = []
         self._endpoint = endpoint = messages.allocate_bundle().allocate_endpoint()
         for number, handler in (
             (GET, self._get), (GOT, self._got), (PUT, self._put), (DONE, self._done), (STORE, self._store),
-            (BULK_PUT, self._bulk_put), (BULK_STORE, self._bulk_store), (HERE, self._arrived),
+            (BULK_PUT, self._bulk_put), (BULK_STORE, self._bulk_store), (ARRIVED, self._arrived),
         ):  # fmt: skip
             endpoint.set_handler(number, handler)
         endpoint.error_handler = self._returned
@@ -76,8 +76,8 @@ class SplitC:
             self._check(self.node, source.offset, size)
             self.memory[to : to + size] = self.memory[source.offset : source.offset + size]
             return
-        for begin in range(0, size, self.most):
-            part = min(self.most, size - begin)
+        for begin in range(0, size, self.max_medium):
+            part = min(self.max_medium, size - begin)
             self._open += 1
             place = self._places[source.node]
             await self._endpoint.request(place, GET, source.offset + begin, part, to + begin)
@@ -101,7 +101,7 @@ class SplitC:
         await self.put(to, data)
         await self.sync()
 
-    # Long ones: any size; a write is a bulk message, a read as many messages as it needs.
+    # Bulk access of any size: a write is one bulk message, a read as many messages as it needs.
 
     bulk_read = read
     bulk_write = write
@@ -111,11 +111,11 @@ class SplitC:
     # One-way access.
 
     async def store(self, to: GlobalAddress, data: Buffer) -> None:
-        """Write bytes without an answer for this program: only the stores' syncs tell when they have arrived."""
+        """Write bytes without a reply: `store_sync` and `all_store_sync` wait for their arrival."""
         await self._write(STORE, BULK_STORE, to, data)
 
     async def store_sync(self, size: int) -> None:
-        """Wait until others have stored so many more bytes here."""
+        """Wait until others have stored `size` more bytes here."""
         self._expected += size
         await self._until(lambda: self.stored >= self._expected)
 
@@ -126,14 +126,14 @@ class SplitC:
         await self.barrier()
 
     async def barrier(self) -> None:
-        """Wait until every node has come here, in log2(n) rounds."""
+        """Wait until every node has called this, in log2(n) rounds."""
         self._generation += 1
         distance = 1
         while distance < self.nodes:
             mark = self._generation, distance
             await self._say((self.node + distance) % self.nodes, *mark)
-            await self._until(lambda mark=mark: mark in self._here)  # type: ignore[misc]  # mypy on defaults of lambdas
-            self._here.discard(mark)
+            await self._until(lambda mark=mark: mark in self._arrivals)  # type: ignore[misc]  # mypy on defaults of lambdas
+            self._arrivals.discard(mark)
             distance *= 2
 
     async def poll(self) -> int:
@@ -170,12 +170,12 @@ class SplitC:
         self.stored += len(data)
 
     def _arrived(self, _: Token, generation: int, distance: int) -> None:
-        self._here.add((generation, distance))
+        self._arrivals.add((generation, distance))
 
     def _returned(self, returned: Returned) -> None:
-        if returned.handler != HERE or returned.status not in _NOT_YET:
+        if returned.handler != ARRIVED or returned.status not in _NOT_YET:
             raise ReturnedError(returned)
-        self._again.append(returned)
+        self._to_resend.append(returned)
 
     # Messages.
 
@@ -188,19 +188,19 @@ class SplitC:
             return
         self._open += is_put
         place = self._places[to.node]
-        if size <= self.most:
+        if size <= self.max_medium:
             await self._endpoint.request_medium(place, short, data, to.offset)
         else:
             await self._endpoint.request_bulk(place, bulk, data, to.offset)
 
     async def _say(self, node: int, generation: int, distance: int) -> None:
-        await self._endpoint.request(self._places[node], HERE, generation, distance)
+        await self._endpoint.request(self._places[node], ARRIVED, generation, distance)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
-            if self._again:
+            if self._to_resend:
                 await self._pause()
-                again, self._again = self._again, []
+                again, self._to_resend = self._to_resend, []
                 for returned in again:
                     generation, distance = returned.arguments
                     await self._say(returned.destination.node, generation, distance)

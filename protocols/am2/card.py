@@ -19,9 +19,9 @@ BROADCAST: Final = b"\xff" * 6
 _ARGUMENTS: Final = 4 * layout.MAX_ARGUMENTS
 
 
-def settled(settings: Settings, adapter: Adapter) -> Settings:
-    """Adapt settings to a network: its MTU, and whether it keeps frames in order. Raises ValueError if a medium message
-    would be too short."""
+def adapted(settings: Settings, adapter: Adapter) -> Settings:
+    """Adapt settings to a network: its MTU, and whether it keeps frames in order. Raises ValueError if the MTU leaves too
+    little room for a medium message."""
     room = adapter.mtu - OVERHEAD - _ARGUMENTS - (settings.route if adapter.routed else 0)
     if room < MIN_MEDIUM:
         raise ValueError(f"an MTU of {adapter.mtu} bytes leaves {room} for data: AM-II has {MIN_MEDIUM} at least")
@@ -33,7 +33,7 @@ def settled(settings: Settings, adapter: Adapter) -> Settings:
 
 
 class Card:
-    """Shared state of one NIC. settings: as adapted by `settled`. endpoints: of all its hosts, by number. is_mapped:
+    """Shared state of one NIC. settings: as adapted by `adapted`. endpoints: of all its hosts, by number. is_mapped:
     whether routes are known, or none are needed. privileged: the endpoint of a mapper daemon; None: there is none."""
 
     __slots__ = (
@@ -61,10 +61,10 @@ class Card:
             peer = Peer(number, BROADCAST, incarnation, send, send_later, None, self.settings)
         else:
             peer = Peer(number, adapter.addresses[number], incarnation, send, send_later, b"", self.settings)
-        self.look_up(peer)
+        self.update_prefix(peer)
         return peer
 
-    def look_up(self, peer: Peer) -> None:
+    def update_prefix(self, peer: Peer) -> None:
         """Update the prefix of messages' frames to a peer."""
         peer.prefix = self.prefix(peer, KIND_MESSAGE, REASON_NONE)
 

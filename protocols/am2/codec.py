@@ -2,9 +2,9 @@
 
     python -m protocols.core.codegen protocols.am2
 
-Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
-`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
-bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
+frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "offset": (50, 4, 0, (("kind", 1),)),
     "total": (54, 4, 0, (("kind", 1),)),
 }
-"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+"""For rules: offset after Ethernet, width, mask, and required values of other fields."""
 
 FLOW: Final = ("kind", "channel")
-"""The fields that tell flows apart."""
+"""The fields that identify a flow."""
 
 BEGINS: Final = b"\x00\x04"
-"""Behind Ethernet, what says that it is one of these frames."""
+"""After Ethernet, the fields that identify these frames."""
 
 ROUTED: Final = True
-"""A source route may stand in front of the header."""
+"""A source route may precede the header."""
 
 NAMES: Final[dict[str, dict[int, str]]] = {
     "kind": {1: "MESSAGE", 2: "ACK", 3: "NACK"},
@@ -93,7 +93,7 @@ NAMES: Final[dict[str, dict[int, str]]] = {
     },
     "form": {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE"},
 }
-"""What values of fields are called."""
+"""Names of field values."""
 
 CHECK: Final = "check"
 """The field that is computed from all others."""
@@ -121,7 +121,7 @@ KINDS: Final[dict[int, Kind]] = {
         handles=(("channel", "channel"),),
     ),
 }
-"""How the sorts of frames are told of, by the values of KIND."""
+"""Formats of the summaries of frames, by the values of KIND."""
 
 _pack_answer = struct.Struct("!6s6sHHBBHHIIBBHIH").pack
 _unpack_answer = ANSWER.unpack_from
@@ -132,7 +132,7 @@ _pack_check = struct.Struct("!I").pack
 
 
 def kind_of(raw: Buffer) -> int:
-    """The kind alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    """Return the kind of any of the frames; it selects the `unpack_*`."""
     if len(raw) < 17:
         raise MalformedError("short")
     return raw[16]
@@ -382,8 +382,8 @@ def unpack_message(
 
 
 def mended(raw: bytes, begin: int = 14) -> bytes:
-    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
-    a source route if there is one."""
+    """Return the frame with its check recomputed; a frame that is too short is unchanged. begin: offset of the
+    header, after a source route if there is one."""
     header = raw[begin:]
     if len(header) < 30:
         return raw

@@ -26,13 +26,27 @@ class Resident:
     not been asked to. is_leaving: it accepts and sends nothing. is_released: the host no longer writes into the page.
     open: number of its unanswered packets. faulted: the host has been told that it is wanted. returns: slots of
     messages that wait for room to be returned. parts: bytes received of bulk messages, and their least offset, by NIC,
-    incarnation, origin, flags and message. asked: regions that the host was asked to map. askers: NICs that have sent
-    requests to it.
+    incarnation, origin, flags and message. requested: regions that the host was asked to map. requesters: NICs that have
+    sent requests to it.
     """
 
     __slots__ = (
-        "asked", "askers", "faulted", "frames", "is_leaving", "is_released", "leave_at", "loaded_at", "messages",
-        "next_reply", "next_request", "number", "open", "page", "parts", "returns",
+        "faulted",
+        "frames",
+        "is_leaving",
+        "is_released",
+        "leave_at",
+        "loaded_at",
+        "messages",
+        "next_reply",
+        "next_request",
+        "number",
+        "open",
+        "page",
+        "parts",
+        "requested",
+        "requesters",
+        "returns",
     )  # fmt: skip
 
     def __init__(self, number: int, frames: Frames) -> None:
@@ -50,8 +64,8 @@ class Resident:
         self.messages: dict[int, Message] = {}
         self.returns: list[int] = []
         self.parts: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
-        self.asked: set[int] = set()
-        self.askers: dict[Peer, None] = {}
+        self.requested: set[int] = set()
+        self.requesters: dict[Peer, None] = {}
 
     def load(self, now: int, page: memoryview) -> None:
         """Enter a frame."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from protocols.am2 import codec
 from protocols.am2 import page as layout
-from protocols.am2.card import BROADCAST, Card, settled
+from protocols.am2.card import BROADCAST, Card, adapted
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
 from protocols.am2.mapper.follower import Follower
@@ -31,7 +31,7 @@ from protocols.am2.receiver import MALFORMED, Receiver, Witness
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
 from protocols.am2.settings import Settings
-from protocols.am2.transport import PREFIX_SIZE, PacketClass, answered, unpack_answer, unpack_body
+from protocols.am2.transport import PREFIX_SIZE, PacketClass, build_answer, unpack_answer, unpack_body
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.peers import Standing
@@ -85,7 +85,7 @@ class Firmware:
     ) -> None:
         """frames: of the only host; None: hosts `attach`. mapping: settings of the mapper; None: there is no mapper,
         and routes are passed to `install`."""
-        self.settings: Final = settled(settings, adapter)
+        self.settings: Final = adapted(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
         self._sender = Sender(card)
@@ -169,8 +169,8 @@ class Firmware:
         if channel >= incoming.channels:
             counters.malformed += 1
             return
-        sight = incoming.look(channel, generation, sequence, stamp)
-        if sight is _NEW:
+        packet_class = incoming.classify(channel, generation, sequence, stamp)
+        if packet_class is _NEW:
             reason = self._receiver.deliver(peer, body)
             if reason == MALFORMED:
                 counters.malformed += 1
@@ -180,7 +180,7 @@ class Firmware:
                 counters.packets_taken += not reason
             else:
                 incoming.refuse(channel, stamp)
-        elif sight is PacketClass.AGAIN:
+        elif packet_class is PacketClass.AGAIN:
             counters.duplicates += 1
             reason = incoming.answer(channel)
         else:
@@ -188,7 +188,7 @@ class Firmware:
             return
         counters.acknowledgements_sent += 1
         begin = cached.answers[reason]
-        peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, peer.route or b""))
+        peer.send_later(partial(build_answer, begin, channel, generation, sequence, stamp, peer.route or b""))
 
     def _answered(self, now: int, cached: CachedHeader, frame: bytes) -> None:
         """Handle an answer."""
@@ -205,7 +205,7 @@ class Firmware:
         else:
             self._sender.undone(now, peer, channel, generation, sequence, stamp, cached.reason)
         if self._leaving:
-            self._residency.look(now)
+            self._residency.advance_unloads(now)
             if self._looped:
                 self._loopback.run(now, self.receive)  # of an endpoint loaded into the frame that another has left
 
@@ -243,21 +243,21 @@ class Firmware:
             counters.strangers += 1  # a switch that has not learned the address floods the frame
             return None
         peer = peers.peer(source)
-        standing = peers.look(now, peer, sender, receiver, self)
+        standing = peers.classify(now, peer, sender, receiver, self)
         if standing is Standing.STALE:
             counters.stale += 1
             return None
         if self._pending_notices.by_peer:
-            self._pending_notices.heard(now, peer)
+            self._pending_notices.flush(now, peer)
         if kind == KIND_MESSAGE:
             if standing is Standing.MISDIRECTED and (receiver or self._reliable):
                 counters.stale += 1
                 begin = card.prefix(peer, KIND_NACK, REASON_RESTARTED)
                 route = peer.route or b""
-                peer.send_later(partial(answered, begin, channel, generation, sequence, stamp, route))
+                peer.send_later(partial(build_answer, begin, channel, generation, sequence, stamp, route))
                 return None
         elif standing is Standing.MISDIRECTED or reason == REASON_RESTARTED:
-            counters.stale += 1  # `Peers.look` has handled the restart
+            counters.stale += 1  # `Peers.classify` has handled the restart
             return None
         answers: tuple[bytes, ...] = ()
         if kind == KIND_MESSAGE:
@@ -270,7 +270,7 @@ class Firmware:
     # Implements `protocols.core.peers.PeerEvents`.
 
     def introduced(self, now: int, peer: Peer) -> None:
-        self._card.look_up(peer)
+        self._card.update_prefix(peer)
         self._sender.introduced(now, peer)
 
     def restarting(self, peer: Peer) -> None:
@@ -280,7 +280,7 @@ class Firmware:
     def restarted(self, now: int, peer: Peer) -> None:
         under_way = [row.packet for row in peer.outgoing.under_way()]
         peer.forget(self.settings)
-        self._card.look_up(peer)
+        self._card.update_prefix(peer)
         self._sender.restarted(peer, under_way)
         self._pending_notices.forget(peer)
         self._card.nic.post_completion(peer.number << layout.SUBJECTS | layout.RESTARTED)
@@ -321,7 +321,7 @@ class Firmware:
             elif subject not in endpoint.messages:  # else it has rung for that message before
                 self._sender.ready(now, endpoint, subject)
         else:
-            self._residency.told(now, number, subject)
+            self._residency.on_doorbell(now, number, subject)
             if subject == layout.MAPPED and card.privileged is not None and card.privileged.page is not None:
                 self._mapping_port.on_doorbell(card.privileged)
         if self._looped:
@@ -344,19 +344,19 @@ class Firmware:
             sender.go_on(now)
         if sender.scan_at is not None and sender.scan_at <= now:
             sender.scan(now)
-            for number in sender.unreached:
+            for number in sender.given_up:
                 if mapper is not None:
                     mapper.unreachable(now, number)
-            sender.unreached.clear()
-            if sender.unheard:
-                self._pending_notices.keep(now, sender.unheard)
-                sender.unheard.clear()
+            sender.given_up.clear()
+            if sender.undelivered:
+                self._pending_notices.keep(now, sender.undelivered)
+                sender.undelivered.clear()
                 self._cached_headers.clear()  # so that the next frame of each peer is checked completely
         if self._pending_notices.by_peer or not self._is_plain:
             self._pending_notices.on_timer(now)
             self._is_plain = not (mapper is not None or self._pending_notices.by_peer)
         if self._leaving:
-            self._residency.look(now)
+            self._residency.advance_unloads(now)
         if self._looped:
             self._loopback.run(now, self.receive)
 
@@ -396,7 +396,7 @@ class Firmware:
                 peer.route = None
             else:
                 peer.route, peer.address, peer.lost_at = path.route, path.address, None
-                card.look_up(peer)
+                card.update_prefix(peer)
         self._has_news = True
 
     def _paths_to_functions(self, table: Table) -> Mapping[int, Path]:

@@ -129,7 +129,7 @@ class MappingPort:
         """Return memory of the endpoint if it is mapped; otherwise ask the host for a mapping, and return None."""
         region = endpoint.number << layout.SUBJECTS | subject
         view = endpoint.frames.reach(page, region, 0, 0)
-        if view is None and region not in endpoint.asked:
-            endpoint.asked.add(region)
+        if view is None and region not in endpoint.requested:
+            endpoint.requested.add(region)
             self._card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
         return view

@@ -48,15 +48,15 @@ class Backing(Protocol):
         """Bind an endpoint to a frame; NOBODY frees the frame."""
         ...
 
-    def begin(self, endpoint: int, backing: memoryview) -> None:
+    def register(self, endpoint: int, backing: memoryview) -> None:
         """Register a new endpoint."""
         ...
 
-    def unloaded(self, frame: int, backing: memoryview) -> None:
+    def save(self, frame: int, backing: memoryview) -> None:
         """Save a frame that the NIC has released to host memory."""
         ...
 
-    def gone(self, endpoint: int) -> None:
+    def release(self, endpoint: int) -> None:
         """Free all memory of a destroyed endpoint, which the NIC has released."""
         ...
 
@@ -64,8 +64,8 @@ class Backing(Protocol):
         """Allocate mappable memory for the lifetime of the endpoint. Raises MemoryError."""
         ...
 
-    def own(self, endpoint: int, memory: memoryview) -> memoryview:
-        """Return mappable memory for a program's: either the memory itself, or memory whose contents are copied to it.
+    def make_mappable(self, endpoint: int, memory: memoryview) -> memoryview:
+        """Return mappable memory that stands for a program's memory: that memory itself, or a buffer that is copied to it.
         Raises MemoryError."""
         ...
 
@@ -87,7 +87,8 @@ class Backing(Protocol):
 
 
 class NicMemory:
-    """Both interfaces, for host and NIC in one process. pages: host memory that backs the frames, by endpoint."""
+    """Implements both `Frames` and `Backing`, for host and NIC in one process. pages: host memory that backs the frames,
+    by endpoint."""
 
     __slots__ = ("absent", "bound", "frames", "pages", "reachable", "trusted")
 
@@ -111,19 +112,19 @@ class NicMemory:
     def bind(self, frame: int, endpoint: int) -> None:
         self.bound[frame] = endpoint
 
-    def begin(self, endpoint: int, backing: memoryview) -> None:
+    def register(self, endpoint: int, backing: memoryview) -> None:
         self.pages[endpoint] = backing
 
-    def unloaded(self, frame: int, backing: memoryview) -> None:
+    def save(self, frame: int, backing: memoryview) -> None:
         """Do nothing: the NIC has written the page back by DMA."""
 
-    def gone(self, endpoint: int) -> None:
+    def release(self, endpoint: int) -> None:
         self.pages.pop(endpoint, None)
 
     def allocate(self, endpoint: int, size: int) -> memoryview:  # noqa: ARG002
         return memoryview(bytearray(size))
 
-    def own(self, endpoint: int, memory: memoryview) -> memoryview:  # noqa: ARG002
+    def make_mappable(self, endpoint: int, memory: memoryview) -> memoryview:  # noqa: ARG002
         return memory
 
     def copy(self, endpoint: int, data: Buffer) -> memoryview:  # noqa: ARG002

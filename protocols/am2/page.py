@@ -72,7 +72,7 @@ _ADDRESSES_AT: Final = 24
 MASK: Final = 16
 """Offset of the event mask."""
 WANTS: Final = 17
-"""Offset of the flag by which the host asks to be told of a free send slot."""
+"""Offset of the flag by which the host asks to be notified of a free send slot."""
 
 
 def tag_of(page: memoryview) -> int:
@@ -111,8 +111,8 @@ PROBE: Final = 4
 ROUTES: Final = 5
 """A part of a route table; without data: a request for the table."""
 
-# Memory of an endpoint outside its page, which the NIC reaches if the host's kernel permits. A region is the endpoint's
-# number and one of these, or a slot: the data of a bulk message to be sent.
+# Memory of an endpoint outside its page, which the NIC reaches if the host's kernel has mapped it. A region is the
+# endpoint's number and one of these, or a slot: the data of a bulk message to be sent.
 STAGED: Final = 64
 """Data of medium messages to be sent."""
 STAGING: Final = 65

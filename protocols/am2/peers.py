@@ -1,4 +1,4 @@
-"""AM-II's peers: the send and the receive table for each, and the cached beginnings of frames from and to it."""
+"""AM-II's peers: the send and the receive table of each, and the cached headers of frames from and to it."""
 
 from __future__ import annotations
 

@@ -65,18 +65,18 @@ class PendingNotices:
                 notices.next_at = None
                 notices.pause *= 2
                 word = notices.words.pop(next(iter(notices.words)))
-                self._sender.tell(now, word.anew(), once=True)
+                self._sender.send_own(now, word.unsent_copy(), once=True)
 
-    def heard(self, now: int, peer: Peer) -> None:
+    def flush(self, now: int, peer: Peer) -> None:
         """Send all notices to a peer: a frame of the incarnation that they are for has arrived, or a route to it."""
         if peer.route is not None and (notices := self.by_peer.pop(peer, None)) is not None:
             for word in notices.words.values():
-                self._sender.tell(now, word.anew())
+                self._sender.send_own(now, word.unsent_copy())
 
     def mapped(self, now: int) -> None:
         """Send notices along new routes."""
         for peer in list(self.by_peer):
-            self.heard(now, peer)
+            self.flush(now, peer)
 
     def forget(self, peer: Peer) -> None:
         """Discard the notices to a restarted peer: nobody waits there any more."""

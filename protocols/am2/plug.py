@@ -1,4 +1,4 @@
-"""The factory of AM-II's NICs."""
+"""Factory of AM-II's NICs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAPPING = MapperSettings()
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Settings):
-    """Settings of a run. watch: the mapper's (see its settings); the mapper's leader is considered lost after ten of
-    them. mapper: where it is; "daemon": no NIC has one, and each node's program runs `host.mapper_daemon`."""
+    """Settings of a run. watch: interval of the mapper's checks (see its settings); the leading mapper is considered lost
+    after ten of them. mapper: "firmware": in each NIC; "daemon": each node's program runs `host.mapper_daemon`."""
 
     watch: int = _MAPPING.watch
     mapper: Literal["firmware", "daemon"] = "firmware"
@@ -28,7 +28,7 @@ class Configuration(Settings):
 
 def configured(configuration: Configuration) -> Plug:
     """Make AM-II's plug from the settings of a run."""
-    settings = Settings(**{one.name: getattr(configuration, one.name) for one in fields(Settings)})
+    settings = Settings(**{setting.name: getattr(configuration, setting.name) for setting in fields(Settings)})
     if configuration.mapper == "daemon":
         return plug(settings, mapping=None)
     watch = configuration.watch

@@ -121,7 +121,7 @@ class Receiver:
             endpoint.next_reply = endpoint.next_reply + 1 & layout.ENTRIES - 1
         else:
             endpoint.next_request = endpoint.next_request + 1 & layout.ENTRIES - 1
-            endpoint.askers[peer] = None
+            endpoint.requesters[peer] = None
         counters.messages_delivered += 1
         if self._witness is not None:
             if flags & FLAGS_REPLY:
@@ -201,8 +201,8 @@ class Receiver:
         if view is None:
             endpoint.frames.absent.discard(region)
             self._counters.unmapped += 1
-            if region not in endpoint.asked:
-                endpoint.asked.add(region)
+            if region not in endpoint.requested:
+                endpoint.requested.add(region)
                 self._card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
         return view
 

@@ -30,12 +30,12 @@ class Residency:
     """The residency of all endpoints of one NIC. leaving: endpoints that are to leave their frames."""
 
     __slots__ = (
+        "_advanced_at",
         "_awaiting",
         "_card",
         "_counters",
         "_hosts",
         "_loaded_at",
-        "_looked_at",
         "_resident",
         "_sender",
         "leaving",
@@ -49,7 +49,7 @@ class Residency:
         self._resident: dict[Resident, None] = {}  # in the order of loading
         self._awaiting: dict[Resident, None] = {}  # endpoints that wait for a frame
         self._loaded_at = 0  # time of the last load
-        self._looked_at = 0
+        self._advanced_at = 0
         self.leaving: Final[dict[Resident, None]] = {}
 
     def attach(self, host: int, frames: Frames) -> None:
@@ -59,9 +59,10 @@ class Residency:
     def detach(self, now: int, host: int) -> None:
         """Detach a host process, which destroys its endpoints."""
         del self._hosts[host]
-        for endpoint in [known for known in self._card.endpoints.values() if self._host_of(known.number) == host]:
-            self._destroy(now, endpoint)
-        self._seat(now)
+        for endpoint in list(self._card.endpoints.values()):
+            if self._host_of(endpoint.number) == host:
+                self._destroy(now, endpoint)
+        self._load_waiting(now)
 
     def _host_of(self, number: int) -> int:
         return number // self._card.settings.numbers
@@ -72,12 +73,12 @@ class Residency:
         if endpoint is None:
             self._counters.invalid += 1
             return
-        if not mapped and region in endpoint.asked:
+        if not mapped and region in endpoint.requested:
             endpoint.frames.absent.add(region)
-        endpoint.asked.discard(region)
+        endpoint.requested.discard(region)
         self._sender.mapped(now, endpoint.number)
 
-    def told(self, now: int, number: int, subject: int) -> None:
+    def on_doorbell(self, now: int, number: int, subject: int) -> None:
         """Handle a doorbell of the host's kernel about an endpoint or a region."""
         if subject in (layout.MAPPED, layout.ABSENT):
             self._answered(now, number, subject == layout.MAPPED)
@@ -93,7 +94,7 @@ class Residency:
             if subject == layout.LOAD:
                 if endpoint.page is None and endpoint not in self._awaiting and self._has_frames(endpoint.frames):
                     self._awaiting[endpoint] = None
-                    self._seat(now)
+                    self._load_waiting(now)
                     return
             elif subject == layout.UNLOAD:
                 if endpoint.page is not None and endpoint.leave_at is None:
@@ -104,7 +105,7 @@ class Residency:
             elif subject == layout.RELEASED:
                 if endpoint.is_leaving and not endpoint.is_released:
                     endpoint.is_released = True
-                    self.look(now)
+                    self.advance_unloads(now)
                     return
                 if not endpoint.frames.trusted:
                     return  # too late
@@ -115,7 +116,7 @@ class Residency:
             elif subject == layout.DESTROY:
                 self._destroy(now, endpoint)
                 card.nic.interrupt(number << layout.SUBJECTS | layout.UNLOADED)
-                self._seat(now)
+                self._load_waiting(now)
                 return
         self._counters.invalid += 1
 
@@ -153,8 +154,8 @@ class Residency:
         releases slowly does not get another's frame meanwhile."""
         return Counter(self._host_of(resident.number) for resident in self._resident)
 
-    def _in_turn(self) -> list[Resident]:
-        """Return the endpoints that wait for a frame, by the number of their host's frames, then by waiting time."""
+    def _by_priority(self) -> list[Resident]:
+        """Return the endpoints that wait for a frame, sorted by the number of their host's frames, then by waiting time."""
         shares = self._shares()
         return sorted(self._awaiting, key=lambda resident: shares[self._host_of(resident.number)])
 
@@ -163,11 +164,11 @@ class Residency:
         would always have the same endpoints in the NIC together; two endpoints of a host with one frame could never
         talk to each other."""
         chance = self._counters.loaded * _ODD & _WORD
-        return self._in_turn()[0 if chance >> 31 else (chance >> 16) % len(self._awaiting)]
+        return self._by_priority()[0 if chance >> 31 else (chance >> 16) % len(self._awaiting)]
 
-    def _seat(self, now: int) -> None:
-        """Load endpoints that have a frame of their host's into the NIC's. A single host has as many frames as the NIC.
-        If several share the NIC, each has that many, and the NIC limits the total in use."""
+    def _load_waiting(self, now: int) -> None:
+        """Load waiting endpoints while the NIC has free frames; let others leave for the rest. A single host has as many
+        frames as the NIC. If several share the NIC, each has that many, and the NIC limits the total in use."""
         awaiting, frames = self._awaiting, self._card.settings.frames
         while awaiting and len(self._resident) < frames:
             endpoint = self._next()
@@ -178,7 +179,7 @@ class Residency:
             else:
                 self._load(now, endpoint, page)
         while len(awaiting) > len(self.leaving):
-            victim = self._victim(self._in_turn()[len(self.leaving)])
+            victim = self._victim(self._by_priority()[len(self.leaving)])
             if victim is None:
                 break
             self._unload(now, victim)
@@ -207,7 +208,7 @@ class Residency:
         """Make an endpoint leave its frame, at the earliest when its stay is over."""
         endpoint.leave_at = max(now, endpoint.loaded_at + self._stay())
         self.leaving[endpoint] = None
-        self.look(now)
+        self.advance_unloads(now)
 
     def _are_enough(self) -> bool:
         """Whether enough endpoints are leaving for now, although others wait. The limit, which does not count slow
@@ -219,11 +220,11 @@ class Residency:
 
     def _is_prompt(self, endpoint: Resident) -> bool:
         """Whether an endpoint is still within the time allowed for leaving."""
-        return endpoint.leave_at is not None and self._looked_at < endpoint.leave_at + _PATIENCE
+        return endpoint.leave_at is not None and self._advanced_at < endpoint.leave_at + _PATIENCE
 
-    def look(self, now: int) -> None:
+    def advance_unloads(self, now: int) -> None:
         """Let endpoints leave their frames if they may."""
-        nic, self._looked_at = self._card.nic, now
+        nic, self._advanced_at = self._card.nic, now
         may_leave = self._loaded_at + self._card.settings.stay  # the endpoint loaded last gets time with those present
         for endpoint in list(self.leaving):
             leave_at, page = endpoint.leave_at, endpoint.page
@@ -253,10 +254,10 @@ class Residency:
                 nic.dma_write(backing, page)
             nic.interrupt(number | layout.UNLOADED)
         if self._awaiting:
-            self._seat(now)
+            self._load_waiting(now)
 
     def deadlines(self) -> Iterable[int]:
-        """Yield the times at which `look` has something to do."""
+        """Yield the times at which `advance_unloads` has something to do."""
         are_enough = bool(self._awaiting) and self._are_enough()
         for endpoint in self.leaving:
             if endpoint.leave_at is None:
@@ -273,6 +274,6 @@ class Residency:
     def waiting(self) -> Iterable[str]:
         """Yield a sentence for every endpoint that cannot leave its frame, or waits for one."""
         for endpoint in self.leaving:
-            yield f"endpoint {endpoint.number} is to leave its frame: {endpoint.open} packets are not answered"
+            yield f"endpoint {endpoint.number} is to leave its frame: {endpoint.open} packets are unacknowledged"
         for endpoint in self._awaiting:
             yield f"endpoint {endpoint.number} waits for a frame that other host processes have"

@@ -23,7 +23,7 @@ from protocols.am2.codec import (
 )
 from protocols.am2.endpoint_frames import Resident
 from protocols.am2.peers import Peer
-from protocols.am2.transport import HEADER, PART_AT, Message, Packet, Sending, gone, packed
+from protocols.am2.transport import HEADER, PART_AT, Message, Packet, Sending, build_gone, build_message
 from protocols.am2.turns import Turns
 
 BAD_ARGUMENTS: Final = 1
@@ -48,12 +48,24 @@ _MAX_OFFSET: Final = 0xFFFF_FFFF  # maximum offset of a bulk message's data in a
 
 class Sender:
     """All outgoing messages. held_back: messages that wait while the NIC loiters with another endpoint. scan_at: time
-    of the next scan for unanswered packets; None: there are none. unreached: peers that have just been given up.
-    unheard: the NIC's own messages to such peers."""
+    of the next scan for unanswered packets; None: there are none. given_up: peers that have just been given up.
+    undelivered: the NIC's own messages to such peers."""
 
     __slots__ = (
-        "_busy", "_card", "_counters", "_loiter_until", "_loitering", "_nodes", "_queued", "_returning", "_turn",
-        "_unmapped", "held_back", "scan_at", "unheard", "unreached",
+        "_busy",
+        "_card",
+        "_counters",
+        "_loiter_until",
+        "_loitering",
+        "_nodes",
+        "_queued",
+        "_returning",
+        "_turn",
+        "_unmapped",
+        "given_up",
+        "held_back",
+        "scan_at",
+        "undelivered",
     )  # fmt: skip
 
     def __init__(self, card: Card) -> None:
@@ -69,8 +81,8 @@ class Sender:
         self._loitering: Resident | None = None  # the endpoint whose turn it is
         self._loiter_until = 0
         self.scan_at: int | None = None
-        self.unreached: list[int] = []
-        self.unheard: list[Message] = []
+        self.given_up: list[int] = []
+        self.undelivered: list[Message] = []
 
     @property
     def loiters_until(self) -> int | None:
@@ -148,8 +160,8 @@ class Sender:
             if whole is None:
                 # "The message refers to memory that has no DMA mapping": it waits for one.
                 self._unmapped[endpoint, slot] = None
-                if region not in endpoint.asked:
-                    endpoint.asked.add(region)
+                if region not in endpoint.requested:
+                    endpoint.requested.add(region)
                     card.nic.interrupt(region << layout.SUBJECTS | layout.UNMAPPED)
                 return None
             begin = address if form == FORM_MEDIUM else 0
@@ -200,7 +212,7 @@ class Sender:
     def _send_next(self, now: int, message: Message) -> None:
         """Send the next packet on a free channel."""
         card, peer = self._card, message.peer
-        if message.part or message.again:
+        if message.part or message.taken_back:
             body, data = message.next()
             if data:
                 body += card.nic.dma_read((data,))
@@ -217,7 +229,7 @@ class Sender:
         message.endpoint.open += 1
         self._counters.packets_sent += 1
         if peer.send(
-            packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body)
+            build_message(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, peer.route or b"", body)
         ):
             card.nic.when_sent(outgoing.hold(row))
 
@@ -229,15 +241,17 @@ class Sender:
             if data:
                 body += card.nic.dma_read((data,))
             self._counters.packets_sent += 1
-            peer.send(packed(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
-        self._over(message)
+            peer.send(build_message(peer.prefix, 0, 0, 0, 0, peer.route or b"", body))
+        self._finish(message)
 
     def _resend(self, peer: Peer, row: Sending[Packet]) -> None:
         packet = row.packet
         assert packet is not None
         self._counters.packets_resent += 1
         route = peer.route or b""
-        if peer.send(packed(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1])):
+        if peer.send(
+            build_message(peer.prefix, row.channel, row.generation, row.sequence, row.stamp, route, packet[1])
+        ):
             self._card.nic.when_sent(peer.outgoing.hold(row))
 
     # Answers.
@@ -252,7 +266,7 @@ class Sender:
         message.open -= 1
         message.endpoint.open -= 1
         if not message.open and (message.status or message.is_sent):
-            self._over(message)
+            self._finish(message)
         if peer.turns.waiting:
             self.free(now, peer)
 
@@ -266,7 +280,7 @@ class Sender:
         self._counters.undone += 1
         message = packet[0]
         message.status = REPLY_REJECTED if message.slot >= layout.REPLIES else _STATUS[reason]
-        self._closed(message)
+        self._packet_ended(message)
         self.free(now, peer)
 
     def refused(self, now: int, peer: Peer, channel: int, generation: int, sequence: int, stamp: int) -> None:
@@ -283,7 +297,7 @@ class Sender:
         elif most and message.refusals >= most:
             peer.outgoing.take_back(row)
             message.status = CONGESTION
-            self._closed(message)
+            self._packet_ended(message)
         else:
             return
         self.free(now, peer)
@@ -331,15 +345,15 @@ class Sender:
             for row in list(outgoing.due(now)):
                 if lost or (peer.route is not None and outgoing.is_hopeless(row)):
                     self._give_up(outgoing.give_up(row))
-                    if peer.number not in self.unreached:
-                        self.unreached.append(peer.number)
-                elif row.refused and row.packet is not None and self._gives_way(peer, row.packet[0].endpoint):
+                    if peer.number not in self.given_up:
+                        self.given_up.append(peer.number)
+                elif row.refused and row.packet is not None and self._must_yield(peer, row.packet[0].endpoint):
                     message = row.packet[0]
                     self._take_back(peer, row)
                     if not message.endpoint.is_leaving and not message.status:
                         peer.turns.add(message.endpoint, message.slot)
                 elif peer.route is not None:
-                    outgoing.again(now, row)
+                    outgoing.mark_resent(now, row)
                     self._resend(peer, row)
             if peer.turns:
                 self.free(now, peer)
@@ -350,7 +364,7 @@ class Sender:
         if self._busy or self._returning:
             self.scan_at = now + self._card.settings.scan
 
-    def _gives_way(self, peer: Peer, endpoint: Resident) -> bool:
+    def _must_yield(self, peer: Peer, endpoint: Resident) -> bool:
         """Whether a refused packet must give up its channel: its endpoint is leaving, or other messages wait that may
         be another host process's and may be accepted."""
         return endpoint.is_leaving or (bool(peer.turns) and not endpoint.frames.trusted)
@@ -372,13 +386,13 @@ class Sender:
     def _give_up(self, packet: Packet) -> None:
         """Give up a packet that will not be answered."""
         packet[0].status = UNREACHABLE
-        self._closed(packet[0])
+        self._packet_ended(packet[0])
 
     def introduced(self, now: int, peer: Peer) -> None:
         """Resend everything to a peer whose incarnation is now known: it has not accepted frames without it."""
         if peer.route is not None:  # otherwise a new route triggers it
             for row in list(peer.outgoing.under_way()):
-                peer.outgoing.anew(now, row)
+                peer.outgoing.mark_new(now, row)
                 self._resend(peer, row)
 
     def restarted(self, peer: Peer, under_way: Iterable[Packet | None]) -> None:
@@ -401,7 +415,7 @@ class Sender:
                 message.endpoint.messages.pop(message.slot, None)  # the slot is read again
             else:
                 self._fail(message, UNREACHABLE)
-        self.unheard = [word for word in self.unheard if word.peer is not peer]  # nobody waits there any more
+        self.undelivered = [message for message in self.undelivered if message.peer is not peer]
 
     # The ends of messages.
 
@@ -418,27 +432,27 @@ class Sender:
         self._unmapped = {one: None for one in self._unmapped if one[0] is not endpoint}
 
     def gone(self, endpoint: Resident) -> None:
-        """Forget the messages of a destroyed endpoint; answers to its packets go to nobody."""
+        """Forget the messages of a destroyed endpoint; answers to its packets are ignored."""
         self.leaves(endpoint)
         endpoint.messages.clear()
         self._returning.pop(endpoint, None)
 
     def announce(self, now: int, endpoint: Resident) -> None:
-        """Tell the NICs that have sent requests to an endpoint that it is gone: no other event ends requests that it
+        """Notify the NICs that have sent requests to an endpoint that it is gone: no other event ends requests that it
         accepted without a reply."""
-        body = gone(endpoint.number)
-        for slot, peer in enumerate(endpoint.askers, layout.SLOTS):
-            self.tell(now, Message(endpoint, slot, peer, body))
+        body = build_gone(endpoint.number)
+        for slot, peer in enumerate(endpoint.requesters, layout.SLOTS):
+            self.send_own(now, Message(endpoint, slot, peer, body))
 
-    def tell(self, now: int, word: Message, *, once: bool = False) -> None:
-        """Send a message of the NIC's own. once: it is given up if its first packet is not answered."""
-        word.endpoint.messages[word.slot] = word
-        self._push(now, word)
-        if once and word.open:
-            outgoing = word.peer.outgoing
+    def send_own(self, now: int, message: Message, *, once: bool = False) -> None:
+        """Send a message of the NIC itself. once: it is given up if its first packet is not acknowledged."""
+        message.endpoint.messages[message.slot] = message
+        self._push(now, message)
+        if once and message.open:
+            outgoing = message.peer.outgoing
             for row in outgoing.under_way():
-                if row.packet is not None and row.packet[0] is word:
-                    outgoing.once(now, row)
+                if row.packet is not None and row.packet[0] is message:
+                    outgoing.mark_last(now, row)
 
     def left(self, endpoint: Resident, page: memoryview) -> None:
         """Reset unsent messages of an endpoint that leaves its frame, to be sent after its next load."""
@@ -461,33 +475,33 @@ class Sender:
     def _take_back(self, peer: Peer, row: Sending[Packet]) -> None:
         message, body = peer.outgoing.take_back(row)
         self._counters.taken_back += 1
-        message.again = [*message.again, body]
+        message.taken_back = [*message.taken_back, body]
         message.open -= 1
         message.endpoint.open -= 1
         if message.status and not message.open:
-            self._over(message)
+            self._finish(message)
 
-    def _closed(self, message: Message) -> None:
+    def _packet_ended(self, message: Message) -> None:
         """Account for a packet that is answered, or given up."""
         message.open -= 1
         message.endpoint.open -= 1
         if not message.open and (message.status or message.is_sent):
-            self._over(message)
+            self._finish(message)
 
     def _fail(self, message: Message, status: int) -> None:
         message.status = status
         if not message.open:
-            self._over(message)
+            self._finish(message)
 
-    def _over(self, message: Message) -> None:
-        """End a message, of which all packets are answered."""
+    def _finish(self, message: Message) -> None:
+        """End a message, all of whose packets are answered."""
         endpoint, slot = message.endpoint, message.slot
         if endpoint.messages.pop(slot, None) is None:
             return
         page = endpoint.page
         if page is None:
             if message.status == UNREACHABLE and slot >= layout.SLOTS:
-                self.unheard.append(message)
+                self.undelivered.append(message)
                 if self.scan_at is None:
                     self.scan_at = 0  # at once
             return
@@ -539,7 +553,7 @@ class Sender:
         """Yield a sentence for every peer that has not answered."""
         for peer in self._card.peers.known.values():
             if peer.outgoing.unanswered:
-                yield f"node {peer.number}: {peer.outgoing.unanswered} packets are not answered"
+                yield f"node {peer.number}: {peer.outgoing.unanswered} packets are unacknowledged"
             if peer.turns:
                 what = "a free channel" if peer.route is not None else "a route"
                 yield f"node {peer.number}: {len(peer.turns.waiting)} endpoints wait for {what}"

@@ -31,8 +31,8 @@ class Settings:
     (ours). refused: nanoseconds before a packet refused for a temporary reason is resent (ours). congestion:
     consecutive refusals before a packet's message is returned to its sender; 0, ours: unlimited.
 
-    Endpoints. credits: K_user, requests without a reply that an endpoint may have at each other one (4: the bandwidth
-    times the round trip in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
+    Endpoints. credits: K_user, maximum requests of an endpoint to each other endpoint without a reply (4: the product of
+    bandwidth and round trip, in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
     exponent k of "2^k attempts" to send from one endpoint before the next one's turn (the digest gives 8, from memory).
     attempt: nanoseconds of an attempt, while the NIC loiters with an endpoint: it stays with it for 2^k of them, even if
     it has nothing to send (ours: so that with the default k a turn of 6.4 us is as long as a host of the paper takes to
@@ -91,28 +91,28 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 1 <= self.channels <= MAX_CHANNELS:
-            raise ValueError(f"{self.channels} channels: 1 to {MAX_CHANNELS}")
+            raise ValueError(f"channels = {self.channels}: 1 to {MAX_CHANNELS}")
         if not 2 <= self.sequences <= MAX_SEQUENCES or self.sequences & self.sequences - 1:
-            raise ValueError(f"{self.sequences} sequence numbers: a power of two from 2 to {MAX_SEQUENCES}")
+            raise ValueError(f"sequences = {self.sequences}: a power of two from 2 to {MAX_SEQUENCES}")
         if self.scan < 1 or self.refused < 1:
-            raise ValueError(f"scans {self.scan} ns apart, {self.refused} ns after a refusal: 1 or more")
+            raise ValueError(f"scan = {self.scan}, refused = {self.refused}: 1 ns or more")
         if not 0 < self.timeout <= self.longest_timeout:
-            raise ValueError(f"a time-out of {self.timeout} ns: above 0, and at most {self.longest_timeout} ns")
+            raise ValueError(f"timeout = {self.timeout}: 1 to {self.longest_timeout} ns (longest_timeout)")
         if self.retries < 1 or self.detour < 0:
-            raise ValueError(f"{self.retries} retries, a detour of {self.detour} ns: 1 or more, 0 or more")
+            raise ValueError(f"retries = {self.retries}, detour = {self.detour}: 1 or more, 0 or more")
         if not 1 <= self.credits <= MAX_CREDITS:
-            raise ValueError(f"{self.credits} credits: 1 to {MAX_CREDITS}, the entries of a ring")
+            raise ValueError(f"credits = {self.credits}: 1 to {MAX_CREDITS}, the entries of a ring")
         for name in ("frames", "endpoints", "handlers", "translations", "mappings"):
             if not 1 <= getattr(self, name) <= 1 << 16:
-                raise ValueError(f"{getattr(self, name)} {name}: 1 to 65536")
+                raise ValueError(f"{name} = {getattr(self, name)}: 1 to 65536")
         if self.handlers > 256:
-            raise ValueError(f"{self.handlers} handlers: at most 256")
+            raise ValueError(f"handlers = {self.handlers}: 1 to 256")
         if not 0 <= self.attempts <= 30:
-            raise ValueError(f"2 to the {self.attempts} attempts: 0 to 30")
+            raise ValueError(f"attempts = {self.attempts}: 0 to 30 (an exponent of 2)")
         if self.attempt < 0 or self.stay < 0 or self.congestion < 0:
-            raise ValueError(f"attempt {self.attempt}, stay {self.stay}, congestion {self.congestion}: 0 or more")
+            raise ValueError(f"attempt = {self.attempt}, stay = {self.stay}, congestion = {self.congestion}: 0 or more")
         for name in ("medium", "packet"):
             if not MIN_MEDIUM <= getattr(self, name) <= MAX_PACKET:
-                raise ValueError(f"{name} of {getattr(self, name)} bytes: {MIN_MEDIUM} to {MAX_PACKET}")
+                raise ValueError(f"{name} = {getattr(self, name)}: {MIN_MEDIUM} to {MAX_PACKET} bytes")
         if not 0 <= self.route <= 255:
-            raise ValueError(f"routes of {self.route} bytes: 0 to 255")
+            raise ValueError(f"route = {self.route}: 0 to 255 bytes")

@@ -119,13 +119,13 @@ class OwnFrames:
         self.bound[frame] = endpoint
         self._table[frame] = _NOBODY if endpoint == NOBODY else endpoint
 
-    def begin(self, endpoint: int, backing: memoryview) -> None:
+    def register(self, endpoint: int, backing: memoryview) -> None:
         """Do nothing: the NIC does not access the backing page."""
 
-    def unloaded(self, frame: int, backing: memoryview) -> None:
+    def save(self, frame: int, backing: memoryview) -> None:
         backing[:] = self.frames[frame]
 
-    def gone(self, endpoint: int) -> None:
+    def release(self, endpoint: int) -> None:
         for held in list(self._held.pop(endpoint, {}).values()):
             self._give_back(held)
 
@@ -134,7 +134,7 @@ class OwnFrames:
         self._allocated.add(id(found))
         return self._pinned(endpoint, found)
 
-    def own(self, endpoint: int, memory: memoryview) -> memoryview:
+    def make_mappable(self, endpoint: int, memory: memoryview) -> memoryview:
         # Memory replaced by the program is kept until the endpoint is gone: parts may still arrive there.
         if not memory:
             return memory

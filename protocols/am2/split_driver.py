@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from protocols.am2 import page as layout
-from protocols.am2.card import settled
+from protocols.am2.card import adapted
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.mapper.settings import Settings as MapperSettings
@@ -23,9 +23,8 @@ from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Allocating, SharedReachable
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SplitDriver
 
-_TOLD: Final = 4
-"""Doorbells for one endpoint that can be in flight beside those of its slots: its residency changes, and that it is
-wanted."""
+_OTHER_DOORBELLS: Final = 4
+"""Maximum doorbells for one endpoint that are in flight beside those of its slots: changes and requests of residency."""
 _MAPPING: Final = MapperSettings()
 _REGIONS: Final = 2 * layout.SUBJECTS
 
@@ -43,9 +42,11 @@ def split_driver(
         adapter: Adapter, bell: HostActions, memory: Allocating, descriptors: memoryview, place: HostSlot
     ) -> ActiveMessages:
         frames = OwnFrames(descriptors, memory, own.frames)
-        return ActiveMessages(adapter, bell, frames, settled(own, adapter), place)
+        return ActiveMessages(adapter, bell, frames, adapted(own, adapter), place)
 
-    return SplitDriver(size_of(own.frames), own.frames * layout.SLOTS + _TOLD * own.endpoints, nic, host, own.hosts)
+    return SplitDriver(
+        size_of(own.frames), own.frames * layout.SLOTS + _OTHER_DOORBELLS * own.endpoints, nic, host, own.hosts
+    )
 
 
 class Nic:
@@ -60,7 +61,7 @@ class Nic:
         witness: Witness | None = None,
     ) -> None:
         self.adapter: Final = adapter
-        self.firmware: Final = Firmware(adapter, _ToHosts(nic, settings), None, settings, mapping, witness)
+        self.firmware: Final = Firmware(adapter, _HostRouter(nic, settings), None, settings, mapping, witness)
         self._seen: dict[int, SeenFrames] = {}
 
     def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
@@ -81,8 +82,8 @@ class Nic:
         self.firmware.on_doorbell(now, index)
 
 
-class _ToHosts:
-    """The firmware's `FirmwareActions`: a notification about an endpoint goes to the endpoint's host."""
+class _HostRouter:
+    """The firmware's `FirmwareActions`: passes each notification about an endpoint to the endpoint's host."""
 
     __slots__ = ("_hosts", "_nic", "_numbers", "dma_read", "dma_write", "interrupt", "send", "send_later", "when_sent")
 

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 PREFIX_SIZE: Final = 30
 """Bytes with which all frames of one kind from one NIC to another begin, up to the incarnations."""
 CHECKED: Final = ANSWER_SIZE - 4
-"""Bytes in front of the check."""
+"""Bytes before the check."""
 HEADER: Final = MESSAGE_SIZE - ANSWER_SIZE
 """Bytes of a message's own header."""
 OVERHEAD: Final = MESSAGE_SIZE - ETHERNET + 1
-"""Bytes behind the Ethernet header of a message's frame, without its payload and its route."""
+"""Bytes after the Ethernet header of a message's frame, without its payload and its route."""
 
 _pack_head: Final = struct.Struct(f"!{PREFIX_SIZE}sBBHIH").pack
 _pack_check: Final = struct.Struct("!I").pack
@@ -67,11 +67,10 @@ P = TypeVar("P")
 class Message:
     """A message that the host has written into a slot of an endpoint. body: its header and arguments, with its data
     unless that is sent in parts. data: a bulk message's. part: bytes of data in one packet. sent: bytes that have been
-    put into packets. open: number of unanswered packets. again: packets that were taken back. status: why it is
+    put into packets. open: number of unanswered packets. taken_back: packets to be sent again. status: why it is
     returned, 0 if it is not."""
 
     __slots__ = (
-        "again",
         "body",
         "data",
         "endpoint",
@@ -84,6 +83,7 @@ class Message:
         "sent",
         "slot",
         "status",
+        "taken_back",
     )
 
     def __init__(self, endpoint: Resident, slot: int, peer: Peer, body: bytes) -> None:
@@ -94,21 +94,21 @@ class Message:
         self.data = _NOTHING
         self.part = self.offset = self.sent = self.open = self.refusals = self.status = 0
         self.is_begun = False
-        self.again: Sequence[bytes] = ()
+        self.taken_back: Sequence[bytes] = ()
 
     @property
     def is_sent(self) -> bool:
         """Whether packets have been made of the whole message."""
-        return self.is_begun and not self.again and self.sent >= len(self.data)
+        return self.is_begun and not self.taken_back and self.sent >= len(self.data)
 
-    def anew(self) -> Message:
+    def unsent_copy(self) -> Message:
         """Return an unsent copy of a message that has no data in parts."""
         return Message(self.endpoint, self.slot, self.peer, self.body)
 
     def next(self) -> tuple[bytes, memoryview]:
         """Return the next packet's body, and the data of host memory to append to it."""
-        if self.again:
-            *self.again, body = self.again
+        if self.taken_back:
+            *self.taken_back, body = self.taken_back
             return body, _NOTHING
         self.is_begun = True
         if not self.data:
@@ -127,16 +127,18 @@ Packet = tuple[Message, bytes]
 def prefix(
     to: bytes, own: bytes, kind: int, reason: int, source: int, destination: int, sender: int, receiver: int
 ) -> bytes:
-    """Return the first bytes of such frames."""
+    """Return the first PREFIX_SIZE bytes of frames with these fields."""
     return pack_answer(to, own, kind, reason, source, destination, sender, receiver, 0, 0, 0, 0)[:PREFIX_SIZE]
 
 
-def gone(endpoint: int) -> bytes:
-    """Build the body of a message that tells that an endpoint no longer exists."""
+def build_gone(endpoint: int) -> bytes:
+    """Build the body of a message which states that an endpoint no longer exists."""
     return _pack_message(FORM_GONE, 0, 0, 0, endpoint, 0, 0, 0, 0, 0)
 
 
-def packed(begin: bytes, channel: int, generation: int, sequence: int, stamp: int, route: bytes, body: bytes) -> bytes:
+def build_message(
+    begin: bytes, channel: int, generation: int, sequence: int, stamp: int, route: bytes, body: bytes
+) -> bytes:
     """Build a message's frame. body: its own header, arguments, data."""
     head = _pack_head(begin, channel, generation, sequence, stamp, len(body) - HEADER)
     frame = head + _pack_check(crc32(body, crc32(head))) + body
@@ -146,7 +148,7 @@ def packed(begin: bytes, channel: int, generation: int, sequence: int, stamp: in
     return frame[:ETHERNET] + behind + _CRC8[crc8(behind)]
 
 
-def answered(begin: bytes, channel: int, generation: int, sequence: int, stamp: int, route: bytes) -> bytes:
+def build_answer(begin: bytes, channel: int, generation: int, sequence: int, stamp: int, route: bytes) -> bytes:
     """Build the frame of an ACK or a NACK."""
     head = _pack_head(begin, channel, generation, sequence, stamp, 0)
     frame = head + _pack_check(crc32(head))
@@ -256,8 +258,8 @@ class Outgoing(Generic[P]):
         return row
 
     def hold(self, row: Sending[P]) -> Callable[[int], None]:
-        """Record that a packet's frame remains in the NIC, and return what starts the packet's timer when the frame has
-        left."""
+        """Record that a packet's frame remains in the NIC. Return the function that starts the packet's timer, to be called
+        when the frame has left."""
         row.due = _NEVER
         return partial(self._left, row, row.stamp)
 
@@ -303,7 +305,7 @@ class Outgoing(Generic[P]):
         """Take back a packet whose last sending was refused: no copy of it will be accepted any more. Its channel is
         free, and the next packet uses its sequence number."""
         if not row.refused:
-            raise ValueError(f"channel {row.channel}: what may be under way cannot be taken back")
+            raise ValueError(f"channel {row.channel}: a packet that may be in flight cannot be taken back")
         return self._released(row)
 
     def give_up(self, row: Sending[P]) -> P:
@@ -313,7 +315,7 @@ class Outgoing(Generic[P]):
         return self._released(row)
 
     def due(self, now: int) -> Iterator[Sending[P]]:
-        """Yield the packets to be resent or given up: see `is_hopeless` and `again`."""
+        """Yield the packets to be resent or given up: see `is_hopeless` and `mark_resent`."""
         for row in self._rows:
             if row.packet is not None and row.due <= now:
                 yield row
@@ -322,18 +324,18 @@ class Outgoing(Generic[P]):
         """Whether a packet has used all its resends."""
         return row.retries >= self._settings.retries
 
-    def again(self, now: int, row: Sending[P]) -> None:
+    def mark_resent(self, now: int, row: Sending[P]) -> None:
         """Record a resend."""
         row.retries += 1
         self._sent(now, row, min(2 * row.patience, self._settings.longest_timeout))
 
-    def once(self, now: int, row: Sending[P]) -> None:
-        """Record that a packet has just been sent for the only time; late answers are waited for."""
+    def mark_last(self, now: int, row: Sending[P]) -> None:
+        """Record that a packet has just been sent, and will not be resent; a late answer is accepted."""
         row.retries = self._settings.retries
         row.patience = self._settings.longest_timeout
         row.due = now + row.patience
 
-    def anew(self, now: int, row: Sending[P]) -> None:
+    def mark_new(self, now: int, row: Sending[P]) -> None:
         """Record a packet as sent for the first time: nobody has accepted it."""
         row.retries = 0
         self._sent(now, row, self.patience)
@@ -384,9 +386,9 @@ class Outgoing(Generic[P]):
 class PacketClass(Enum):
     """Classification of a packet by the receive table."""
 
-    NEW = "to be taken or refused"
-    AGAIN = "taken or undone before: it is answered as it was then"
-    OLD = "a copy that nobody waits for any more"
+    NEW = "new: to be accepted or refused"
+    AGAIN = "accepted or undone before: the same answer is sent again"
+    OLD = "an outdated copy: dropped"
 
 
 _NEW: Final = PacketClass.NEW  # an enumeration's member lookup is slow
@@ -419,7 +421,7 @@ class Incoming:
         self._rows = [_Receiving() for _ in range(settings.channels)]
         self.channels: Final = settings.channels
 
-    def look(self, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
+    def classify(self, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
         """Classify a packet of a channel. Raises IndexError for a channel that does not exist."""
         row = self._rows[channel]
         if row.expected is None or (ahead := (generation - row.generation) % _GENERATIONS):
@@ -434,7 +436,7 @@ class Incoming:
         return _AGAIN if sequence == (row.expected - 1) & self._sequences else _OLD
 
     def take(self, channel: int, answer: int = 0) -> None:
-        """Advance the channel: the packet that `look` has called new is accepted, or undone for the reason `answer`."""
+        """Advance the channel: the packet that `classify` has found new is accepted, or undone for the reason `answer`."""
         row = self._rows[channel]
         if row.expected is None:
             raise ValueError(f"channel {channel}: no packet has come")
@@ -442,7 +444,7 @@ class Incoming:
         row.answer = answer
 
     def refuse(self, channel: int, stamp: int) -> None:
-        """Record that the packet that `look` has called new is refused for a temporary reason."""
+        """Record that the packet that `classify` has found new is refused for a temporary reason."""
         self._rows[channel].refused = stamp
 
     def answer(self, channel: int) -> int:

@@ -1,4 +1,4 @@
-"""Announcements of a new incarnation: a NIC notifies its peers that it has restarted, until each acknowledges it.
+"""Announcements of a new incarnation: a NIC notifies its peers that it has restarted, until each shows that it knows.
 
 Without announcements, a peer learns of a restart when it writes to the former incarnation or receives a frame from the
 new one; a peer that only waits to receive would wait forever. Announcements are not acknowledged. Each is repeated,
@@ -23,38 +23,38 @@ _AT_ONCE: Final = 0
 class Announcements:
     """The peers that have not yet shown that they know this incarnation."""
 
-    __slots__ = ("_announce", "_said", "timers")
+    __slots__ = ("_announce", "_silent", "timers")
 
     def __init__(self, announce: Callable[[int, int], object]) -> None:
         """announce: sends an announcement to a peer, given its node's number and its incarnation."""
         self._announce = announce
-        self._said: dict[int, tuple[int, int]] = {}  # by peer: its incarnation then, and how often
+        self._silent: dict[int, tuple[int, int]] = {}  # by peer: its incarnation then, and the announcements sent
         self.timers: Final[Timers[int]] = Timers()
 
     def begin(self, peer: int, incarnation: int) -> None:
         """Announce to a peer at the next tick, and repeat. incarnation: the peer's, as the former incarnation of this
         NIC knew it. The new incarnation of this NIC need not know it: if both NICs restart and this one writes to the
         peer, it must not learn the peer's old incarnation from here."""
-        self._said[peer] = incarnation, 0
+        self._silent[peer] = incarnation, 0
         self.timers.set(peer, _AT_ONCE)
 
-    def heard(self, peer: int) -> None:
-        """Stop announcing to a peer that knows."""
-        if self._said.pop(peer, None) is not None:
+    def stop(self, peer: int) -> None:
+        """Stop announcing to a peer that knows the new incarnation."""
+        if self._silent.pop(peer, None) is not None:
             self.timers.cancel(peer)
 
     def left(self) -> dict[int, int]:
         """Return the peers that have not shown that they know, with their incarnations."""
-        return {number: incarnation for number, (incarnation, _) in self._said.items()}
+        return {number: incarnation for number, (incarnation, _) in self._silent.items()}
 
     def on_timer(self, now: int, timeout: int, longest_timeout: int) -> None:
         """Send the announcements that are due. timeout, longest_timeout: interval before the second announcement, and
         upper limit of all later intervals, in nanoseconds."""
         for number in self.timers.expired(now):
-            incarnation, attempts = self._said[number]
+            incarnation, attempts = self._silent[number]
             if attempts == _MAX_ANNOUNCEMENTS:
-                del self._said[number]
+                del self._silent[number]
                 continue
-            self._said[number] = incarnation, attempts + 1
+            self._silent[number] = incarnation, attempts + 1
             self._announce(number, incarnation)
             self.timers.set(number, now + min(timeout << attempts, longest_timeout))

@@ -52,14 +52,14 @@ def _head(format_: Format, command: str) -> str:
     if format_.prefix:
         behind = """
 
-`*_behind` are for frames whose first PREFIX_SIZE bytes are known: they take these as they are, and give only the rest."""
+`*_behind` are for frames whose first PREFIX_SIZE bytes are known: these are given as bytes; only the rest is unpacked."""
     return f'''"""The frames of {package}, packed and unpacked. Generated: change frames.py, then
 
     {command}
 
-Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
-`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
-bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.{behind}
+Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
+frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.{behind}
 """
 
 from __future__ import annotations
@@ -105,17 +105,17 @@ def _constants(format_: Format) -> str:
             + (f", {literal(guard)}" if guard else "")
         )
         lines.append(f"    {literal(name)}: ({offsets}),")
-    lines += ["}", '"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""', ""]
-    lines += [f"FLOW: Final = {literal(format_.flow)}", '"""The fields that tell flows apart."""', ""]
+    lines += ["}", '"""For rules: offset after Ethernet, width, mask, and required values of other fields."""', ""]
+    lines += [f"FLOW: Final = {literal(format_.flow)}", '"""The fields that identify a flow."""', ""]
     if format_.begins:
         lines.append(f"BEGINS: Final = {literal(format_.begins)}")
-        lines += ['"""Behind Ethernet, what says that it is one of these frames."""', ""]
+        lines += ['"""After Ethernet, the fields that identify these frames."""', ""]
     if format_.routed:
-        lines += ["ROUTED: Final = True", '"""A source route may stand in front of the header."""', ""]
+        lines += ["ROUTED: Final = True", '"""A source route may precede the header."""', ""]
     names = format_.value_names()
     lines += [
         f"NAMES: Final[dict[str, dict[int, str]]] = {literal(names)}",
-        '"""What values of fields are called."""',
+        '"""Names of field values."""',
         "",
     ]
     if format_.check:
@@ -127,7 +127,7 @@ def _constants(format_: Format) -> str:
             text = names.get(format_.kind, {}).get(value)
             constant = f"{format_.kind}_{text}".upper() if text else value
             lines.append(f"    {constant}: {_format_kind(kind)},")
-        lines += ["}", '"""How the sorts of frames are told of, by the values of KIND."""', ""]
+        lines += ["}", '"""Formats of the summaries of frames, by the values of KIND."""', ""]
     for stack in format_.stacks:
         lines += _structs(format_, stack)
     if format_.check:
@@ -175,7 +175,7 @@ def _selectors(format_: Format) -> Iterator[str]:
         if len(word.parts) > 1:
             value = f"{value} >> {part.shift} & 0x{part.mask:X}"
         yield f'''def {field}_of(raw: Buffer) -> int:
-    """The {field} alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    """Return the {field} of any of the frames; it selects the `unpack_*`."""
     if len(raw) < {end}:
         raise MalformedError("short")
     return {value}'''
@@ -194,7 +194,7 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     name = f"{stack.name}_behind" if behind else stack.name
     lines = [
         f'def pack_{name}({given}, payload: Buffer = b"") -> bytes:',
-        f'    """{format_.title(stack)}{", of whose beginning prefix is" if behind else ""}."""',
+        f'    """{format_.title(stack)}{", which begins with prefix" if behind else ""}."""',
     ]
     check = format_.find(stack, format_.check)
     check_offset = check[0].offset if check else stack.size
@@ -293,13 +293,13 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
 
 
 def _mended(format_: Format) -> str:
-    """Generate the function that computes the check of any of the frames anew, wherever its header begins."""
+    """Generate the function that recomputes the check of any of the frames, wherever its header begins."""
     check = format_.place(format_.check)
     lines = [
         "def mended(raw: bytes, begin: int = 14) -> bytes:",
         *textwrap.wrap(
-            f'"""The frame with its {format_.check} computed anew; one that is too short for it as it is. begin: of the '
-            'header, behind a source route if there is one."""',
+            f'"""Return the frame with its {format_.check} recomputed; a frame that is too short is unchanged. begin: '
+            'offset of the header, after a source route if there is one."""',
             115,
             initial_indent=_INDENT,
             subsequent_indent=_INDENT,

@@ -91,8 +91,8 @@ _DONE: Final[Completion[None]] = Completion("its turn: it polls")
 _DONE.complete(None)
 
 
-class Turn:
-    """Awaitable that yields to everything else that is ready, including the NIC. An unsuccessful poll awaits it."""
+class Yield:
+    """Awaitable that lets everything else run that is ready, including the NIC. An unsuccessful poll awaits it."""
 
     __slots__ = ()
 
@@ -100,8 +100,8 @@ class Turn:
         yield _DONE
 
 
-def carry(work: Coroutine[Completion[None], None, None]) -> None:
-    """Drive a coroutine from wait to wait: it is resumed when the completion that it awaits is done."""
+def drive(work: Coroutine[Completion[None], None, None]) -> None:
+    """Drive a coroutine: resume it whenever the completion that it awaits is done."""
 
     def go_on(_: object = None) -> None:
         try:

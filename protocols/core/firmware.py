@@ -22,7 +22,7 @@ FIRST: Final = 1
 class Adapter:
     """A NIC's identity and the properties of its network.
 
-    number: its node's number. addresses: the MAC of every node's NIC, by node number. mtu: maximum bytes behind the
+    number: its node's number. addresses: the MAC of every node's NIC, by node number. mtu: maximum bytes after the
     Ethernet header. incarnation: increases (as a 32-bit serial number other than 0) with every restart of the NIC;
     either all NICs of a cluster count from FIRST, or none is ever FIRST (if incarnations are times, for example).
     pages_apart: consecutive pages of a buffer are not contiguous in host memory, so each page is a DMA transfer of its
@@ -63,8 +63,8 @@ class Adapter:
 class FirmwareActions(Protocol):
     """Actions available to firmware."""
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        """Read bytes from host memory by DMA, with one transfer for each piece. Frames sent afterwards wait for it."""
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        """Read bytes from host memory by DMA, with one transfer per segment. Frames sent afterwards wait for it."""
         ...
 
     def send(self, frame: Buffer) -> bool | None:
@@ -78,16 +78,16 @@ class FirmwareActions(Protocol):
         ...
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """Put a low-priority frame on the wire. The host's immediate reactions to what it is shown may be sent before
-        it, and before `make` is called. Such frames keep their order among themselves."""
+        """Put a low-priority frame on the wire. The host's immediate reactions to completions may be sent before it, and
+        before `make` is called. Low-priority frames keep their order among themselves."""
         ...
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        """Write bytes into host memory by DMA; data is as long as the piece."""
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        """Write bytes into host memory by DMA; data is as long as the target."""
         ...
 
     def post_completion(self, index: int) -> object:
-        """Make a returned descriptor visible to the host, after everything stored before."""
+        """Make a returned descriptor visible to the host, after all earlier DMA writes."""
         ...
 
     def interrupt(self, index: int) -> object:
@@ -99,7 +99,7 @@ class HostActions(Protocol):
     """Actions available to a host library."""
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
-        """Tell the firmware that the host has written a descriptor (`Firmware.on_doorbell`). written: bytes written by
+        """Notify the firmware that the host has written a descriptor (`Firmware.on_doorbell`). written: bytes written by
         programmed output. translated: pages whose physical address the kernel looked up."""
         ...
 

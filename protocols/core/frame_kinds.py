@@ -48,23 +48,23 @@ class Kind:
     handles: tuple[tuple[str, str], ...] = ()
 
 
-Piece = tuple[str, str, str]
+FormatField = tuple[str, str, str]
 """Text, then a field's name and its number format; an empty name means no field."""
 
 _OPTIONAL: Final = re.compile(r"\[([^][]*)]")
 
 
-def spans(words: str) -> Iterator[tuple[tuple[Piece, ...], bool]]:
+def spans(words: str) -> Iterator[tuple[tuple[FormatField, ...], bool]]:
     """Yield the template's spans, and whether each is optional. Raises ValueError for unbalanced braces."""
     for number, text in enumerate(_OPTIONAL.split(words)):
-        pieces = tuple([(before, name or "", how or "") for before, name, how, _ in Formatter().parse(text)])
-        if pieces:
-            yield pieces, bool(number % 2)
+        fields = tuple([(before, name or "", how or "") for before, name, how, _ in Formatter().parse(text)])
+        if fields:
+            yield fields, bool(number % 2)
 
 
 def fields_of(kind: Kind) -> Iterator[str]:
     """Yield all field names that a kind uses."""
-    for pieces, _ in spans(kind.words):
-        yield from (name for _, name, _ in pieces if name)
+    for fields, _ in spans(kind.words):
+        yield from (name for _, name, _ in fields if name)
     yield from (*kind.message, *kind.within, *(field for _, field in kind.handles))
     yield from (name for name in (kind.part, kind.total) if name)

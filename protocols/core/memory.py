@@ -124,39 +124,39 @@ class HostMemory:
 
 
 class Scatter:
-    """A message's location in host memory if it consists of several pieces, one behind the other."""
+    """A message's location in host memory if it consists of several segments, in order."""
 
-    __slots__ = ("_begins", "_last", "_pieces")
+    __slots__ = ("_begins", "_last", "_segments")
 
-    def __init__(self, pieces: Sequence[memoryview]) -> None:
-        self._pieces = pieces
-        self._begins = [0, *accumulate(map(len, pieces))]
-        # Index of the piece found last: the next lookup most often hits it, or a piece behind it.
+    def __init__(self, segments: Sequence[memoryview]) -> None:
+        self._segments = segments
+        self._begins = [0, *accumulate(map(len, segments))]
+        # Index of the segment found last: the next lookup most often hits it, or a segment behind it.
         self._last = 0
 
     def __len__(self) -> int:
         """Length in bytes."""
         return self._begins[-1]
 
-    def pieces(self, begin: int, end: int) -> list[memoryview]:
+    def views(self, begin: int, end: int) -> list[memoryview]:
         """Return views of the message's bytes from begin to end."""
         if begin >= end:
             return []
-        pieces, begins, index = self._pieces, self._begins, self._last
+        segments, begins, index = self._segments, self._begins, self._last
         if not begins[index] <= begin < begins[index + 1]:
             index = bisect_right(begins, begin) - 1
         start, behind = begins[index], begins[index + 1]
         out: list[memoryview] = []
         while end > behind:
             if begin < behind:
-                out.append(pieces[index][begin - start :])
+                out.append(segments[index][begin - start :])
                 begin = behind
             index += 1
             start, behind = behind, begins[index + 1]
         self._last = index
-        out.append(pieces[index][begin - start : end - start])
+        out.append(segments[index][begin - start : end - start])
         return out
 
 
 Span = memoryview | Scatter
-"""A message's location in host memory: most often one piece."""
+"""A message's location in host memory: most often one segment."""

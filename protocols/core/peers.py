@@ -15,7 +15,7 @@ So no message is received by two incarnations. `PEER` is the state table. Firmwa
 
     self.peers = Peers(adapter, nic, make_peer)
 
-    standing = self.peers.look(now, peer, sender, receiver, self)  # the frame's two incarnations; self: `PeerEvents`
+    standing = self.peers.classify(now, peer, sender, receiver, self)  # the frame's two incarnations; self: `PeerEvents`
     if standing is Standing.MISDIRECTED:
         ...  # answer with `self.peers.incarnation`, to `peer.incarnation`
     elif standing is Standing.CURRENT:
@@ -119,8 +119,8 @@ class Peers(Generic[AnyPeer, CachedHeader]):
     """The peers of one NIC, created on demand.
 
     incarnation: this NIC's. known: peers by node number; this NIC is the first. loopback: frames to this NIC itself.
-    cached_headers:, by the first bytes of frames. These bytes name the last incarnations of both NICs, so that
-    further frames that begin with them need no `look`.
+    cached_headers: decoded headers by the first bytes of frames. These bytes name the last incarnations of both NICs, so
+    that further frames that begin with them need no `classify`.
     """
 
     __slots__ = (
@@ -175,14 +175,16 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         number = self._numbers.get(address)
         return None if number is None else self.peer(number)
 
-    def look(self, now: int, peer: AnyPeer, incarnation: int, meant: int, events: PeerEvents[AnyPeer]) -> Standing:
-        """Check the two incarnations that a peer's frame names: its sender's, as `hear` does, and the one that it is
-        meant for."""
-        if not self.hear(now, peer, incarnation, events):
+    def classify(
+        self, now: int, peer: AnyPeer, incarnation: int, addressee: int, events: PeerEvents[AnyPeer]
+    ) -> Standing:
+        """Classify a frame by the two incarnations that it names: its sender's, which is checked by `admit`, and the
+        addressee's."""
+        if not self.admit(now, peer, incarnation, events):
             return Standing.STALE
-        return Standing.CURRENT if meant == self.incarnation else Standing.MISDIRECTED
+        return Standing.CURRENT if addressee == self.incarnation else Standing.MISDIRECTED
 
-    def hear(self, now: int, peer: AnyPeer, incarnation: int, events: PeerEvents[AnyPeer]) -> bool:
+    def admit(self, now: int, peer: AnyPeer, incarnation: int, events: PeerEvents[AnyPeer]) -> bool:
         """Whether a frame's incarnation is its peer's last one. A later incarnation than the known one is adopted.
         events: the firmware; not stored here, so that a NIC that has ended is freed at once, with its host's memory."""
         if incarnation == peer.incarnation or not incarnation:

@@ -156,8 +156,8 @@ class _Sending:
         self._nic = nic
         self._made = made
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        return self._nic.dma_read(pieces)
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return self._nic.dma_read(segments)
 
     def send(self, frame: Buffer) -> bool | None:
         return self._nic.send(self._made(frame))
@@ -168,8 +168,8 @@ class _Sending:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._nic.send_later(lambda: self._made(make()))
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        self._nic.dma_write(piece, data)
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        self._nic.dma_write(target, data)
 
     def post_completion(self, index: int) -> None:
         self._nic.post_completion(index)

@@ -2,11 +2,11 @@
 
     python -m protocols.core.codegen protocols.emp
 
-Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
-`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
-bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
+frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 
-`*_behind` are for frames whose first PREFIX_SIZE bytes are known: they take these as they are, and give only the rest.
+`*_behind` are for frames whose first PREFIX_SIZE bytes are known: these are given as bytes; only the rest is unpacked.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "total": (36, 4, 0, (("type", 1),)),
     "oldest": (40, 4, 0, (("type", 1),)),
 }
-"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+"""For rules: offset after Ethernet, width, mask, and required values of other fields."""
 
 FLOW: Final = ("type",)
-"""The fields that tell flows apart."""
+"""The fields that identify a flow."""
 
 NAMES: Final[dict[str, dict[int, str]]] = {
     "type": {1: "MESSAGE", 2: "DATA", 3: "ACK"},
     "status": {0: "OK", 1: "RESTARTED"},
 }
-"""What values of fields are called."""
+"""Names of field values."""
 
 CHECK: Final = "check"
 """The field that is computed from all others."""
@@ -97,7 +97,7 @@ KINDS: Final[dict[int, Kind]] = {
         back=True,
     ),
 }
-"""How the sorts of frames are told of, by the values of KIND."""
+"""Formats of the summaries of frames, by the values of KIND."""
 
 _pack_frame = struct.Struct("!6s6sHBBBBIIIIHH").pack
 _unpack_frame = FRAME.unpack_from
@@ -112,7 +112,7 @@ _pack_check = struct.Struct("!I").pack
 
 
 def type_of(raw: Buffer) -> int:
-    """The type alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    """Return the type of any of the frames; it selects the `unpack_*`."""
     if len(raw) < 16:
         raise MalformedError("short")
     return raw[15]
@@ -164,7 +164,7 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
 
 
 def pack_frame_behind(prefix: bytes, message: int, frame: int, status: int, payload: Buffer = b"") -> bytes:
-    """Ether / EMP, of whose beginning prefix is."""
+    """Ether / EMP, which begins with prefix."""
     header = _pack_frame_behind(prefix, message, frame, len(payload), status)
     return header + _pack_check(crc32(payload, crc32(header))) + payload
 
@@ -285,7 +285,7 @@ def pack_message_behind(
     oldest: int,
     payload: Buffer = b"",
 ) -> bytes:
-    """Ether / EMP / EMPMessage, of whose beginning prefix is."""
+    """Ether / EMP / EMPMessage, which begins with prefix."""
     rest = _pack_message_rest(source, destination, tag, total, oldest) + payload
     header = _pack_message_behind(prefix, message, frame, len(payload), status)
     return header + _pack_check(crc32(rest, crc32(header))) + rest
@@ -310,8 +310,8 @@ def unpack_message_behind(raw: Buffer) -> tuple[int, int, int, int, int, int, in
 
 
 def mended(raw: bytes, begin: int = 14) -> bytes:
-    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
-    a source route if there is one."""
+    """Return the frame with its check recomputed; a frame that is too short is unchanged. begin: offset of the
+    header, after a source route if there is one."""
     header = raw[begin:]
     if len(header) < 28:
         return raw

@@ -1,7 +1,7 @@
 """Descriptors: 20 bytes each in the NIC's memory, by which a host passes transfers to its NIC and gets them back.
 
 Section 4.2: 640 of them serve sends and receives; the host writes one and passes it on through its stat field, in which
-the NIC later returns it. Every page address has a length of 16 bits, so that a message can lie in pieces. There are
+the NIC later returns it. Every page address has a length of 16 bits, so that a message can have several segments. There are
 three formats:
 
 - one page: the descriptor contains its address;
@@ -96,18 +96,18 @@ def list_of(pages: Sequence[Page]) -> bytearray:
 class Descriptors:
     """All descriptors of a NIC, which the host accesses by programmed input and output."""
 
-    __slots__ = ("count", "max_pieces", "memory", "pages_apart")
+    __slots__ = ("count", "max_segments", "memory", "pages_apart")
 
     def __init__(
         self,
         count: int,
         pages_apart: bool = False,
         memory: bytearray | memoryview | None = None,
-        max_pieces: int = MAX_PAGES,
+        max_segments: int = MAX_PAGES,
     ) -> None:
-        """pages_apart: see `Adapter`. memory: for the descriptors; allocated if None. max_pieces: limit of a message's
-        pieces; the NIC keeps as much state for a piece as for a page."""
-        self.max_pieces = max_pieces
+        """pages_apart: see `Adapter`. memory: for the descriptors; allocated if None. max_segments: limit of a message's
+        segments; the NIC keeps as much state for a segment as for a page."""
+        self.max_segments = max_segments
         self.count = count
         self.pages_apart = pages_apart
         self.memory = bytearray(SIZE * count) if memory is None else memory
@@ -149,20 +149,20 @@ class Descriptors:
                 raise DescriptorError(f"the list of pages: {error}") from error
         else:
             raise DescriptorError(f"descriptor {index}: format {kind >> 1} with {count} pages")
-        # Contiguous pages are one piece for the DMA engine, if host memory is contiguous.
-        pieces: list[memoryview] = []
+        # Contiguous pages are one segment for the DMA engine, if host memory is contiguous.
+        segments: list[memoryview] = []
         begin, size = pages[0]
         try:
             for address, length in pages[1:]:
                 if address == begin + size and not self.pages_apart:
                     size += length
                 else:
-                    pieces.append(memory.view(begin, size))
+                    segments.append(memory.view(begin, size))
                     begin, size = address, length
-            pieces.append(memory.view(begin, size))
+            segments.append(memory.view(begin, size))
         except UnpinnedError as error:
             raise DescriptorError(f"descriptor {index}: {error}") from error
-        pieces = [piece for piece in pieces if piece] or pieces[:1]
-        if len(pieces) > self.max_pieces:
-            raise DescriptorError(f"descriptor {index}: {len(pieces)} pieces, and {self.max_pieces} are allowed")
-        return pieces[0] if len(pieces) == 1 else Scatter(pieces)
+        segments = [segment for segment in segments if segment] or segments[:1]
+        if len(segments) > self.max_segments:
+            raise DescriptorError(f"descriptor {index}: {len(segments)} segments, and {self.max_segments} are allowed")
+        return segments[0] if len(segments) == 1 else Scatter(segments)

@@ -123,7 +123,7 @@ class Firmware:
         elif status == STATUS_OK:
             self._sender.acknowledged(now, cached.peer, message, number)
         else:
-            self._counters.stale += 1  # `Peers.hear` has handled the restart
+            self._counters.stale += 1  # `Peers.admit` has handled the restart
 
     def _receive_uncached(self, now: int, frame: bytes) -> None:
         """Handle a frame without a cached header: the first of its kind since the peer's last change of incarnation."""
@@ -181,17 +181,17 @@ class Firmware:
             counters.strangers += 1
             return None
         if kind != TYPE_ACK:
-            standing = peers.look(now, peer, sender, receiver, self)
+            standing = peers.classify(now, peer, sender, receiver, self)
             if standing is not Standing.CURRENT:
                 counters.stale += 1
                 if standing is Standing.MISDIRECTED:
                     card.refuse_frame(peer, flags, unit, message, number)
                 return None
-        elif sender != card.incarnation or not peers.hear(now, peer, receiver, self):
+        elif sender != card.incarnation or not peers.admit(now, peer, receiver, self):
             counters.stale += 1
             return None
         if self._announcements is not None:
-            self._announcements.heard(peer.number)
+            self._announcements.stop(peer.number)
         cached = card.cached(peer, kind, flags, unit)
         peers.cache_header(frame[: self._prefix_size], cached)
         return cached
@@ -279,11 +279,11 @@ class Firmware:
         """Take the place of former firmware. If it had an earlier incarnation, its peers are notified at the next tick; if
         it had the same, announcements continue to the peers that have not yet shown that they know."""
         known, peers = former._announcements, former._peers
-        untold = known.left() if known is not None else {}
+        unnotified = known.left() if known is not None else {}
         if peers.incarnation != self._peers.incarnation:
-            untold |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
+            unnotified |= {number: peer.incarnation for number, peer in peers.known.items() if peer.incarnation}
         self._announcements = announcements = Announcements(self._card.announce)
-        for number, incarnation in untold.items():
+        for number, incarnation in unnotified.items():
             if number != self._peers.number:
                 announcements.begin(number, incarnation)
 

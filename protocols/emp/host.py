@@ -46,7 +46,7 @@ class Received(NamedTuple):
 
 class Transfer(Completion[Received]):
     """A transfer in progress. kind, peer, tag: as in its descriptor; once it is done, peer and tag are its message's.
-    size: bytes of its buffer. taken: number of its descriptors. pinned: the addresses of its buffer's pieces, with
+    size: bytes of its buffer. taken: number of its descriptors. pinned: the addresses of its buffer's segments, with
     their offsets in the message. listed: address of the pinned list of their pages, or 0."""
 
     __slots__ = ("kind", "listed", "peer", "pinned", "size", "tag", "taken")
@@ -78,7 +78,7 @@ class EmpError(Exception):
 
 
 class DescriptorsExhaustedError(EmpError):
-    """The NIC's descriptors, or the memory that it reaches, do not suffice for a transfer: wait until another is
+    """Too few descriptors, or too little memory that the NIC reaches, are free for a transfer: wait until another is
     done."""
 
 
@@ -107,8 +107,8 @@ class ProbeResult(NamedTuple):
 
 
 _FAILURES: Final = {
-    stat.RESTARTED: "node {} has started again: whether the message had arrived is not known",
-    stat.GAVE_UP: "node {} has acknowledged nothing for as long as the settings allow",
+    stat.RESTARTED: "node {} has restarted: whether the message had arrived is not known",
+    stat.GAVE_UP: "node {} has acknowledged nothing within the time limit (give_up)",
     stat.ABANDONED: "node {} has given the message up",
     stat.INVALID: "the NIC refused the descriptor",
 }
@@ -151,15 +151,15 @@ class Endpoint:
             raise ValueError(f"a tag of {tag}: 0 to {0xFFFF_FFFF}")
         return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"))
 
-    def post_send_pieces(self, destination: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
-        """Send a message that lies in two or more pieces of bytes, none of them empty; otherwise as `post_send`. Raises
+    def post_send_iov(self, destination: int, tag: int, segments: Sequence[memoryview]) -> Completion[Received]:
+        """Send a message that lies in two or more segments of bytes, none of them empty; otherwise as `post_send`. Raises
         ValueError if they take more than MAX_PAGES pages (`pages_of`)."""
-        return self._post_pages(stat.SEND, destination, tag, pieces)
+        return self._post_pages(stat.SEND, destination, tag, segments)
 
-    def post_receive_pieces(self, source: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
-        """Receive a message into pieces; as `post_receive` and `post_send_pieces`."""
+    def post_receive_iov(self, source: int, tag: int, segments: Sequence[memoryview]) -> Completion[Received]:
+        """Receive a message into segments; as `post_receive` and `post_send_iov`."""
         kind, tag = self._wanted(source, tag)
-        return self._post_pages(kind, source, tag, pieces)
+        return self._post_pages(kind, source, tag, segments)
 
     def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[Received]:
         """Receive the oldest message from source (or ANY_SOURCE) with that tag; done when it is complete. tag: 32 bits,
@@ -184,8 +184,7 @@ class Endpoint:
         self, source: int, tag: int, *, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
         """Find the message that a receive with this source and tag would get now; done when there is one or, without
-        wait, when the NIC has looked: None if there was none. claim: reserve that message; `post_claimed` must receive
-        it.
+        wait, at once: None if there is none. claim: reserve that message; `post_claimed` must receive it.
 
         Raises as `post_receive` does.
         """
@@ -303,18 +302,18 @@ class Endpoint:
         self._nic.ring_doorbell(index, SIZE, 1)
         return transfer
 
-    def _post_pages(self, kind: int, peer: int, tag: int, pieces: Sequence[memoryview]) -> Completion[Received]:
+    def _post_pages(self, kind: int, peer: int, tag: int, segments: Sequence[memoryview]) -> Completion[Received]:
         """Post a transfer of several pages, by a chain of descriptors or a list of pages."""
-        count = pages_of(map(len, pieces))
+        count = pages_of(map(len, segments))
         if count > MAX_PAGES:
-            raise ValueError(f"{len(pieces)} pieces on {count} pages: at most {MAX_PAGES} pages")
+            raise ValueError(f"{len(segments)} segments on {count} pages: at most {MAX_PAGES} pages")
         taken, index = self._take(chained(count))
         memory, pages, pinned, size, listed = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
         try:
-            for piece in pieces:
-                pages += (places := memory.pin(piece, kind & stat.RECEIVE))
+            for segment in segments:
+                pages += (places := memory.pin(segment, kind & stat.RECEIVE))
                 pinned.append((places[0][0], size))
-                size += len(piece)
+                size += len(segment)
             if taken == 1 < count:
                 listed = memory.pin_page(memoryview(list_of(pages)))
         except MemoryError as error:
@@ -364,7 +363,7 @@ class Endpoint:
 
 
 def pages_of(sizes: Iterable[int]) -> int:
-    """Return the number of pages of a message whose pieces have these sizes in bytes."""
+    """Return the number of pages of a message whose segments have these sizes in bytes."""
     return sum([(size + PAGE - 1) // PAGE for size in sizes])
 
 

@@ -376,9 +376,9 @@ class Receiver:
         at, end, store = 0, min(end, len(span)), self._card.nic.dma_write
         if begin >= end:
             return
-        for piece in [span[begin:end]] if type(span) is memoryview else span.pieces(begin, end):
-            store(piece, payload[at : at + len(piece)])
-            at += len(piece)
+        for segment in [span[begin:end]] if type(span) is memoryview else span.views(begin, end):
+            store(segment, payload[at : at + len(segment)])
+            at += len(segment)
 
     def _acknowledge_again(self, cached: CachedHeader, message: int, number: int) -> None:
         """Handle a frame of a collection that was already complete: its acknowledgement may have been lost."""

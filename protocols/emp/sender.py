@@ -342,7 +342,7 @@ class Sender:
     def _gather(self, span: Span, begin: int, end: int) -> Buffer:
         """Fetch a message's bytes from begin to end, if any, from host memory."""
         dma_read = self._card.nic.dma_read
-        return dma_read((span[begin:end],) if type(span) is memoryview else span.pieces(begin, end))
+        return dma_read((span[begin:end],) if type(span) is memoryview else span.views(begin, end))
 
     def _cache_single_header(self, peer: Peer, unit: int) -> None:
         """Cache the beginning of single-frame messages to a peer."""

@@ -4,7 +4,7 @@ A NIC whose host has died begins a greater incarnation and announces it to the p
 they know (`announcements`): so they return to their hosts what was in progress, even if they only wait to receive.
 
 The host is not trusted: a message to itself takes the way of all frames and so does not keep the NIC from other work,
-and the number of pieces of a message is limited.
+and the number of segments of a message is limited.
 
 While there is no host, the NIC accepts no message in its incarnation: what peers send stays with them until a host
 attaches, or until they give up. So the next host continues in the same incarnation and receives what was sent before it
@@ -26,8 +26,8 @@ from protocols.emp.firmware import Firmware
 from protocols.emp.host import Endpoint
 from protocols.emp.settings import Settings
 
-_MAX_PIECES: Final = 2_048
-"""Limits the memory that an untrusted host can make the NIC use: a piece takes some 200 bytes."""
+_MAX_SEGMENTS: Final = 2_048
+"""Limits the memory that an untrusted host can make the NIC use: a segment takes some 200 bytes."""
 
 
 def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:
@@ -58,7 +58,7 @@ class Nic:
         self.firmware = self._vacant()
 
     def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
-        table = Descriptors(self._settings.descriptors, memory=descriptors, max_pieces=_MAX_PIECES)
+        table = Descriptors(self._settings.descriptors, memory=descriptors, max_segments=_MAX_SEGMENTS)
         former, self.firmware = (
             self.firmware, Firmware(self.adapter, self._nic, memory, table, self._settings, self._codec),
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Conversion of message arguments to bytes: a buffer, or mpi4py's [buffer, count, datatype].
 
 Any object with the buffer protocol is accepted (bytes, bytearray, array, NumPy's arrays) if its bytes are contiguous in
-C order; nothing is copied. A derived datatype can select some of the bytes; the message then lies in pieces.
+C order; nothing is copied. A derived datatype can select some of the bytes; the message is then an `IoVec`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypeAlias
 
 from protocols.mpi.datatypes import BY_TYPECODE, BYTE, Datatype
+from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import ERR_BUFFER, ERR_COUNT, ERR_TYPE, MPIError
-from protocols.mpi.pieces import Data, Pieces
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -91,7 +91,7 @@ def _items(parsed: _Parsed, count: SupportsIndex, displacement: SupportsIndex) -
     except TypeError:
         raise MPIError(ERR_COUNT, f"{parsed.counts[0]!r} is no count") from None
     if datatype is not None and not datatype.typecode and length >= 0:
-        return _pieces(view, datatype, index(count), begin)
+        return _derived(view, datatype, index(count), begin)
     if length < 0 or begin < 0 or begin + length > len(view):
         raise MPIError(
             ERR_COUNT, f"{count} items of {item} bytes from item {displacement} on: the buffer has {len(view)} bytes"
@@ -153,7 +153,7 @@ def typed(message: Message, write: bool) -> tuple[memoryview, Datatype]:
         buffer = message[0] if isinstance(message, list | tuple) else message
         datatype = _datatype_of(buffer)
     if not isinstance(data, memoryview):
-        raise MPIError(ERR_TYPE, f"{datatype.name} lies in pieces: reductions combine contiguous items")
+        raise MPIError(ERR_TYPE, f"{datatype.name} is not contiguous: reductions combine contiguous items")
     return data, datatype
 
 
@@ -168,7 +168,7 @@ def _datatype_of(buffer: object) -> Datatype:
     return BY_TYPECODE[code]
 
 
-def _pieces(view: memoryview, datatype: Datatype, count: int, place: int) -> Data:
+def _derived(view: memoryview, datatype: Datatype, count: int, place: int) -> Data:
     """Return items of a derived datatype, the first one at byte `place`."""
     spans = datatype.at(place, count)
     if any(begin < 0 or begin + length > len(view) for begin, length in spans):
@@ -177,7 +177,7 @@ def _pieces(view: memoryview, datatype: Datatype, count: int, place: int) -> Dat
         message = f"{count} items of {datatype.name} lie from byte {first} to {last}: the buffer has {len(view)} bytes"
         raise MPIError(ERR_COUNT, message)
     if len(spans) > 1:
-        return Pieces(view, spans)
+        return IoVec(view, spans)
     return view[spans[0][0] : spans[0][0] + spans[0][1]] if spans else view[:0]
 
 

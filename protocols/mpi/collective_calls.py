@@ -24,6 +24,7 @@ from protocols.mpi.collectives.reductions import (
 )
 from protocols.mpi.constants import ANY_SOURCE, InPlace
 from protocols.mpi.device import Device
+from protocols.mpi.iovec import Data, IoVec, gathered
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
     ERR_COMM,
@@ -33,7 +34,6 @@ from protocols.mpi.mpi_errors import (
     MPIError,
 )
 from protocols.mpi.operations import SUM, Op
-from protocols.mpi.pieces import Data, Pieces, gathered
 from protocols.mpi.point_to_point import PointToPoint
 from protocols.mpi.send_buffer import SendBuffer
 
@@ -350,14 +350,14 @@ class CollectiveCalls(PointToPoint):
 
 
 class _Contiguous:
-    """A receive buffer as contiguous bytes. data: the bytes, a copy if it lies in pieces."""
+    """A receive buffer as contiguous bytes. data: the bytes, a copy if it is an I/O vector."""
 
     __slots__ = ("_pieces", "data")
 
     def __init__(self, data: Data, filled: bool = False) -> None:
         """filled: its present contents count."""
-        self._pieces = data if isinstance(data, Pieces) else None
-        self.data = memoryview(bytearray(len(data))) if isinstance(data, Pieces) else data
+        self._pieces = data if isinstance(data, IoVec) else None
+        self.data = memoryview(bytearray(len(data))) if isinstance(data, IoVec) else data
         if filled:
             self.gather()
 

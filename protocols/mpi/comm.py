@@ -11,7 +11,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, TypeVar
 
-from protocols.core.completion import Completion, carry
+from protocols.core.completion import Completion, drive
 from protocols.mpi.buffers import Message
 from protocols.mpi.cartesian import Grid, grid_of
 from protocols.mpi.collective_calls import CollectiveCalls
@@ -244,7 +244,7 @@ class Comm(CollectiveCalls):
             else:
                 over.complete(NOBODY)
 
-        carry(complete())
+        drive(complete())
         return self._request(over)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import calcsize
 from typing import Final
 
+from protocols.mpi.iovec import Span, joined
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_TYPE, MPIError
-from protocols.mpi.pieces import Span, joined
 
 
 class Datatype:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from protocols.mpi.endpoints import ConnectingEndpoint, MatchingEndpoint, ScatteringEndpoint
+from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import (
     CANCELLED,
     ERR_COUNT,
@@ -45,7 +46,6 @@ from protocols.mpi.mpi_errors import (
     Envelope,
     MPIError,
 )
-from protocols.mpi.pieces import Data, Pieces
 
 if TYPE_CHECKING:
     from protocols.mpi.send_buffer import SendBuffer
@@ -194,7 +194,7 @@ class Dispatch(Completion[Envelope]):
 
 
 class Losses:
-    """Failed sends of one node that its program has not been told of, shared by its communicators."""
+    """Failed sends of one node that its program has not been notified of, shared by its communicators."""
 
     __slots__ = ("_tell", "known")
 
@@ -209,7 +209,7 @@ class Losses:
             self.known.append(dispatch)
 
     def discard(self, dispatch: Completion[Envelope]) -> None:
-        """Remove a send that its program has been told of."""
+        """Remove a send that was reported to its program."""
         self.known = [known for known in self.known if known is not dispatch]
 
     def check(self, contexts: Collection[int], peer: int) -> None:
@@ -304,10 +304,10 @@ class Device:
         """Begin a send, or queue it. synchronous: it does not complete before it is matched."""
         over = Dispatch(destination=destination, tag=tag, size=len(data), context=context, losses=self.losses)
         begin: Callable[[], bool]
-        if isinstance(data, Pieces) and self._scattering is not None and self._scattering.is_moved(data):
-            begin = partial(self._scattering.send_pieces, destination, context, tag, data, synchronous, over)
+        if isinstance(data, IoVec) and self._scattering is not None and self._scattering.is_gathered(data):
+            begin = partial(self._scattering.send_iov, destination, context, tag, data, synchronous, over)
         else:
-            whole = data.gathered() if isinstance(data, Pieces) else data
+            whole = data.gathered() if isinstance(data, IoVec) else data
             send = self._endpoint.send_synchronously if synchronous else self._endpoint.send
             begin = partial(send, destination, context, tag, whole, over)
         self._begin(self._sends, begin, over, destination, _NOTHING, tag)
@@ -317,10 +317,10 @@ class Device:
         """Begin a receive, or queue it. source: a rank, or ANY_SOURCE. tag: a tag, or ANY_TAG."""
         over = Receipt(source, tag, len(buffer))
         begin: Callable[[], bool]
-        if isinstance(buffer, Pieces) and self._scattering is not None and self._scattering.is_moved(buffer):
-            begin = partial(self._scattering.receive_pieces, source, context, tag, buffer, over)
+        if isinstance(buffer, IoVec) and self._scattering is not None and self._scattering.is_gathered(buffer):
+            begin = partial(self._scattering.receive_iov, source, context, tag, buffer, over)
         else:
-            begin = partial(self._endpoint.receive, source, context, tag, self._in_one_piece(buffer, over), over)
+            begin = partial(self._endpoint.receive, source, context, tag, self._contiguous(buffer, over), over)
         self._begin(self._receives, begin, over, source, context, tag)
         return over
 
@@ -328,7 +328,7 @@ class Device:
         """Receive a message that a probe in that context has claimed, or queue this."""
         source, tag, _ = found.envelope
         over = Receipt(source, tag, len(buffer))
-        begin = partial(self._endpoint.receive_claimed, found, self._in_one_piece(buffer, over), over)
+        begin = partial(self._endpoint.receive_claimed, found, self._contiguous(buffer, over), over)
         self._begin(self._receives, begin, over, source, _NOTHING, tag)
         return over
 
@@ -382,9 +382,9 @@ class Device:
             for waiting in queue
         ]
 
-    def _in_one_piece(self, buffer: Data, over: Receipt) -> memoryview:
+    def _contiguous(self, buffer: Data, over: Receipt) -> memoryview:
         """Return contiguous memory for a message that the NIC does not scatter."""
-        if isinstance(buffer, Pieces):
+        if isinstance(buffer, IoVec):
             whole = memoryview(bytearray(len(buffer)))
             over.add_callback(
                 partial(_scatter, buffer, whole)
@@ -579,12 +579,12 @@ def nothing() -> Dispatch:
     return done
 
 
-def _scatter(pieces: Pieces, whole: memoryview, over: Completion[Envelope]) -> None:
+def _scatter(iov: IoVec, whole: memoryview, over: Completion[Envelope]) -> None:
     try:
         length = over.result().length
     except MPIError as error:
         length = error.envelope.length if error.envelope is not None else 0
-    pieces.scatter(whole[:length])
+    iov.scatter(whole[:length])
 
 
 def _sought(source: int, tag: int) -> str:

@@ -27,15 +27,15 @@ from protocols.emp.host import (
 from protocols.emp.host import ProbeResult as EmpFound
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.iovec import IoVec
 from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
-from protocols.mpi.pieces import Pieces
 
 _TAG_BITS: Final = 24
 _TAG: Final = (1 << _TAG_BITS) - 1
 _LONGEST_CHAIN: Final = 4
 """Descriptors."""
 _WORTH: Final = 256
-"""Minimum bytes of a piece that the NIC moves in place; the host copies shorter ones. Our choice."""
+"""Minimum mean size of the segments, in bytes, for which the NIC moves a message in place; the host copies others. Ours."""
 
 
 class EmpEndpoint:
@@ -86,16 +86,16 @@ class EmpEndpoint:
 
     send_synchronously = send
 
-    def is_moved(self, pieces: Pieces) -> bool:
-        """Each piece is a descriptor's entry and a DMA transfer to set up: short ones are copied faster."""
-        return len(pieces) >= _WORTH * len(pieces.spans) and _pages(pieces) <= MAX_PAGES
+    def is_gathered(self, iov: IoVec) -> bool:
+        """Each segment costs an entry of a descriptor and a DMA transfer: short ones are copied faster."""
+        return len(iov) >= _WORTH * len(iov.spans) and _pages(iov) <= MAX_PAGES
 
-    def send_pieces(
+    def send_iov(
         self,
         destination: int,
         context: int,
         tag: int,
-        data: Pieces,
+        data: IoVec,
         synchronous: bool,  # noqa: ARG002  all are
         over: Completion[Envelope],
     ) -> bool:
@@ -103,15 +103,15 @@ class EmpEndpoint:
         if (self._sends and self._sends + taken > self._most) or self._is_full(taken):
             return False
         try:
-            posted = self._host.post_send_pieces(destination, context << _TAG_BITS | tag, data.pieces())
+            posted = self._host.post_send_iov(destination, context << _TAG_BITS | tag, data.views())
         except DescriptorsExhaustedError:
             return False
         self._sends += taken
         posted.add_callback(partial(self._sent, taken, over))
         return True
 
-    def receive_pieces(self, source: int, context: int, tag: int, buffer: Pieces, over: Receipt) -> bool:
-        post = partial(self._host.post_receive_pieces, *_wanted(source, context, tag), buffer.pieces())
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, over: Receipt) -> bool:
+        post = partial(self._host.post_receive_iov, *_wanted(source, context, tag), buffer.views())
         return self._receive(post, chained(_pages(buffer)), len(buffer), over)
 
     def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
@@ -166,8 +166,8 @@ def _descriptors(buffer: memoryview) -> int:
     return 1 if len(buffer) <= PAGE else chained((len(buffer) + PAGE - 1) // PAGE)
 
 
-def _pages(pieces: Pieces) -> int:
-    return pages_of([length for _, length in pieces.spans])
+def _pages(iov: IoVec) -> int:
+    return pages_of([length for _, length in iov.spans])
 
 
 def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:

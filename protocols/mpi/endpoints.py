@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from protocols.core.completion import Completion
-from protocols.mpi.pieces import Pieces
+from protocols.mpi.iovec import IoVec
 
 if TYPE_CHECKING:
     from protocols.mpi.device import Dispatch, ProbeResult, Receipt
@@ -78,20 +78,20 @@ class MatchingEndpoint(Protocol):
 
 @runtime_checkable
 class ScatteringEndpoint(MatchingEndpoint, Protocol):
-    """An endpoint whose NIC gathers sends from pieces, and scatters receives to pieces, where that is useful."""
+    """An endpoint whose NIC gathers sends from several segments, and scatters receives to them, where that is useful."""
 
-    def is_moved(self, pieces: Pieces) -> bool:
-        """Whether the NIC moves a message in these pieces. The device copies others."""
+    def is_gathered(self, iov: IoVec) -> bool:
+        """Whether the NIC gathers and scatters such a message. The device copies others."""
         ...
 
-    def send_pieces(
-        self, destination: int, context: int, tag: int, data: Pieces, synchronous: bool, over: Dispatch
+    def send_iov(
+        self, destination: int, context: int, tag: int, data: IoVec, synchronous: bool, over: Dispatch
     ) -> bool:
-        """Send pieces, as `send` or `send_synchronously`."""
+        """Send an I/O vector, as `send` or `send_synchronously`."""
         ...
 
-    def receive_pieces(self, source: int, context: int, tag: int, buffer: Pieces, over: Receipt) -> bool:
-        """Receive into pieces, as `receive`."""
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, over: Receipt) -> bool:
+        """Receive into an I/O vector, as `receive`."""
         ...
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import index
 
-from protocols.core.completion import Completion, Turn
+from protocols.core.completion import Completion, Yield
 from protocols.mpi.buffers import Message, readable, writable
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
 from protocols.mpi.device import Device, Dispatch, Incoming, ProbeResult, nothing, pickled, send_object, send_pickled
+from protocols.mpi.iovec import Data, gathered
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
     ERR_COMM,
@@ -28,7 +30,6 @@ from protocols.mpi.mpi_errors import (
 )
 from protocols.mpi.mpi_messages import Message as Matched
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.pieces import Data, gathered
 from protocols.mpi.requests import Prequest, Request
 from protocols.mpi.send_buffer import SendBuffer
 
@@ -65,7 +66,7 @@ class PointToPoint:
         self.send_buffer = send_buffer
         """Buffer of Send and send; None: they are not buffered."""
         self.losses = device.losses
-        """Failed sends of this node, in any communicator, that the program has not been told of."""
+        """Failed sends of this node, in any communicator, that the program has not been notified of."""
         device.taken.add(context)
 
     @property
@@ -207,7 +208,7 @@ class PointToPoint:
         """Whether such a receive would get a message now. If not, the NIC runs before the answer is given."""
         if await self._probe(source, tag, status) is not None or source == PROC_NULL:
             return True
-        await Turn()
+        await Yield()
         return await self._probe(source, tag, status) is not None
 
     async def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
@@ -221,7 +222,7 @@ class PointToPoint:
         """Probe as Mprobe, without waiting: None if there is no message after the NIC has run."""
         found = await self._probe(source, tag, status, claim=True)
         if found is None and source != PROC_NULL:
-            await Turn()
+            await Yield()
             found = await self._probe(source, tag, status, claim=True)
             if found is None:
                 return None
@@ -399,6 +400,8 @@ class PointToPoint:
         return Request(incoming.over, incoming, True, self._device, self._ranks)
 
     def _check(self, peer: int, tag: int, receive: bool = False) -> None:
+        if type(peer) is not int or type(tag) is not int:
+            index(peer), index(tag)  # raises TypeError for a float, as mpi4py does
         if not 0 <= peer < self.size and peer != PROC_NULL and not (receive and peer == ANY_SOURCE):
             if not self.size:
                 raise MPIError(ERR_COMM, "a communicator that was freed")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 
-from protocols.core.completion import Completion, Turn
+from protocols.core.completion import Completion, Yield
 from protocols.mpi.constants import UNDEFINED
 from protocols.mpi.device import Device, Dispatch, Incoming, Observer
 from protocols.mpi.mpi_errors import CANCELLED, ERR_ARG, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
@@ -128,7 +128,7 @@ class Request:
         """Whether all are complete, and their objects. Raises as Waitall."""
         _check(requests, statuses)
         if not _are_over(requests):
-            await Turn()
+            await Yield()
             if not _are_over(requests):
                 return False, None
         return True, _take_all(requests, statuses)
@@ -154,7 +154,7 @@ class Request:
     async def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, object]:
         """Test as Testany, and also return the object."""
         if not _some(requests):
-            await Turn()
+            await Yield()
         if not _some(requests) and any(request.active for request in requests):
             return UNDEFINED, False, None
         place, value = _take_any(requests, status)
@@ -187,7 +187,7 @@ class Request:
         """Test as Testsome, and also return the objects."""
         _check(requests, statuses)
         if not _some(requests):
-            await Turn()
+            await Yield()
         return _take_some(requests, statuses)
 
     @property
@@ -197,7 +197,7 @@ class Request:
 
     async def _is_over(self) -> bool:
         if not self.is_over:
-            await Turn()
+            await Yield()
         return self.is_over
 
     async def _end(self) -> None:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.atm.cell import PAYLOAD
-from protocols.core.completion import Completion, Turn
+from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Buffer, HostActions
 from protocols.ssam import cells
 from protocols.ssam.cells import DATA, LONG, Message
@@ -183,7 +183,7 @@ class Library:
             raise RuleError("a handler may not poll")
         handled = await self._take()
         if not handled:
-            await Turn()
+            await Yield()
             handled = await self._take()
         return handled
 

@@ -345,5 +345,5 @@ class Card:
 def _make_peer(
     addresses: Sequence[bytes], number: int, incarnation: int, send: peers.Send, send_later: peers.SendLater
 ) -> peers.Peer:
-    """Make a peer. A function without the card, so that peers do not keep it alive: see `Peers.hear`."""
+    """Make a peer. A function without the card, so that peers do not keep it alive: see `Peers.admit`."""
     return peers.Peer(number, addresses[number], incarnation, send, send_later)

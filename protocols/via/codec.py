@@ -2,9 +2,9 @@
 
     python -m protocols.core.codegen protocols.via
 
-Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
-`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
-bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
+frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 """
 
 from __future__ import annotations
@@ -82,16 +82,16 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "source_address": (53, 8, 0, (("type", 6),)),
     "source_handle": (61, 4, 0, (("type", 6),)),
 }
-"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+"""For rules: offset after Ethernet, width, mask, and required values of other fields."""
 
 FLOW: Final = ("type",)
-"""The fields that tell flows apart."""
+"""The fields that identify a flow."""
 
 NAMES: Final[dict[str, dict[int, str]]] = {
     "type": {1: "SEND", 2: "RDMA_WRITE", 3: "CONNECT", 4: "ACK", 5: "ERROR", 6: "RDMA_READ", 7: "READ_REPLY"},
     "step": {1: "REQUEST", 2: "PEER_REQUEST", 3: "ACCEPT", 4: "REJECT", 5: "NO_MATCH", 6: "DISCONNECT"},
 }
-"""What values of fields are called."""
+"""Names of field values."""
 
 CHECK: Final = "check"
 """The field that is computed from all others."""
@@ -119,7 +119,7 @@ KINDS: Final[dict[int, Kind]] = {
         "VIA READ_REPLY[ {flags}] VI {vi} frame {sequence}, message {message}, {length} bytes at {offset} of {total}",
     ),
 }
-"""How the sorts of frames are told of, by the values of KIND."""
+"""Formats of the summaries of frames, by the values of KIND."""
 
 _pack_frame = struct.Struct("!6s6sHBHHBBIIHIHIIIIIIH").pack
 _unpack_frame = FRAME.unpack_from
@@ -136,7 +136,7 @@ _pack_check = struct.Struct("!I").pack
 
 
 def type_of(raw: Buffer) -> int:
-    """The type alone, of a frame that may be any; it says by which `unpack_*` the frame is read."""
+    """Return the type of any of the frames; it selects the `unpack_*`."""
     if len(raw) < 20:
         raise MalformedError("short")
     return raw[19]
@@ -607,8 +607,8 @@ def unpack_read(
 
 
 def mended(raw: bytes, begin: int = 14) -> bytes:
-    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
-    a source route if there is one."""
+    """Return the frame with its check recomputed; a frame that is too short is unchanged. begin: offset of the
+    header, after a source route if there is one."""
     header = raw[begin:]
     if len(header) < 53:
         return raw

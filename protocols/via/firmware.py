@@ -207,14 +207,14 @@ class Firmware:
         if peer is None:
             counters.strangers += 1
             return
-        standing = card.peers.look(now, peer, sender, receiver, self)
+        standing = card.peers.classify(now, peer, sender, receiver, self)
         if standing is not Standing.CURRENT:
             counters.stale += 1
             if standing is Standing.MISDIRECTED and kind != TYPE_ERROR:
                 self._disown(peer, from_vi, from_session)
             return
         if self._announcements is not None:
-            self._announcements.heard(peer.number)
+            self._announcements.stop(peer.number)
         if step in (STEP_REQUEST, STEP_PEER_REQUEST):
             if card.state == VACANT:
                 counters.unconnected += 1

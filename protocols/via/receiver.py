@@ -142,7 +142,7 @@ class Receiver:
 
     def _scatter(self, place: Scatter, offset: int, payload: memoryview) -> None:
         at = 0
-        for piece in place.pieces(offset, offset + len(payload)):
+        for piece in place.views(offset, offset + len(payload)):
             self._card.nic.dma_write(piece, payload[at : at + len(piece)])
             at += len(piece)
 

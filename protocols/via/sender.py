@@ -147,7 +147,7 @@ class Sender:
                 remote.handle, b"",
             )  # fmt: skip
         end = min(total, begin + (card.max_send if remote is None else card.max_remote))
-        data = card.nic.dma_read(outgoing.span.pieces(begin, end)) if end > begin else b""
+        data = card.nic.dma_read(outgoing.span.views(begin, end)) if end > begin else b""
         flags = FLAGS_LAST if end == total else 0
         if outgoing.control & IMMEDIATE:
             flags |= FLAGS_IMMEDIATE

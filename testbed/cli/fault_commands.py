@@ -184,7 +184,7 @@ def load_command(
     name: str | None,
     as_json: bool,
 ) -> None:
-    """Cause contention: use up a node's processor, or fill links with datagrams without congestion control.
+    """Load a node's processors, or fill links with datagrams without congestion control.
 
     \b
     testbed load n1 --cpu 50% --for 10s

@@ -175,7 +175,7 @@ def _without_impairments(layout: Layout) -> Layout:
 @json_option
 @collector_off()
 def down_command(cluster: str | None, name: str | None, grace: float, everything: bool, as_json: bool) -> None:
-    """Take a cluster down: end its programs, remove all that was made for it."""
+    """Take a cluster down: stop its programs, and remove all its objects."""
     from testbed.cluster.records.state import Store
     from testbed.cluster.removal import down
 
@@ -198,7 +198,7 @@ def down_command(cluster: str | None, name: str | None, grace: float, everything
 @click.command("gc")
 @json_option
 def gc_command(as_json: bool) -> None:
-    """Remove what clusters left whose owner has died, and nothing else; also directories of killed runs.
+    """Remove the remains of clusters whose owner has died, and directories of killed runs; nothing else.
 
     Clusters that are up stay. What cannot be judged from here (another boot, another pid namespace) is reported.
     """

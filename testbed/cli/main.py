@@ -16,49 +16,49 @@ from testbed.errors import TestbedError, reason_of
 
 # sub-command -> (module, summary in `testbed --help`). A module is imported only when its command is called.
 _COMMANDS = {
-    "up": ("lifecycle_commands", "Bring a cluster up, or make the difference to a changed file."),
+    "up": ("lifecycle_commands", "Bring a cluster up, or apply the changes to its file."),
     "down": ("lifecycle_commands", "Take a cluster down."),
-    "gc": ("lifecycle_commands", "Remove what clusters left whose owner has died."),
+    "gc": ("lifecycle_commands", "Remove the remains of clusters whose owner has died."),
     "status": ("status_command", "Show nodes, links and counters of a cluster that is up."),
     "top": ("top", "Watch a cluster: nodes, links, faults, events; inject by keys."),
     "inject": ("fault_commands", "Impair links of a running cluster: delay, loss, rate, rules."),
-    "link": ("fault_commands", "Pull cables out and plug them in again."),
-    "partition": ("fault_commands", "Let nothing pass between groups of nodes."),
-    "load": ("fault_commands", "Use up processors, fill links."),
-    "heal": ("fault_commands", "Lift what was injected."),
+    "link": ("fault_commands", "Unplug cables and plug them in again."),
+    "partition": ("fault_commands", "Block all traffic between groups of nodes."),
+    "load": ("fault_commands", "Cause CPU load and background traffic."),
+    "heal": ("fault_commands", "Remove injected faults."),
     "run": ("run_command", "Run a workload, or commands, on the nodes of a cluster."),
     "scenario": ("scenario_commands", "Check a scenario of faults."),
     "runs": ("run_command", "List runs, show one, list workloads and protocols."),
     "report": ("report_command", "Make one HTML file of runs: verdict, plots, tables."),
-    "compare": ("compare", "Tell whether one run is better or worse than another."),
-    "reproduce": ("reproduce", "Compare what a paper has published with what comes out here."),
+    "compare": ("compare", "Compare two runs: better, worse or equal."),
+    "reproduce": ("reproduce", "Run a paper's measurements and compare the results with its values."),
     "replay": ("replay", "Run a failed run again with the same fates, in either mode."),
-    "check-run": ("replay", "Look through the history of a run again."),
+    "check-run": ("replay", "Repeat the checks of a run's history."),
     "check": ("check", "Measure links, and judge the result: trusted, degraded or invalid."),
-    "capture": ("capture_command", "Capture frames of links, with what they met."),
-    "decode": ("decode", "Print what is in a capture, frame by frame or message by message."),
+    "capture": ("capture_command", "Capture frames of links, with their fates."),
+    "decode": ("decode", "Print a capture, frame by frame or message by message."),
     "dissector": ("decode", "Write a dissector of the protocols for Wireshark."),
     "events": ("event_commands", "Show the events of a cluster or run."),
     "nics": ("lifecycle_commands", "Share the NICs of a cluster, for scripts that attach."),
     "exec": ("exec_commands", "Run a program in a node."),
-    "ssh": ("exec_commands", "Have an sshd in every node; log in to one."),
+    "ssh": ("exec_commands", "Start an sshd in every node; log in to one."),
     "shell": ("exec_commands", "Open a shell in a node."),
-    "validate": ("describe", "Check a description; all errors at once."),
+    "validate": ("describe", "Check a description, and report all errors at once."),
     "topologies": ("describe", "List the clusters that come with testbed."),
     "graph": ("describe", "Draw a cluster, for Graphviz or in the terminal."),
     "schema": ("describe", "Print the JSON Schema of descriptions and of outputs."),
-    "doctor": ("doctor", "Find out, by trying, what this machine can do."),
+    "doctor": ("doctor", "Probe this machine's features; say how to enable the missing ones."),
 }
 
 _EPILOG = """\b
 Exit codes:
-  0  done                          5  a name in use, or another command at work
-  1  another error                 6  the machine does not permit it
-  2  a wrong call or description   7  a kernel operation failed; rolled back
-  3  not possible here or yet      8  check, run: degraded
+  0  success                       5  name in use, or another command is running
+  1  another error                 6  not permitted on this machine
+  2  bad arguments or description  7  a kernel operation failed; rolled back
+  3  not supported here            8  check, run: degraded
   4  no such cluster, node, file   9  check, run: invalid
- 10  run: a promise was broken; reproduce: a row or a shape has not come out
-compare: 0 nothing is worse, 1 something is, 2 not comparable
+ 10  run: a check failed; reproduce: a calibrated row or a shape is off
+compare: 0 no regression, 1 a regression, 2 not comparable
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""
 

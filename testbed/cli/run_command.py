@@ -49,52 +49,53 @@ class _Ended:
     default=DEFAULT_PROTOCOL,
     show_default=True,
     metavar="NAME",
-    help="What the NICs speak; tcp and udp: the kernel's.",
+    help="Protocol of the NICs; tcp and udp are the kernel's.",
 )
 @click.option(
     "--codec",
     type=click.Choice(["generated", "scapy"]),
     default="generated",
-    help="Let Scapy make and read the frames.",
+    help="Whether generated code or Scapy builds and parses the frames.",
 )
 @click.option("--mode", type=click.Choice(["sim", "live", "dilated"]), default="live", show_default=True,
-              help="On a virtual clock in one process; in namespaces; or there, slowed.")  # fmt: skip
+              help="Simulated on a virtual clock; live in namespaces; dilated: in namespaces, slowed.")  # fmt: skip
 @click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
-              help="How many times slower than its model time passes in a dilated run; default: 200.")  # fmt: skip
+              help="Factor by which model time is slowed in a dilated run; default: 200.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
-              help="Whether a NIC's firmware runs in its host's process or in one of its own.")  # fmt: skip
+              help="Where the firmware runs: in its host's process, or in an agent process.")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
-@click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="So many times, with seeds one apart.")
+@click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="Repetitions, each with the next seed.")
 @click.option(
-    "--seed", type=click.IntRange(0), default=None, help="Of fates and of the workload; default: the description's."
+    "--seed",
+    type=click.IntRange(0),
+    default=None,
+    help="Seed of fates and of the workload; default: the description's.",
 )
 @click.option("--on", "commands", multiple=True, type=(str, str), metavar="NODE COMMAND",
-              help="A shell command on a node, or on all of @TAG, instead of a workload; again and again.")  # fmt: skip
+              help="A shell command on a node, or on all of @TAG, instead of a workload; repeatable.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The run's folder; by default a new one in results/runs.")  # fmt: skip
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, metavar="SECONDS",
               help="How long each repetition may take.")  # fmt: skip
 @click.option("--patience", type=click.FloatRange(0, min_open=True), default=None, metavar="SECONDS",
-              help="For how long nothing may get any further.")  # fmt: skip
+              help="End the run after this time without any progress.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
-              help="What goes wrong beside it, and when: in model time where that is dilated.")  # fmt: skip
+              help="A timeline of faults; in a dilated run its times are model time.")  # fmt: skip
 @click.option(
     "--profile",
     "named_profiles",
     multiple=True,
     metavar="[NODE=]NAME|FILE",
-    help="What NICs and hosts cost in the simulation, all or a node's: of the protocol, or a file; ideal: nothing.",
+    help="Costs of the NICs and hosts, of all nodes or of one: a name or a file; ideal: no costs.",
 )
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, metavar="N",
-              help="Programs on each node whose description does not say.")  # fmt: skip
-@click.option("--history", is_flag=True, help="Write what each application sent, received and was notified of.")
+              help="Ranks on each node whose description does not set them.")  # fmt: skip
+@click.option("--history", is_flag=True, help="Record each program's sends, receives and completions.")
 @click.option("--check/--no-check", default=None,
-              help="Look through the history: nothing lost, twice, changed; usual where that is the matter.")  # fmt: skip
-@click.option("--capture", is_flag=True, help="Write every frame of a simulation, and a trace.")
-@click.option(
-    "--fates", is_flag=True, help="Let the relay carry what is impaired, so that no fate in namespaces is untold."
-)
+              help="Check the history for lost, duplicated or changed messages; default if useful.")  # fmt: skip
+@click.option("--capture", is_flag=True, help="Write every frame of a simulation to a capture, and a trace.")
+@click.option("--fates", is_flag=True, help="Let the relay forward all impaired links, so that all fates are logged.")
 @json_option
 @click.pass_context
 def run_command(
@@ -126,10 +127,10 @@ def run_command(
 
     A cluster that is up under that name is used and stays; another one is brought up for the run and taken down after it.
     'testbed runs --workloads' lists workloads and their settings. Exit code 8: the verdict is degraded, 9: invalid, 10: a
-    promise was broken.
+    check failed.
     """
     if bool(workload) == bool(commands):
-        raise click.UsageError("say either a workload or commands (--on NODE COMMAND)")
+        raise click.UsageError("give either a workload or commands (--on NODE COMMAND)")
     _read_profiles(named_profiles, options)
     if commands:
         _check_options_of_commands(options, firmware)

@@ -84,9 +84,9 @@ def _snapshot(store: Store, name: str | None, seconds: float) -> Snapshot:
     name = store.existing(name)
     sampler = SnapshotSampler(store, name)
     try:
-        sampler.look()
+        sampler.sample()
         time.sleep(seconds)  # the interval that the rates cover
-        snapshot = sampler.look()
+        snapshot = sampler.sample()
     finally:
         sampler.close()
     if isinstance(snapshot, Absent):

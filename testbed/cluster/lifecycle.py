@@ -11,9 +11,9 @@ from testbed.cluster.faults import cuts
 from testbed.cluster.faults.injections import Injection, follow
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.host_requirements import check_supported
+from testbed.cluster.plan.kernel_operations import Operation
 from testbed.cluster.plan.link_decisions import Decisions
 from testbed.cluster.plan.netlink_executor import taken
-from testbed.cluster.plan.operations import Operation
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.records.state import PATIENCE, SharedNics, State, Store, shared_devices
 from testbed.cluster.services import namespace_holder, relay_client

@@ -17,10 +17,10 @@ from testbed.cluster import removal
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import ExistingState
+from testbed.cluster.plan.kernel_operations import AwaitCarrier, Divert, Operation, RemoveDevice, Undivert
 from testbed.cluster.plan.link_decisions import Decisions, decide
 from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
-from testbed.cluster.plan.operations import AwaitCarrier, Divert, Operation, RemoveDevice, Undivert
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.records.ownership import Mark
 from testbed.cluster.records.state import SharedNics, State, Store, file_source, names_locked, shared_devices

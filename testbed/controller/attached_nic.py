@@ -213,7 +213,7 @@ def _with_mpi_names(attached: AttachedNic) -> Iterator[AttachedNic]:
 
 
 def _taken(wire: FrameSocket) -> int:
-    wire.look()
+    wire.update_counts()
     return wire.taken
 
 

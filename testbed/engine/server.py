@@ -137,8 +137,8 @@ class Core(Server):
 
     Programs' work is served first come, first served. The kernel's work (interrupts, softirqs) does not wait for it: it
     begins as soon as earlier work of the kernel has ended, and puts off what programs have reserved. A computation under
-    way is lengthened by that (`compute`). A piece of library work whose end was known already ends then, and what comes
-    after it makes up for the difference: such pieces take microseconds.
+    way is lengthened by that (`compute`). Library work whose end was known already ends then, and what comes
+    after it makes up for the difference: such work takes microseconds.
 
     causes: nanoseconds by cause; what faults and background load take has
     none. switch: nanoseconds to change from one

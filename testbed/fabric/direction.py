@@ -43,7 +43,7 @@ class LinkDirection:
         """
         self._link = link
         self._name = direction
-        self._beyond = 0  # frames under way in pieces, but for one of each
+        self._beyond = 0  # segments under way in GSO frames, but for one of each
         self.counters: Final = Counters()
         check(link, direction, impairment)
         shape = Shape.of(impairment, options.files)
@@ -116,7 +116,7 @@ class LinkDirection:
         if spread < 0:  # jitter takes no more than the delay
             spread = max(spread, -line.delay)
         if copy or skip or late:
-            taken = line.put_aside(now, frame, spread, skip=skip, late=late)
+            taken = line.put_any(now, frame, spread, skip=skip, late=late)
         else:
             taken = line.put(now, frame, spread)
         if not taken:
@@ -125,7 +125,7 @@ class LinkDirection:
         counters.reordered += skip
         if copy:
             counters.duplicated += 1
-            counters.queue += not line.put_aside(now, frame, spread, skip=skip, late=late)
+            counters.queue += not line.put_any(now, frame, spread, skip=skip, late=late)
         return _ACCEPTED
 
     def poll(self, now: int) -> list[Delivery]:
@@ -140,7 +140,7 @@ class LinkDirection:
             counters.delivered_bytes += size
         return out
 
-    # Pieces of several frames, as a sender's offloads leave them.
+    # GSO frames, as a sender's offloads leave them.
 
     @property
     def carries_gso(self) -> bool:

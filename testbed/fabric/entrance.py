@@ -18,7 +18,7 @@ class Entrance:
 
     take: called with each frame that enters; an observer may replace it. lost: frames that entered while the cable was out.
     put_aside: frames that a rule has just delayed or duplicated, each with the time at which it enters again. A rule that
-    reorders does nothing, as no frame can be overtaken.
+    reorders has no effect, since no frame can be overtaken.
     """
 
     __slots__ = ("_kind", "_link", "_name", "counters", "fates", "is_cut", "lost", "put_aside", "take")
@@ -46,7 +46,7 @@ class Entrance:
         self.fates.change(now, impairment, files, restart)
 
     def enter(self, now: int, frame: bytes) -> bytes | None:
-        """Let a frame enter; return it as it goes on, or None if it does not."""
+        """Let a frame enter; return it as the network gets it, or None if it is lost or delayed."""
         if self.is_cut:
             self.lost += 1
             return None
@@ -75,6 +75,6 @@ class Entrance:
         counters.delivered_bytes += len(frame)
 
     def _check(self, impairment: Impairment) -> None:
-        if found := self._kind.meaningless(impairment):
+        if found := self._kind.unsupported(impairment):
             raise UnsupportedError(f"{self._link}: {self._kind.why_lacks}: it can have no {', '.join(found)}")
         check(self._link, self._name, impairment)

@@ -47,7 +47,7 @@ class Shape:
 
 
 class Line:
-    """A line: put frames on it, poll when `deadline` says so, change its shape at any time.
+    """A line: put frames on it, poll at `deadline`, change its shape at any time.
 
     Times in nanoseconds never go backwards. deadline: when to call `poll`, or None. is_plain: it has at most a rate and a
     delay, so that `arrival` is enough. delay: nanoseconds. busy: until when the line is sending.
@@ -61,18 +61,18 @@ class Line:
     def __init__(self, now: int) -> None:
         self.deadline: int | None = None
         self._fifo: deque[Delivery] = deque()
-        self._early: list[tuple[int, int, bytes]] = []  # heap of what is out of order: due, number, frame
+        self._early: list[tuple[int, int, bytes]] = []  # heap of frames out of order: due, number, frame
         self._seq = 0
-        self._last = now  # when the last frame in order is due
+        self._last = now  # arrival of the last frame in order
         self.busy = now
-        self._carry = 0  # of `busy`, the part below a nanosecond, in units of 1 / _per_ns
+        self._carry = 0  # fraction of a nanosecond of `busy`, in units of 1 / _per_ns
         # When each queued frame's first bit is sent, its size; also some that have left the queue since.
         self._waiting: deque[tuple[int, int]] = deque()
         self._waiting_bytes = 0
         self._impairment = Impairment()
         self._rate = 0
         self._per_byte, self._per_ns = 0, 1  # the nanoseconds that a byte takes, as a fraction in lowest terms
-        self._ample = _NEVER_AMPLE  # a frame that will have been sent in so many nanoseconds finds room, whatever waits
+        self._ample = _NEVER_AMPLE  # a frame sent completely within this time, ns, certainly fits into the queue
         self.delay = 0
         self._limit = 0
         self._limit_frames = 0
@@ -81,7 +81,7 @@ class Line:
 
     @property
     def held(self) -> int:
-        """Frames in the queue, on the line and under way."""
+        """Number of frames in the queue and in flight."""
         return len(self._fifo) + len(self._early)
 
     @property
@@ -124,7 +124,7 @@ class Line:
         self._limit = impairment.queue or default_queue(mean, impairment.delay + spread)
         if impairment.queue_frames:
             self._limit = 0
-        # What waits since before would take another time now: then the queue is looked at, as it is where frames count.
+        # Queued frames keep their former times: until they are sent, the queue itself is checked, as for a limit in frames.
         mixed = self.busy > now and (another or self._ample == _NEVER_AMPLE)
         usual = rate and self._limit and not mixed
         self._ample = self._limit * self._per_byte // self._per_ns - 1 if usual else _NEVER_AMPLE
@@ -155,12 +155,12 @@ class Line:
         """Put a frame on the line. spread: nanoseconds added to the delay; the sum is at least 0. False: it does not fit
         into the queue."""
         if not self.is_plain:
-            return self.put_aside(now, frame, spread)
+            return self.put_any(now, frame, spread)
         due = self.arrival(now, len(frame))
         if due == FULL:
             return False
         due += self.delay + spread
-        if due < self._last:  # as `carry`
+        if due < self._last:  # as in `schedule_arrival`
             due = self._last
         self._last = due
         self._fifo.append((due, frame))
@@ -168,9 +168,9 @@ class Line:
             self.deadline = due
         return True
 
-    def put_aside(self, now: int, frame: bytes, spread: int = 0, *, skip: bool = False, late: int = 0) -> bool:
-        """Put a frame on any line, in or out of order; otherwise as `put`. skip: it skips the delay and overtakes. late:
-        nanoseconds by which it arrives later, while others may overtake it."""
+    def put_any(self, now: int, frame: bytes, spread: int = 0, *, skip: bool = False, late: int = 0) -> bool:
+        """Put a frame on a line of any shape, in or out of order; otherwise as `put`. skip: it skips the delay, and may
+        overtake others. late: nanoseconds by which it arrives later; others may overtake it."""
         size = len(frame)
         if self._is_busy(now) and not self._room(now, size):
             return False
@@ -192,7 +192,7 @@ class Line:
             self._waiting_bytes += size
         delay = self.delay + spread
         if not (skip or late):
-            self.carry(end + delay, frame)
+            self.schedule_arrival(end + delay, frame)
             return True
         due = end + late if skip else end + delay + late
         self._seq += 1
@@ -201,7 +201,7 @@ class Line:
             self.deadline = due
         return True
 
-    def carry(self, due: int, frame: bytes) -> None:
+    def schedule_arrival(self, due: int, frame: bytes) -> None:
         """Schedule the arrival of a frame that has been sent, but not before those that were sent before it."""
         if due < self._last:
             due = self._last
@@ -237,7 +237,7 @@ class Line:
                 return
 
     def _is_busy(self, now: int) -> bool:
-        """Whether a frame that comes now would have to wait."""
+        """Whether a frame that is put now would have to wait."""
         if self._rate:
             return self.busy > now
         if self._opportunities is None:

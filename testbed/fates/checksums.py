@@ -1,4 +1,4 @@
-"""Checksums of IPv4, ICMP, ICMPv6, TCP and UDP, computed anew after a frame's fields have changed.
+"""Checksums of IPv4, ICMP, ICMPv6, TCP and UDP, recomputed after a frame's fields have changed.
 
 The Internet checksum is RFC 1071's; its coverage is that of RFC 791 (IPv4's header), 792 (ICMP), 4443 (ICMPv6), 768 (UDP)
 and 9293 (TCP), the last three with the pseudo-header of RFC 793 or RFC 8200, section 8.1.
@@ -29,8 +29,7 @@ def internet_checksum(raw: bytes) -> int:
 def mend_internet(frame: bytearray, located: Located) -> None:
     """Write the checksums of a frame's IPv4 and transport headers.
 
-    Left as they are: a header that is cut short, the transport checksum of a fragment, and UDP's 0 over IPv4, which says
-    that there is none.
+    Unchanged: a truncated header, the transport checksum of a fragment, and UDP's 0 over IPv4, which means no checksum.
     """
     ethertype, network, protocol, transport = located
     if ethertype not in (IPV4, IPV6) or protocol < 0:
@@ -59,7 +58,7 @@ def mend_internet(frame: bytearray, located: Located) -> None:
 def _write(
     frame: bytearray, at: int, covered: bytearray, own: int, pseudo: bytes = b"", *, never_zero: bool = False
 ) -> None:
-    """Write a checksum at `at`. own: its offset in the bytes that it covers. pseudo: covered in front of them."""
+    """Write a checksum at `at`. own: its offset in the bytes that it covers. pseudo: the pseudo-header, also covered."""
     covered[own : own + 2] = b"\0\0"
     value = internet_checksum(pseudo + covered)
     frame[at : at + 2] = (value or 0xFFFF if never_zero else value).to_bytes(2, "big")

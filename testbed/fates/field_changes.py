@@ -23,7 +23,7 @@ class ChangeError(TestbedError, ValueError):
 
 
 def check_changes(fields: Fields, fate: Fate) -> None:
-    """Check that every field that a fate changes can be changed so. Raises ChangeError."""
+    """Check that each field that a fate changes may be changed, and that its value fits. Raises ChangeError."""
     for name, value in fate.sets:
         field = changeable(fields, name, mend=fate.mend)
         if not 0 <= value <= field.largest:
@@ -41,13 +41,13 @@ def changeable(fields: Fields, name: str, *, mend: bool) -> Field:
     except UnknownFieldError as error:
         raise ChangeError(str(error)) from None
     if name == FRAME_LENGTH:
-        raise ChangeError(f"{name} is measured, and no field of the frame: it cannot be changed")
+        raise ChangeError(f"{name} is the frame's length, not a field of it: it cannot be changed")
     if mend and name in fields.checks():
         raise ChangeError(f"{name} is computed from the rest of the frame: it can be changed with keep-check only")
     return field
 
 
-def resolved(fate: Fate, fields: Fields, frame: bytes, located: Located, bits: int, n: int) -> Fate:
+def resolve(fate: Fate, fields: Fields, frame: bytes, located: Located, bits: int, n: int) -> Fate:
     """Resolve a fate for one frame: choose the bits to flip, and leave out fields that the frame does not have.
 
     bits, n: see `choose_bits`. The result is PASS if nothing is left. Raises ChangeError.
@@ -66,8 +66,8 @@ def resolved(fate: Fate, fields: Fields, frame: bytes, located: Located, bits: i
     return fate if replace(fate, mend=False) != PASS else PASS
 
 
-def changed(fate: Fate, fields: Fields, frame: bytes, located: Located) -> bytes:
-    """Carry out a resolved fate's changes: set fields, flip bits, mend checks."""
+def apply_changes(fate: Fate, fields: Fields, frame: bytes, located: Located) -> bytes:
+    """Apply a resolved fate's changes: set fields, flip bits, mend checks."""
     if fate.sets:
         raw = bytearray(frame)
         # All are located before the first is set, since it may say which others the frame has.
@@ -82,7 +82,7 @@ def changed(fate: Fate, fields: Fields, frame: bytes, located: Located) -> bytes
 
 
 def mended(fields: Fields, frame: bytes) -> bytes:
-    """Compute the checks of a frame anew: those of IP and above, and that of the protocol whose EtherType it has."""
+    """Recompute the checks of a frame: those of IP and above, and that of the protocol with the frame's EtherType."""
     located = locate(frame)
     raw = bytearray(frame)
     mend_internet(raw, located)
@@ -113,7 +113,7 @@ def choose_bits(start: int, n: int, flips: int, size: int) -> tuple[int, ...]:
 
 
 def chosen_indexes(start: int, n: int, flips: int, bits: int) -> tuple[int, ...]:
-    """Choose some of so many bits, in order.
+    """Choose `flips` of `bits` bits; return their numbers in order.
 
     The draws are those of a stream that starts at the n-th draw of the flow's; in place of a bit that was chosen already
     the next one that was not is taken.
@@ -129,7 +129,7 @@ def chosen_indexes(start: int, n: int, flips: int, bits: int) -> tuple[int, ...]
 
 
 def flip_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
-    """Flip bits of a frame; bit 0 is the highest of the first byte, positions behind the end are ignored."""
+    """Flip bits of a frame. Bit 0 is the highest of the first byte; positions after the end are ignored."""
     raw = bytearray(frame)
     for position in positions:
         if position < len(raw) * 8:
@@ -139,11 +139,11 @@ def flip_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
 
 __all__: Final = [
     "ChangeError",
+    "apply_changes",
     "changeable",
-    "changed",
     "check_changes",
     "choose_bits",
     "flip_bits",
     "mended",
-    "resolved",
+    "resolve",
 ]

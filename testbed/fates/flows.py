@@ -27,7 +27,7 @@ from testbed.fates.header_fields import (
     IPV4,
     IPV6,
     MAX_HOPS,
-    NOWHERE,
+    NOT_LOCATED,
     ROUTE_BYTE,
     SMALLEST_ETHERTYPE,
     TAGS,
@@ -171,7 +171,7 @@ class Counted:
         return start
 
 
-_NO_FLOW: Final = Known(b"", b"", Kind(0, (), NOWHERE, (fate_hash.LOSS, 0)))
+_NO_FLOW: Final = Known(b"", b"", Kind(0, (), NOT_LOCATED, (fate_hash.LOSS, 0)))
 _ONCE: Final = Counted(_NO_FLOW, 0, 0, 1)  # stands for a flow of which there was one frame
 
 _MIN_AHEAD: Final = 3  # directions of a path; for fewer, drawing one by one is as fast

@@ -1,14 +1,14 @@
 """Positions of header fields in a frame: name -> header, offset, width, mask, guard.
 
-A header begins at the frame's first byte ("link"), behind the addresses if the frame is tagged ("tag"), behind the
-EtherType ("network", wherever tags have moved it to), or behind an IP header ("transport"). A frame's network or transport
+A header begins at the frame's first byte ("link"), after the addresses if the frame is tagged ("tag"), after the
+EtherType ("network", wherever tags have moved it to), or after an IP header ("transport"). A frame's network or transport
 header is identified by its EtherType or IP protocol number. Another protocol adds its fields as plain data, so that its
 code does not depend on this package:
 
     fields.register("emp", ethertype=0x88B5, fields={"type": (0, 1), "id": (2, 4, 0x00FFFFFF, [("type", 3)])},
                     flow=["type"])
 
-A protocol of a source-routed network is registered with routed=True: its header begins behind the rest of the route on the
+A protocol of a source-routed network is registered with routed=True: its header begins after the rest of the route on the
 link in question. The bytes of a route have their top bit set, and the header's first byte has not (Myrinet, ANSI/VITA
 26-1998).
 
@@ -17,8 +17,8 @@ one length; one more may name none, and describes their common fields. A protoco
 the network's set-up does (ATM's circuits), names the header that it stands on; the offsets of its fields count from that
 header's first byte, and its frames have that header's flows.
 
-A protocol whose frames carry a check of their own (a CRC, a checksum) names its field and gives the function that computes
-it anew, so that rules can change a frame and leave it valid.
+A protocol whose frames have a check of their own (a CRC, a checksum) names its field and the function that recomputes it,
+so that rules can change a frame and leave it valid.
 
 offset: bytes from the header's first. width: bytes, big-endian. mask: of the field's bits, shifted down to bit 0. guard:
 other fields of the header and the values that they must have, or the field is absent.
@@ -41,12 +41,12 @@ Kind = Literal["number", "mac", "ipv4", "ipv6"]
 Reader = Callable[[bytes, Located], int]
 """Returns a field's value in a located frame, or -1 where the frame does not have the field."""
 Mender = Callable[[bytes, int], bytes]
-"""Returns a frame without tags with the checks of its header computed anew. Arguments: the frame, and the offset of the
-header, which a source route may have moved. A frame too short for them is returned as it is."""
+"""Returns a frame without tags, with the checks of its header recomputed. Arguments: the frame, and the offset of the
+header, which a source route may have moved. A frame too short for them is returned unchanged."""
 FlowReader = Callable[[bytes, Located], tuple[int, ...]]
 """Returns the values of a frame's flow key, which distinguish its flow from others of its EtherType and addresses."""
 
-NOWHERE: Final[Located] = (-1, -1, -1, -1)
+NOT_LOCATED: Final[Located] = (-1, -1, -1, -1)
 ETHERNET_HEADER: Final = 14
 IPV4: Final = 0x0800
 IPV6: Final = 0x86DD
@@ -54,22 +54,22 @@ TAGS: Final = (0x8100, 0x88A8)
 """IEEE 802.1Q and 802.1ad."""
 MAX_TAGS: Final = 2
 ROUTE_BYTE: Final = 0x80
-"""The bit that is set in a byte of a source route, and not in the first byte behind it."""
+"""The bit that is set in each byte of a source route, and not in the first byte after it."""
 MAX_HOPS: Final = 64
-"""Maximum of bytes of a source route that are skipped."""
+"""Maximum bytes of a source route that are skipped."""
 SMALLEST_ETHERTYPE: Final = 0x0600
 """Below it the two bytes are a length (IEEE 802.3, 3.2.6)."""
 _IPV4_HEADER: Final = 20
 _IPV6_HEADER: Final = 40
-WIDEST: Final = 16
+MAX_WIDTH: Final = 16
 
 
 def locate(frame: bytes) -> Located:
-    """Find the offsets of a frame's headers. There is no transport header behind an IP header that is cut short or broken,
-    in a fragment that is not the first, and behind IPv6 extension headers."""
+    """Find the offsets of a frame's headers. There is no transport header after a truncated or invalid IP header, in a
+    fragment other than the first, and after IPv6 extension headers."""
     size = len(frame)
     if size < ETHERNET_HEADER:
-        return NOWHERE
+        return NOT_LOCATED
     ethertype = frame[12] << 8 | frame[13]
     at = ETHERNET_HEADER
     while ethertype in TAGS and at < ETHERNET_HEADER + 4 * MAX_TAGS and size >= at + 4:
@@ -89,7 +89,7 @@ def locate(frame: bytes) -> Located:
 
 
 def behind_route(frame: bytes, begin: int) -> int:
-    """Return the offset behind a source route that begins at `begin`, which is `begin` where there is none."""
+    """Return the offset after a source route that begins at `begin`; without a route, `begin`."""
     at = begin
     end = min(len(frame), begin + MAX_HOPS)
     while at < end and frame[at] & ROUTE_BYTE:
@@ -256,7 +256,7 @@ class Fields:
         if not above:
             trial._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
         if check and (f"{protocol}.{check}" not in trial._fields or mended is None):
-            raise ValueError(f"{protocol}: its check {check!r} is no field of it, or nothing computes it")
+            raise ValueError(f"{protocol}: its check {check!r} is not one of its fields, or no function computes it")
         self._headers, self._fields, self._flows = trial._headers, trial._fields, trial._flows
         if check:
             self._checks[f"{protocol}.{check}"] = protocol
@@ -280,8 +280,8 @@ class Fields:
         return header.layer in ("link", "tag") or header.name in {*self._menders, *self._checks.values(), *_CHECKED}
 
     def mend(self, frame: bytes, located: Located) -> bytes:
-        """Compute anew the checks that the protocol above Ethernet has in a frame. One that shares its EtherType comes
-        before the one that describes their common fields, whose check covers the others."""
+        """Recompute the checks of the protocol above Ethernet in a frame. A protocol that shares its EtherType comes before
+        the one that describes their common fields, whose check covers the others."""
         network = located[1]
         headers = [header for header in self._headers.values() if header.name in self._menders]
         for header in sorted(headers, key=lambda header: not header.begins):
@@ -408,9 +408,9 @@ class Fields:
             raise ValueError(f"{field.name!r} is not a name of letters, digits and '_'")
         if field.name in self._fields:
             raise ValueError(f"there is a field {field.name!r} already")
-        if not 0 < field.width <= WIDEST or field.offset < 0 or not 0 <= field.mask < 1 << 8 * field.width:
+        if not 0 < field.width <= MAX_WIDTH or field.offset < 0 or not 0 <= field.mask < 1 << 8 * field.width:
             raise ValueError(
-                f"{field.name}: an offset of 0 or more, a width of 1 to {WIDEST} bytes and a mask within it"
+                f"{field.name}: an offset of 0 or more, a width of 1 to {MAX_WIDTH} bytes and a mask within it"
             )
         self._fields[field.name] = field
 

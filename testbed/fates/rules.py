@@ -5,9 +5,8 @@
     rules.add(now, lambda seen: DROP if seen["emp.type"] == 3 and seen.n > 10 else PASS)
     rules.add(now, Replay(log))
 
-The first rule that does not pass a frame decides, and the later ones neither see nor count it. One set serves any number
-of directions; each direction counts a rule's frames separately, so that the traffic on one link never changes the fates on
-another.
+The first rule that does not pass a frame decides its fate; later rules neither see nor count it. One set serves any number
+of directions; each direction counts a rule's frames separately, so that traffic on one link never changes fates on another.
 """
 
 from __future__ import annotations
@@ -259,8 +258,8 @@ class RuleSet:
     def add(self, now: int, rule: str | Rule | RuleFunction | Replay, name: str = "") -> Handle:
         """Put a rule in force for frames offered from now on; its time windows and counts begin now.
 
-        name: tells it from others of the same text, where counts are kept. Raises RuleError for an invalid text,
-        ChangeError for a rule or log that changes what is no field, or cannot be changed so.
+        name: distinguishes the rule from others of the same text, where counts are kept. Raises RuleError for an invalid
+        text, ChangeError for a rule or log that changes an unknown field or a field that cannot be changed.
         """
         parsed = Rule.parse(rule, self.fields, self._links) if isinstance(rule, str) else rule
         if isinstance(parsed, Rule | Replay):

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from testbed.fates import fate_hash
 from testbed.fates import records as fates
 from testbed.fates.fate_counters import Numbers, Outcome, Tallies
-from testbed.fates.field_changes import changed, choose_bits, flip_bits, resolved
+from testbed.fates.field_changes import apply_changes, choose_bits, flip_bits, resolve
 from testbed.fates.flows import Classifier, Counted, Flows
 from testbed.fates.header_fields import Fields, Located
 from testbed.fates.headers import standard_fields
@@ -314,7 +314,7 @@ class FateStage:
             fate = judge.judge(now, frame, located, counted)
             if fate is not None:
                 if fate.changes:
-                    fate = resolved(fate, self._own.fields, frame, located, counted.bits, counted.n)
+                    fate = resolve(fate, self._own.fields, frame, located, counted.bits, counted.n)
                     if fate == PASS:  # the frame has none of the fields
                         continue
                 self._record(counted, fates.RULE, fate, judge.text)
@@ -324,7 +324,7 @@ class FateStage:
     def _carried_out(self, fate: Fate, frame: bytes, located: Located) -> Verdict:
         """Make the verdict of a rule's fate."""
         if fate.changes:
-            frame = changed(fate, self._own.fields, frame, located)
+            frame = apply_changes(fate, self._own.fields, frame, located)
         return Verdict(_ACCEPTED, frame, 0, fate.delay, fate.duplicate, fate.reorder, bool(fate.flips))
 
     def _record(self, counted: Counted, cause: str, fate: Fate, detail: str = "") -> None:

@@ -91,7 +91,7 @@ def _and_no(controllers: frozenset[str]) -> str:
 
 
 def refusal(cpu_share: float, memory: int) -> str:
-    """Return why this machine cannot limit a node so, empty when it can. cpu_share in cores, memory in bytes."""
+    """Return why this machine cannot set these limits; empty if it can. cpu_share in cores, memory in bytes."""
     if 0 < cpu_share < _MIN_SHARE:
         return f"the least CPU share that the kernel can keep is {_MIN_SHARE:g} cores"
     needed = frozenset(name for name, value in (("cpu", cpu_share), ("memory", memory)) if value)

@@ -241,7 +241,7 @@ _NETEM: Final[dict[str, Entry]] = {
     "loss pattern": _absent("it loses by chance only"),
     "losses together": _absent("it has one model of loss at a time"),
     "corrupt": _about(
-        "one bit of the frame's first piece in memory",
+        "one bit of the frame's linear part in memory",
         "of the kernel's TCP that is the headers; of packet sockets and UDP, the whole frame up to a page",
     ),
     "corrupt bits": _absent("it flips one bit"),

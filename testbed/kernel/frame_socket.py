@@ -121,7 +121,7 @@ class FrameSocket:
             seconds, nanoseconds = _TIMESPEC.unpack_from(control[0][2])
             frames.append((seconds * 1_000_000_000 + nanoseconds - behind, frame))
 
-    def look(self) -> None:
+    def update_counts(self) -> None:
         """Update the counts."""
         received, dropped = take_statistics(self.socket)
         self.taken += received - dropped

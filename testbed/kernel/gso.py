@@ -17,7 +17,7 @@ HEADER: Final = struct.Struct("=BBHHHH")
 """struct virtio_net_hdr: flags, GSO type, header length, payload of a segment, start of the checksummed bytes, offset of
 the checksum from there."""
 
-FINISHED: Final = bytes(HEADER.size)
+NO_OFFLOADS: Final = bytes(HEADER.size)
 """The header of a complete frame."""
 
 NEEDS_CHECKSUM: Final = 1  # VIRTIO_NET_HDR_F_NEEDS_CSUM

@@ -25,7 +25,7 @@ from typing import Final
 
 from testbed.kernel import gso
 from testbed.kernel.diversion import mark_program
-from testbed.kernel.gso import FINISHED, GsoFrame
+from testbed.kernel.gso import NO_OFFLOADS, GsoFrame
 from testbed.kernel.packet_options import (
     DOWN,
     ETH_P_ALL,
@@ -68,7 +68,7 @@ _MSG_TRUNC: Final = 0x20
 _CSUM_NOT_READY: Final = 1 << 3
 _VLAN_VALID: Final = 1 << 4
 _VLAN_TPID_VALID: Final = 1 << 6
-_TAGGED_OR_UNFINISHED: Final = _VLAN_VALID | _CSUM_NOT_READY
+_TAGGED_OR_OFFLOADED: Final = _VLAN_VALID | _CSUM_NOT_READY
 
 _IOVEC: Final = struct.Struct("QQ")  # address, length
 _MESSAGE: Final = struct.Struct("QI4xQQQQi4xI4x")  # struct mmsghdr: msghdr (name, iov, control, flags), length
@@ -168,7 +168,7 @@ class PacketSocket:
         self.out_index = socket.if_nametoindex(self.out)
         self.filled = False
         """Whether the last batch was full, so that more frames may wait."""
-        self.unfinished = False
+        self.has_offloaded = False
         """Whether frames of the last batch are `GsoFrame`."""
         self.behind = 0
         """By how much the wall clock was ahead of the monotonic one when the last batch was read."""
@@ -236,7 +236,7 @@ class PacketSocket:
         """
         arena = self._arena
         arena.messages[:] = arena.template
-        self.unfinished = self._has_gso = False
+        self.has_offloaded = self._has_gso = False
         count = _libc.recvmmsg(self.fileno(), arena.address, self._batch, _MSG_DONTWAIT | _MSG_TRUNC, None)
         self.filled = count == self._batch
         if count <= 0:
@@ -258,7 +258,7 @@ class PacketSocket:
             if stamp < earliest:
                 stamp = earliest
             earliest = stamp
-            if _SHORTEST <= length <= longest and not status & _TAGGED_OR_UNFINISHED:
+            if _SHORTEST <= length <= longest and not status & _TAGGED_OR_OFFLOADED:
                 out.append((stamp, frames[begin : slot + length]))
                 continue
             if length < _SHORTEST:
@@ -267,11 +267,11 @@ class PacketSocket:
             if length > longest or status & _VLAN_VALID or frames[slot + _KIND]:
                 tag = (tpid if status & _VLAN_TPID_VALID else 0x8100) << 16 | tci
                 raw = tag.to_bytes(4, "big") if status & _VLAN_VALID else b""
-                frame = self._unusual(slot, length, raw, finished=not status & _CSUM_NOT_READY)
+                frame = self._unusual(slot, length, raw, is_complete=not status & _CSUM_NOT_READY)
             else:  # only its checksum is left, and the kernel knows where that is
                 frame = GsoFrame(view[begin : slot + length])
                 frame.header = frames[slot:begin]
-                self.unfinished = True
+                self.has_offloaded = True
             if frame is not None:
                 out.append((stamp, frame))
         self._batch = GSO_BATCH if self._has_gso else BATCH
@@ -284,20 +284,20 @@ class PacketSocket:
         elif reason not in (errno.EAGAIN, errno.EINTR, *DOWN):
             raise OSError(reason, "recvmmsg")
 
-    def _unusual(self, slot: int, length: int, tag: bytes, *, finished: bool) -> bytes | None:
+    def _unusual(self, slot: int, length: int, tag: bytes, *, is_complete: bool) -> bytes | None:
         """Return a tagged, GSO or too long frame of the arena, with its tag if it has one. None, and counted as oversized,
         if it is too long for the wire, or cannot be segmented."""
         arena, begin = self._arena, slot + _FRONT
-        if finished and length <= self._longest + _FRONT:
+        if is_complete and length <= self._longest + _FRONT:
             frame = arena.frames[begin : slot + length]
             return frame[:12] + tag + frame[12:]
         gso_frame = None
-        if not finished and length <= _SLOT:
+        if not is_complete and length <= _SLOT:
             gso_frame = gso.gso_frame(arena.frames[slot:begin], arena.view[begin : slot + length], tag)
         if gso_frame is None or gso_frame.largest > self._longest:
             self.statistics.oversized += 1 if gso_frame is None else gso_frame.segments
             return None
-        self.unfinished = True
+        self.has_offloaded = True
         if gso_frame.segments > 1:
             self._has_gso = True
         return gso_frame
@@ -306,14 +306,14 @@ class PacketSocket:
         """Send complete frames in order. Those that the kernel does not take are counted."""
         for first in range(0, len(frames), BATCH):
             batch = frames[first : first + BATCH]
-            self._send(FINISHED.join([b"", *batch]), batch)
+            self._send(NO_OFFLOADS.join([b"", *batch]), batch)
 
-    def send_unfinished(self, frames: list[bytes]) -> None:
+    def send_offloaded(self, frames: list[bytes]) -> None:
         """Send frames in order, some of which may be `GsoFrame`. Those that the kernel does not take are counted."""
         size = GSO_BATCH if max(map(len, frames), default=0) > self._longest else BATCH
         for first in range(0, len(frames), size):
             batch = frames[first : first + size]
-            headers = [frame.header if isinstance(frame, GsoFrame) else FINISHED for frame in batch]
+            headers = [frame.header if isinstance(frame, GsoFrame) else NO_OFFLOADS for frame in batch]
             self._send(b"".join(chain.from_iterable(zip(headers, batch, strict=True))), batch)
 
     def _send(self, joined: bytes, frames: list[bytes]) -> None:
@@ -342,7 +342,7 @@ class PacketSocket:
                 self.statistics.unsent += wire_frames
             first += 1
 
-    def look(self) -> Statistics:
+    def update_statistics(self) -> Statistics:
         """Update the statistics and return them."""
         self.statistics.overrun += take_statistics(self._socket)[1]
         return self.statistics

@@ -143,7 +143,7 @@ class Ring:
         self._next = (begin + BLOCK) % self._size
         return frames
 
-    def look(self) -> Counts:
+    def update_counts(self) -> Counts:
         """Update the counts and return them."""
         frames, dropped = take_statistics(self._socket)
         self.counts.taken += frames - dropped

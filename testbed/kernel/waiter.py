@@ -1,9 +1,9 @@
 """Waiting for file descriptors and a deadline in nanoseconds: epoll with a timerfd in it.
 
 epoll's own timeout counts in milliseconds. The timer expires a little early, and the rest is spun: a wake-up takes the
-kernel a few microseconds on one machine and tens on another, by which we would otherwise be late. How early is learned
-from how late wake-ups are. Shortly before the deadline nothing is read any more: a batch of frames would take longer than
-the rest.
+kernel a few microseconds on one machine and tens on another, by which we would otherwise be late. The time to spin is
+learned from the lateness of wake-ups. Shortly before the deadline nothing is read any more: a batch of frames would take
+longer than the time left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from testbed.kernel.syscalls import checked
 
 SPIN: Final = 50_000
-"""Nanoseconds before a deadline from which on, at most, the clock is read again and again instead of sleeping."""
+"""Maximum nanoseconds before a deadline during which the waiter spins instead of sleeping."""
 
 _FIRST: Final = 20_000  # ns; until something is known of this machine
 # Two in three wake-ups shall be in time: the spin settles where as much is added as is taken away. A higher share would

@@ -1,8 +1,7 @@
 """Work that can be abandoned even while it computes or blocks.
 
-A program can catch any exception that is to end it. So the work has a stack of its own, and its watcher (a signal's
-handler, which runs on top of that stack) abandons it for good: none of its code is called again, not even when Python
-ends.
+A program can catch any exception that is to end it. So the work has a stack of its own, and its watcher (a signal
+handler, which runs on top of that stack) abandons it for good: none of its code runs again, not even when Python exits.
 """
 
 from __future__ import annotations
@@ -35,5 +34,5 @@ class Escape(Generic[T]):
 
 
 def never_free(thing: object) -> None:
-    """Never free an object: freeing a program that catches its end would run it on."""
+    """Never free an object: freeing a greenlet raises GreenletExit in it, and a program that catches this would continue."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

@@ -217,8 +217,8 @@ class HostedNic(ImmediateNic):
 
     def send(self, frame: Buffer) -> None:
         """Put a frame on the wire, or loop it back: the NIC fetches it by DMA when the core has written its descriptor."""
-        if len(frame) > self._longest:
-            raise too_long(len(frame), self._longest - HEADER)
+        if len(frame) > self._max_frame:
+            raise too_long(len(frame), self._max_frame - HEADER)
         raw = bytes(frame)
         peer = self._host.functions.get(raw[:6])
         if peer is not None:
@@ -230,10 +230,10 @@ class HostedNic(ImmediateNic):
         """Put a frame on the wire when the firmware has returned."""
         self._later.append(make)
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
         """Copy into a program's memory, by the core."""
-        super().dma_write(piece, data)
-        self.spend(COPY, len(piece), self._cached_at)
+        super().dma_write(target, data)
+        self.spend(COPY, len(target), self._cached_at)
         self.writer = self.core
 
     def post_completion(self, index: int) -> None:

@@ -25,8 +25,8 @@ class ImmediateNic(CompletingNic):
         "_agent",
         "_clock",
         "_firmware",
-        "_longest",
         "_loop",
+        "_max_frame",
         "_port",
         "_ticks",
         "_wake",
@@ -50,7 +50,7 @@ class ImmediateNic(CompletingNic):
         self._loop = loop
         self._clock = clock
         self._port = port
-        self._longest = mtu + HEADER
+        self._max_frame = mtu + HEADER
         self.received = 0
         """Frames passed to the firmware."""
         self.sent = 0
@@ -94,7 +94,7 @@ class ImmediateNic(CompletingNic):
         self.handled_at = now
         self._agent: Agent | None = agent
         self._firmware: Firmware = agent.firmware
-        self._look_ahead()
+        self._schedule_deadline()
 
     def end(self, now: int) -> None:  # noqa: ARG002
         """Switch the NIC off: its pending actions have no effect."""
@@ -105,24 +105,24 @@ class ImmediateNic(CompletingNic):
 
     def pause(self) -> None:
         """Queue all events, without limit, until `resume`."""
-        if not isinstance(self._firmware, Standstill):
-            self._firmware = Standstill(self._firmware)
+        if not isinstance(self._firmware, PausedFirmware):
+            self._firmware = PausedFirmware(self._firmware)
 
     @property
     def held(self) -> int:
         """The number of frames and descriptors queued for `resume`."""
-        return len(self._firmware.came) if isinstance(self._firmware, Standstill) else 0
+        return len(self._firmware.queued) if isinstance(self._firmware, PausedFirmware) else 0
 
     def resume(self, now: int) -> None:
         """Process the queued events in order, then the firmware's deadline."""
-        standstill = self._firmware
-        if not isinstance(standstill, Standstill):
+        paused = self._firmware
+        if not isinstance(paused, PausedFirmware):
             return
-        self._firmware = firmware = standstill.firmware
+        self._firmware = firmware = paused.firmware
         if self._agent is None:
             return
         self.handled_at = now
-        for what in standstill.came:
+        for what in paused.queued:
             try:
                 if isinstance(what, int):
                     firmware.on_doorbell(now, what)
@@ -132,7 +132,7 @@ class ImmediateNic(CompletingNic):
                 raise self._failed(error) from error
             if self.shown:
                 self.let_see()
-        self._look_ahead()
+        self._schedule_deadline()
 
     # From the wire, and by the clock.
 
@@ -149,11 +149,11 @@ class ImmediateNic(CompletingNic):
             self.let_see()
         deadline = firmware.deadline
         if deadline is not None and deadline < self._wake:
-            self._look_ahead()
+            self._schedule_deadline()
 
     def receive_what_fits(self, now: int, frame: bytes) -> None:
-        """Receive a frame, or count it as oversized: other NICs may have a larger MTU."""
-        if len(frame) > self._longest:
+        """Receive a frame, or count it as oversized: a sender may have a larger MTU."""
+        if len(frame) > self._max_frame:
             self.oversized += 1
             self.longest_lost = max(self.longest_lost, len(frame))
         else:
@@ -176,9 +176,9 @@ class ImmediateNic(CompletingNic):
                 raise self._failed(error) from error
             if self.shown:
                 self.let_see()
-        self._look_ahead()
+        self._schedule_deadline()
 
-    def _look_ahead(self) -> None:
+    def _schedule_deadline(self) -> None:
         """Schedule a wake-up for the firmware's deadline.
 
         A deadline that is postponed keeps its earlier wake-up, so that a timer restarted by every frame costs no
@@ -191,39 +191,39 @@ class ImmediateNic(CompletingNic):
 
     # By the firmware.
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         """Read bytes from host memory."""
-        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
     def send(self, frame: Buffer) -> bool | None:
         """Put a frame on the wire. Returns True if it waits in the port."""
         if type(frame) is not bytes:
             frame = bytes(frame)
-        if len(frame) > self._longest:
-            raise too_long(len(frame), self._longest - HEADER)
+        if len(frame) > self._max_frame:
+            raise too_long(len(frame), self._max_frame - HEADER)
         self.sent += 1
         return self._port.enter(self.handled_at, frame)
 
     def when_sent(self, then: Callable[[int], object]) -> None:
-        """Let the firmware know when the last frame has left."""
+        """Call `then` when the last frame has left."""
         self._port.when_sent(self._clock.time, partial(self._left, then))
 
     def _left(self, then: Callable[[int], object], now: int) -> None:
-        """Tell the firmware that a frame has left, unless it has ended."""
+        """Notify the firmware that its last frame has left, unless the NIC is off."""
         if self._agent is None:
             return
         try:
             then(now)
         except Exception as error:
             raise self._failed(error) from error
-        self._look_ahead()
+        self._schedule_deadline()
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())  # the host sees completions later anyway
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
         """Write bytes to host memory."""
-        piece[:] = data
+        target[:] = data
 
     # By the host.
 
@@ -231,7 +231,7 @@ class ImmediateNic(CompletingNic):
         """Handle a descriptor written by the host."""
         self.on_doorbell(self._clock.time, index)
 
-    # What comes of it.
+    # Delivery to the firmware and to the host, and their errors.
 
     def _ring(self, now: int, index: int) -> None:
         if self._agent is None:
@@ -246,7 +246,7 @@ class ImmediateNic(CompletingNic):
             self.let_see()
         deadline = firmware.deadline
         if deadline is not None and deadline < self._wake:
-            self._look_ahead()
+            self._schedule_deadline()
 
     def _see(self, index: int) -> None:
         """Deliver a returned descriptor to the host."""
@@ -269,21 +269,21 @@ class ImmediateNic(CompletingNic):
         return failed
 
 
-class Standstill:
-    """Replaces the firmware of a paused node. came: received frames and rung descriptors, in order."""
+class PausedFirmware:
+    """Replaces the firmware of a paused node. queued: received frames and rung descriptors, in order."""
 
-    __slots__ = ("came", "deadline", "firmware")
+    __slots__ = ("deadline", "firmware", "queued")
 
     def __init__(self, firmware: Firmware) -> None:
         self.firmware: Final = firmware
-        self.came: Final[list[bytes | int]] = []
+        self.queued: Final[list[bytes | int]] = []
         self.deadline: int | None = None
 
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
-        self.came.append(frame)
+        self.queued.append(frame)
 
     def on_doorbell(self, now: int, index: int) -> None:  # noqa: ARG002
-        self.came.append(index)
+        self.queued.append(index)
 
     def on_timer(self, now: int) -> None:
         """Ignore a deadline that passed before the pause took effect."""
@@ -292,7 +292,7 @@ class Standstill:
         return self.firmware.counted()
 
     def waiting(self) -> list[str]:
-        return [f"its node stands still, {len(self.came)} frames and descriptors wait", *self.firmware.waiting()]
+        return [f"its node is paused, {len(self.queued)} frames and descriptors wait", *self.firmware.waiting()]
 
 
 class Port(Protocol):
@@ -303,5 +303,5 @@ class Port(Protocol):
         ...
 
     def when_sent(self, now: int, then: Callable[[int], object]) -> None:
-        """Call `then` with the time at which no frame waits that was sent before."""
+        """Call `then` with the time at which all frames sent before have left."""
         ...

@@ -133,18 +133,18 @@ class Hardware:
 
     def __init__(self, clock: VirtualClock, loop: Loop, name: str, processors: int) -> None:
         self.functions: Final[list[PricedNic]] = []
-        self.handlers = self.receiving = Handlers(f"processor of {name}", loop, self._look)
+        self.handlers = self.receiving = Handlers(f"processor of {name}", loop, self._start_pending)
         if processors > 1:
-            self.receiving = Handlers(f"receiving processor of {name}", loop, self._look)
+            self.receiving = Handlers(f"receiving processor of {name}", loop, self._start_pending)
         self.reading: Final = Server(f"reading DMA engine of {name}")
         self.writing: Final = Server(f"writing DMA engine of {name}")
         self.bus: Final = Booked(f"bus of {name}", clock)
         self.inside = 0
         """Frames that occupy one of the places for prefetched ones."""
 
-    def _look(self, now: int) -> None:
+    def _start_pending(self, now: int) -> None:
         for function in self.functions:
-            function.look(now)
+            function.start_pending(now)
 
     def fetch_next(self, now: int) -> None:
         """Let the reading engine go on with the next transfer of any function."""
@@ -278,7 +278,7 @@ class PricedNic(ImmediateNic):
         self._event.cost += cost
         return self._event.cost
 
-    def look(self, now: int) -> None:
+    def start_pending(self, now: int) -> None:
         """Start the pending effects of an event that a processor has taken."""
         if self._fetches:
             self.fetch_next(now)
@@ -291,13 +291,13 @@ class PricedNic(ImmediateNic):
 
     # By the firmware: sending.
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
         if self._next is None:
             self._next = _Outgoing(self._event)
-        self._next.missing += len(pieces)
-        for piece in pieces:
-            self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(piece)))
-        return b"".join(pieces)
+        self._next.missing += len(segments)
+        for segment in segments:
+            self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(segment)))
+        return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
         """Put a frame on the wire, after everything fetched and sent before: it waits in any case."""
@@ -388,10 +388,10 @@ class PricedNic(ImmediateNic):
 
     # By the firmware: receiving.
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        super().dma_write(piece, data)
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        super().dma_write(target, data)
         self._storing += 1
-        self._stores.append((self._event, self._spend(self._profile.transfer), len(piece)))
+        self._stores.append((self._event, self._spend(self._profile.transfer), len(target)))
 
     def post_completion(self, index: int) -> None:
         """Return a descriptor to the host, after everything stored and shown before."""
@@ -410,8 +410,8 @@ class PricedNic(ImmediateNic):
         self._later.append(frame)
 
     def _check(self, frame: Buffer) -> None:
-        if len(frame) > self._longest:
-            raise too_long(len(frame), self._longest - HEADER)
+        if len(frame) > self._max_frame:
+            raise too_long(len(frame), self._max_frame - HEADER)
 
     def _send_rest(self) -> None:
         """Queue the frames of `send_later`, once the firmware has returned."""

@@ -52,27 +52,27 @@ def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) 
 
 
 class PendingReply:
-    """A pending reply. `tell` is called once, when it is known."""
+    """A reply that is not known yet. `complete` is called once."""
 
     def __init__(self) -> None:
         self._reply: Mapping[str, object] | None = None
-        self._hearer: Callable[[Mapping[str, object]], object] | None = None
+        self._callback: Callable[[Mapping[str, object]], object] | None = None
 
-    def tell(self, reply: Mapping[str, object]) -> None:
+    def complete(self, reply: Mapping[str, object]) -> None:
         self._reply = reply
-        if self._hearer is not None:
-            self._hearer(reply)
+        if self._callback is not None:
+            self._callback(reply)
 
-    def hear(self, hearer: Callable[[Mapping[str, object]], object]) -> None:
-        """Call `hearer` with the reply as soon as it is known."""
-        self._hearer = hearer
+    def add_callback(self, callback: Callable[[Mapping[str, object]], object]) -> None:
+        """Call `callback` with the reply as soon as it is known."""
+        self._callback = callback
         if self._reply is not None:
-            hearer(self._reply)
+            callback(self._reply)
 
 
 class Listener:
-    """Answers calls in a loop. answer(request) returns the reply or a `Later`; TestbedError and OSError are sent as
-    errors."""
+    """Answers calls in a loop. answer(request) returns the reply or a `PendingReply`; TestbedError and OSError are sent
+    as errors."""
 
     def __init__(
         self, loop: Loop, path: Path, answer: Callable[[Mapping[str, Any]], Mapping[str, object] | PendingReply]
@@ -98,11 +98,11 @@ class Listener:
                 return
             reply = self._answered(request)
             if isinstance(reply, PendingReply):
-                reply.hear(tell)
+                reply.add_callback(send)
             else:
-                tell(reply)
+                send(reply)
 
-        def tell(reply: Mapping[str, object]) -> None:
+        def send(reply: Mapping[str, object]) -> None:
             with line, contextlib.suppress(OSError):
                 line.send(json.dumps(reply).encode())
 

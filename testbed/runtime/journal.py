@@ -69,7 +69,7 @@ class Journal:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a results file atomically. Raises UnwritableError."""
     draft = path.with_name(f".{path.name}.new")
     try:
@@ -81,14 +81,14 @@ def write_whole(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise UnwritableError(
-            f"results cannot be written to {path}: {reason_of(error)}; what was written before is whole"
+            f"results cannot be written to {path}: {reason_of(error)}; earlier results are complete"
         ) from error
 
 
 class Lines:
     """A file of lines for one process that writes a lot: buffers some thousand lines."""
 
-    _MANY = 2_000
+    _MAX_BUFFERED = 2_000
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -97,7 +97,7 @@ class Lines:
     def put(self, line: str) -> None:
         lines = self._lines
         lines.append(line)
-        if len(lines) >= self._MANY:
+        if len(lines) >= self._MAX_BUFFERED:
             self.close()
 
     def write(self, document: Mapping[str, object]) -> None:
@@ -167,7 +167,7 @@ def read(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def read_numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Read the documents with their line numbers. BrokenFileError for a damaged line that is not merely incomplete."""
-    for number, document in _documents(path, complain=True):
+    for number, document in _documents(path, is_strict=True):
         if document is not None:
             yield number, document
 
@@ -176,7 +176,7 @@ def broken_line(path: Path, number: int, reason: object) -> BrokenFileError:
     return BrokenFileError(f"{path}, line {number} cannot be understood ({reason}): the file is damaged")
 
 
-def _documents(path: Path, *, complain: bool = False) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+def _documents(path: Path, *, is_strict: bool = False) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
     try:
         file = open_regular(path)
     except FileNotFoundError:
@@ -188,9 +188,9 @@ def _documents(path: Path, *, complain: bool = False) -> Iterator[tuple[int, Map
             try:
                 document = loads(line)
                 if not isinstance(document, dict):
-                    raise ValueError("it is no object")
+                    raise ValueError("not a JSON object")
             except ValueError as error:
-                if complain and line.rstrip().endswith(b"}"):
+                if is_strict and line.rstrip().endswith(b"}"):
                     raise broken_line(path, number, error) from error
                 document = None
             yield number, document

@@ -110,7 +110,7 @@ class Supervision:
     def fileno(self) -> int:
         return self._ready.fileno()
 
-    def look(self) -> None:
+    def advance(self) -> None:
         """Handle the end of the supervisor, or of a process that was to become one, or retry to start one."""
         if self._watched is not None:
             pid, handle = self._watched

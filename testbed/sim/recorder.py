@@ -26,8 +26,8 @@ TRACE: Final = "trace.jsonl"
 More = ParamSpec("More")
 Taken = TypeVar("Taken")
 
-_PIECES: Final = 3_000
-"""Number of buffered pieces of a file at which they are written."""
+_MAX_BUFFERED: Final = 3_000
+"""Number of buffered strings at which a file is written."""
 
 
 class Recording:
@@ -126,7 +126,7 @@ class Recording:
         before, after = pcapng.around(number, now, len(frame), bound, comment)
         captured = self._captured
         captured += (before, frame, after)
-        if len(captured) > _PIECES:
+        if len(captured) > _MAX_BUFFERED:
             self._write()
 
     def say(self, now: int, node: str, what: str, **more: int | str) -> None:
@@ -137,7 +137,7 @@ class Recording:
         """Append a line of JSON, including its line end, to the trace."""
         told = self._told
         told.append(line)
-        if len(told) > _PIECES:
+        if len(told) > _MAX_BUFFERED:
             self._write()
 
     def _write(self) -> None:

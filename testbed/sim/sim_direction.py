@@ -297,7 +297,7 @@ class SimDirection:
         """Move the frames of the fast path to the line; their heap entry becomes void."""
         self._count()
         for due, frame, _ in self._under_way():
-            self._line.carry(due, frame)
+            self._line.schedule_arrival(due, frame)
         self._said_frames = self._said_bytes = 0
         self._first = None
         self._behind.clear()

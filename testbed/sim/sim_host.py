@@ -27,15 +27,15 @@ _GROUP: Final = 1  # in a MAC's first byte
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of a cluster's hardware. usual: of nodes that `by_node` does not name. steer: the protocol's choice of a
+    """Costs of a cluster's hardware. default: of nodes that `by_node` does not name. steer: the protocol's choice of a
     frame's receive queue."""
 
-    usual: Profile
+    default: Profile
     by_node: Mapping[str, Profile] = field(default_factory=dict)
     steer: Steer | None = None
 
     def of(self, node: str) -> Profile:
-        return self.by_node.get(node, self.usual)
+        return self.by_node.get(node, self.default)
 
 
 class SimHost:
@@ -111,7 +111,7 @@ class SimHost:
 
     @property
     def servers(self) -> Sequence[Server]:
-        """Everything of it that can be busy."""
+        """The resources of the computer that can be busy."""
         return (*self.cores, *(self.ranks[0].nic.servers if self.ranks else ()))
 
 
@@ -123,7 +123,7 @@ class PollAccounts:
         self._ranks: dict[int, SimNode] = {}  # by number of the task
 
     def adopt(self, task: Task[Any], rank: SimNode, profile: Profile) -> None:
-        """Let a task's polls be a rank's, if its profile prices them."""
+        """Account a task's polls to a rank, if its profile has costs."""
         if not profile.is_free:
             self._loop.on_poll = self._polled
             task.poll_time = profile.poll or POLL_TIME
@@ -146,7 +146,7 @@ def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ..
 
 class FunctionPort:
     """The port that the functions of a NIC share. A frame from one to another is looped back in the NIC: a switch would not
-    send it back. One to its own sender takes its way through the network. strangers: frames for none of them."""
+    send it back. One to its own sender goes through the network. strangers: frames for none of them."""
 
     __slots__ = ("_loop", "_out", "_receivers", "strangers")
 

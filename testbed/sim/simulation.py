@@ -95,7 +95,7 @@ class Simulation:
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
         prices = profile if isinstance(profile, Prices) else Prices(profile)
         self._clock = VirtualClock()
-        self.loop: Final = Loop(self._clock, prices.usual.poll or POLL_TIME)
+        self.loop: Final = Loop(self._clock, prices.default.poll or POLL_TIME)
         self.now: Final = self.loop.now
         self.nodes: Final[dict[str, SimNode]] = {}
         self._plug = plug

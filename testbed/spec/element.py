@@ -2,7 +2,7 @@
 
 Methods have pydantic's names (`model_copy`, `model_dump`, ...). Pydantic itself is not used: importing it took 30 % of the
 instructions of `testbed up star-100`. A class has no validators before it validates for the first time: parts that are
-sound by construction (`model_construct`) never need any.
+valid by construction (`model_construct`) never need any.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ REQUIRED: Final = object()
 class FieldInfo:
     """A key of an element.
 
-    default: REQUIRED for none; default_factory makes one. key: its name in TOML, where that differs. late: checks the
-    value last, beside the values of the keys before it. schema: more for the JSON Schema.
+    default: REQUIRED for none; default_factory makes one. key: its name in TOML, if that differs. late: checks the
+    value last, together with the values of the keys before it. schema: additions to the JSON Schema.
     """
 
     __slots__ = ("default", "default_factory", "description", "key", "late", "schema")
@@ -66,7 +66,7 @@ def Field(  # noqa: N802  # reads as pydantic's and dataclasses' do
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
 class Element(Validated):
-    """Strict and frozen. Constructed in Python with mistakes, it raises a DescriptionError with all its problems."""
+    """A strict, frozen element. Its constructor raises a DescriptionError with all problems of its values."""
 
     model_fields: ClassVar[Mapping[str, FieldInfo]] = {}
     """The keys by their names in Python, those of base classes first."""
@@ -107,7 +107,7 @@ class Element(Validated):
 
     @classmethod
     def model_validate(cls, data: Mapping[str, Any]) -> Self:
-        """Make one from a table as in TOML, or with the names in Python. Raises DescriptionError."""
+        """Make an element from a table as in TOML, or with the names in Python. Raises DescriptionError."""
         return cls(**data)
 
     @classmethod
@@ -117,7 +117,7 @@ class Element(Validated):
             return value
         if not isinstance(value, dict):
             raise InvalidError(Mistake((), value, "a table"))
-        element = cls._holding(cls._values(value, by_name))
+        element = cls._from_values(cls._values(value, by_name))
         element._check()
         return element
 
@@ -155,22 +155,22 @@ class Element(Validated):
 
     @classmethod
     def model_construct(cls, **values: Any) -> Self:
-        """Make one from sound values, which nothing validates; what is absent has its default."""
+        """Make an element of valid values without validation; absent keys have their defaults."""
         complete = cls._defaults | values
         for name, field in cls.model_fields.items():
             if field.default_factory is not None and name not in values:
                 complete[name] = field.default_factory()
-        return cls._holding(complete)
+        return cls._from_values(complete)
 
     @classmethod
-    def _holding(cls, values: dict[str, Any]) -> Self:
+    def _from_values(cls, values: dict[str, Any]) -> Self:
         element = cls.__new__(cls)
         element.__dict__.update(values)
         return element
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None) -> Self:
-        """Copy with other values, which nothing validates."""
-        return self._holding({**self.__dict__, **update} if update else self.__dict__)
+        """Copy with other values, without validation."""
+        return self._from_values({**self.__dict__, **update} if update else self.__dict__)
 
     def model_dump(self, *, by_alias: bool = False, exclude_defaults: bool = False) -> dict[str, Any]:
         """Return the values by their names in Python, or in TOML (by_alias), elements within as dictionaries."""

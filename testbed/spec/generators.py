@@ -112,7 +112,7 @@ class _Sized(Switched):
 
 def _on_one_switch(count: int, before: Mapping[str, Any]) -> int:
     kind = kind_of(before.get("kind", ETHERNET.name))
-    if not kind.modelled and count > kind.most:
+    if not kind.modelled and count > kind.max_ports:
         raise MismatchError(too_many_ports("", count, kind).expected)
     return count
 

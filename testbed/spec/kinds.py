@@ -24,19 +24,18 @@ CELLS: Final = "cells"
 class Kind:
     """A kind of switch. name: in descriptions. title: in sentences.
 
-    ports: a switch's default number of ports, 0: as many as it needs. most: the largest number, 0: no limit; why_most:
-    its reason ("on ...: because ..."). lacks: keys of impairments that a link at such a switch cannot have; why_lacks:
-    the reason. framing: what its switches forward by, in place of Ethernet's addresses, so that only protocols whose
-    frames have it can cross it; empty: nothing else. planned: its switches get forwarding tables. modelled: the switch
-    and the cables between two of them are a model, in the simulation and in the relay; otherwise a switch is a bridge of
-    the kernel's.
-    """
+    ports: default number of a switch's ports, 0: as many as its links need. max_ports: the largest number, 0: no
+    limit; why_max: its reason ("on ...: because ..."). lacks: keys of impairments that a link at such a switch cannot
+    have; why_lacks: the reason. framing: what its switches forward by, instead of Ethernet addresses, so that only
+    protocols whose frames have it can cross it; empty: Ethernet addresses. planned: its switches get forwarding
+    tables. modelled: the switch and the cables between two of them are a model, in the simulation and in the relay;
+    otherwise a switch is a bridge of the kernel's."""
 
     name: str
     title: str
     ports: int = 0
-    most: int = 0
-    why_most: str = ""
+    max_ports: int = 0
+    why_max: str = ""
     lacks: tuple[str, ...] = ()
     why_lacks: str = ""
     framing: str = ""
@@ -45,7 +44,7 @@ class Kind:
 
     @property
     def refusal(self) -> str:
-        """Why the kernel's own protocols cannot cross it, where it has a framing."""
+        """The reason why the kernel's own protocols cannot cross it, if it has a framing."""
         return f"the kernel's datagrams have no {self.framing}, by which {self.title}'s switches forward"
 
     @property
@@ -53,7 +52,7 @@ class Kind:
         """Whether it forwards by source routes; its NICs get STOP and GO."""
         return self.framing == SOURCE_ROUTES
 
-    def meaningless(self, impairment: Impairment | Impairments) -> list[str]:
+    def unsupported(self, impairment: Impairment | Impairments) -> list[str]:
         """Return the keys of an impairment that a link at such a switch cannot have."""
         return [key for key in self.lacks if getattr(impairment, key)]
 
@@ -64,7 +63,7 @@ ETHERNET: Final = Kind(
 )  # fmt: skip
 MYRINET: Final = Kind(
     "myrinet", "Myrinet", 8, 32,  # the switches of the Berkeley NOW had eight ports
-    "on a switch of Myrinet's: a byte of a route leads no further",
+    "on a Myrinet switch: a byte of a route reaches no further",
     (
         "jitter", "distribution", "jitter_file", "rate_trace", "reorder", "queue", "queue_frames", "minimum_frame",
         "overhead", "cell_size", "cell_overhead",
@@ -81,17 +80,17 @@ ATM: Final = Kind(
     framing=CELLS, planned=True,
 )  # fmt: skip
 
-USUAL: Final = ETHERNET
+DEFAULT: Final = ETHERNET
 """The default kind."""
 
-_OURS: Final = {kind.name: kind for kind in (ETHERNET, MYRINET, ATM)}
+_BUILT_IN: Final = {kind.name: kind for kind in (ETHERNET, MYRINET, ATM)}
 
 
 def kind_of(name: str) -> Kind:
     """Return the kind of that name. Raises NotFoundError, and TestbedError where a package's fabric cannot be imported or
     is none."""
-    if name in _OURS:
-        return _OURS[name]
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
     return registered(name)[1]
 
 
@@ -113,7 +112,7 @@ def registered(name: str) -> tuple[object, Kind]:
 
 def is_kind(name: str) -> bool:
     """Whether there is such a kind."""
-    if name in _OURS:
+    if name in _BUILT_IN:
         return True
     try:
         kind_of(name)
@@ -124,4 +123,4 @@ def is_kind(name: str) -> bool:
 
 def kinds() -> list[str]:
     """Return the names of all kinds, built-in ones first."""
-    return [*_OURS, *(name for name in registry.offered(registry.FABRICS) if name not in _OURS)]
+    return [*_BUILT_IN, *(name for name in registry.offered(registry.FABRICS) if name not in _BUILT_IN)]

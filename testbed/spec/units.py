@@ -1,22 +1,22 @@
-"""Quantities as ``tc`` and people write them, converted to integers once, at the edge.
+"""Quantities in the notation of ``tc``, converted to integers once, when input is read.
 
 Internally a duration is integer nanoseconds, a rate integer bit/s, a size integer bytes and a probability a float 0..1.
 All arithmetic here is on fractions, so ``1.28gbit`` is exactly 1,280,000,000, and a text that is not a whole number of
 the base unit is an error instead of a rounding. Units are case-insensitive, as in ``tc``.
 
-duration: ``ns us µs ms s min h``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``. ``m`` is refused as ambiguous.
+duration: ``ns us µs ms s min h``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``. ``m`` is rejected as ambiguous.
 
 rate: bits per second, in powers of 1000 ``bit kbit mbit gbit tbit``, of 1024 ``kibit mibit gibit tibit``; a ``/s`` may
 follow (``100 Mbit/s``). As in tc, ``bps kbps mbps gbps tbps`` and ``kibps ...`` are BYTES per second. ``Mb/s`` is
-refused as ambiguous without regard to case. The limit of a wire is a rate above 0, or ``unlimited``: 0 means no limit
-to tc, and to people that nothing passes.
+rejected as ambiguous in any case. The limit of a wire is a rate above 0, or ``unlimited``: 0, which tc takes for no
+limit, would suggest that nothing passes.
 
 size: bytes ``b``; powers of 1024, as in tc ``k kb m mb g gb t tb``, and by their unambiguous names ``KiB MiB GiB TiB``;
 bits, of 1024 as in tc, ``kbit mbit gbit``. A bare number is bytes. So ``kB`` is 1024.
 
 probability: ``5%`` or ``0.05``.
 
-A bare number is no duration and no rate, except 0. ``parse_*`` of the text from ``format_*`` is the same number.
+A bare number is not a duration or rate, except 0. ``parse_*`` inverts ``format_*``.
 """
 
 from __future__ import annotations

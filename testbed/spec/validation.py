@@ -190,7 +190,7 @@ def _ports(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
     for switch, path in zip(parts.switches, where.switches, strict=True):
         used = plugged[switch.name]
         wanted = max(used, switch.ports or 0)
-        if 0 < (kind := kind_of(switch.kind)).most < wanted:
+        if 0 < (kind := kind_of(switch.kind)).max_ports < wanted:
             yield too_many_ports(path, wanted, kind)
         elif used > switch.max_ports:
             yield Problem(path, f"{used:,} links", f"at most {switch.max_ports:,}, one for each of its ports")
@@ -203,7 +203,7 @@ def _ports(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
 
 def too_many_ports(path: str, ports: int, kind: Kind) -> Problem:
     """Return the problem of a switch with too many ports."""
-    return Problem(path, f"{ports:,} ports", f"at most {kind.most:,} ports {kind.why_most}")
+    return Problem(path, f"{ports:,} ports", f"at most {kind.max_ports:,} ports {kind.why_max}")
 
 
 def _nics(parts: Parts, where: _Where, wiring: Wiring) -> Iterator[Problem]:
@@ -258,7 +258,7 @@ def _impairments(parts: Parts, where: _Where) -> Iterator[Problem]:
             against = list(contradictions(impairments, frame))
             against += [
                 (key, f"{key} on a link of {crossed.title}'s", f"none: {crossed.why_lacks}")
-                for key in crossed.meaningless(impairments)
+                for key in crossed.unsupported(impairments)
             ]
             if impairments is default and not against:
                 sound.add((frame, crossed.name))

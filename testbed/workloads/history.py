@@ -10,7 +10,7 @@ its program may forget before it is known whether its message arrives:
     {"clock_ns": 55, "what": "failed", "n": 6, "error": "node 2 does not answer", "class": 101}
     {"clock_ns": 60, "what": "cancelled", "n": 7}
     {"clock_ns": 71, "what": "buffered", "n": 8}
-    {"clock_ns": 90, "what": "undelivered", "n": 8, "error": "node 2 has started again", "class": 101}
+    {"clock_ns": 90, "what": "undelivered", "n": 8, "error": "node 2 has restarted", "class": 101}
 
 n numbers a node's transfers in the order in which they began. peer and tag of a receive are those it was posted for (-1
 for any), of a received message its own. bytes of a receive is its buffer's size; one whose message a probe has claimed
@@ -34,8 +34,8 @@ from typing import Any, Final
 
 from protocols.core.completion import Completion
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.iovec import Data, gathered
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
-from protocols.mpi.pieces import Data, gathered
 
 Tell = Callable[[Mapping[str, object]], object]
 

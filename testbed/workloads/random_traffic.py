@@ -14,7 +14,7 @@ from testbed.workloads.quantiles import log_uniform, quantiles
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, flags
-_MAX: Final = 32_768  # tags that any MPI has; each has a task and receives of its own
+_MAX: Final = 32_768  # number of tags that every MPI supports; each has a task and receives of its own
 _LAST: Final = 1
 """Flag of the sender's last message to this receiver under this tag, by which a receiver knows that it has all."""
 _EMPTY: Final = 2
@@ -25,9 +25,9 @@ class RandomTraffic(Workload):
     """Random sizes to random ranks under random tags, verified: content, exactly once, and order for each sender and
     tag.
 
-    messages: of each rank. largest: content of one, bytes. tags: number of tags. outstanding: sends of a rank that may
-    be under way, and receives for each tag. over: the time over which each rank's messages are spread; 0: as fast as
-    possible.
+    messages: number per rank. largest: maximum size of the content, bytes. tags: number of tags. outstanding: maximum
+    sends of a rank in progress, and number of posted receives per tag. over: time over which each rank's messages are
+    spread; 0: as fast as possible.
     """
 
     checked = True
@@ -79,7 +79,7 @@ class RandomTraffic(Workload):
             numbers[other, tag] = number + 1
             message = _HEAD.pack(rank, number, size, what) + contents.of(_shift(rank, number), size)
             start_time, request = now(), await comm.Isend(message, other, tag)
-            under_way.append(node.spawn(end(start_time, request), "the end of a send"))
+            under_way.append(node.spawn(end(start_time, request), "the completion of a send"))
 
         plan = self._plan(chance, rank, comm.size)
         last = {(other, tag): index for index, (other, tag, _) in enumerate(plan)}
@@ -111,7 +111,7 @@ class RandomTraffic(Workload):
 
 
 class _Receiver:
-    """Receiver of all messages of one tag. Earlier receives get earlier messages."""
+    """Receiver of all messages of one tag. Receives match messages in the order in which they were posted."""
 
     def __init__(self, comm: Comm, tag: int, contents: Contents, largest: int, outstanding: int) -> None:
         self.tag = tag
@@ -135,7 +135,7 @@ class _Receiver:
             await request.Wait()
             sender, number, size, what = _HEAD.unpack_from(buffer)
             if not 0 <= sender < len(self._expected):
-                raise VerificationError(f"a message under tag {self.tag} says it is from rank {sender}")
+                raise VerificationError(f"a message under tag {self.tag} names rank {sender} as its sender")
             expected = self._expected[sender]
             if number != expected:
                 wrong = "came twice" if number < expected else f"came before number {expected}, or that was lost"
@@ -153,5 +153,5 @@ class _Receiver:
 
 
 def _shift(rank: int, number: int) -> int:
-    """Return the number of a message's content."""
+    """Return the number that selects a message's content."""
     return rank * 101 + number

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from testbed.workloads.form import Comm, Contents, Node
 
-_DATA, _READY, _DONE, _TOLD = 1, 2, 3, 4
+_DATA, _READY, _DONE, _COUNT = 1, 2, 3, 4
 
 
 class Sent(NamedTuple):
@@ -42,7 +42,7 @@ class Streams:
     async def send_at_once(self, peer: int, size: int, count: int, window: int) -> Sent:
         """Send to a receiver that is ready."""
         comm, contents, now = self._comm, self._contents, self._node.now
-        # Begun in time: an acknowledgement that finds no receive is dropped by some, and comes again a time-out later.
+        # Posted early: some protocols drop an acknowledgement without a posted receive, and resend it a timeout later.
         done = await comm.Irecv(None, peer, _DONE)
         started = now()
         under_way = deque(
@@ -74,10 +74,10 @@ class Streams:
 
     async def send_count(self, peer: int, count: int) -> None:
         """Send the number of messages that will follow; `receive_count` receives it."""
-        await self._comm.send(count, peer, _TOLD)
+        await self._comm.send(count, peer, _COUNT)
 
     async def receive_count(self, peer: int) -> int:
-        count = await self._comm.recv(source=peer, tag=_TOLD)
+        count = await self._comm.recv(source=peer, tag=_COUNT)
         assert isinstance(count, int)
         return count
 
@@ -86,7 +86,7 @@ class Streams:
         return {}
 
 
-def enough(count: int, tried: int, took: int, most: int) -> int:
-    """Return the number of rounds, at most count, that takes no longer than most, where `tried` rounds took `took`
+def enough(count: int, tried: int, took: int, time_limit: int) -> int:
+    """Return the number of rounds, at most `count`, that take no longer than `time_limit`, if `tried` rounds took `took`
     (ns)."""
-    return max(1, min(count, most * tried // max(1, took)))
+    return max(1, min(count, time_limit * tried // max(1, took)))

@@ -102,7 +102,7 @@ def test_a_link_that_loses_and_doubles_as_asked_passes_and_one_a_fifth_off_is_ca
             assert_loss("50%", len(wire.sent) - arrived, len(wire.sent))
             assert_duplicates("40%", len(wire.came) - arrived, arrived)
         else:
-            with pytest.raises(AssertionError, match=r"were lost, 0\.\d+; asked for was 0\.5"):
+            with pytest.raises(AssertionError, match=r"were lost, 0\.\d+; expected 0\.5"):
                 assert_loss("50%", len(wire.sent) - arrived, len(wire.sent))
             with pytest.raises(AssertionError, match="were doubled"):
                 assert_duplicates("40%", len(wire.came) - arrived, arrived)
@@ -112,7 +112,7 @@ def test_a_sequential_test_sends_only_until_it_is_sure(measured: Callable[..., W
     wire = measured(loss="50%")
     taken = until_sure(loss_test("50%"), wire.fates())
     assert taken <= len(wire.sent) < taken + 100
-    with pytest.raises(AssertionError, match=r"asked for was 0\.4 .*sure at the level 1e-06"):
+    with pytest.raises(AssertionError, match=r"expected 0\.4 .*sure at the level 1e-06"):
         until_sure(loss_test("40%"), wire.fates())
 
 
@@ -123,7 +123,7 @@ def test_a_delay_and_its_jitter_pass_and_those_a_fifth_off_are_caught(measured: 
     assert until_sure(delay_test("60ms", late=LATE), wire.delays()) <= 60
     wrong = measured(delay="72ms")
     wrong.send(60, gap=2 * MS)
-    with pytest.raises(AssertionError, match="asked for was 60ms, or up to 8ms more"):
+    with pytest.raises(AssertionError, match="expected 60ms, or up to 8ms more"):
         assert_delay("60ms", wrong.delays(), late=LATE)
     shaky = measured(delay="60ms", jitter="40ms")
     shaky.send(1200, gap=MS)
@@ -139,7 +139,7 @@ def test_a_rate_passes_and_one_a_fifth_off_is_caught(measured: Callable[..., Wir
         if rate == "1mbit":
             assert_rate("1mbit", arrivals)
         else:
-            with pytest.raises(AssertionError, match=r"the median rate is .*; asked for was 1mbit"):
+            with pytest.raises(AssertionError, match=r"the median rate is .*; expected 1mbit"):
                 assert_rate("1mbit", arrivals)
 
 

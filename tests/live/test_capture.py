@@ -228,7 +228,7 @@ def test_frames_that_find_no_room_are_counted() -> None:
             read = 0
             while found := ring.read():
                 read += len(found)
-            counts = ring.look()
+            counts = ring.update_counts()
             assert counts.dropped > 0
             assert read == counts.taken
             assert counts.taken + counts.dropped == 1_000

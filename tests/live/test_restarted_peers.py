@@ -1,4 +1,4 @@
-"""A NIC that has started again before anybody has heard of it: every mode treats a first message to it alike."""
+"""A NIC that has restarted before anybody has heard of it: every mode treats a first message to it alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES: tuple[tuple[Mode, int | None], ...] = (("sim", None), ("live", None), ("d
 
 
 async def first_word(comm: Comm, node: Node) -> str:
-    """n1 says its first word once n2 has started again."""
+    """n1 says its first word once n2 has restarted."""
     if comm.rank == 0:
         await node.sleep(150 * MS)
         await comm.send("hello", 1)

@@ -71,7 +71,7 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         return command("run", *arguments, cwd=tmp_path)
 
     (tmp_path / "raises.py").write_text("raise RuntimeError('at import')\n")
-    refused(run("star-4"), 2, "say either a workload or commands")
+    refused(run("star-4"), 2, "give either a workload or commands")
     refused(run("star-4", "pingpnog"), 4, "no workload is called 'pingpnog'", "did you mean 'pingpong'?")
     refused(run("star-4", "pingpong", "--set", "cuont=1"), 2, "unknown setting 'cuont'", "did you mean 'count'?")
     refused(run("star-4", "pingpong", "--protocol", "epm"), 4, "no protocol is called 'epm'")

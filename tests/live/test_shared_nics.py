@@ -160,7 +160,7 @@ def test_a_host_killed_in_mid_send_harms_nobody_and_its_peer_is_told() -> None:
         others = [there.host(name, ring_trips(300), 0) for name in ("n1", "n2")]
         receiver = there.host("n2", wait_for_it, 1)
         there.host("n1", die_in_mid_send, 1)
-        assert "node 1 has started again" in receiver.result()
+        assert "node 1 has restarted" in receiver.result()
         assert [other.result() for other in others] == [300, 300]
         for other in others:
             other.close()
@@ -198,7 +198,7 @@ def test_whoever_sends_to_a_dead_host_is_told_and_its_successor_begins_anew() ->
         assert there.host("n1", receive, 0).result() == b"again"
         said = sender.result()
         assert said
-        assert all("has started again" in one for one in said)
+        assert all("has restarted" in one for one in said)
 
 
 def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> None:
@@ -220,7 +220,7 @@ def test_a_peer_hears_of_a_hosts_death_though_half_of_all_frames_are_lost() -> N
             sender = there.host("n1", send, 0)
             eventually(lambda: taken(there, "n2") > 20, "some of it comes")
             sender.kill()
-            assert "has started again" in receiver.result()
+            assert "has restarted" in receiver.result()
         again = [there.host(name, ring_trips(10), 0) for name in ("n1", "n2")]
         assert [host.result() for host in again] == [10, 10]
 

@@ -23,9 +23,9 @@ import pytest
 from testbed import Cluster, RunningCluster
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import ExistingState
+from testbed.cluster.plan.kernel_operations import Operation
 from testbed.cluster.plan.link_services import LinkService, LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
-from testbed.cluster.plan.operations import Operation
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import free_ends, taps
 from testbed.kernel import offloads, rtnl_dump

@@ -69,7 +69,7 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
         assert len(one.gone) == (KILLS // 2 if concerned else 0)
         assert all("agent of the NIC has ended" in said for said in one.gone)
         assert (len(one.told) >= KILLS // 2) == concerned  # by the firmware of its peer's next agent
-        assert all("has started again" in said for said in one.told)
+        assert all("has restarted" in said for said in one.told)
 
 
 def shown(cluster: RunningCluster) -> dict[str, object]:

@@ -255,7 +255,7 @@ def test_where_no_cluster_is_up_it_says_so() -> None:
 
 
 def seen(gathering: SnapshotSampler) -> Snapshot:
-    snapshot = gathering.look()
+    snapshot = gathering.sample()
     assert isinstance(snapshot, Snapshot)
     return snapshot
 
@@ -336,11 +336,11 @@ def test_links_between_nodes_and_direct_ones_are_counted_too() -> None:
 
 def test_a_cluster_that_is_made_again_under_its_name_is_looked_at_anew() -> None:
     gathering = SnapshotSampler(Store(), "again")
-    assert isinstance(gathering.look(), Absent)
+    assert isinstance(gathering.sample(), Absent)
     for nodes in (2, 3):
         with Cluster.star(nodes).up("again", keep=True):
             assert len(seen(gathering).nodes) == nodes
-    assert gathering.look() == Absent("again has been taken down")
+    assert gathering.sample() == Absent("again has been taken down")
     gathering.close()
 
 
@@ -409,6 +409,6 @@ def test_agents_of_shared_nics_tell_what_their_firmware_has_counted(star: Runnin
 
 def without(gathering: SnapshotSampler) -> Snapshot:
     """A look that leaves agents in peace."""
-    snapshot = gathering.look(agents=False)
+    snapshot = gathering.sample(agents=False)
     assert isinstance(snapshot, Snapshot)
     return snapshot

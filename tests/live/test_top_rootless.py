@@ -23,19 +23,19 @@ def test_an_ordinary_user_sees_frames_drops_and_programs(home: Path, lasting: bo
         opened = set(os.listdir("/proc/self/fd"))
         gathering = SnapshotSampler(Store(), "pair")
         with Cluster.back_to_back(loss="100%", delay="1ms").up("pair", keep=lasting) as cluster:
-            before = gathering.look()
+            before = gathering.sample()
             assert isinstance(before, Snapshot)
             pinging = cluster["n1"].popen(["ping", "-q", "-c20", "-i0.01", "-W1", "n2"])
-            asked = gathering.look()
+            asked = gathering.sample()
             assert isinstance(asked, Snapshot)
             assert [program.name for program in asked.nodes[0].programs] == ["ping"]
             pinging.wait()
-            after = gathering.look()
+            after = gathering.sample()
             assert isinstance(after, Snapshot)
             assert after.links[0].forward.dropped["loss"] >= 1
             assert after.links[0].forward.frames >= after.links[0].forward.dropped["loss"]
             assert not userns.is_root()
-        gone = gathering.look()
+        gone = gathering.sample()
         assert gone == Absent("pair has been taken down")
         gathering.close()
         assert set(os.listdir("/proc/self/fd")) == opened

@@ -7,7 +7,7 @@ from typing import Final
 from protocols.am2.codec import KIND_NACK, REASON_RESTARTED
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
-from protocols.am2.transport import answered, prefix
+from protocols.am2.transport import build_answer, prefix
 from testbed.sim.simulation import Simulation
 from tests.sim.am2_swarm import MISTAKES, Run
 from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Request
@@ -94,4 +94,4 @@ def introduce(simulation: Simulation) -> None:
                 own, to = one.adapter, other.adapter
                 about = own.number, to.number, own.incarnation, to.incarnation
                 begin = prefix(to.address, own.address, KIND_NACK, REASON_RESTARTED, *about)
-                other.agent.firmware.receive(simulation.now(), answered(begin, 0, 0, 0, 0, b""))
+                other.agent.firmware.receive(simulation.now(), build_answer(begin, 0, 0, 0, 0, b""))

@@ -78,7 +78,7 @@ class _ResidencyWatch:
         self._patch.setattr(owner, name, watched)
 
     def _watch_hosts(self) -> None:
-        told, destroy = Residency.told, Residency._destroy
+        told, destroy = Residency.on_doorbell, Residency._destroy
         events = {layout.LOAD: "host wants it in", layout.RELEASED: "host releases it"}
 
         def watched_told(residency: Residency, now: int, number: int, subject: int) -> None:
@@ -103,7 +103,7 @@ class _ResidencyWatch:
             destroy(residency, now, endpoint)
             self._settle()
 
-        self._patch.setattr(Residency, "told", watched_told)
+        self._patch.setattr(Residency, "on_doorbell", watched_told)
         self._patch.setattr(Residency, "_destroy", watched_destroy)
 
     @staticmethod
@@ -114,20 +114,20 @@ class _ResidencyWatch:
         return endpoint.is_leaving and not endpoint.is_released
 
     def _watch_frames(self) -> None:
-        unload, look = Residency._unload, Residency.look
+        unload, advance = Residency._unload, Residency.advance_unloads
         load, note, leaves = Resident.load, Resident.note, Sender.leaves
 
         def watched_unload(residency: Residency, now: int, endpoint: Resident) -> None:
             self._begin(residency, endpoint, "frame wanted")
             unload(residency, now, endpoint)
 
-        def watched_look(residency: Residency, now: int) -> None:
+        def watched_advance(residency: Residency, now: int) -> None:
             self._settle()
             self._residencies[residency._card] = residency
             for endpoint in residency.leaving:
                 if state_of(residency, endpoint) == RELEASING:
                     self._releasing[endpoint] = None
-            look(residency, now)
+            advance(residency, now)
             self._settle()
             for endpoint in residency.leaving:
                 self._is_forced(endpoint)
@@ -152,11 +152,11 @@ class _ResidencyWatch:
             note(endpoint, page)
 
         self._patch.setattr(Residency, "_unload", watched_unload)
-        self._patch.setattr(Residency, "look", watched_look)
+        self._patch.setattr(Residency, "advance_unloads", watched_advance)
         self._patch.setattr(Resident, "load", watched_load)
         self._patch.setattr(Resident, "note", watched_note)
         self._patch.setattr(Sender, "leaves", watched_leaves)
-        self._settling(Residency, "_seat")
+        self._settling(Residency, "_load_waiting")
         self._settling(Sender, "announce")
 
     def _is_forced(self, endpoint: Resident) -> None:

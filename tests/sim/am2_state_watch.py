@@ -71,26 +71,26 @@ def _watch_sending(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
         patch.setattr(Outgoing, name, watched)
 
-    on_row("again", "timeout")
-    on_row("once", "no resend wanted")
-    on_row("anew", "peer introduced")
+    on_row("mark_resent", "timeout")
+    on_row("mark_last", "no resend wanted")
+    on_row("mark_new", "peer introduced")
     on_row("take_back", "packet withdrawn")
     on_row("give_up", "gave up")
 
 
 def _watch_receiving(patch: pytest.MonkeyPatch, watch: Watch) -> None:
-    table, look, take, refuse = states.RECEIVE_CHANNEL, Incoming.look, Incoming.take, Incoming.refuse
+    table, classify, take, refuse = states.RECEIVE_CHANNEL, Incoming.classify, Incoming.take, Incoming.refuse
     events = {PacketClass.NEW: "expected packet", PacketClass.AGAIN: "duplicate", PacketClass.OLD: "old copy"}
 
-    def watched_look(self: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
+    def watched_classify(self: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
         if channel >= self.channels:
-            return look(self, channel, generation, sequence, stamp)
+            return classify(self, channel, generation, sequence, stamp)
         row, before = self._rows[channel], receiving_state(self, channel)
         former = row.generation
-        sight = look(self, channel, generation, sequence, stamp)
+        packet_class = classify(self, channel, generation, sequence, stamp)
         is_new = before == states.UNUSED or row.generation != former
-        watch.saw(table, before, "new generation" if is_new else events[sight], receiving_state(self, channel))
-        return sight
+        watch.saw(table, before, "new generation" if is_new else events[packet_class], receiving_state(self, channel))
+        return packet_class
 
     def watched_take(self: Incoming, channel: int, answer: int = 0) -> None:
         before = receiving_state(self, channel)
@@ -102,6 +102,6 @@ def _watch_receiving(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         refuse(self, channel, stamp)
         watch.saw(table, before, "packet refused", receiving_state(self, channel))
 
-    patch.setattr(Incoming, "look", watched_look)
+    patch.setattr(Incoming, "classify", watched_classify)
     patch.setattr(Incoming, "take", watched_take)
     patch.setattr(Incoming, "refuse", watched_refuse)

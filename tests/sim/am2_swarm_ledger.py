@@ -1,7 +1,7 @@
 """Ledger of a swarm case of AM-II, kept outside all NICs: the fate of every request, and which fates are violations.
 
 Each request is handled once and replied to once, or it comes back to its sender, with a reason that is true. Where a NIC has
-taken another one for unreachable, or has started again, that cannot be: there the truth is looked up, and counted. But no
+taken another one for unreachable, or has restarted, that cannot be: there the truth is looked up, and counted. But no
 request is ever delivered or handled twice, not by two lives of a NIC either.
 """
 
@@ -166,7 +166,7 @@ class Ledger:
             if status is Status.BAD_TAG:
                 true &= bool(self.case.changing) or course.request.wrong == "tag"
             elif status is Status.BAD_ENDPOINT:
-                is_told_later = self.lives[there[0]] > 1 and bool(self.case.priced)  # a NIC that has started again
+                is_told_later = self.lives[there[0]] > 1 and bool(self.case.priced)  # a NIC that has restarted
                 true &= there in self.freed or is_told_later or course.request.wrong == "endpoint"
             else:
                 true &= bool(course.request.wrong) and status is _COMES_BACK[course.request.wrong]

@@ -65,11 +65,13 @@ def walk_sending(table: Outgoing[int], chance: Random) -> None:
             table.begin(now, now)
         elif row.refused:
             if chance.random() < 0.5:
-                table.again(now, row)
+                table.mark_resent(now, row)
             else:
                 table.take_back(row)
         else:
-            chance.choice((table.again, table.anew, table.once, lambda _, row: table.give_up(row)))(now, row)
+            chance.choice((table.mark_resent, table.mark_new, table.mark_last, lambda _, row: table.give_up(row)))(
+                now, row
+            )
 
 
 def walk_receiving(table: Incoming, chance: Random) -> None:
@@ -81,8 +83,8 @@ def walk_receiving(table: Incoming, chance: Random) -> None:
         sequence ^= chance.random() < 0.5
         late = chance.random() < 0.2
         former = generation > 0 and chance.random() < 0.1
-        sight = table.look(0, generation - former, sequence, stamp - 5 * late)
-        if sight is PacketClass.NEW:
+        packet_class = table.classify(0, generation - former, sequence, stamp - 5 * late)
+        if packet_class is PacketClass.NEW:
             if chance.random() < 0.7:
                 table.take(0)
             else:
@@ -190,4 +192,4 @@ def walk_peers(chance: Random) -> None:
         presumes_first=True,
     )
     for now in range(60):
-        peers.look(now, peers.peer(chance.randrange(1, 8)), chance.randrange(5), chance.randrange(3), _Nobody())
+        peers.classify(now, peers.peer(chance.randrange(1, 8)), chance.randrange(5), chance.randrange(3), _Nobody())

@@ -16,7 +16,7 @@ def state_of(peer: Peer) -> str:
 
 def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Watch every peer table of this process until the patch is undone."""
-    peer, hear, look = Peers.peer, Peers.hear, Peers.look
+    peer, admit, classify = Peers.peer, Peers.admit, Peers.classify
 
     def watched_peer(peers: Peers[Peer, Any], number: int) -> Peer:
         is_new = number not in peers.known
@@ -25,9 +25,11 @@ def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
             watch.saw(PEER, UNKNOWN, "presumed", state_of(found))
         return found
 
-    def watched_hear(peers: Peers[Peer, Any], now: int, peer: Peer, incarnation: int, events: PeerEvents[Peer]) -> bool:
+    def watched_admit(
+        peers: Peers[Peer, Any], now: int, peer: Peer, incarnation: int, events: PeerEvents[Peer]
+    ) -> bool:
         before, known = state_of(peer), peer.incarnation
-        is_last = hear(peers, now, peer, incarnation, events)
+        is_last = admit(peers, now, peer, incarnation, events)
         if not incarnation:
             event = "no incarnation"
         elif not known:
@@ -39,14 +41,14 @@ def watch_peers(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         watch.saw(PEER, before, event, state_of(peer))
         return is_last
 
-    def watched_look(
-        peers: Peers[Peer, Any], now: int, peer: Peer, incarnation: int, meant: int, events: PeerEvents[Peer]
+    def watched_classify(
+        peers: Peers[Peer, Any], now: int, peer: Peer, incarnation: int, addressee: int, events: PeerEvents[Peer]
     ) -> Standing:
-        standing = look(peers, now, peer, incarnation, meant, events)
+        standing = classify(peers, now, peer, incarnation, addressee, events)
         if standing is Standing.MISDIRECTED:
             watch.saw(PEER, state_of(peer), "meant for another incarnation", state_of(peer))
         return standing
 
     patch.setattr(Peers, "peer", watched_peer)
-    patch.setattr(Peers, "hear", watched_hear)
-    patch.setattr(Peers, "look", watched_look)
+    patch.setattr(Peers, "admit", watched_admit)
+    patch.setattr(Peers, "classify", watched_classify)

@@ -56,7 +56,7 @@ async def receive_some(endpoint: Matching, node: SimNode, case: Case, took: list
         try:
             received = await receive(endpoint, node, chance, buffer)
         except emp.EmpError:
-            continue  # its sender has started again, or has given up
+            continue  # its sender has restarted, or has given up
         number = received.tag
         if number >= CALM_TAG:
             attempt = (received.source, number - CALM_TAG)

@@ -42,9 +42,7 @@ def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str) 
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
     assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
     assert rows["n2"]["from_lives"] > 3, "it has heard two lives of another"
-    assert {row["clock_ns"] // 1_000_000 for row in rows.values()} == {250}, (
-        "who has started again ends with the others"
-    )
+    assert {row["clock_ns"] // 1_000_000 for row in rows.values()} == {250}, "who has restarted ends with the others"
     assert result.checks is not None
     assert result.checks.passed
 

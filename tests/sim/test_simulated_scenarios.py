@@ -244,7 +244,7 @@ def test_what_is_sent_to_who_has_crashed_comes_back_and_what_is_sent_then_arrive
             return [word]
         await comm.send("hello", 1, 1)
         await node.sleep(150 * MILLISECOND)  # it is gone
-        with pytest.raises(MPIError, match="node 1 has started again"):
+        with pytest.raises(MPIError, match="node 1 has restarted"):
             await comm.send("anybody there?", 1, 1)
         await comm.send("and now?", 1, 1)
         return []

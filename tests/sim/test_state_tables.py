@@ -54,7 +54,7 @@ def test_a_transition_of_a_channel_that_no_table_has_is_seen(monkeypatch: pytest
     row = table.begin(0, 1)
     assert row is not None
     table.refused(1, 0, 0, 0, row.stamp)
-    table.again(2, row)
+    table.mark_resent(2, row)
     assert list(watch.unknown) == [(SEND_CHANNEL.name, REFUSED, "timeout", REFUSED)]
 
 
@@ -84,7 +84,7 @@ def test_a_transition_of_an_endpoint_that_no_table_has_is_seen(monkeypatch: pyte
 
 def test_a_transition_of_a_peer_that_the_table_does_not_have_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The firmware is made to forget each incarnation that a peer announces."""
-    monkeypatch.setattr(Peers, "hear", lambda *_: True)
+    monkeypatch.setattr(Peers, "admit", lambda *_: True)
     watch = Watch()
     watch_peers(monkeypatch, watch)
     SingleNic(peer=7)

@@ -24,13 +24,13 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 5_000 if LONG else 1_500
-RESTART_CASES = 1_000 if LONG else 400
+CASES = 5_000 if LONG else 500
+RESTART_CASES = 1_000 if LONG else 150
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
 MUTANT_PATIENCE = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
-MIN = 100
+MIN = 100 if LONG else 30
 """How often each row of the firmware's state tables is taken, at least."""
 WATCHING = (watch_messages, watch_receptions, watch_peers)
 

@@ -67,7 +67,7 @@ class Bundle:
         RuntimeError if another task waits and the bundle is not parallel, ValueError if no event mask selects
         anything."""
         if not any(endpoint.waits for endpoint in self.endpoints):
-            raise ValueError("no endpoint's event mask asks for anything: this would wait for ever")
+            raise ValueError("no endpoint's event mask selects anything: this would wait for ever")
         if self._waiters and not self.parallel:
             raise RuntimeError("another task waits for this bundle, which is sequential (AM_SEQ)")
         self._waiters += 1

@@ -49,8 +49,8 @@ class Endpoint:
     Delivery guarantees: each message is handled once, or returned to its sender's error handler; only a message
     returned as `Status.UNREACHABLE`, or `Status.ABANDONED`, may have been handled as well. A request ends once: by its
     reply, or by its return. A request accepted by an endpoint that is later gone, or whose NIC has restarted, is
-    returned when that becomes known. Nothing tells the sender that a reply is lost for good, or that the receiving NIC
-    is gone and does not come back: then the program, which has a clock, ends its requests by `abandon`. Messages are not
+    returned when that becomes known. If a reply is lost for good, or the receiving NIC does not come back, the sender is
+    not notified: then the program, which has a clock, ends its requests by `abandon`. Messages are not
     ordered, not even from one endpoint to another.
 
     At most `credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply, and
@@ -85,7 +85,7 @@ class Endpoint:
         self._segment: memoryview | None = None
         self._reached: memoryview | None = None  # where bulk messages for it arrive
         self._is_wanted = False  # a request could not be sent because it is not resident
-        self._forsaken: list[int] = []  # requests that may or may not have been accepted
+        self._in_doubt: list[int] = []  # requests that may or may not have been accepted
         self._changed: Completion[None] | None = None
 
     # Identity.
@@ -116,7 +116,7 @@ class Endpoint:
         if view is not None and view.readonly:
             raise ValueError("a segment is written: its memory must not be read-only")
         self._segment = view
-        self._reached = None if view is None else self.library.memory.own(self.name.endpoint, view)
+        self._reached = None if view is None else self.library.memory.make_mappable(self.name.endpoint, view)
         self.library.driver.remap(self, layout.SEGMENT)
         self._note()
 
@@ -199,11 +199,13 @@ class Endpoint:
         return self._correspondent(place).credits
 
     def unanswered(self, place: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return handlers and arguments of the requests sent there whose end the program has not been told."""
+        """Return handlers and arguments of the requests sent there that have not ended for the program."""
         correspondent = self._correspondent(place)
-        asked = [(handler, arguments) for to, handler, arguments in self.outbox.asked.values() if to is correspondent]
-        lost = [(one.handler, one.arguments) for one in self.inbox.lost if one.destination == correspondent.name]
-        return lost + asked
+        pending = [
+            (handler, arguments) for to, handler, arguments in self.outbox.pending.values() if to is correspondent
+        ]
+        lost = [(lost.handler, lost.arguments) for lost in self.inbox.lost if lost.destination == correspondent.name]
+        return lost + pending
 
     # Requests.
 
@@ -216,7 +218,7 @@ class Endpoint:
         """
         correspondent = self._translations[place]
         if correspondent is None:
-            raise self._nowhere(place)
+            raise self._unmapped(place)
         if self.library.handling is not None:
             raise RuleError(_RULE)
         if self.outbox.page is None:
@@ -254,7 +256,7 @@ class Endpoint:
     def abandon(self, place: int) -> int:
         """End the accepted requests sent there that have no reply yet, and return how many: they are passed to the error
         handler as `Status.ABANDONED`, and bring their credits back. Replies that come later are dropped. Requests that
-        the NIC still sends keep the end that it gives them. Returns 0 while the endpoint is not resident, and requests
+        the NIC is still sending end in the usual way. Returns 0 while the endpoint is not resident, and requests
         it."""
         correspondent = self._correspondent(place)
         if self.outbox.page is None:
@@ -262,10 +264,10 @@ class Endpoint:
             return 0
         ours = self.outbox.under_way()
         numbers = [
-            number for number, (to, _, _) in self.outbox.asked.items() if to is correspondent and number not in ours
+            number for number, (to, _, _) in self.outbox.pending.items() if to is correspondent and number not in ours
         ]
         for number in numbers:
-            self.inbox.forsake(number, Status.ABANDONED)
+            self.inbox.give_up(number, Status.ABANDONED)
         if numbers:
             self.changed()
         return len(numbers)
@@ -340,7 +342,7 @@ class Endpoint:
         Several tasks may wait; all are woken. Goes on waiting if another task of the bundle handles the message first:
         `poll` and requests that wait for room handle whatever arrives at the bundle."""
         if not self.waits:
-            raise ValueError("the event mask asks for nothing: this would wait for ever")
+            raise ValueError("the event mask selects nothing: this would wait for ever")
         while not self.is_ready:
             changed = self._changed
             if changed is None:
@@ -375,8 +377,8 @@ class Endpoint:
         if page is not None:
             self._is_wanted = False
             self._note()
-            if self._forsaken:
-                self._forsake()
+            if self._in_doubt:
+                self._settle_doubts()
         self.changed()
 
     def changed(self) -> None:
@@ -411,28 +413,28 @@ class Endpoint:
             segment[offset : offset + length] = reached[offset : offset + length]
         return segment[offset : offset + length]
 
-    def forsaken(self, node: int, endpoint: int | None = None) -> None:
+    def abandon_unreachable(self, node: int, endpoint: int | None = None) -> None:
         """Handle the restart of a NIC, or the end of its endpoint: accepted requests will not be replied to. The NIC
         returns those that were not accepted."""
         numbers = [
             number
-            for number, (to, _, _) in self.outbox.asked.items()
-            if to.node == node and endpoint in (None, to.endpoint) and number not in self._forsaken
+            for number, (to, _, _) in self.outbox.pending.items()
+            if to.node == node and endpoint in (None, to.endpoint) and number not in self._in_doubt
         ]
         if not numbers:
             return
-        self._forsaken += numbers
+        self._in_doubt += numbers
         if self.outbox.page is None:
             self.library.driver.fault(self)  # the page shows which requests were accepted
         else:
-            self._forsake()
+            self._settle_doubts()
 
-    def _forsake(self) -> None:
-        numbers, self._forsaken = self._forsaken, []
+    def _settle_doubts(self) -> None:
+        numbers, self._in_doubt = self._in_doubt, []
         ours = self.outbox.under_way()
         for number in numbers:
-            if number in self.outbox.asked and number not in ours:
-                self.inbox.forsake(number)
+            if number in self.outbox.pending and number not in ours:
+                self.inbox.give_up(number)
         self.changed()
 
     def waiting(self) -> list[str]:
@@ -462,7 +464,7 @@ class Endpoint:
     def _correspondent(self, place: int) -> Correspondent:
         correspondent = self._translations[place] if 0 <= place < len(self._translations) else None
         if correspondent is None:
-            raise self._nowhere(place)
+            raise self._unmapped(place)
         return correspondent
 
     def _may_send(self, place: int) -> Correspondent:
@@ -473,7 +475,5 @@ class Endpoint:
             self._is_wanted = True
         return correspondent
 
-    def _nowhere(self, place: int) -> LookupError:
-        return LookupError(
-            f"place {place} of endpoint {self.name.endpoint}'s translation table leads nowhere: map it first"
-        )
+    def _unmapped(self, place: int) -> LookupError:
+        return LookupError(f"place {place} of endpoint {self.name.endpoint}'s translation table is empty: map it first")

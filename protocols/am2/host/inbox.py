@@ -30,24 +30,41 @@ _EMPTY: Final = 0
 """Handler of the library's own replies: without arguments, such a reply only returns a credit; otherwise its arguments
 are a Status, the request's handler, and the request's arguments."""
 _NOTHING: Final = memoryview(b"")
-_RETOLD: Final = layout.MAX_ARGUMENTS - 2
+_MAX_RETURNED_ARGUMENTS: Final = layout.MAX_ARGUMENTS - 2
+"""Arguments of a request that fit into the library's reply that returns it, after the Status and the handler."""
 
 
 class Inbox:
     """Receive side of one endpoint. page: the present location of the rings; None: the host may not access them.
-    requests, replies: numbers of messages shown and not handled yet. lost: requests that will get no reply and are
-    still to be passed to the error handler. strays: replies to requests that were not sent, or have ended. offset, total:
-    fields of the request, with data, that is being handled."""
+    requests, replies: numbers of messages that have arrived and are not handled yet. lost: requests without a reply
+    that are still to be passed to the error handler. strays: replies to requests that were not sent, or have ended.
+    offset, total: fields of the request, with data, that is being handled."""
 
     __slots__ = (
-        "_asked", "_endpoint", "_medium", "_next_reply", "_next_request", "_observer", "_origin", "_token", "error_handler",
-        "handlers", "lost", "offset", "page", "replies", "requests", "staging", "strays", "total",
+        "_endpoint",
+        "_medium",
+        "_next_reply",
+        "_next_request",
+        "_observer",
+        "_origin",
+        "_pending",
+        "_token",
+        "error_handler",
+        "handlers",
+        "lost",
+        "offset",
+        "page",
+        "replies",
+        "requests",
+        "staging",
+        "strays",
+        "total",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, handlers: int, medium: int) -> None:
         self._endpoint = endpoint
         self._medium = medium
-        self._asked = endpoint.outbox.asked
+        self._pending = endpoint.outbox.pending
         self._observer = endpoint.outbox.observer
         self._token = Token(endpoint)
         self._origin = self._token.origin
@@ -73,7 +90,7 @@ class Inbox:
             self._reply(page)
             return True
         if self.lost:
-            self._tell(self.lost.popleft())
+            self._report_return(self.lost.popleft())
             return True
         if not self.requests:
             return False
@@ -98,12 +115,12 @@ class Inbox:
             page[at] = layout.FREE
             self._returned(page, status, length)
             return
-        asked = self._asked.get(message)
-        if asked is None or (to := asked[0]).endpoint != endpoint or to.node != node or to.tag != tag:
+        pending = self._pending.get(message)
+        if pending is None or (to := pending[0]).endpoint != endpoint or to.node != node or to.tag != tag:
             page[at] = layout.FREE
             self.strays += 1
             return
-        del self._asked[message]
+        del self._pending[message]
         to.credits += 1
         arguments = _READ_ARGUMENTS[count](page, at + _ARGUMENTS)
         if number == _EMPTY:
@@ -140,7 +157,7 @@ class Inbox:
             page[at] = layout.FREE
             self._call_short(MAY_REPLY, handler, arguments)
             return
-        # What a privileged endpoint gets is no message: nobody waits for a reply.
+        # A frame for a privileged endpoint is not a message: nobody waits for a reply.
         state = MAY_REPLY if form <= FORM_BULK else OVER
         self.offset, self.total = offset, total
         self._call(state, page, slot, number, form, length, offset, total, arguments)
@@ -201,7 +218,7 @@ class Inbox:
                 library.driver.handled()
 
     def _report(self, state: int, handler: int, arguments: tuple[int, ...], data: memoryview) -> None:
-        """Tell the observer, if there is one, of a message whose handler is about to be called."""
+        """Notify the observer, if there is one, of a message whose handler is about to be called."""
         if self._observer is None or state == OVER:
             return
         own, origin, content = self._endpoint.name.endpoint, self._origin, MessageContent(handler, arguments, data)
@@ -214,16 +231,16 @@ class Inbox:
     def _unknown(self, token: Token, number: int, arguments: tuple[int, ...]) -> None:
         """Handle a message without a handler."""
         if token.state == MAY_REPLY:
-            token.reply(_EMPTY, Status.BAD_HANDLER, number, *arguments[:_RETOLD])
+            token.reply(_EMPTY, Status.BAD_HANDLER, number, *arguments[:_MAX_RETURNED_ARGUMENTS])
         else:  # the request of this reply is no longer known
-            self._tell(
+            self._report_return(
                 Returned(Status.BAD_HANDLER, True, token.source, number, arguments, token.origin.message, _NOTHING)
             )
 
     def _refused(self, name: EndpointName, message: int, said: tuple[int, ...]) -> None:
         """Handle a request that the destination's library has returned."""
         status, number, *arguments = said
-        self._tell(Returned(Status(status), False, name, number, tuple(arguments), message, _NOTHING))
+        self._report_return(Returned(Status(status), False, name, number, tuple(arguments), message, _NOTHING))
 
     def _returned(self, page: memoryview, status: int, slot: int) -> None:
         """Handle a message in the outbox that the NIC has returned."""
@@ -235,28 +252,29 @@ class Inbox:
             if self._observer is not None:
                 request = RequestName(node, life, endpoint, message)
                 self._observer.reply_returned(self._endpoint.name.endpoint, request, Status(status).words)
-            has_news = number != _EMPTY or count > 0  # else it has only returned a credit
-        elif (asked := self._asked.pop(message, None)) is None:
+            has_news = number != _EMPTY or count > 0  # otherwise it has only returned a credit
+        elif (pending := self._pending.pop(message, None)) is None:
             has_news = False  # the reply has arrived, and only acknowledgements were lost
         else:
-            asked[0].credits += 1
+            pending[0].credits += 1
             has_news = True
         try:
             if has_news:
                 data = outbox.data_of(slot, form, length)
                 name = EndpointName(node, endpoint)
-                self._tell(Returned(Status(status), is_reply, name, number, arguments, message, data))
+                self._report_return(Returned(Status(status), is_reply, name, number, arguments, message, data))
         finally:
             outbox.over(slot)
             page[at] = layout.FREE
 
-    def forsake(self, number: int, status: Status = Status.UNREACHABLE) -> None:
+    def give_up(self, number: int, status: Status = Status.UNREACHABLE) -> None:
         """End a request without a reply or a return."""
-        to, handler, arguments = self._asked.pop(number)
+        to, handler, arguments = self._pending.pop(number)
         to.credits += 1
         self.lost.append(Returned(status, False, to.name, handler, arguments, number, _NOTHING))
 
-    def _tell(self, returned: Returned) -> None:
+    def _report_return(self, returned: Returned) -> None:
+        """Pass a returned message to the observer and to the error handler. Raises ReturnedError without one."""
         if self._observer is not None and not returned.is_reply:
             own, words = self._endpoint.name.endpoint, returned.status.words
             self._observer.request_returned(own, returned.message, returned.destination, words)

@@ -25,7 +25,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.segment_driver import SegmentDriver
 from protocols.am2.nic_memory import Backing
 from protocols.am2.settings import Settings
-from protocols.core.completion import Completion, Turn
+from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.split_memory import HostSlot
 
@@ -50,8 +50,8 @@ class ActiveMessages:
     `protocols.active_messages.am_interface.ActiveMessages`.
 
     node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). place:
-    this process's slot, if several share the NIC. handling: the endpoint whose handler is running. observer: is told of
-    all messages.
+    this process's slot, if several share the NIC. handling: the endpoint whose handler is running. observer: it is
+    notified of all messages.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class ActiveMessages:
         self.handling: Endpoint | None = None
         self.observer: Observer | None = None
         self.used = 0
-        """Counts the uses of endpoints."""
+        """Number of uses of endpoints so far, by which the least recently used one is found."""
         self._polls = False  # a poll has been called and not awaited yet
         self._endpoints: dict[int, Endpoint] = {}
-        self._going: set[int] = set()  # freed endpoints that the NIC has not released yet
+        self._releasing: set[int] = set()  # freed endpoints that the NIC has not released yet
         # The numbers of freed endpoints' last requests: late replies must not match requests of the next endpoint with
         # that number. After a restart of this process, request numbers begin elsewhere.
         self._messages: dict[int, int] = {}
@@ -102,16 +102,16 @@ class ActiveMessages:
         return bundle
 
     def program_ended(self) -> None:
-        """See `protocols.active_messages.am_interface.ActiveMessages`: the NIC does so by itself."""
+        """Do nothing: the NIC goes on by itself. See `protocols.active_messages.am_interface.ActiveMessages`."""
 
     def allocate(self, bundle: Bundle, kind: type[AnyEndpoint]) -> AnyEndpoint:
         """See `Bundle.allocate_endpoint`."""
         settings = self.settings
         most = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
-        if len(self._endpoints) >= most or len(self._endpoints) + len(self._going) >= settings.numbers:
+        if len(self._endpoints) >= most or len(self._endpoints) + len(self._releasing) >= settings.numbers:
             raise ResourceError(f"there are {most} endpoints already")
         number = self._first + self._next
-        while number in self._endpoints or number in self._going:
+        while number in self._endpoints or number in self._releasing:
             self._next = (self._next + 1) % settings.numbers
             number = self._first + self._next
         self._next = (self._next + 1) % settings.numbers
@@ -128,7 +128,7 @@ class ActiveMessages:
         if self._endpoints.pop(endpoint.name.endpoint, None) is None:
             return
         endpoint.bundle.endpoints.remove(endpoint)
-        self._going.add(endpoint.name.endpoint)
+        self._releasing.add(endpoint.name.endpoint)
         self._messages[endpoint.name.endpoint] = endpoint.outbox.number
         if self.observer is not None:
             self.observer.endpoint_freed(endpoint.name.endpoint)
@@ -151,7 +151,7 @@ class ActiveMessages:
         self._polls = False
         handled = handle(most)
         if not handled:
-            await Turn()
+            await Yield()
             handled = handle(most)
         return handled
 
@@ -162,11 +162,11 @@ class ActiveMessages:
 
     def unhandled(self) -> Sequence[Unhandled]:
         """See `protocols.active_messages.observer.Observable`."""
-        found = [
-            Unhandled(number, one.inbox.requests, one.inbox.replies + len(one.inbox.lost))
-            for number, one in self._endpoints.items()
+        counts = [
+            Unhandled(number, endpoint.inbox.requests, endpoint.inbox.replies + len(endpoint.inbox.lost))
+            for number, endpoint in self._endpoints.items()
         ]
-        return [one for one in found if one.requests or one.answers]
+        return [unhandled for unhandled in counts if unhandled.requests or unhandled.answers]
 
     @property
     def rank(self) -> int:
@@ -215,22 +215,22 @@ class ActiveMessages:
                 endpoint.outbox.answered(subject)
             endpoint.changed()
         elif subject == layout.RESTARTED:
-            for one in self._endpoints.values():
-                one.forsaken(number)
+            for each in self._endpoints.values():
+                each.abandon_unreachable(number)
         elif subject == layout.GONE:
-            for one in self._endpoints.values():
-                one.forsaken(*divmod(number, 1 << layout.NAMES))
+            for each in self._endpoints.values():
+                each.abandon_unreachable(*divmod(number, 1 << layout.NAMES))
         elif subject == layout.UNMAPPED:
             endpoint = self._endpoints.get(number >> layout.SUBJECTS)
             if endpoint is not None:
                 self.driver.map(endpoint, number & layout.SUBJECT)
         elif endpoint is None:
             if subject == layout.UNLOADED:
-                self._going.discard(number)
-            self.driver.gone(number, subject)
+                self._releasing.discard(number)
+            self.driver.release(number, subject)
         else:
             self.used = endpoint.used = self.used + 1
-            self.driver.told(endpoint, subject)
+            self.driver.on_interrupt(endpoint, subject)
 
     def waiting(self) -> list[str]:
         out = [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]

@@ -48,14 +48,14 @@ class Correspondent:
         return EndpointName(self.node, self.endpoint)
 
 
-Asked = tuple[Correspondent, int, tuple[int, ...]]
+PendingRequest = tuple[Correspondent, int, tuple[int, ...]]
 """A request that has not ended: destination, handler and arguments."""
 
 
 class Outbox:
     """Send side of one endpoint. page: the present location of the rings; None: the host may not write there. number:
-    of the last request. asked: destinations and contents of requests that have not ended, by number. observer: is told of
-    each message before the NIC is.
+    of the last request. pending: destinations and contents of requests that have not ended, by number. observer: it is
+    notified of each message before the NIC is.
 
     `request`, `reply`, `medium` and `bulk` return whether a slot was free; a request then takes a credit, which must be
     available. handler, arguments: as in frames.
@@ -69,10 +69,10 @@ class Outbox:
         "_nic",
         "_own",
         "_unseen",
-        "asked",
         "number",
         "observer",
         "page",
+        "pending",
         "sources",
         "staged",
     )
@@ -96,7 +96,7 @@ class Outbox:
         self._medium = medium
         self._next = [layout.REQUESTS, layout.REPLIES]
         self.number = number
-        self.asked: Final[dict[int, Asked]] = {}
+        self.pending: Final[dict[int, PendingRequest]] = {}
         self.page: memoryview | None = None
         self._unseen: list[int] = []  # slots that the NIC has reported while the page was not accessible
         self.staged: memoryview | None = None
@@ -126,7 +126,7 @@ class Outbox:
             raise ValueError(_wrong(arguments)) from None
         page[at] = _READY  # written last, so that the NIC finds a complete entry or none
         self.number = number
-        self.asked[number] = to, handler, arguments
+        self.pending[number] = to, handler, arguments
         to.credits -= 1
         self._next[_REQUEST] = _AFTER[slot]
         if self.observer is not None:
@@ -338,7 +338,7 @@ class Outbox:
         page[at] = _READY
         if isinstance(to, Correspondent):
             self.number = number
-            self.asked[number] = to, handler, arguments
+            self.pending[number] = to, handler, arguments
             to.credits -= 1
         self._next[ring] = _AFTER[slot]
 

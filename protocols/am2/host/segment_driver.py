@@ -65,15 +65,15 @@ class SegmentDriver:
 
     def create(self, endpoint: Endpoint) -> None:
         self._states[endpoint] = Residence.ON_HOST
-        self._memory.begin(endpoint.name.endpoint, endpoint.backing)
-        self._tell(endpoint, layout.CREATE)
+        self._memory.register(endpoint.name.endpoint, endpoint.backing)
+        self._notify(endpoint, layout.CREATE)
         if not self._settings.virtual:
             self.fault(endpoint)
             self.remap(endpoint, layout.STAGING)
 
     def privilege(self, endpoint: Endpoint) -> None:
         """Make a new endpoint the mapper daemon's."""
-        self._tell(endpoint, layout.PRIVILEGE)
+        self._notify(endpoint, layout.PRIVILEGE)
 
     def destroy(self, endpoint: Endpoint) -> None:
         number, memory = endpoint.name.endpoint, self._memory
@@ -84,7 +84,7 @@ class SegmentDriver:
                 listed.remove(endpoint)
         for region in [region for region in memory.reachable if region >> layout.SUBJECTS == number]:
             del memory.reachable[region]
-        self._tell(endpoint, layout.DESTROY)
+        self._notify(endpoint, layout.DESTROY)
 
     def fault(self, endpoint: Endpoint) -> None:
         """Handle a fault: the endpoint must become resident."""
@@ -101,7 +101,7 @@ class SegmentDriver:
         if not self._settings.virtual and (view := endpoint.region(subject)) is not None:
             self._memory.reachable[region] = view
 
-    def told(self, endpoint: Endpoint, subject: int) -> None:
+    def on_interrupt(self, endpoint: Endpoint, subject: int) -> None:
         """Handle the NIC's interrupt about an endpoint."""
         if subject == layout.LOADED:
             self._states[endpoint] = Residence.RESIDENT
@@ -129,12 +129,12 @@ class SegmentDriver:
             self._release(self._releases.pop())
         self._serve()
 
-    def gone(self, number: int, subject: int) -> None:
+    def release(self, number: int, subject: int) -> None:
         """Handle the NIC's interrupt about a destroyed endpoint. Until the NIC reports its release, it may write into
         the frame and the page."""
         memory = self._memory
         if subject == layout.UNLOADED:
-            memory.gone(number)
+            memory.release(number)
             if number in memory.bound:
                 memory.bind(memory.bound.index(number), NOBODY)
             self._serve()
@@ -160,7 +160,7 @@ class SegmentDriver:
                 self._states[victim] = Residence.LEAVING
                 self._loaded.remove(victim)
                 vacated += 1
-                self._tell(victim, layout.UNLOAD)
+                self._notify(victim, layout.UNLOAD)
             self.unsettled |= len(self._queue) > vacated and self._library.handling is not None
         finally:
             self._is_serving = False
@@ -182,7 +182,7 @@ class SegmentDriver:
         self._states[endpoint] = Residence.LOADING
         self._memory.bind(frame, endpoint.name.endpoint)
         self._memory.frames[frame][:] = endpoint.backing
-        self._tell(endpoint, layout.LOAD, layout.SIZE)
+        self._notify(endpoint, layout.LOAD, layout.SIZE)
 
     def _victim(self) -> Endpoint | None:
         """Choose the endpoint that gives up its frame."""
@@ -198,12 +198,12 @@ class SegmentDriver:
             return
         self._states[endpoint] = Residence.RELEASED
         endpoint.moved(None)
-        self._tell(endpoint, layout.RELEASED)
+        self._notify(endpoint, layout.RELEASED)
 
     def _unloaded(self, endpoint: Endpoint) -> None:
         memory = self._memory
         frame = memory.bound.index(endpoint.name.endpoint)
-        memory.unloaded(frame, endpoint.backing)
+        memory.save(frame, endpoint.backing)
         memory.bind(frame, NOBODY)
         self._states[endpoint] = Residence.ON_HOST
         backing = endpoint.backing
@@ -237,5 +237,5 @@ class SegmentDriver:
             for region in idle[:excess]:
                 del reachable[region]
 
-    def _tell(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
+    def _notify(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
         self._bell.ring_doorbell(endpoint.name.endpoint << layout.SUBJECTS | subject, _WORD + written, 0)

@@ -2,9 +2,9 @@
 
     python -m protocols.core.codegen protocols.am2.mapper
 
-Frames are whole, from the destination address on. `pack_*` takes every field that is not fixed and gives a frame;
-`unpack_*` gives the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses are 6
-bytes. A number that is too large for its field is struct.error, in a field of bits only its low bits count.
+Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
+frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses
+are 6 bytes. A number that is too large for its field raises struct.error; in a bit field only its low bits count.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "length": (25, 2),
     "check": (27, 4),
 }
-"""For rules: offset behind Ethernet, width, mask, and what other fields must be."""
+"""For rules: offset after Ethernet, width, mask, and required values of other fields."""
 
 FLOW: Final = ("kind",)
-"""The fields that tell flows apart."""
+"""The fields that identify a flow."""
 
 BEGINS: Final = b"\x00\x05"
-"""Behind Ethernet, what says that it is one of these frames."""
+"""After Ethernet, the fields that identify these frames."""
 
 ROUTED: Final = True
-"""A source route may stand in front of the header."""
+"""A source route may precede the header."""
 
 NAMES: Final[dict[str, dict[int, str]]] = {
     "kind": {1: "PROBE", 2: "LOOP", 3: "ANSWER", 4: "TABLE", 5: "ACK", 6: "HINT"}
 }
-"""What values of fields are called."""
+"""Names of field values."""
 
 CHECK: Final = "check"
 """The field that is computed from all others."""
@@ -71,7 +71,7 @@ KINDS: Final[dict[int, Kind]] = {
     KIND_ACK: Kind("control", "mapping ACK of epoch {epoch} by node {author}, part {part} of {parts}"),
     KIND_HINT: Kind("control", "mapping HINT {number} of node {source}"),
 }
-"""How the sorts of frames are told of, by the values of KIND."""
+"""Formats of the summaries of frames, by the values of KIND."""
 
 _pack_frame = struct.Struct("!6s6sHHBHHIIIHHHH").pack
 _unpack_frame = FRAME.unpack_from
@@ -138,8 +138,8 @@ def unpack_frame(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, in
 
 
 def mended(raw: bytes, begin: int = 14) -> bytes:
-    """The frame with its check computed anew; one that is too short for it as it is. begin: of the header, behind
-    a source route if there is one."""
+    """Return the frame with its check recomputed; a frame that is too short is unchanged. begin: offset of the
+    header, after a source route if there is one."""
     header = raw[begin:]
     if len(header) < 31:
         return raw

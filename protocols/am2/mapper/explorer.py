@@ -55,7 +55,7 @@ class Entry:
 
 
 class FirstHop:
-    """Batch that tells what is at the other end of the NIC's own cable."""
+    """Batch that finds out what is at the other end of the NIC's own cable."""
 
     once = False
     is_patient = True
@@ -73,7 +73,7 @@ class FirstHop:
 
 
 class Scan:
-    """Batch that tells which ports of the entries' switches have hosts, or lead to switches."""
+    """Batch that finds out which ports of the entries' switches have hosts, or lead to switches."""
 
     once = False
     is_patient = False
@@ -127,7 +127,7 @@ class Comparison:
 
 def explore(me: int, ports: int, lossy: Callable[[], bool]) -> Asking:
     """Explore the network. me: the mapper's own number. ports: maximum ports of a switch. lossy: whether probes have
-    been lost, so that a silent port proves little."""
+    been lost, so that silence of a port proves little."""
     topology = Topology(me)
     first = FirstHop()
     yield first

@@ -1,6 +1,6 @@
-"""The part of a mapper in the other functions of a NIC, whose first function has the mapper: it gets that one's routes.
+"""Substitute for the mapper in all functions of a NIC but the first: it receives the routes of the first one's mapper.
 
-The functions share a cable, so that routes lead to all of them alike, and one mapper is enough. It passes each table on
+The functions share a cable, so that the same routes lead to all of them, and one mapper is enough. It forwards each table
 within the NIC, where nothing is lost.
 """
 
@@ -17,8 +17,8 @@ from protocols.myrinet.envelope import opened
 
 
 class Follower:
-    """address, mapper: MACs of this function, and of the one with the mapper. install: gives the function its routes. For
-    the rest see `mapper.Mapper`."""
+    """Receiver of the route tables of another function's mapper. address, mapper: MACs of this function, and of the one
+    with the mapper. install: installs the function's routes. Implements the interface of `mapper.Mapper`."""
 
     deadline = None
 
@@ -30,16 +30,16 @@ class Follower:
         self._collected: Collected | None = None
 
     def start(self, now: int) -> None:
-        """Wait for routes."""
+        """Do nothing: routes arrive in frames."""
 
     def on_timer(self, now: int) -> None:
-        """None is set."""
+        """Do nothing: there is no deadline."""
 
     def unreachable(self, now: int, number: int) -> None:
-        """Leave that to the function with the mapper: it is told by its own messages."""
+        """Do nothing: the function with the mapper learns it from its own messages."""
 
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
-        """Handle a frame, valid or not: probes, which reach all functions, are the mapper's."""
+        """Handle a frame, valid or not. Probes reach all functions; only the mapper answers them."""
         try:
             to, sender, kind, _, _, _, _, epoch, author, part, parts, payload = codec.unpack_frame(opened(frame))
             if to != self._address or sender != self._mapper or kind != KIND_TABLE or part >= parts:

@@ -41,13 +41,13 @@ class Table:
         return self.epoch, self.author
 
 
-def parts_of(table: Table, way_back: Route, most: int) -> list[bytes]:
-    """Encode a table as parts of at most `most` bytes; at least one part, possibly without entries."""
+def parts_of(table: Table, way_back: Route, max_size: int) -> list[bytes]:
+    """Encode a table as parts of at max_size `max_size` bytes; at least one part, possibly without entries."""
     head = bytes((len(way_back),)) + route_bytes(way_back)
     parts = [head]
     for number, path in sorted(table.paths.items()):
         entry = _ENTRY.pack(number, path.address, len(path.route)) + path.route
-        if len(parts[-1]) + len(entry) > most and len(parts[-1]) > len(head):
+        if len(parts[-1]) + len(entry) > max_size and len(parts[-1]) > len(head):
             parts.append(head)
         parts[-1] += entry
     return parts
@@ -93,7 +93,7 @@ class Collected:
         self.parts[part] = paths
         if len(self.parts) < self.count:
             return None
-        whole: dict[int, Path] = {}
-        for some in self.parts.values():
-            whole.update(some)
-        return Table(*self.version, whole)
+        complete: dict[int, Path] = {}
+        for paths in self.parts.values():
+            complete.update(paths)
+        return Table(*self.version, complete)

@@ -5,8 +5,8 @@ zero or more times, never up again. So a frame that holds one channel and waits 
 that is later in one common order, and circular waits are impossible.
 
 Autonet's order, by the distance from a root, connects all hosts. But it makes one spine of a fat tree the root, and no
-route leads through another. So the order by the distance from the nearest host, the farthest first, is tried before
-(ours): it is used if it connects all hosts too, by routes that are in total no longer.
+route leads through another. So the order by the distance from the nearest host, the farthest first, is tried first
+(ours): it is used if it connects all hosts, too, and the total length of its routes is not greater.
 
 The choice of the root is ours too: the switch with the least distance to its farthest host; of several the one that is
 farthest from its nearest host, then the one that was discovered first. Of the shortest legal routes, a hash of both

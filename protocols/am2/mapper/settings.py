@@ -23,7 +23,7 @@ class Settings:
     the losses seen so far. interval: average time between two frames, which limits the load on the network. burst:
     frames that may follow each other at once. window: maximum unanswered probes. watch: time between two checks of the
     map. slices: number of checks in which every silent port is probed once. refresh: time between explorations though
-    nothing seems to have changed; 0: never. patience: time without a word from the leader after which it is considered
+    nothing seems to have changed; 0: never. patience: time without a frame from the leader after which it is considered
     gone. stagger: time between the starts of mappers that would all lead, by number or by rank. rumour: time allowed
     for a leader that is only reported to be heard from. leads: this mapper may lead; otherwise it only answers. chunk:
     maximum bytes of a part of a table. parts: maximum parts of tables in flight.
@@ -49,18 +49,18 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 2 <= self.ports <= MAX_PORTS:
-            raise ValueError(f"switches of {self.ports} ports: 2 to {MAX_PORTS}")
+            raise ValueError(f"ports = {self.ports}: 2 to {MAX_PORTS}")
         if self.longest_timeout < self.timeout:
             raise ValueError(
-                f"time-outs of {self.timeout} to {self.longest_timeout} ns: the first not above the second"
+                f"timeout = {self.timeout}, longest_timeout = {self.longest_timeout} ns: the first not above the second"
             )
         if not 1 <= self.least <= self.most:
-            raise ValueError(f"{self.least} to {self.most} times: 1 or more, the first not above the second")
+            raise ValueError(f"least = {self.least}, most = {self.most}: 1 or more, the first not above the second")
         for name in ("timeout", "interval", "burst", "window", "watch", "slices", "patience", "stagger", "parts"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} of {getattr(self, name)}: 1 or more")
+                raise ValueError(f"{name} = {getattr(self, name)}: 1 or more")
         if self.chunk < 2 * _LONGEST_ENTRY:
-            raise ValueError(f"parts of {self.chunk} bytes: {2 * _LONGEST_ENTRY} or more")
+            raise ValueError(f"chunk = {self.chunk}: {2 * _LONGEST_ENTRY} bytes or more")
 
 
 _LONGEST_ENTRY: Final = 264  # bytes: a number, an address, a route of at most 255 bytes and its length

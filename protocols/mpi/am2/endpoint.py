@@ -22,9 +22,9 @@ from typing import Final
 from protocols.active_messages.am_errors import Returned, Status
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
-from protocols.core.completion import Completion, carry
+from protocols.core.completion import Completion, drive
 from protocols.mpi.am2 import pairs
-from protocols.mpi.am2.pairs import MASK, Fragment, Head, Incoming, Lines, Pair, Piece, Session, Word
+from protocols.mpi.am2.pairs import MASK, Chunk, Fragment, Head, Incoming, Lines, Pair, Session, Word
 from protocols.mpi.am2.staging_area import Staging
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
@@ -36,7 +36,7 @@ _REFUSALS: Final = 10_000
 _ABSENT: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _OFFERED: Final = -1
 _WHY: Final = {
-    Status.UNREACHABLE: "has acknowledged nothing for as long as the settings allow, or has started again",
+    Status.UNREACHABLE: "has acknowledged nothing within the time limit, or has restarted",
     Status.BAD_ENDPOINT: "has no endpoint for MPI",
     Status.BAD_TAG: "has another endpoint in the place of MPI's",
 }
@@ -65,13 +65,13 @@ class Am2Endpoint(MatchingByLibrary):
         self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # messages that wait for slots
         for handler, function in (
             (pairs.HELLO, self._hello), (pairs.SHORT, self._short), (pairs.EAGER, self._eager),
-            (pairs.OFFER, self._offer), (pairs.GRANT, self._granted), (pairs.PIECE, self._piece),
+            (pairs.OFFER, self._offer), (pairs.GRANT, self._granted), (pairs.CHUNK, self._chunk),
             (pairs.CLEAR, self._clear), (pairs.TAKEN, self._taken), (pairs.PLACED, self._placed), (pairs.MEET, self._met),
         ):  # fmt: skip
             endpoint.set_handler(handler, function)
         endpoint.error_handler = self._returned
         endpoint.tag = pairs.TAG
-        carry(self._serve())
+        drive(self._serve())
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         if destination == self.rank:
@@ -93,7 +93,7 @@ class Am2Endpoint(MatchingByLibrary):
             if host.handling is None:
                 if not endpoint.handle():
                     for pair in self._lines.forsaken():
-                        self._lose(pair, "has started again", [number for number, _ in pair.released])
+                        self._lose(pair, "has restarted", [number for number, _ in pair.released])
                 advance()
             await changed
 
@@ -134,12 +134,12 @@ class Am2Endpoint(MatchingByLibrary):
             return
         message.wanted = wanted
         for slot in slots:
-            self._lines.put(pair, Piece(message, slot))
+            self._lines.put(pair, Chunk(message, slot))
         if not wanted:
             del pair.sending[number]
             message.over.complete(Envelope(pair.peer, message.tag, len(message.data)))
 
-    def _piece(self, token: Token, data: memoryview, *words: int) -> None:
+    def _chunk(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, _, offset = words
         pair = self._sender(token, (a, b, c, d), number, silent=True)
         if pair is None:
@@ -172,7 +172,7 @@ class Am2Endpoint(MatchingByLibrary):
         pair, head = self._pairs[self._host.rank_of(token.source)], (a, b, c, d)
         message = pair.sending.get(number)
         if message is not None and head == pair.outgoing and message.sent < message.wanted:
-            pair.queue.append(Piece(message, slot))
+            pair.queue.append(Chunk(message, slot))
         self._answered(pair, head)
 
     def _met(self, token: Token, *words: int) -> None:
@@ -198,7 +198,7 @@ class Am2Endpoint(MatchingByLibrary):
         if (a, b, c, d) == pair.outgoing:
             if returned.handler == pairs.HELLO and status in _ABSENT and pair.queue and pair.refusals < _REFUSALS:
                 pair.refusals += 1
-                pair.is_told = False
+                pair.is_announced = False
                 self._lines.wake(pair)
             else:
                 why = _WHY.get(status) or f"has sent a message back: {status.name.lower().replace('_', ' ')}"
@@ -235,7 +235,7 @@ class Am2Endpoint(MatchingByLibrary):
                 pair.is_another()
                 self._staging.release(pair.peer)
             if pair.is_open:
-                self._lose(pair, "has started again", refused, renew=False)
+                self._lose(pair, "has restarted", refused, renew=False)
         if unheard > pair.missed:
             pair.misses(unheard)
             self._lines.restore(pair)

@@ -6,7 +6,7 @@ node's incarnation, and the number of times that it has begun anew with that pee
 sessions of both, messages to be matched are numbered; a receiver keeps early ones. A sender stops after WINDOW active
 messages until all have been answered, which limits the number of early ones.
 
-Everything that MPI has to send to a peer is queued in a line: messages, the pieces of long ones, and control words. A
+Everything that MPI has to send to a peer is queued in a line: messages, the chunks of long ones, and control words. A
 line stops if its peer has to answer first: all of AM-II's credits are used, a whole window waits for answers, or the
 peer's identity is unknown. All lines stop if the endpoint's ring is full. Otherwise the lines take turns with one item
 each; none while a handler runs, which may only reply.
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.library import ActiveMessages
-from protocols.core.completion import carry
+from protocols.core.completion import drive
 from protocols.mpi.am2.staging_area import SLOT
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
@@ -56,11 +56,11 @@ OFFER: Final = 4
 """Number, context, tag, length."""
 GRANT: Final = 5
 """Number, bytes that the receive has room for, slots of the staging region."""
-PIECE: Final = 6
+CHUNK: Final = 6
 """Number, slot, offset of the data."""
 CLEAR: Final = 7
 """No fields: no message of a former session is in flight any more."""
-MESSAGES: Final = frozenset((SHORT, EAGER, OFFER, PIECE))
+MESSAGES: Final = frozenset((SHORT, EAGER, OFFER, CHUNK))
 """Requests that carry messages."""
 # Handlers of replies, which all begin with the request's head.
 TAKEN: Final = 8
@@ -90,7 +90,7 @@ class Outgoing:
         self.wanted = -1
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """The part of a message for one slot of its receiver's staging region."""
 
     message: Outgoing
@@ -144,8 +144,8 @@ class Pair:
 
     queue: items to be sent. numbered: number of messages to it so far. sending: unsent messages, by number. released:
     sent messages, since all requests were last answered, with their numbers. unanswered: number of unanswered requests.
-    run: requests since there was none unanswered. former: number unanswered when the session ended. is_told: a request
-    that states our session is in flight. tellings: remaining notices that we have begun anew, to be sent without other
+    run: requests since there was none unanswered. former: number unanswered when the session ended. is_announced: a request
+    that states our session is in flight. notices_left: remaining notices that we have begun anew, to be sent without other
     traffic. refusals: number of times that it had no endpoint. is_ready: it is queued among the peers with items to
     send. owes: it waits to be told that nothing of a former session is in flight any more.
 
@@ -157,9 +157,32 @@ class Pair:
     """
 
     __slots__ = (
-        "arriving", "early", "expected", "former", "incoming", "is_open", "is_ready", "is_told", "lacks", "missed",
-        "numbered", "ours", "outgoing", "owes", "peer", "place", "queue", "refusals", "released", "run", "said", "sending",
-        "tellings", "theirs", "unanswered", "unheard",
+        "arriving",
+        "early",
+        "expected",
+        "former",
+        "incoming",
+        "is_announced",
+        "is_open",
+        "is_ready",
+        "lacks",
+        "missed",
+        "notices_left",
+        "numbered",
+        "ours",
+        "outgoing",
+        "owes",
+        "peer",
+        "place",
+        "queue",
+        "refusals",
+        "released",
+        "run",
+        "said",
+        "sending",
+        "theirs",
+        "unanswered",
+        "unheard",
     )  # fmt: skip
 
     def __init__(self, peer: int, incarnation: int) -> None:
@@ -170,11 +193,11 @@ class Pair:
         self.is_open = False
         self.outgoing: Head = (*self.ours, 0, 0)
         self.incoming: Head | None = None
-        self.queue: deque[Outgoing | Piece | Word] = deque()
+        self.queue: deque[Outgoing | Chunk | Word] = deque()
         self.unanswered = 0
         self.former = 0
-        self.is_told = False
-        self.tellings = 0
+        self.is_announced = False
+        self.notices_left = 0
         self.refusals = 0
         self.is_ready = False
         self.owes = False
@@ -206,8 +229,8 @@ class Pair:
         """Open the session: the peer has stated its own."""
         self.theirs = theirs
         self.is_open = True
-        self.is_told = False
-        self.tellings = self.refusals = 0
+        self.is_announced = False
+        self.notices_left = self.refusals = 0
         self._head((*self.ours, *theirs))
         self.incoming = (*theirs, *self.ours)
 
@@ -216,7 +239,7 @@ class Pair:
         unanswered request. A receiver discards early messages, so those sent after the doubtful ones are in doubt,
         too."""
         if self.is_open:
-            self.tellings = _ANEW
+            self.notices_left = _ANEW
             self.owes = True
         if renew:
             self.ours = (self.ours[0], self.ours[1] + 1)
@@ -225,7 +248,7 @@ class Pair:
         for number, over in self.released:
             (ended.doubtful if self.numbered - number & MASK <= age else ended.delivered).append(over)
         self.queue.clear()
-        self.is_open = self.is_told = False
+        self.is_open = self.is_announced = False
         self.incoming = None
         self._head((*self.ours, 0, 0))
         self._begin()
@@ -284,7 +307,7 @@ class Pair:
     @property
     def has_more(self) -> bool:
         """Whether there are items to be sent to it."""
-        return bool(self.queue or self.tellings)
+        return bool(self.queue or self.notices_left)
 
     @property
     def is_evictable(self) -> bool:
@@ -330,7 +353,7 @@ class Lines:
         self._is_sending = False
         self._is_seeking = False  # waiting for room
 
-    def put(self, pair: Pair, what: Outgoing | Piece | Word) -> None:
+    def put(self, pair: Pair, what: Outgoing | Chunk | Word) -> None:
         """Send an item, or queue it."""
         queue = pair.queue
         is_first = not queue and not self._ready and not self._is_sending and self._host.handling is None
@@ -390,7 +413,7 @@ class Lines:
             self._is_sending = False
         if ready and not self._is_seeking:
             self._is_seeking = True
-            carry(self._seek_room())
+            drive(self._seek_room())
 
     def forsaken(self) -> list[Pair]:
         """Return the peers that have all credits despite unanswered requests: AM-II's library knows of their
@@ -409,7 +432,7 @@ class Lines:
         if not pair.has_more or (pair.place < 0 and not self._lead(pair)):
             return _HELD
         if not pair.is_open:
-            return _HELD if pair.is_told else self._tell(pair)
+            return _HELD if pair.is_announced else self._announce(pair)
         if pair.run >= WINDOW:
             return _HELD
         queue = pair.queue
@@ -422,24 +445,24 @@ class Lines:
                 put = self._eager(pair, what)
             else:
                 put = self._request(pair, OFFER, what.number, what.context, what.tag, size)
-        elif isinstance(what, Piece):
-            put = self._piece(pair, what)
+        elif isinstance(what, Chunk):
+            put = self._chunk(pair, what)
         else:
             put = self._request(pair, what.handler, *what.arguments)
         if put is not _SENT:
             queue.appendleft(what)
         return put
 
-    def _tell(self, pair: Pair) -> SendResult:
+    def _announce(self, pair: Pair) -> SendResult:
         """State our session, and ask for the peer's."""
-        pair.is_told = True
+        pair.is_announced = True
         put = self._request(pair, HELLO, pair.unheard)
         if put is not _SENT:
-            pair.is_told = False
+            pair.is_announced = False
             return put
         pair.said = pair.unheard
-        if pair.tellings:
-            pair.tellings -= 1
+        if pair.notices_left:
+            pair.notices_left -= 1
         return put
 
     def _short(self, pair: Pair, message: Outgoing) -> SendResult:
@@ -478,8 +501,8 @@ class Lines:
             pair.sending[number] = message
         return self._not_sent(pair)
 
-    def _piece(self, pair: Pair, piece: Piece) -> SendResult:
-        message, slot = piece
+    def _chunk(self, pair: Pair, chunk: Chunk) -> SendResult:
+        message, slot = chunk
         begin, number = message.sent, message.number
         data = message.data[begin : min(begin + SLOT, message.wanted)]
         if not data:
@@ -488,7 +511,7 @@ class Lines:
         if end == message.wanted:
             del pair.sending[number]
         pair.asks()
-        if self._endpoint.try_request_bulk(pair.place, PIECE, data, slot * SLOT, *pair.outgoing, number, slot, begin):
+        if self._endpoint.try_request_bulk(pair.place, CHUNK, data, slot * SLOT, *pair.outgoing, number, slot, begin):
             if end == message.wanted:
                 pair.release(message)
             return _SENT

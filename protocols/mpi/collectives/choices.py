@@ -61,6 +61,6 @@ def alltoall(size: int, length: int) -> str:
 
 
 def reduce(size: int, length: int, commutes: bool, items: int) -> str:
-    """Also for allreduce, whose "binomial" is called "doubling". items: of the message."""
+    """Choose the algorithm of reduce; also of allreduce, whose "binomial" is called "doubling". items: of the message."""
     whole = length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)
     return "binomial" if whole else "parts"

@@ -3,7 +3,7 @@ that no other call uses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from protocols.core.completion import Completion
@@ -55,6 +55,13 @@ class Exchange:
     async def receive(self, source: int, buffer: memoryview) -> None:
         """Receive exactly the buffer's size. Raises MPIError as `end_receive`."""
         await self.end_receive(source, buffer, self.begin_receive(source, buffer))
+
+    async def receive_all(self, buffers: Mapping[int, memoryview]) -> None:
+        """Receive from several ranks, by source, in any order: a NIC that drops messages nobody waits for finds all
+        receives posted."""
+        receives = {source: self.begin_receive(source, buffer) for source, buffer in buffers.items()}
+        for source, over in receives.items():
+            await self.end_receive(source, buffers[source], over)
 
     async def swap(self, to: int, data: memoryview, source: int, buffer: memoryview) -> None:
         """Send to one rank and receive from one at once."""

@@ -69,8 +69,10 @@ async def gather_binomial(exchange: Exchange, block: memoryview, root: int, out:
     width = (subtrees[0][1] if subtrees else relative + 1) - relative
     have = memoryview(bytearray(width * step))
     have[:step] = block
-    for child, end in reversed(subtrees):
-        await exchange.receive((root + child) % size, have[(child - relative) * step : (end - relative) * step])
+    blocks = {
+        (root + child) % size: have[(child - relative) * step : (end - relative) * step] for child, end in subtrees
+    }
+    await exchange.receive_all(blocks)
     if relative:
         await exchange.send((root + (relative & relative - 1)) % size, have)
     elif out is not None:
@@ -100,11 +102,8 @@ async def gather_linear(exchange: Exchange, block: memoryview, root: int, out: S
     if exchange.rank != root or out is None:
         await exchange.send(root, block)
         return
-    others = [rank for rank in range(exchange.size) if rank != root]
-    receives = [exchange.begin_receive(rank, out[rank]) for rank in others]
     out[root][:] = block
-    for rank, over in zip(others, receives, strict=True):
-        await exchange.end_receive(rank, out[rank], over)
+    await exchange.receive_all({rank: out[rank] for rank in range(exchange.size) if rank != root})
 
 
 async def scatter_linear(exchange: Exchange, data: Sequence[memoryview] | None, root: int, block: memoryview) -> None:
@@ -124,9 +123,10 @@ async def reduce_binomial(exchange: Exchange, reduction: Reduction, data: memory
     size = exchange.size
     top = root if reduction.commutes else 0
     relative = (exchange.rank - top) % size
-    theirs = memoryview(bytearray(len(data)))
-    for child, _ in reversed(children(relative, size)):
-        await exchange.receive((top + child) % size, theirs)
+    sources = [(top + child) % size for child, _ in reversed(children(relative, size))]
+    operands = {source: memoryview(bytearray(len(data))) for source in sources}
+    await exchange.receive_all(operands)
+    for theirs in operands.values():
         reduction.append(data, theirs)
     if relative:
         await exchange.send((top + (relative & relative - 1)) % size, data)
@@ -139,8 +139,6 @@ async def reduce_in_parts(exchange: Exchange, reduction: Reduction, data: memory
     cuts = await reduce_to_parts(exchange, reduction, data)
     if exchange.rank == root:
         others = [rank for rank in range(exchange.size) if rank != root and cuts[rank][0] < cuts[rank][1]]
-        receives = [exchange.begin_receive(rank, data[slice(*cuts[rank])]) for rank in others]
-        for rank, over in zip(others, receives, strict=True):
-            await exchange.end_receive(rank, data[slice(*cuts[rank])], over)
+        await exchange.receive_all({rank: data[slice(*cuts[rank])] for rank in others})
     elif cuts[exchange.rank][0] < cuts[exchange.rank][1]:
         await exchange.send(root, data[slice(*cuts[exchange.rank])])

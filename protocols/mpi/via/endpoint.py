@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from protocols.core.completion import carry
+from protocols.core.completion import drive
 from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
@@ -53,7 +53,7 @@ class ViaEndpoint(MatchingByLibrary):
         self._cq.notify(self._arrived)
         self._ptag = 0
         host.on_error = self._on_error
-        carry(self._listen())
+        drive(self._listen())
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         if destination == self.rank:
@@ -69,7 +69,7 @@ class ViaEndpoint(MatchingByLibrary):
         limit = self._host.settings.register_from
         if limit and len(data) >= limit and pair.is_open:
             outgoing.is_registering = True
-            carry(self._register_message(pair, outgoing))
+            drive(self._register_message(pair, outgoing))
         pair.pump()
         return True
 
@@ -101,7 +101,7 @@ class ViaEndpoint(MatchingByLibrary):
         """Answer each rank that asks for a connection by asking it, too."""
         self._ptag = await self._host.create_ptag()
         for pair in list(self.pairs.values()):  # of messages sent before there was a protection tag
-            carry(self._open(pair))
+            drive(self._open(pair))
         while True:
             request = await self._host.connect_wait(_DISCRIMINATOR)
             known = self.pairs.get(request.node)
@@ -117,7 +117,7 @@ class ViaEndpoint(MatchingByLibrary):
         settings = self._host.settings
         self.pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer, self._host.work)
         if self._ptag:
-            carry(self._open(pair))
+            drive(self._open(pair))
         return pair
 
     async def _open(self, pair: Pair) -> None:
@@ -168,7 +168,7 @@ class ViaEndpoint(MatchingByLibrary):
             self.matching.lost(pair.arrival, error)
         self.matching.fail_synchronous(pair.peer, error)
         if pair.vi is not None:
-            carry(self._close(pair, pair.vi))
+            drive(self._close(pair, pair.vi))
 
     async def _close(self, pair: Pair, vi: Vi) -> None:
         """Free a lost pair's VI and memory."""
@@ -210,7 +210,7 @@ class ViaEndpoint(MatchingByLibrary):
             return  # the asynchronous error tells why
         memory = pair.sent(descriptor)
         if memory is not None:
-            carry(self._host.deregister(memory))
+            drive(self._host.deregister(memory))
         pair.pump()
 
     def _take(self, pair: Pair, part: Part) -> None:

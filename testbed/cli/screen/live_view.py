@@ -30,7 +30,7 @@ def watch(sampler: SnapshotSampler, interval: float, console: Console, keyboard:
             while True:
                 now = time.monotonic()
                 if now >= due and not view.paused:
-                    snapshot = sampler.look(agents=PANELS[view.panel].name == "NICs")
+                    snapshot = sampler.sample(agents=PANELS[view.panel].name == "NICs")
                     due = max(due + interval, now) if due else now + interval
                 width, height = console.size
                 console.update_screen(frame(snapshot, view, width, height))

@@ -11,10 +11,10 @@ from functools import partial
 
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.kernel_operations import Operation, SetDown, SetUp
 from testbed.cluster.plan.link_decisions import Decisions
 from testbed.cluster.plan.link_services import DIRECT_SERVICE, LinkServices
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
-from testbed.cluster.plan.operations import Operation, SetDown, SetUp
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.transitions import is_namespace_at, recorded_datapaths

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.diversions import Diversions
 from testbed.cluster.plan.draft import Draft
-from testbed.cluster.plan.operations import AddHook, Join, MakeCable, Part, SetDevice, SetOffloads
+from testbed.cluster.plan.kernel_operations import AddHook, Join, MakeCable, Part, SetDevice, SetOffloads
 from testbed.cluster.plan.stages import Stages
 from testbed.cluster.plan.switch_ports import SwitchPorts
 from testbed.cluster.plan.veth_wiring import Cable, Device

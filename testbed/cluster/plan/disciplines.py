@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
+from testbed.cluster.plan.kernel_operations import SetLoss, SetNetem, SetShaper
 from testbed.cluster.plan.link_services import LinkService
-from testbed.cluster.plan.operations import SetLoss, SetNetem, SetShaper
 from testbed.cluster.plan.veth_wiring import Device, Stage
 from testbed.fates import fate_hash
 from testbed.fates.text_files import text_of

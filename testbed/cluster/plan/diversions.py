@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from testbed.cluster.plan.draft import Draft
-from testbed.cluster.plan.operations import AwaitCarrier, Divert, Undivert
+from testbed.cluster.plan.kernel_operations import AwaitCarrier, Divert, Undivert
 from testbed.cluster.plan.veth_wiring import Detour
 from testbed.kernel.diversion import Diversion
 

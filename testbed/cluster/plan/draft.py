@@ -10,8 +10,8 @@ from dataclasses import field
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.interface_indexes import InterfaceIndexes
+from testbed.cluster.plan.kernel_operations import Operation, RemoveDevice, SetDown, SetUp
 from testbed.cluster.plan.link_services import LinkServices
-from testbed.cluster.plan.operations import Operation, RemoveDevice, SetDown, SetUp
 from testbed.cluster.plan.veth_wiring import Device, Wiring
 from testbed.kernel.rtnl_dump import Contents, Interface
 from testbed.lazy_dataclass import dataclass

@@ -13,8 +13,7 @@ from itertools import groupby
 from types import TracebackType
 
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.operation_requests import requests_of
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AwaitCarrier,
     Drain,
     EndEgress,
@@ -39,6 +38,7 @@ from testbed.cluster.plan.operations import (
     SetRouting,
     Undivert,
 )
+from testbed.cluster.plan.operation_requests import requests_of
 from testbed.cluster.records.ownership import Mark
 from testbed.cluster.removal import end_programs
 from testbed.errors import ConflictError, KernelError, reason_of

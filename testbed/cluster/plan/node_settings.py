@@ -6,7 +6,7 @@ import ipaddress
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import NOTHING, Draft
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AddAddress,
     AddRoute,
     MakeNamespace,

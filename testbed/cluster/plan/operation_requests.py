@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TypeAlias
 
 from testbed.cluster.plan import namespace_names
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AddAddress,
     AddForwarding,
     AddHook,

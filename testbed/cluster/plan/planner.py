@@ -17,8 +17,8 @@ from testbed.cluster.plan import namespace_names, node_settings
 from testbed.cluster.plan.cables import Joins, OffloadChanges, make_cable
 from testbed.cluster.plan.diversions import Diversions
 from testbed.cluster.plan.draft import Draft, ExistingState, is_pair
+from testbed.cluster.plan.kernel_operations import MakeSwitch, Operation, RemoveDevice, RemoveNamespace, SetUp
 from testbed.cluster.plan.link_services import LinkServices
-from testbed.cluster.plan.operations import MakeSwitch, Operation, RemoveDevice, RemoveNamespace, SetUp
 from testbed.cluster.plan.stages import Stages
 from testbed.cluster.plan.switch_ports import SwitchPorts
 from testbed.cluster.plan.veth_wiring import Device

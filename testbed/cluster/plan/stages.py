@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Draft
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AwaitCarrier,
     Drain,
     EndEgress,

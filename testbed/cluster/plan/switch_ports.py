@@ -7,7 +7,7 @@ from collections.abc import Set
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Draft, is_pair
-from testbed.cluster.plan.operations import AddForwarding, ForgetLearned, RemoveForwarding, SetDevice, SetPort
+from testbed.cluster.plan.kernel_operations import AddForwarding, ForgetLearned, RemoveForwarding, SetDevice, SetPort
 from testbed.cluster.plan.veth_wiring import Device
 from testbed.errors import UnsupportedError
 from testbed.kernel.rtnl_dump import Interface

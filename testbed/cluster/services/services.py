@@ -106,7 +106,7 @@ class SupervisedProcesses(Generic[K]):
             self._died[key] = time.time_ns(), self._kind.seen(key)
             self._record("died", key)
 
-    def look(self) -> None:
+    def reconcile(self) -> None:
         """Start and end processes as wanted. Raises as `Kind.start`."""
         wanted = self._kind.wanted()
         for key in sorted(

@@ -189,8 +189,8 @@ class _Supervisor:
         orders = self._places.read_orders() or Orders(0)
         if state is None or (self._holder is not None and not self._holder.alive):
             return False
-        self._relay.look()
-        self._agents.look()
+        self._relay.reconcile()
+        self._agents.reconcile()
         self._watch_owner(state.nics.owner if state.nics is not None else None)
         ends = [injection.until for injection in state.injected if injection.until]
         self._alarm.set(min(ends) if ends else None)

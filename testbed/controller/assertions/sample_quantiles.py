@@ -25,7 +25,7 @@ _BLOCKS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class AskedQuantile:
+class ExpectedQuantile:
     """A quantile as asked for. share: 0..1. tolerance: the deviation that must be seen, in the value's unit. late: by how
     much a sound value may be greater. what, shown: how it and its values are called in messages."""
 
@@ -42,8 +42,8 @@ class AskedQuantile:
         if high < self.value or low > self.value + self.late:
             late = f", or up to {self.shown(self.late)} more" if self.late else ""
             raise AssertionError(
-                f"{self.what} is {self.shown(low)} to {self.shown(high)} by {samples:,} samples (level {LEVEL:g}); asked "
-                f"for was {self.shown(self.value)}{late}"
+                f"{self.what} is {self.shown(low)} to {self.shown(high)} by {samples:,} samples (level {LEVEL:g}); expected "
+                f"{self.shown(self.value)}{late}"
             )
         return high - low + self.late < self.tolerance
 
@@ -99,16 +99,16 @@ def assert_rate(
     _assert_quantiles(asked_rate(asked, off), block_rates(arrivals, frames, overhead))
 
 
-def asked_delay(asked: int | str, late: int | str, off: float) -> list[AskedQuantile]:
+def asked_delay(asked: int | str, late: int | str, off: float) -> list[ExpectedQuantile]:
     """Make the quantile of a delay. Raises ValueError."""
     value = _positive(asked, "delay", parse_duration)
     check_deviation(off)
-    return [AskedQuantile("the median delay", 0.5, value, off * value, _number(late, parse_duration), _duration)]
+    return [ExpectedQuantile("the median delay", 0.5, value, off * value, _number(late, parse_duration), _duration)]
 
 
 def asked_jitter(
     asked: int | str, delay: int | str, distribution: Distribution, late: int | str, off: float
-) -> list[AskedQuantile]:
+) -> list[ExpectedQuantile]:
     """Make the quantiles of a jitter around a delay. Raises ValueError."""
     value, middle = _positive(asked, "jitter", parse_duration), _number(delay, parse_duration)
     check_deviation(off)
@@ -117,15 +117,15 @@ def asked_jitter(
         place = NormalDist().inv_cdf(share) if distribution == "normal" else 2 * share - 1
         what = f"the {share:.0%} quantile of the delay"
         tolerance, allowed = off * value * abs(place), _number(late, parse_duration)
-        quantiles.append(AskedQuantile(what, share, middle + value * place, tolerance, allowed, _duration))
+        quantiles.append(ExpectedQuantile(what, share, middle + value * place, tolerance, allowed, _duration))
     return quantiles
 
 
-def asked_rate(asked: int | str, off: float) -> list[AskedQuantile]:
+def asked_rate(asked: int | str, off: float) -> list[ExpectedQuantile]:
     """Make the quantile of a rate. Raises ValueError."""
     value = _positive(asked, "rate", parse_rate)
     check_deviation(off)
-    return [AskedQuantile("the median rate", 0.5, value, off * value, 0, lambda rate: format_rate(round(rate)))]
+    return [ExpectedQuantile("the median rate", 0.5, value, off * value, 0, lambda rate: format_rate(round(rate)))]
 
 
 def block_rates(arrivals: Sequence[tuple[int, int]], frames: int, overhead: int = 0) -> list[float]:
@@ -161,7 +161,7 @@ def _last(samples: int, share: float, level: float) -> int:
     return begin
 
 
-def _assert_quantiles(quantiles: Sequence[AskedQuantile], samples: Sequence[float]) -> None:
+def _assert_quantiles(quantiles: Sequence[ExpectedQuantile], samples: Sequence[float]) -> None:
     __tracebackhide__ = True
     ordered = sorted(samples)
     level = LEVEL / len(quantiles)

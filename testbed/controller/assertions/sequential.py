@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from testbed.controller.assertions.sample_quantiles import (
-    AskedQuantile,
     Distribution,
+    ExpectedQuantile,
     asked_delay,
     asked_jitter,
     asked_rate,
@@ -86,7 +86,7 @@ class ShareTest:
         self._excluded = [False, False]
 
     def __str__(self) -> str:
-        return f"{self.hits:,} were {self._done}, asked for was {self._asked:.4g}"
+        return f"{self.hits:,} were {self._done}, expected {self._asked:.4g}"
 
     def add(self, sample: bool) -> bool:
         """Take a frame; sample: whether it was hit. Returns and raises as `SequentialTest.add`."""
@@ -97,7 +97,7 @@ class ShareTest:
             ratio = self._ratios[side] = self._ratios[side] + (hit if sample else miss)
             if ratio >= -math.log(LEVEL / 2):
                 raise AssertionError(
-                    f"{self.hits:,} of {self.count:,} frames were {self._done}, {self.hits / self.count:.4g}; asked for was "
+                    f"{self.hits:,} of {self.count:,} frames were {self._done}, {self.hits / self.count:.4g}; expected "
                     f"{self._asked:.4g} (sure at the level {LEVEL:g} after {self.count:,} frames)"
                 )
             self._excluded[side] |= ratio <= math.log(MISSED)
@@ -107,7 +107,7 @@ class ShareTest:
 class QuantileTest:
     """Confidence sequences of quantiles, all of which must become narrow around what is asked for."""
 
-    def __init__(self, quantiles: Sequence[AskedQuantile]) -> None:
+    def __init__(self, quantiles: Sequence[ExpectedQuantile]) -> None:
         self._quantiles = quantiles
         self._level = LEVEL / len(quantiles)
         self._ordered: list[float] = []

@@ -122,7 +122,7 @@ def _assert_share(done: str, asked: float | str, hits: int, frames: int, off: fl
         expected = frames if share else 0
         if hits != expected:
             raise AssertionError(
-                f"{hits:,} of {frames:,} frames were {done}, asked for was {share:.4g}: exactly {expected:,}"
+                f"{hits:,} of {frames:,} frames were {done}, expected {share:.4g}: exactly {expected:,}"
             )
         return
     enough = enough_frames(share, off)
@@ -137,7 +137,7 @@ def _assert_share(done: str, asked: float | str, hits: int, frames: int, off: fl
         low, high = (frames * (share - LEVEL_Z * deviation), frames * (share + LEVEL_Z * deviation))
         visible = (LEVEL_Z + POWER_Z) * deviation / share
         raise AssertionError(
-            f"{hits:,} of {frames:,} frames were {done}, {hits / frames:.4g}; asked for was {share:.4g}. Chance gives that "
+            f"{hits:,} of {frames:,} frames were {done}, {hits / frames:.4g}; expected {share:.4g}. Chance gives that "
             f"in {chance:.2g} of all cases (level {LEVEL:g}); expected were {frames * share:,.0f}, about {max(0, low):,.0f} "
             f"to {min(frames, high):,.0f}; this sample sees deviations from {visible:.1%} on"
         )
@@ -169,7 +169,7 @@ def _enough_silence(loss: float, sent: int) -> None:
 
 
 def _expected(loss: float) -> str:
-    return f"asked for was a loss of {loss:.4g}" if loss else "the path was to lose none"
+    return f"expected a loss of {loss:.4g}" if loss else "expected no loss"
 
 
 def two_sided(hits: int, samples: int, share: float) -> float:

@@ -24,7 +24,7 @@ from testbed.controller.runs.run_recorder import KeptFolder
 from testbed.controller.verdict.verdicts import Finding, verdict_of
 from testbed.errors import NotFoundError
 from testbed.observe.recorded import Recorded, read_document, read_layout
-from testbed.runtime.journal import BrokenFileError, UnwritableError, read_numbered, write_whole
+from testbed.runtime.journal import BrokenFileError, UnwritableError, read_numbered, write_atomically
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.sim.simulation import StalledError
 from testbed.spec.placement import ranks_of
@@ -93,7 +93,7 @@ class Checking:
         text = json.dumps(
             {**report.to_json(), "circumstances": _circumstances_to_json(circumstances)}, ensure_ascii=False, indent=1
         )
-        write_whole(part.folder / CHECKS, text + "\n")
+        write_atomically(part.folder / CHECKS, text + "\n")
         for check in report.checks.values():
             if check.failed:
                 row = {"check": check.name, "checked": check.checked, "failed": check.failed}

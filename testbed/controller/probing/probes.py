@@ -218,13 +218,13 @@ class _Session:
             first = started + path.plan.interval * number // len(self._paths)
             self._pulse(loop, number, first)
 
-        def look(now: int) -> None:
+        def check(now: int) -> None:
             if now >= limit or self._sent_enough():
                 loop.stop()
             else:
-                loop.at(now + _CHECK_INTERVAL, look)
+                loop.at(now + _CHECK_INTERVAL, check)
 
-        loop.at(started + round(seconds * _SECOND), look)
+        loop.at(started + round(seconds * _SECOND), check)
         loop.run()
         self._pulsing = False
         self._drain(loop, loop.now(), slow)

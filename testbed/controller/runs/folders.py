@@ -32,7 +32,7 @@ from typing import Final
 from testbed.errors import ConflictError, reason_of
 from testbed.observe.recorded import EVENTS, FORMAT, RESULT, ROWS, RUN
 from testbed.registry import versions
-from testbed.runtime.journal import Journal, UnbufferedLines, UnwritableError, read, write_whole
+from testbed.runtime.journal import Journal, UnbufferedLines, UnwritableError, read, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class RunFolder:
     def _put(self, name: str, document: Mapping[str, object]) -> None:
         """Write a whole file atomically."""
         text = json.dumps(document, default=repr, ensure_ascii=False, indent=1) + "\n"
-        write_whole(self.path / name, text)
+        write_atomically(self.path / name, text)
 
 
 class _writing:  # noqa: N801  a context manager, read as a verb
@@ -114,7 +114,7 @@ class _writing:  # noqa: N801  a context manager, read as a verb
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
             raise UnwritableError(
-                f"results cannot be written to {self._path}: {reason_of(error)}; what was written before is whole"
+                f"results cannot be written to {self._path}: {reason_of(error)}; earlier results are complete"
             ) from error
 
 

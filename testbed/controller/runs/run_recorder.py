@@ -57,7 +57,7 @@ def open_folder(path: Path, asked: Mapping[str, object], where: RunTarget) -> It
             folder.end(error)
         if isinstance(error, OSError) and error.errno in _FULL:
             raise UnwritableError(
-                f"results cannot be written to {path}: {reason_of(error)}; what was written before is whole"
+                f"results cannot be written to {path}: {reason_of(error)}; earlier results are complete"
             ) from error
         raise
     folder.end()

@@ -14,7 +14,7 @@ from testbed.controller.scenarios.live import LiveStage
 from testbed.controller.scenarios.moments import Occurrence
 from testbed.controller.scenarios.targets import injection_of
 from testbed.runtime.nodes.node_run import Run
-from testbed.runtime.nodes.places import Burn, ModelFault, Resume, Slowed, Stand, Unburn
+from testbed.runtime.nodes.places import BeginLoad, EndLoad, ModelFault, PauseNic, Resume, Slowed
 from testbed.spec.fault_models import Cpu, Fault, Incast, Pause, Slow, Traffic
 from testbed.spec.scenario import slow_fault
 
@@ -36,7 +36,7 @@ class DilatedStage(LiveStage):
             reason = "" if self._priced else NOTHING_PRICED
             return self._slow(occurrence, Slowed(fault.factor), Slowed(1), counts=self._priced, reason=reason)
         if isinstance(fault, Cpu):
-            return self._slow(occurrence, Burn(fault.share), Unburn(fault.share))
+            return self._slow(occurrence, BeginLoad(fault.share), EndLoad(fault.share))
         if isinstance(fault, Pause):
             return self._pause(occurrence)
         return super().begin(occurrence)
@@ -73,7 +73,7 @@ class DilatedStage(LiveStage):
         names = self._running(occurrence.fault)
         self._standing.update(names)
         for name in names:
-            self._nodes.apply_model_fault(name, Stand(occurrence.end))
+            self._nodes.apply_model_fault(name, PauseNic(occurrence.end))
 
         def lift(over: bool) -> None:
             self._standing.subtract(names)

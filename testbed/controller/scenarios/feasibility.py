@@ -219,7 +219,7 @@ def _meaningless(fault: Fault, layout: Layout) -> list[str]:
     for link, direction in injection.places:
         cable = next(cable for cable in layout.links if cable.name == link)
         kind = modelled.get(cable.a.owner) or modelled.get(cable.b.owner)
-        if kind and (keys := kind.meaningless(in_force(cable, direction, (injection,)).impairment)):
+        if kind and (keys := kind.unsupported(in_force(cable, direction, (injection,)).impairment)):
             refusals.append(f"{link}: {kind.why_lacks}: it can have no {', '.join(keys)}")
     return list(dict.fromkeys(refusals))
 

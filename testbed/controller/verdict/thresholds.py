@@ -32,11 +32,11 @@ class Limit:
     relative_invalid: float = 0.0
     machine: bool = False
 
-    def grade(self, deviation: float, asked: float = 0.0, slow: float = 1.0) -> Grade:
+    def grade(self, deviation: float, configured: float = 0.0, slow: float = 1.0) -> Grade:
         factor = slow if self.machine else 1.0
-        if deviation > max(self.invalid, self.relative_invalid * asked) * factor:
+        if deviation > max(self.invalid, self.relative_invalid * configured) * factor:
             return Grade.INVALID
-        if deviation > max(self.degraded, self.relative_degraded * asked) * factor:
+        if deviation > max(self.degraded, self.relative_degraded * configured) * factor:
             return Grade.DEGRADED
         return Grade.TRUSTED
 
@@ -46,45 +46,45 @@ _NEVER: Final = float("inf")
 LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
     {
         # A direction, by probes. Delays: beyond what chance explains in a sound sample.
-        "delay p50": Limit("the median delay beyond the asked one", "ns", 500 * _US, 5 * _MS, 0.05, 0.25, True),
-        "delay p99": Limit("the 99th percentile beyond the asked one", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
-        "delay min": Limit("how much too early the earliest was", "ns", 50 * _US, 1 * _MS, 0.01, 0.1),
-        "jitter": Limit("the spread beside the asked one", "ns", 50 * _US, 200 * _US, 0.1, 0.3, True),
-        "jitter unasked": Limit("the spread where none is configured", "ns", 500 * _US, 5 * _MS, 0, 0, True),
-        "jitter distribution": Limit("distance from the asked one", "share", 0.0, 0.1),
-        "rate": Limit("beside the asked one", "bit/s", 0.0, 0.0, 0.05, 0.2, True),
-        "loss": Limit("the asked share outside the interval", "share", 0.0, 0.0),
-        "corrupt": Limit("the asked share outside the interval", "share", 0.0, 0.0),
-        "duplicate": Limit("the asked share outside the interval", "share", 0.0, 0.0),
-        "reorder": Limit("the asked share outside the interval", "share", 0.0, 0.0),
-        "order": Limit("frames overtaken though order is to be kept", "share", 0.0, 0.001),
+        "delay p50": Limit("deviation of the median delay", "ns", 500 * _US, 5 * _MS, 0.05, 0.25, True),
+        "delay p99": Limit("deviation of the 99th percentile of the delay", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
+        "delay min": Limit("how much the minimum delay is too short", "ns", 50 * _US, 1 * _MS, 0.01, 0.1),
+        "jitter": Limit("deviation of the spread", "ns", 50 * _US, 200 * _US, 0.1, 0.3, True),
+        "jitter unasked": Limit("spread, although no jitter is configured", "ns", 500 * _US, 5 * _MS, 0, 0, True),
+        "jitter distribution": Limit("distance from the configured distribution", "share", 0.0, 0.1),
+        "rate": Limit("deviation of the rate", "bit/s", 0.0, 0.0, 0.05, 0.2, True),
+        "loss": Limit("distance of the configured share from the interval", "share", 0.0, 0.0),
+        "corrupt": Limit("distance of the configured share from the interval", "share", 0.0, 0.0),
+        "duplicate": Limit("distance of the configured share from the interval", "share", 0.0, 0.0),
+        "reorder": Limit("distance of the configured share from the interval", "share", 0.0, 0.0),
+        "order": Limit("frames overtaken on an ordered link", "share", 0.0, 0.001),
         "approximation": Limit("outside the interval, on an approximate datapath", "share", 0.0, _NEVER),
         "down": Limit("frames that passed a link that is down", "frames", 0.0, 0.0),
         # Inside the emulator.
         "relay lateness p99": Limit("how late the relay sent frames", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
-        "relay lost": Limit("overrun, oversized, not sent: lost for no asked reason", "frames", 0.0, 0.0),
-        "relay finished": Limit("frames and pieces of TCP that came unfinished", "frames", _NEVER, _NEVER),
+        "relay lost": Limit("overrun, oversized, not sent: lost without a configured cause", "frames", 0.0, 0.0),
+        "relay finished": Limit("frames with checksums to be computed, and GSO frames", "frames", _NEVER, _NEVER),
         "relay at a down end": Limit("frames for a free end that was down", "frames", 0.0, _NEVER),
-        "relay at an end taken down": Limit("frames for a free end that was to be down", "frames", _NEVER, _NEVER),
+        "relay at an end taken down": Limit("frames for a free end that was taken down", "frames", _NEVER, _NEVER),
         "relay gap": Limit("time without a relay", "ns", 0.0, 0.0),
-        "supervisor gap": Limit("time without the process that looks after relay and agents", "ns", 0.0, 0.0),
+        "supervisor gap": Limit("time without the supervisor of relay and agents", "ns", 0.0, 0.0),
         "node parent gap": Limit("the parent of node processes has died", "ns", 0.0, 0.0),
-        "cluster ended": Limit("the holder of the namespaces has died", "ns", 0.0, 0.0),
-        "classifier inexact": Limit("frames whose fate is not the promised one", "frames", 0.0, _NEVER),
-        "replugged": Limit("frames lost or early while a link changed hands", "frames", 0.0, _NEVER),
+        "cluster ended": Limit("the namespace holder has died", "ns", 0.0, 0.0),
+        "classifier inexact": Limit("frames with a fate other than the computed one", "frames", 0.0, _NEVER),
+        "replugged": Limit("frames lost or early at a change of the datapath", "frames", 0.0, _NEVER),
         "softnet drops": Limit("frames lost in the kernel's backlog, machine-wide", "frames", 0.0, 0.0),
-        "NIC lost": Limit("not read in time, not sent: lost at a node process for no asked reason", "frames", 0.0, 0.0),
+        "NIC lost": Limit("lost by a node process: overrun, or not sent", "frames", 0.0, 0.0),
         "NIC agent gap": Limit("time without the agent of a shared NIC", "ns", 0.0, 0.0),
         "NIC down": Limit("frames for a NIC's interface that was down", "frames", 0.0, _NEVER),
-        "NIC taken down": Limit("frames for a NIC whose link was to be down", "frames", _NEVER, _NEVER),
+        "NIC taken down": Limit("frames for a NIC whose link was taken down", "frames", _NEVER, _NEVER),
         # The machine.
-        "timer floor p99": Limit("how late a sleeper wakes on the quiet machine", "ns", 5 * _MS, 50 * _MS, 0, 0, True),
-        "scheduling lag p99": Limit("the same while probes run", "ns", 10 * _MS, 100 * _MS, 0, 0, True),
-        "relay waiting": Limit("the share of time for which the relay waited for a processor", "share",
+        "timer floor p99": Limit("wake-up latency of the idle machine", "ns", 5 * _MS, 50 * _MS, 0, 0, True),
+        "scheduling lag p99": Limit("wake-up latency while probes run", "ns", 10 * _MS, 100 * _MS, 0, 0, True),
+        "relay waiting": Limit("share of time in which the relay waited for a processor", "share",
                                0.2, 0.6, 0, 0, True),
         "steal": Limit("processor time that the hypervisor took", "share", 0.1, 0.5, 0, 0, True),
         "load": Limit("processor time that injected loads took", "share", _NEVER, _NEVER),
-        "wall clock": Limit("by how much it was set while frames were timed", "ns", 50 * _US, 1 * _MS),
+        "wall clock": Limit("step of the wall clock while frames were timed", "ns", 50 * _US, 1 * _MS),
     }
 )  # fmt: skip
 
@@ -96,8 +96,8 @@ class Table:
     limits: Mapping[str, Limit] = field(default_factory=lambda: LIMITS)
     slow: float = 1.0
 
-    def grade(self, what: str, deviation: float, asked: float = 0.0) -> Grade:
-        return self.limits[what].grade(deviation, asked, self.slow)
+    def grade(self, what: str, deviation: float, configured: float = 0.0) -> Grade:
+        return self.limits[what].grade(deviation, configured, self.slow)
 
     def unit(self, what: str) -> str:
         return self.limits[what].unit

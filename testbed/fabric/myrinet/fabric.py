@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from testbed.fabric.interface import OnDrop, Table, Way
 from testbed.fabric.myrinet.network import Network
 from testbed.fabric.myrinet.route import closed, route_byte
-from testbed.fabric.myrinet.settings import USUAL, Settings
+from testbed.fabric.myrinet.settings import DEFAULT, Settings
 from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.spec.kinds import MYRINET, Kind
 from testbed.spec.layout import Layout, Switch
@@ -18,7 +18,7 @@ from testbed.spec.layout import Layout, Switch
 class Myrinet:
     """Myrinet with these settings of its hardware. Implements `fabric.interface.Fabric` and `Routing`."""
 
-    settings: Settings = USUAL
+    settings: Settings = DEFAULT
     kind: ClassVar[Kind] = MYRINET
 
     def network(self, slowed: int = 1, on_drop: OnDrop | None = None) -> Network:

@@ -21,7 +21,7 @@ from typing import Final
 from testbed.fabric.interface import OnDrop, Plug, Table, ignore
 from testbed.fabric.myrinet.channel import ASIDE, NIC, Channel
 from testbed.fabric.myrinet.route import onward, truncated
-from testbed.fabric.myrinet.settings import USUAL, Settings
+from testbed.fabric.myrinet.settings import DEFAULT, Settings
 from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED, WORDS, Switch, next_of
 from testbed.fabric.myrinet.worm import UNKNOWN, Hop, Worm, end_of, ends_of, pass_in
 from testbed.fates.stage import FateOptions
@@ -36,7 +36,7 @@ _Event = tuple[int, int, Callable[[int, Channel, Hop | None], None], Channel, Ho
 class Network:
     """Myrinet switches, and the channels between them and to NICs. Implements `fabric.interface.Network`."""
 
-    def __init__(self, settings: Settings = USUAL, on_drop: OnDrop | None = None) -> None:
+    def __init__(self, settings: Settings = DEFAULT, on_drop: OnDrop | None = None) -> None:
         self.settings: Final = settings
         self._switches: dict[str, Switch] = {}
         self._fall_through = settings.hop

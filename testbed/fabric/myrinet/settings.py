@@ -29,4 +29,4 @@ class Settings:
         return replace(self, rate=self.rate // factor, hop=self.hop * factor, timeout=self.timeout * factor)
 
 
-USUAL: Final = Settings()
+DEFAULT: Final = Settings()

@@ -26,7 +26,7 @@ _SUFFIXES: Final = (".pcapng", ".pcap")
 @dataclass(slots=True)
 class Source:
     """Captures read as one. path: a file, a folder, or "-". broken: an error for each damaged capture, whose frames up
-    to the damage have been read. strange: frames left out because they are not Ethernet's. nics: names of NIC
+    to the damage have been read. skipped: number of frames left out because they are not Ethernet's. nics: names of NIC
     interfaces by hardware address."""
 
     path: str

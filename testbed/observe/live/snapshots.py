@@ -36,7 +36,7 @@ class ProcessUsage:
     def __init__(self) -> None:
         self._used: dict[tuple[int, int], int] = {}  # (process, when it started) -> ticks
 
-    def look(self, keys: Mapping[int, str], span: float) -> dict[str, list[Program]]:
+    def sample(self, keys: Mapping[int, str], span: float) -> dict[str, list[Program]]:
         """Programs by namespace key. keys: the namespaces' inodes. span: seconds since the last look; 0: this is the
         first."""
         programs: dict[str, list[Program]] = {}
@@ -85,7 +85,7 @@ class SnapshotSampler:
             self._watched.close()
             self._watched = None
 
-    def look(self, *, agents: bool = True) -> Snapshot | Absent:
+    def sample(self, *, agents: bool = True) -> Snapshot | Absent:
         """Take a snapshot. Every obstacle becomes a sentence, and may be over at the next look. agents: ask the agents
         of shared NICs for their counters, which costs more than everything else."""
         before = self._watched
@@ -95,7 +95,7 @@ class SnapshotSampler:
                 self.close()
                 self._watched = _Watched(self._store, cluster)
             assert self._watched is not None
-            return self._watched.look(agents=agents)
+            return self._watched.sample(agents=agents)
         except (TestbedError, OSError) as error:
             self.close()
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
@@ -141,13 +141,13 @@ class _Watched:
         except FileNotFoundError:
             return False
 
-    def look(self, *, agents: bool) -> Snapshot:
+    def sample(self, *, agents: bool) -> Snapshot:
         """Take a snapshot. Raises NotFoundError where the cluster is gone, OSError, KernelError."""
         state = self._read()
         now = time.monotonic_ns()
-        wires, carried = self._wires_of(state).look(state)
+        wires, carried = self._wires_of(state).sample(state)
         span = (now - self._looked) / 1e9 if self._looked else 0.0
-        programs = self._usage.look({inode: key for key, inode in state.inodes.items()}, span)
+        programs = self._usage.sample({inode: key for key, inode in state.inodes.items()}, span)
         directions = {place: self._direction(place, totals, span) for place, totals in carried.items()}
         self._looked, self._carried = now, carried
         self._events += map(format_event, self._tail.read())

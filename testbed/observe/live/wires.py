@@ -92,7 +92,7 @@ class Wires:
         """Whether the state has the namespaces opened here."""
         return self._paths == dict(state.namespaces)
 
-    def look(self, state: State) -> tuple[dict[str, Wire], dict[DirectionKey, DirectionTraffic]]:
+    def sample(self, state: State) -> tuple[dict[str, Wire], dict[DirectionKey, DirectionTraffic]]:
         """Return how the links are wired, and their totals. Raises OSError where the namespaces are gone."""
         changes = [sockets.monitor.drain() for sockets in self._sockets.values()]
         if any(changes) or state is not self._state or not self._wires:

@@ -17,7 +17,7 @@ from typing import Final
 from testbed.observe.report.markup import Table
 from testbed.observe.report.plots import Plot
 from testbed.spec.graphviz import described
-from testbed.spec.kinds import USUAL
+from testbed.spec.kinds import DEFAULT
 from testbed.spec.layout import Layout, Link
 
 _BOX: Final = (58.0, 26.0)  # of a node: width, height
@@ -166,7 +166,7 @@ def _svg(
     few = sum(1 for link in layout.links if declared[link.name] or link.name in injected) <= _MAX_WORDS
     drawn = [_link(link, places, declared[link.name], injected.get(link.name, ())) for link in layout.links]
     for switch in layout.switches:
-        kind = "" if switch.kind == USUAL.name else f" ({switch.kind})"
+        kind = "" if switch.kind == DEFAULT.name else f" ({switch.kind})"
         drawn.append(_box(switch.name, places[switch.name], _SWITCH, "switch", f"switch {switch.name}{kind}"))
     for node in layout.nodes:
         drawn.append(_box(node.name, places[node.name], _BOX, "node", f"node {node.name} {node.address}".strip()))

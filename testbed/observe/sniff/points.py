@@ -18,9 +18,9 @@ from testbed.spec.layout import End, Link
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A kernel interface that stands for an end of a link. namespace: its path. mirrored: it is the end's veth peer, so
-    that frames leaving the end are received here. direction: the link's direction that enters at the end. datapath:
-    what forwards the link. mac: of the NIC at the end; empty for a switch's port."""
+    """The kernel interface at which one end of a link is captured. namespace: its path. mirrored: it is the end's veth
+    peer, so that frames leaving the end are received here. direction: the link's direction that enters at the end.
+    datapath: the link's. mac: of the NIC at the end; empty for a switch's port."""
 
     link: str
     end: End
@@ -33,7 +33,7 @@ class Point:
 
 
 def points(state: State, links: list[Link]) -> list[Point]:
-    """Points of these links, one or two for each."""
+    """Return the capture points of these links, one or two for each."""
     ends = dict(zip((link.name for link in state.layout.links), wire_ends(state.layout), strict=True))
     switches = {switch.name for switch in state.layout.switches}
     macs = state.layout.macs()
@@ -48,10 +48,10 @@ def points(state: State, links: list[Link]) -> list[Point]:
             places = [(wire, device, True) for device in free_ends(state.layout, link.name)]
         else:  # the ends of a link between two switches are the ports themselves
             places = [(wire, device, not all(at_switch)) for device in ends[link.name]]
-        for end, direction, port_device, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
+        for end, direction, point, port in zip((link.a, link.b), BOTH, places, at_switch, strict=True):
             # A NIC's link ends at the switch's port: there is no second point.
-            if not port_device[1]:  # at a modelled switch, within the relay
+            if not point[1]:  # at a modelled switch, within the relay
                 continue
             if datapath != "direct" or not port or all(at_switch):
-                result.append(Point(link.name, end, direction, *port_device, datapath, macs.get(end, "")))
+                result.append(Point(link.name, end, direction, *point, datapath, macs.get(end, "")))
     return result

@@ -95,7 +95,7 @@ class Sniffer:
         self._watch.catch_up(self._links())
         self._read_classifiers()
         for ring, _ in self._rings.values():
-            ring.look().dropped = 0
+            ring.update_counts().dropped = 0
         self.begun = self._checked_at = time.time_ns()
         self._merge = FrameMerge(self.begun)
 
@@ -173,7 +173,7 @@ class Sniffer:
         now = time.time_ns()
         for ring, point in self._all_rings():
             reconstruction = self._reconstructions.get((point.link, point.direction))
-            if reconstruction is not None and ring.counts.dropped < ring.look().dropped:
+            if reconstruction is not None and ring.counts.dropped < ring.update_counts().dropped:
                 reconstruction.forget()
             while frames := ring.read():
                 self._merge.add(point, frames, reconstruction)
@@ -274,7 +274,7 @@ class Sniffer:
             self._poll.register(ring.fileno(), select.POLLIN)
             if hurry:
                 # Frames may have passed before the ring was opened.
-                missed = self._frames_carried(ring) - self._passed.get(ring.index, 0) - ring.look().taken
+                missed = self._frames_carried(ring) - self._passed.get(ring.index, 0) - ring.update_counts().taken
                 self.dropped[str(point.end)] += max(0, missed)
 
     def _retire(self, key: tuple[str, str], ring: Ring, point: Point) -> None:
@@ -296,7 +296,7 @@ class Sniffer:
         return [*self._rings.values(), *((ring, point) for _, ring, point in self._retiring)]
 
     def _add_counts(self, ring: Ring, point: Point) -> None:
-        counts = ring.look()
+        counts = ring.update_counts()
         self.dropped[str(point.end)] += counts.dropped
         self.cut += counts.cut
         counts.dropped = counts.cut = 0

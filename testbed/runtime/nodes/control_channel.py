@@ -33,7 +33,7 @@ class Channel:
     def close(self) -> None:
         self._socket.close()
 
-    def tell(self, word: str, data: object = None, end: Channel | None = None) -> None:
+    def send(self, word: str, data: object = None, end: Channel | None = None) -> None:
         """Send a word with data. end: of another channel, passed along with it (see `receive_with_channel`). Raises the
         errors of `packed`, and ConnectionError when the other end is gone."""
         packet = packed(word, data)
@@ -43,12 +43,12 @@ class Channel:
             socket.send_fds(self._socket, [packet], [end.fileno()], socket.MSG_NOSIGNAL)
 
     def has_word(self) -> bool:
-        """Whether `hear` would return without waiting."""
+        """Whether `receive` would return without waiting."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def hear(self) -> tuple[str, object] | None:
+    def receive(self) -> tuple[str, object] | None:
         """Wait for the next word; None when the other end is gone."""
         try:
             packet = self._socket.recv(_MAX + 1)
@@ -59,7 +59,7 @@ class Channel:
         return _understood(packet)
 
     def receive_with_channel(self) -> tuple[tuple[str, object] | None, Channel | None]:
-        """Wait for the next word, as `hear`, and the end of another channel if one came with it."""
+        """Wait for the next word, as `receive`, and the end of another channel if one came with it."""
         try:
             packet, handed = self._receive()
         except ConnectionResetError:

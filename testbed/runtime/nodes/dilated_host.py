@@ -20,7 +20,7 @@ from testbed.engine.tasks import Task
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
 from testbed.nic.hosted import Steer
-from testbed.runtime.nodes.places import Burn, ModelFault, Resume, Slowed, Stand, Unburn
+from testbed.runtime.nodes.places import BeginLoad, EndLoad, ModelFault, PauseNic, Resume, Slowed
 from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on
 from testbed.sim.sim_host import FunctionPort, PollAccounts, SimHost
 from testbed.sim.sim_node import SimNode
@@ -188,7 +188,7 @@ class DilatedHost:
     def _apply(self, fault: ModelFault) -> None:
         now = self.loop.now()
         match fault:
-            case Stand(until):
+            case PauseNic(until):
                 for rank in self.ranks:
                     rank.nic.pause()
                 if until is not None:
@@ -200,18 +200,18 @@ class DilatedHost:
             case Slowed(factor):
                 for rank in self.ranks:
                     rank.nic.cost(self._profile.slowed(factor) if factor > 1 else self._profile)
-            case Burn(share):
+            case BeginLoad(share):
                 self._burners += [(share, Burner(self.loop, core, share)) for core in self.host.cores]
-            case Unburn(share):
+            case EndLoad(share):
                 for _ in self.host.cores:
                     place = next(place for place, (taken, _) in enumerate(self._burners) if taken == share)
                     self._burners.pop(place)[1].stop()
 
     def _read(self, now: int) -> None:
         """Receive frames."""
-        shown, at, hear = self.clock.shown, self.loop.at, self.port.hear
+        shown, at, on_control_frame = self.clock.shown, self.loop.at, self.port.on_control_frame
         for moment, frame in self._wire.stamped():
-            if hear(frame):
+            if on_control_frame(frame):
                 continue
             came = shown(moment)
             self._late.append(max(0, now - came))

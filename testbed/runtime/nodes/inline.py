@@ -66,7 +66,7 @@ class InlineNic(CompletingNic):
             return receive
 
         def take(now: int, frame: bytes) -> None:
-            if not port.hear(frame):
+            if not port.on_control_frame(frame):
                 receive(now, frame)
 
         return take
@@ -89,8 +89,8 @@ class InlineNic(CompletingNic):
             raise self.failed(error) from error
         self.later.clear()
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
         before = self.busy  # the host may ring while it is shown a completion

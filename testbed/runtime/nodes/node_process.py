@@ -104,7 +104,7 @@ def run_node(orders: Orders, number: int, channel: Channel, log: str, progress: 
         with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
             sys.stderr.write(complete_traceback(error))
         reason = (error.what, error.when) if isinstance(error, FirmwareError) else program_traceback(error)
-        channel.tell("failed", reason)
+        channel.send("failed", reason)
         status = 0  # the error is reported: the end of the process is no death
     finally:
         try:
@@ -236,8 +236,8 @@ class _Node:
 
     def run(self) -> None:
         _HANDLERS.append(self._answer)
-        self._channel.tell("ready", os.getpid())
-        message = self._channel.hear()
+        self._channel.send("ready", os.getpid())
+        message = self._channel.receive()
         if message is None:
             return
         if self._dilated is not None:
@@ -260,16 +260,16 @@ class _Node:
                 else:
                     left += 1
         if self._dilated is None:
-            self._channel.tell("done", self._programs[0].result())
+            self._channel.send("done", self._programs[0].result())
         else:
             names = [agent.name for agent in self._agents]
             results = [program.result() for program in self._programs]
-            self._channel.tell("done", ByRank(zip(names, results, strict=True)))
+            self._channel.send("done", ByRank(zip(names, results, strict=True)))
         if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
             loop.watch(self._channel.fileno(), self._on_word)
         self._run_loop()
-        self._channel.tell("report", self._report())
+        self._channel.send("report", self._report())
 
     def _run_loop(self) -> None:
         try:
@@ -281,11 +281,11 @@ class _Node:
         """Report a failure before the program can catch it."""
         if isinstance(error, FirmwareError):
             with contextlib.suppress(ConnectionError):  # the starting process is gone
-                self._channel.tell("failed", (error.what, error.when - self._started))
+                self._channel.send("failed", (error.what, error.when - self._started))
 
     def _on_word(self, _now: int) -> None:
         """Process a word: a model's fault while the program runs, "stop" when all programs have ended."""
-        message = self._channel.hear()
+        message = self._channel.receive()
         if message is None:  # the starting process is gone
             os._exit(1)
         if message[0] == "stop":
@@ -295,7 +295,7 @@ class _Node:
 
     def _used(self) -> int:
         """Return the nanoseconds of processor time until now of this process, and of its NIC's agent if it has one."""
-        self._wire.look()
+        self._wire.update_counts()
         return time.process_time_ns() + (self._shared.cpu if self._shared is not None else 0)
 
     def _report(self) -> Report:
@@ -321,7 +321,7 @@ class _Node:
         if self._port.kept:
             lines.append(f"frames that wait in the NIC until the network takes them: {self._port.kept}")
         if self._shared is None:
-            self._wire.look()
+            self._wire.update_counts()
         if self._wire.dropped:
             lines.append(f"frames dropped because they were not read in time: {self._wire.dropped}")
         if self._port.unsent:
@@ -329,7 +329,7 @@ class _Node:
         lines += [f"NIC: {sentence}" for sentence in self._wire.lost()]
         if len(lines) > _MAX_SENTENCES:
             lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
-        self._channel.tell("waiting", [line[:_MAX_SENTENCE] for line in lines])
+        self._channel.send("waiting", [line[:_MAX_SENTENCE] for line in lines])
 
     def _state(self, innermost: FrameType | None) -> str:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""

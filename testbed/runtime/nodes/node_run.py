@@ -36,8 +36,8 @@ PATIENCE: Final = 30.0
 _LEAD: Final = 5_000_000
 """Nanoseconds from "go" to time 0 of a dilated run."""
 
-_ANSWER: Final = 1.0  # s for nodes to answer what they wait for
-_SHOWN: Final = 2_000  # characters of a log's end
+_ANSWER: Final = 1.0  # s for nodes to report what they wait for
+_SHOWN: Final = 2_000  # bytes of a log's end in an error message
 _CHECKS: Final = 10  # checks of progress within a patience
 
 
@@ -93,9 +93,9 @@ class Run:
         self._logs = logs
         self._directory = directory
         self._pids: dict[str, int] = {}
-        self._lines: dict[str, Channel] = {}
+        self._channels: dict[str, Channel] = {}
         self._names: dict[int, str] = {}
-        self._heard: dict[str, dict[str, object]] = {placement.name: {} for placement in orders.places}
+        self._messages: dict[str, dict[str, object]] = {placement.name: {} for placement in orders.places}
         self._ended: dict[str, int] = {}
         self._away: dict[str, bool] = {}  # crashed node -> whether it will be restarted
         self._paused: set[str] = set()
@@ -106,12 +106,12 @@ class Run:
         self._progress = Progress(len(orders.places))
         self._parent: tuple[int, int] | None = None  # pid and pidfd of the parent of all node processes
         self._ends_with: tuple[int, str] | None = None
-        self._left_undone = False  # the parent has ended, and may have left the NICs as they were in the run
+        self._needs_restore = False  # the parent has ended, and may have left the NICs as they were in the run
         ends: dict[str, Channel] = {}
         self._warm, end = Channel.pair()
         try:
             for placement in orders.places:
-                self._lines[placement.name], ends[placement.name] = Channel.pair()
+                self._channels[placement.name], ends[placement.name] = Channel.pair()
             pid = warm.start(orders, end, ends, logs, directory, self._progress).pid
             self._parent = pid, os.pidfd_open(pid)
         except BaseException:
@@ -119,12 +119,12 @@ class Run:
             self._restore_offloads()
             raise
         finally:
-            for line in (end, *ends.values()):
-                line.close()
+            for channel in (end, *ends.values()):
+                channel.close()
         self._ready.register(self._warm.fileno(), select.POLLIN)
-        for name, line in self._lines.items():
-            self._names[line.fileno()] = name
-            self._ready.register(line.fileno(), select.POLLIN)
+        for name, channel in self._channels.items():
+            self._names[channel.fileno()] = name
+            self._ready.register(channel.fileno(), select.POLLIN)
         try:
             self._begin(on_ready)
         except BaseException:
@@ -154,7 +154,7 @@ class Run:
 
     def kill(self, node: str) -> None:
         """Kill a node process (SIGKILL), as a fault; name the node in `wait(without=...)` then."""
-        self._warm.tell("kill", node)
+        self._warm.send("kill", node)
 
     def end_with(self, handle: int, reason: str) -> None:
         """Let `wait` raise ClusterEndedError, with this sentence, as soon as the process behind a pidfd has ended."""
@@ -171,7 +171,7 @@ class Run:
 
     def has_ended(self, node: str) -> bool:
         """Whether a node's process or its program has ended."""
-        return node in self._ended or "done" in self._heard[node]
+        return node in self._ended or "done" in self._messages[node]
 
     def crash(self, node: str, *, returns: bool = False) -> None:
         """Kill a node process that has not ended, and wait for its end. returns: `restart` will be called, which `wait`
@@ -187,34 +187,34 @@ class Run:
     def restart(self, node: str) -> None:
         """Restart a node process that `crash` has ended: its NIC with another incarnation, its program from the beginning.
         Return when the program has been started; raises ProgramError, NodeDiedError, StuckError."""
-        line, end = Channel.pair()
-        self._lines[node].close()
-        self._lines[node] = line
-        self._names[line.fileno()] = node
-        self._ready.register(line.fileno(), select.POLLIN)
-        self._heard[node] = {}
+        channel, end = Channel.pair()
+        self._channels[node].close()
+        self._channels[node] = channel
+        self._names[channel.fileno()] = node
+        self._ready.register(channel.fileno(), select.POLLIN)
+        self._messages[node] = {}
         del self._ended[node], self._away[node]
-        self._warm.tell("restart", node, end)
+        self._warm.send("restart", node, end)
         end.close()
         deadline = time.monotonic() + PATIENCE
         while not self._has_ended(node, "ready", ()):
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
-        line.tell("go", self.begun)
+        channel.send("go", self.begun)
 
     def pause(self, node: str) -> None:
         """Stop a node process until `resume`, or until all programs have ended."""
         self._paused.add(node)
-        self._warm.tell("pause", node)
+        self._warm.send("pause", node)
 
     def resume(self, node: str) -> None:
         self._paused.discard(node)
-        self._warm.tell("resume", node)
+        self._warm.send("resume", node)
 
     def apply_model_fault(self, node: str, fault: ModelFault) -> None:
         """Apply a fault to the model of a node in a dilated run."""
         with contextlib.suppress(ConnectionError):  # it has just ended; `wait` reports it
-            self._lines[node].tell("model", fault)
+            self._channels[node].send("model", fault)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> RunOutcome:
         """Wait until every program has ended, and end the run. seconds: in all. without: nodes whose death does not matter.
@@ -225,8 +225,8 @@ class Run:
         """
         started = moved = checked = time.monotonic()
         between = seconds if patience is None else patience / _CHECKS
-        left = len(self._heard)
-        while waited := sum(not self._has_ended(name, "done", without) for name in self._heard):
+        left = len(self._messages)
+        while waited := sum(not self._has_ended(name, "done", without) for name in self._messages):
             due = (self._begun + self._due[0][0]) / 1e9 if self._due else started + seconds
             self._receive(min(started + seconds, checked + between, due))
             self._act()
@@ -240,10 +240,10 @@ class Run:
                 raise self._stuck(f"programs have not ended within {seconds:g} s")
         for name in sorted(self._paused):
             self.resume(name)
-        for name, line in self._lines.items():
+        for name, channel in self._channels.items():
             if name not in self._ended:
                 with contextlib.suppress(ConnectionError):
-                    line.tell("stop")
+                    channel.send("stop")
         self._until("report", without)
         reports = {name: report for name, report in self._data_of("report").items() if isinstance(report, Report)}
         results: dict[str, object] = {}
@@ -253,14 +253,14 @@ class Run:
 
     def _stuck(self, what: str) -> StuckError:
         waiting = self.waiting()
-        ended = list(zip(self._progress.last(), self._heard, strict=True))
+        ended = list(zip(self._progress.last(), self._messages, strict=True))
         last, node = max(ended, default=(0, ""))
         if last:
             ago, after = ((time.monotonic_ns() - last) / 1e9, (last - self.begun) / 1e9)
             what += f"; the last transfer ended on {node} {ago:.3g} s ago, {max(0.0, after):.6f} s after the beginning"
         else:
             what += "; no transfer has ended since the beginning"
-        return StuckError(what, waiting, printed(self._logs, self._heard))
+        return StuckError(what, waiting, printed(self._logs, self._messages))
 
     def _act(self) -> None:
         """Make the scheduled calls that are due."""
@@ -269,25 +269,27 @@ class Run:
 
     def _data_of(self, word: str) -> dict[str, object]:
         """Return by node the data that came with this word."""
-        return {name: heard[word] for name, heard in self._heard.items() if word in heard}
+        return {name: messages[word] for name, messages in self._messages.items() if word in messages}
 
     def waiting(self) -> dict[str, list[str]]:
         """Ask every node what it waits for; return sentences by node, about its process's state where it does not answer."""
-        for heard in self._heard.values():
-            heard.pop("waiting", None)
-        self._warm.tell("ask")
+        for messages in self._messages.values():
+            messages.pop("waiting", None)
+        self._warm.send("ask")
         deadline = time.monotonic() + _ANSWER
-        while any("waiting" not in heard and name not in self._ended for name, heard in self._heard.items()):
+        while any("waiting" not in messages and name not in self._ended for name, messages in self._messages.items()):
             if not self._receive(deadline):
                 break
         sentences: dict[str, list[str]] = {}
-        for name, heard in self._heard.items():
-            answer = heard.get("waiting")
+        for name, messages in self._messages.items():
+            answer = messages.get("waiting")
             if name in self._ended:
                 sentences[name] = [_describe_status(self._ended[name])]
             else:
                 sentences[name] = (
-                    [str(line) for line in answer] if isinstance(answer, list) else [self._describe_silent(name)]
+                    [str(sentence) for sentence in answer]
+                    if isinstance(answer, list)
+                    else [self._describe_silent(name)]
                 )
         return sentences
 
@@ -295,12 +297,12 @@ class Run:
         """Kill the processes that still run, wait for their end, and restore the nodes' NICs."""
         self._warm.close()
         self._reap_parent()
-        for line in self._lines.values():  # not before: a node that loses its line ends by itself
-            line.close()
-        self._lines.clear()
+        for channel in self._channels.values():  # not before: a node that loses its channel ends by itself
+            channel.close()
+        self._channels.clear()
         self._progress.close()
-        if self._left_undone:
-            self._left_undone = False
+        if self._needs_restore:
+            self._needs_restore = False
             self._restore_offloads()
 
     def _reap_parent(self) -> None:
@@ -313,13 +315,13 @@ class Run:
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             wait_for_end(handle)
         os.close(handle)
-        self._left_undone = True
+        self._needs_restore = True
         with contextlib.suppress(ChildProcessError):  # other code has waited for all children of this process
             _, status = os.waitpid(pid, 0)
-            self._left_undone = bool(status)
+            self._needs_restore = bool(status)
             if status:
                 code = os.waitstatus_to_exitcode(status)
-                event_log.record(self._directory, "node parent died", nodes=[*self._heard], pid=pid, code=code)
+                event_log.record(self._directory, "node parent died", nodes=[*self._messages], pid=pid, code=code)
 
     def _restore_offloads(self) -> None:
         """Restore the NICs' offloads in place of a parent that could not."""
@@ -327,36 +329,36 @@ class Run:
 
     def _begin(self, on_ready: Callable[[Self], object] | None) -> None:
         self._until("ready", ())
-        for name, heard in self._heard.items():
-            pid = heard["ready"]
+        for name, messages in self._messages.items():
+            pid = messages["ready"]
             assert isinstance(pid, int)
             self._pids[name] = pid
         if on_ready is not None:
             on_ready(self)
         started = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
-        for line in self._lines.values():
+        for channel in self._channels.values():
             with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
-                line.tell("go", started)
+                channel.send("go", started)
         self._begun = started
 
     def _until(self, word: str, without: Collection[str]) -> None:
         """Wait until every node has sent this word. Raises StuckError."""
         deadline = time.monotonic() + PATIENCE
-        while not all(self._has_ended(name, word, without) for name in self._heard):
+        while not all(self._has_ended(name, word, without) for name in self._messages):
             if not self._receive(deadline):
                 raise StuckError(f"node processes have not sent {word!r} within {PATIENCE:g} s", self.waiting())
 
     def _has_ended(self, name: str, word: str, without: Collection[str]) -> bool:
         """Whether a node has sent this word, or need not any more. Raises the error of a failed or dead node."""
-        heard = self._heard[name]
-        if word in heard:
+        messages = self._messages[name]
+        if word in messages:
             return True
-        if name in without and (name in self._ended or "failed" in heard):
+        if name in without and (name in self._ended or "failed" in messages):
             return True
         if name in self._away and name in self._ended:
             return not self._away[name]
-        if "failed" in heard:
-            failed = heard["failed"]
+        if "failed" in messages:
+            failed = messages["failed"]
             if isinstance(failed, tuple):
                 what, when = failed
                 raise FirmwareError(what, when, name)
@@ -370,13 +372,13 @@ class Run:
         """Look for another node's death that is not reported yet, which may be why a program has failed. Raises
         NodeDiedError if there is one."""
         deadline = time.monotonic() + _ANSWER
-        for name, heard in self._heard.items():
-            if name in self._away or "failed" in heard or "done" in heard:
+        for name, messages in self._messages.items():
+            if name in self._away or "failed" in messages or "done" in messages:
                 continue
             while name not in self._ended and name in self._pids and processes.is_ending(self._pids[name]):
                 if not self._receive(deadline):
                     break
-            if name in self._ended and not {"failed", "done"} & self._heard[name].keys():
+            if name in self._ended and not {"failed", "done"} & self._messages[name].keys():
                 raise self._died(name)
 
     def _died(self, name: str) -> NodeDiedError:
@@ -394,7 +396,7 @@ class Run:
                 self._receive_from(self._names[descriptor])
             elif descriptor != self._warm.fileno():  # a node's, whose last words were read when its end was reported
                 continue
-            elif (message := self._warm.hear()) is not None:
+            elif (message := self._warm.receive()) is not None:
                 name, number = message[1] if isinstance(message[1], tuple) else ("", 0)
                 if message[0] == "forked":
                     self._pids[name] = number
@@ -403,30 +405,30 @@ class Run:
                 self._ended[name] = number
             else:
                 self._reap_parent()
-                raise NodeDiedError("the parent of all node processes has died, and they with it", self._heard)
+                raise NodeDiedError("the parent of all node processes has died, and they with it", self._messages)
         return bool(ready)
 
     def _receive_from(self, name: str) -> None:
-        line = self._lines[name]
-        message = line.hear()
+        channel = self._channels[name]
+        message = channel.receive()
         if message is not None:
-            self._heard[name][message[0]] = message[1]
+            self._messages[name][message[0]] = message[1]
         else:
-            self._forget(line)
+            self._forget(channel)
 
     def _receive_rest(self, name: str) -> None:
-        """Read the words that a process sent before it ended. Its end of the line may outlive it, in a process that it has
-        forked."""
-        line = self._lines.get(name)
-        while line is not None and line.fileno() in self._names:
-            if line.has_word():
+        """Read the words that a process sent before it ended. Its end of the channel may outlive it, in a process that it
+        has forked."""
+        channel = self._channels.get(name)
+        while channel is not None and channel.fileno() in self._names:
+            if channel.has_word():
                 self._receive_from(name)
             else:
-                self._forget(line)
+                self._forget(channel)
 
-    def _forget(self, line: Channel) -> None:
-        self._ready.unregister(line.fileno())
-        del self._names[line.fileno()]
+    def _forget(self, channel: Channel) -> None:
+        self._ready.unregister(channel.fileno())
+        del self._names[channel.fileno()]
 
     def _describe_silent(self, name: str) -> str:
         """Describe a process that does not answer: it is in the kernel, or in a library that blocks signals."""

@@ -22,7 +22,7 @@ from testbed.spec.placement import Rank
 
 Program = Callable[..., Coroutine[Awaited | int, None, object]]
 """A host program: ``async def program(endpoint, node)``. endpoint: of the protocol's library (`Agent.host`). node: the
-program's `Here`. Its result is plain data, 128 KiB at most, and is returned to the starting process."""
+program's `ProgramNode`. Its result is plain data, 128 KiB at most, and is returned to the starting process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class NodePlacement:
 
 
 class Model(Protocol):
-    """A rank of a node's model in a dilated run. core: the one that it is bound to."""
+    """A rank's part of the model of its node, in a dilated run. core: the one that the rank is bound to."""
 
     core: Core
 
     def reached(self) -> int:
-        """When the core has done the posts to the NIC that the program has made."""
+        """Return the time at which the core has finished the program's posts to the NIC."""
         ...
 
     async def compute(self, nanoseconds: int) -> None:
@@ -137,36 +137,36 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
-    """NIC and host are paused. until: a model time; None: until `Resume`."""
+class PauseNic:
+    """Pause NIC and host. until: a model time; None: until `Resume`."""
 
     until: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The NIC is resumed."""
+    """Resume NIC and host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slowed:
-    """The NIC is slower than its profile by a factor; 1 ends it."""
+    """Slow the NIC down by a factor, relative to its profile; 1 ends it."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True)
-class Burn:
-    """A background load takes a share of the host's core."""
+class BeginLoad:
+    """Begin a background load that takes a share of the host's core."""
 
     share: float
 
 
 @dataclass(frozen=True, slots=True)
-class Unburn:
-    """The oldest background load of this share ends."""
+class EndLoad:
+    """End the oldest background load of this share."""
 
     share: float
 
 
-ModelFault: TypeAlias = Stand | Resume | Slowed | Burn | Unburn
+ModelFault: TypeAlias = PauseNic | Resume | Slowed | BeginLoad | EndLoad

@@ -9,7 +9,7 @@ from typing import Final
 
 from protocols.core.firmware import Buffer
 from testbed.engine.loop import Loop, Timer
-from testbed.fabric.stop_go import ADDRESS, AGAIN, Outlet
+from testbed.fabric.stop_go import ADDRESS, ASK_INTERVAL, Outlet
 from testbed.kernel.frame_socket import FrameSocket
 
 BUFFER: Final = 128 << 20
@@ -45,7 +45,7 @@ class VethPort:
         """Call `then` when the frames that wait are gone: here none does."""
         then()
 
-    def hear(self, frame: bytes) -> bool:  # noqa: ARG002
+    def on_control_frame(self, frame: bytes) -> bool:  # noqa: ARG002
         """A frame has come; whether it was for the port, and not for its NIC."""
         return False
 
@@ -57,22 +57,22 @@ class VethPort:
 
 
 class HoldingPort(VethPort):
-    """In a network with back-pressure. on_hold: called when a first frame waits; `again` is to be called every AGAIN from
-    then on, until it says that none does."""
+    """A port in a network with back-pressure. on_hold: called when a first frame waits; `ask_again` is then to be called
+    every ASK_INTERVAL, until it returns that no frame waits."""
 
-    __slots__ = ("again", "on_hold", "outlet")
+    __slots__ = ("ask_again", "on_hold", "outlet")
 
     def __init__(self, wire: FrameSocket, head: bytes) -> None:
         """head: the NIC's address and its frames' EtherType."""
         super().__init__(wire)
 
         def say(word: bytes) -> None:
-            with contextlib.suppress(OSError):  # it is lost, and will be sent again
+            with contextlib.suppress(OSError):  # it is lost, and will be resent
                 wire.socket.send(word)
 
         self.on_hold: Callable[[], object] = _ignore
         self.outlet: Final = Outlet(self._put, say, head, lambda: self.on_hold())
-        self.again: Final = self.outlet.again
+        self.ask_again: Final = self.outlet.ask_again
 
     @property
     def kept(self) -> int:
@@ -87,8 +87,8 @@ class HoldingPort(VethPort):
         else:
             then()
 
-    def hear(self, frame: bytes) -> bool:
-        return frame[:6] == ADDRESS and self.outlet.hear(frame)
+    def on_control_frame(self, frame: bytes) -> bool:
+        return frame[:6] == ADDRESS and self.outlet.on_control_frame(frame)
 
     def _put(self, frame: Buffer) -> bool:
         """Give a frame to the kernel; whether it has taken it."""
@@ -112,7 +112,7 @@ def socket_on(device: str, ethertype: int, mtu: int, *, holding: bool) -> FrameS
 
 
 class Asking:
-    """Has a port ask again while frames wait in it, by a loop's timer."""
+    """Timer of a loop by which a port asks again while frames wait in it."""
 
     __slots__ = ("_again", "_loop", "_port", "_timer")
 
@@ -120,7 +120,7 @@ class Asking:
         """slowed: how many nanoseconds of the machine are one of the loop's."""
         self._loop = loop
         self._port = port
-        self._again: Final = max(1, AGAIN // slowed)
+        self._again: Final = max(1, ASK_INTERVAL // slowed)
         self._timer: Final[Timer] = loop.timer(self._due)
         port.on_hold = self._begin
         if port.kept:
@@ -132,7 +132,7 @@ class Asking:
             self._timer.set(self._loop.now() + self._again)
 
     def _due(self, now: int) -> None:
-        if self._port.again():
+        if self._port.ask_again():
             self._timer.set(now + self._again)
 
 

@@ -232,7 +232,7 @@ class _WarmParent:
 
     def _send(self, word: str, data: object) -> None:
         with contextlib.suppress(ConnectionError):  # then the next turn is the last
-            self._channel.tell(word, data)
+            self._channel.send(word, data)
 
 
 async def _empty_program(here: ProgramNode) -> int:

@@ -39,14 +39,14 @@ class Lateness:
             self.late += sum(now - when > LATE for when, _ in due)
 
     def add(self, late: int) -> None:
-        """Count one frame that is late by so many nanoseconds, 0 or more."""
+        """Count one frame. late: nanoseconds, 0 or more."""
         self.buckets[late.bit_length()] += 1
         if late > self.worst:
             self.worst = late
         self.late += late > LATE
 
     def quantile(self, share: float) -> int:
-        """An upper bound of this quantile, at most twice the true value."""
+        """Return an upper bound of this quantile, at most twice the true value."""
         wanted, seen = share * sum(self.buckets), 0
         for bits, count in enumerate(self.buckets):
             seen += count
@@ -61,8 +61,8 @@ SELDOM: Final = 64_000_000_000
 _SOON: Final = 1_000_000_000
 
 
-class Behind:
-    """The warnings of one direction."""
+class LatenessWarnings:
+    """Rate-limited warnings of one direction."""
 
     __slots__ = ("_due", "_late", "_lost", "_pause", "_since")
 
@@ -72,7 +72,7 @@ class Behind:
         self._due = self._since = now
         self._pause = _SOON
 
-    def look(self, now: int, late: int, lost: int) -> tuple[int, int, int] | None:
+    def take_due(self, now: int, late: int, lost: int) -> tuple[int, int, int] | None:
         """Return (late, lost, nanoseconds): the new late and lost frames to warn of, and the time in which they came.
 
         None if there are no new ones, or the next warning is not due. late, lost: frames since the start.

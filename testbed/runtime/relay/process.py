@@ -25,7 +25,7 @@ from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
 from testbed.runtime.calls import Listener, PendingReply
 from testbed.runtime.logs import ROOM, LogFile
-from testbed.runtime.relay.lateness import LATE, Behind
+from testbed.runtime.relay.lateness import LATE, LatenessWarnings
 from testbed.runtime.relay.orders import DIRECTIONS, Orders, RelayPaths
 from testbed.runtime.relay.relay import AnyLink, Relay
 from testbed.runtime.relay.relay_watch import Watchers
@@ -51,7 +51,7 @@ class Process:
         self._relay = Relay(self._loop, known_fields(), self._tallies)
         self._watchers = Watchers(self._loop, places.directory)
         self._begun = time.time_ns()
-        self._behind: dict[object, Behind] = {}
+        self._behind: dict[object, LatenessWarnings] = {}
         self._log: LogFile | None = None
 
     def prepare(self) -> None:
@@ -62,7 +62,7 @@ class Process:
         if not self._relay.links:
             raise NotFoundError("there are no links to carry")
         supervision = Supervision(self._places.directory, self._command)
-        self._loop.watch(supervision.fileno(), lambda _: supervision.look())
+        self._loop.watch(supervision.fileno(), lambda _: supervision.advance())
         Listener(self._loop, self._places.socket(self._number), self._answer)
         self._loop.at(self._loop.now() + _WATCH, self._watch)
         # Garbage collection would stop every link for milliseconds. The code for frames makes no reference cycles,
@@ -85,7 +85,7 @@ class Process:
                 later = PendingReply()
 
                 def released(early: dict[str, int]) -> None:
-                    later.tell({"early": early})
+                    later.complete({"early": early})
                     gc.collect()
 
                 self._relay.release(request["links"], released)
@@ -97,7 +97,7 @@ class Process:
                 links = self._relay.links
                 return {"links": {name: _counted(links[name]) for name in request["links"] if name in links}}
             case "watch":
-                self._watchers.attend(self._relay.links)
+                self._watchers.report_links(self._relay.links)
                 for name in request["links"]:
                     if name in self._relay.links:
                         self._relay.links[name].catch_up()
@@ -109,7 +109,7 @@ class Process:
         orders = self._places.read_orders() or Orders(0)
         self._open_log(orders)
         early = self._relay.load(orders.share(self._number), self._write)
-        self._watchers.attend(self._relay.links)
+        self._watchers.report_links(self._relay.links)
         gc.collect()  # only objects made since `prepare`
         return early
 
@@ -145,12 +145,12 @@ class Process:
 
     def _watch(self, now: int) -> None:
         """Record frames that were late or lost here since the last call."""
-        current: dict[object, Behind] = {}  # only of present forwarders: new ones count from 0
+        current: dict[object, LatenessWarnings] = {}  # only of present forwarders: new ones count from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
                 forwarder = link.directions[direction]
-                behind = current[forwarder] = self._behind.get(forwarder) or Behind(now)
-                found = behind.look(now, forwarder.lateness.late, socket.look().lost)
+                behind = current[forwarder] = self._behind.get(forwarder) or LatenessWarnings(now)
+                found = behind.take_due(now, forwarder.lateness.late, socket.update_statistics().lost)
                 if found is not None:
                     late, lost, span = found
                     event_log.record(
@@ -200,7 +200,7 @@ def _direction(link: AnyLink, direction: str, now: int) -> dict[str, object]:
     """The report of one direction. Lost frames are counted where they came in; a frame that could not be sent is
     counted at the direction whose frames come in on that interface."""
     forwarder, source = link.directions[direction], link.sockets().get(direction)
-    statistics = source.look() if source is not None else Statistics()
+    statistics = source.update_statistics() if source is not None else Statistics()
     return {
         "counters": forwarder.counters.by_name(),
         "held": forwarder.held,

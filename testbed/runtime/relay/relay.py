@@ -88,7 +88,7 @@ class Forwarder:
         One batch per call, so that no link delays the frames of others.
         """
         frames = self._source.receive(self._last)
-        if self._source.unfinished:
+        if self._source.has_offloaded:
             self._offer_unfinished(frames)
         else:
             offer = self.offer
@@ -147,14 +147,14 @@ class Forwarder:
                 self._unfinished -= 1
                 if frame.segments > 1:
                     self.model.count_gso(frame.segments, frame.beyond)
-        self._out.send_unfinished(frames)
+        self._out.send_offloaded(frames)
 
     def pass_through(self, now: int) -> bool:  # noqa: ARG002  a loop's callback
         """Forward one batch of received frames without impairment; return whether more may be waiting."""
         frames = self._source.receive(self._last)
         if frames:
             self._last = frames[-1][0]
-            send = self._out.send_unfinished if self._source.unfinished else self._out.send
+            send = self._out.send_offloaded if self._source.has_offloaded else self._out.send
             send([frame for _, frame in frames])
         return self._source.filled
 

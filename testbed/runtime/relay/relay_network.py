@@ -17,7 +17,7 @@ from typing import Final
 from testbed.engine.loop import Loop
 from testbed.fabric.direction import Delivery
 from testbed.fabric.interface import Channel, Network
-from testbed.fabric.stop_go import ADDRESS, ASK, GO, STOP, Word, frame_of, word_in
+from testbed.fabric.stop_go import ADDRESS, ASK, GO, STOP, ControlFrame, decode, encode
 from testbed.fates.fate_counters import Counters
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.packet_socket import PacketSocket
@@ -160,8 +160,8 @@ class Uplink:
         self._driver = driver
         self._way = way
         self._socket = socket
-        # With the times at which they came; a word is a request of the NIC between two frames.
-        self._kept: deque[tuple[int, bytes | Word]] = deque()
+        # Frames and control frames of the NIC, in order, with the times at which they arrived.
+        self._kept: deque[tuple[int, bytes | ControlFrame]] = deque()
         self._stopped = False
         self._answered = 0
         self._window = max(1, min(LARGEST_WINDOW, socket.room))
@@ -173,7 +173,7 @@ class Uplink:
     @property
     def waiting(self) -> tuple[int, int]:
         """Bytes and frames that wait here."""
-        frames = [len(frame) for _, frame in self._kept if not isinstance(frame, Word)]
+        frames = [len(frame) for _, frame in self._kept if not isinstance(frame, ControlFrame)]
         return sum(frames), len(frames)
 
     def read(self, _now: int) -> bool:
@@ -181,7 +181,7 @@ class Uplink:
         if self._stopped:
             return False
         frames = self._socket.receive(self._last)
-        if self._socket.unfinished:
+        if self._socket.has_offloaded:
             frames = self._finished(frames)
         kept, driver, channel, lateness = self._kept, self._driver, self._way.channel, self._way.lateness
         for when, frame in frames:
@@ -189,12 +189,12 @@ class Uplink:
             lateness.add(max(0, late))
             if kept:
                 driver.advance(when)
-            if frame[:6] == ADDRESS and (word := word_in(frame)) is not None:
+            if frame[:6] == ADDRESS and (control := decode(frame)) is not None:
                 self._head = frame[_HEAD]
                 if kept:
-                    kept.append((when, word))
+                    kept.append((when, control))
                 else:
-                    self._answer(word)
+                    self._answer(control)
                 continue
             if not kept:
                 self.stamp = when
@@ -225,7 +225,7 @@ class Uplink:
         kept = self._kept
         while kept:
             self.stamp, first = kept[0]
-            if isinstance(first, Word):
+            if isinstance(first, ControlFrame):
                 self._answer(first)
             elif not self._driver.offer(now, self._way.channel, first):
                 break
@@ -240,15 +240,15 @@ class Uplink:
         self._loop.unwatch(self._socket.fileno())
         self.stops += self._say(STOP)
 
-    def _answer(self, word: Word) -> None:
-        if word.kind == ASK:
-            self._answered = word.count
+    def _answer(self, control: ControlFrame) -> None:
+        if control.kind == ASK:
+            self._answered = control.count
             self._say(STOP if self._stopped else GO)
 
     def _say(self, kind: int) -> bool:
-        """Send a word to the NIC if it has asked before; return whether it has."""
+        """Send a control frame to the NIC if it has asked before; return whether it has."""
         if self._head:
-            self._socket.send([frame_of(Word(kind, self._answered, self._window), self._head)])
+            self._socket.send([encode(ControlFrame(kind, self._answered, self._window), self._head)])
         return bool(self._head)
 
     def _finished(self, frames: list[Delivery]) -> list[Delivery]:

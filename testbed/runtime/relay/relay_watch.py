@@ -35,14 +35,14 @@ QUEUE_FULL: Final = "queue full"
 
 _NAME: Final = "watch."
 _ROOM: Final = 1 << 20  # bytes: what an ordinary user's pipe may hold
-_LONGEST: Final = 500  # characters of a frame's fate: a line of at most 4,096 bytes is written whole or not at all
+_LONGEST: Final = 500  # characters of a frame's fate: a write of at most 4,096 bytes to a pipe is atomic
 _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameFates:
-    """A frame and its fates. stamp: when it came in on the direction's free end, wall clock, nanoseconds. check: CRC-32
-    of the frame. causes: see `fates.records`, or `QUEUE_FULL`. words: a description for people."""
+    """A frame and its fates. stamp: time at which it arrived at the direction's free end, wall clock, nanoseconds. check:
+    CRC-32 of the frame. causes: see `fates.records`, or `QUEUE_FULL`. words: a description for people."""
 
     link: str
     direction: str
@@ -122,7 +122,7 @@ class Watch:
 
 
 class Watchers:
-    """The relay's side of all watches."""
+    """The writing side of all watches, in a relay process."""
 
     def __init__(self, loop: Loop, directory: Path) -> None:
         self._loop = loop
@@ -138,11 +138,11 @@ class Watchers:
         if self._pipes and (record.link, record.direction) in self._reported:
             self._met.append(record)
 
-    def attend(self, links: Mapping[str, AnyLink]) -> None:
-        """Report frames of these links, the ones carried now, to all current watches."""
+    def report_links(self, links: Mapping[str, AnyLink]) -> None:
+        """Report the frames of these links, which the relay forwards now, to all current watches."""
         for path in self._directory.glob(f"{_NAME}*"):
             if path.name not in self._pipes:
-                self._greet(path)
+                self._add_pipe(path)
         if not self._pipes:
             return
         self._watched = []
@@ -161,7 +161,7 @@ class Watchers:
         def watched(when: int, frame: bytes) -> Outcome:
             outcome = offer(when, frame)
             if self._met or outcome is Outcome.QUEUE:
-                self._tell_fates(name, direction, when + source.behind, frame, is_full=outcome is Outcome.QUEUE)
+                self._report_fates(name, direction, when + source.behind, frame, is_full=outcome is Outcome.QUEUE)
             return outcome
 
         def restore() -> None:
@@ -178,7 +178,7 @@ class Watchers:
         def watched(now: int, frame: bytes) -> bytes | None:
             accepted = take(now, frame)
             if self._met:
-                self._tell_fates(name, direction, uplink.stamp + source.behind, frame)
+                self._report_fates(name, direction, uplink.stamp + source.behind, frame)
             return accepted
 
         def restore() -> None:
@@ -191,7 +191,7 @@ class Watchers:
         self._reported.add((name, direction))
         self._watched.append(restore)
 
-    def _greet(self, path: Path) -> None:
+    def _add_pipe(self, path: Path) -> None:
         try:
             pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -206,11 +206,11 @@ class Watchers:
         self._untold[path.name] = 0
 
         def ended(_now: int) -> None:
-            self._part(path.name)
+            self._remove_pipe(path.name)
 
         self._loop.watch(pipe, ended)  # only to be notified when the reader closes
 
-    def _part(self, name: str) -> None:
+    def _remove_pipe(self, name: str) -> None:
         pipe = self._pipes.pop(name)
         self._loop.unwatch(pipe)
         os.close(pipe)
@@ -219,7 +219,7 @@ class Watchers:
                 restore()
             self._watched = []
 
-    def _tell_fates(self, link: str, direction: str, stamp: int, frame: bytes, *, is_full: bool = False) -> None:
+    def _report_fates(self, link: str, direction: str, stamp: int, frame: bytes, *, is_full: bool = False) -> None:
         """Report the fates of the frame that has just been offered. stamp: wall clock, nanoseconds."""
         causes = [record.cause for record in self._met]
         words = [record.in_words() for record in self._met]
@@ -227,9 +227,9 @@ class Watchers:
         if is_full:
             causes.append(QUEUE_FULL)
             words.append(f"dropped: {QUEUE_FULL}")
-        self._tell([link, direction, stamp, crc32(frame), causes, "; ".join(words)[:_LONGEST]])
+        self._write_report([link, direction, stamp, crc32(frame), causes, "; ".join(words)[:_LONGEST]])
 
-    def _tell(self, report: list[object]) -> None:
+    def _write_report(self, report: list[object]) -> None:
         line = json.dumps(report).encode() + b"\n"
         for name, pipe in self._pipes.items():
             untold = self._untold[name]

@@ -224,7 +224,7 @@ class SharedAgent:
     def _deliver(self, frame: bytes) -> None:
         function = self._by_address.get(frame[:6])
         if function is None:
-            if self._wire.port.hear(frame):
+            if self._wire.port.on_control_frame(frame):
                 self._touched.update(self._functions)  # a frame that has left may start a timer of any firmware
                 return
             if not (self._routed and frame[0] & 1):
@@ -305,7 +305,7 @@ class SharedAgent:
         for host in function.hosts:
             if host is not None:
                 with contextlib.suppress(OSError):  # it is gone
-                    introduction.tell(host.connection, {"failed": failed.what, "when": failed.when})
+                    introduction.send(host.connection, {"failed": failed.what, "when": failed.when})
         return failed
 
     def watch(self, descriptor: int, handler: Callable[[], object]) -> None:
@@ -343,13 +343,13 @@ class SharedAgent:
         self._unwatch(connection.fileno())
         self._strangers -= 1
         try:
-            request, handed = introduction.hear(connection, _DONTWAIT)
+            request, handed = introduction.receive(connection, _DONTWAIT)
             for descriptor in handed:
                 os.close(descriptor)
             if request is None:
                 connection.close()
             elif request.get("do") == "report":
-                introduction.tell(
+                introduction.send(
                     connection, {**self._nic_counts(), "hosts": self._hosts(), "counted": self._counted()}
                 )
                 connection.close()
@@ -375,7 +375,7 @@ class SharedAgent:
         elif self._slots[index][0].hosts[self._slots[index][1]] is not None:
             wrong = f"function {index} of this NIC has a host process"
         if wrong:
-            introduction.tell(connection, {"error": wrong})
+            introduction.send(connection, {"error": wrong})
             connection.close()
             return
         assert isinstance(index, int)
@@ -393,7 +393,7 @@ class SharedAgent:
         host = Attached(Region(memory, layout), connection, pid, handle, bell, writing)
         adapter = function.nic.adapter
         try:
-            introduction.tell(
+            introduction.send(
                 connection,
                 {
                     "entries": layout.entries, "descriptors": layout.descriptors, "heap": layout.heap,
@@ -424,15 +424,15 @@ class SharedAgent:
         if function.hosts[host.place] is not host:
             return
         try:
-            query, handed = introduction.hear(host.connection, _DONTWAIT)
+            query, handed = introduction.receive(host.connection, _DONTWAIT)
             for descriptor in handed:
                 os.close(descriptor)
             if query is None:
                 self._detach(host)
             elif query.get("do") == "report":
-                introduction.tell(host.connection, self._report(function))
+                introduction.send(host.connection, self._report(function))
             elif query.get("do") == "waiting":
-                introduction.tell(host.connection, {"waiting": self._waiting(function)})
+                introduction.send(host.connection, {"waiting": self._waiting(function)})
             else:
                 raise ValueError("no question")
         except (OSError, ValueError) as error:
@@ -459,7 +459,7 @@ class SharedAgent:
 
     def _nic_counts(self) -> dict[str, int]:
         """Return the counts of frames, and the processor time, of the whole NIC."""
-        self._socket.look()
+        self._socket.update_counts()
         return {
             "pid": os.getpid(), "taken": self._socket.taken, "dropped": self._socket.dropped,
             "unsent": self._wire.port.unsent, "down": self._wire.port.down, "cpu": time.process_time_ns(),

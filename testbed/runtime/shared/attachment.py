@@ -87,14 +87,14 @@ class Attachment:
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  here they cost what they cost
         put = self._doorbells.put
         while not put(index):  # the ring is full, until the agent takes some
-            self.look()
+            self.check_agent()
             os.sched_yield()
 
-    def look(self) -> None:
+    def check_agent(self) -> None:
         """Check the agent. Raises NicGoneError when it is gone, FirmwareError when it has sent its error."""
         try:
             if self._connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
-                self._heard(introduction.hear(self._connection)[0])
+                self._heard(introduction.receive(self._connection)[0])
             else:
                 raise NicGoneError("the agent of the NIC has ended, or has refused this process")
         except BlockingIOError:
@@ -116,12 +116,12 @@ class Attachment:
     def _ask(self, query: dict[str, Any], patience: float = _ANSWER) -> tuple[dict[str, Any], list[int]]:
         self._asking = True
         try:
-            introduction.tell(self._connection, query)
+            introduction.send(self._connection, query)
             waiting = select.poll()
             waiting.register(self._connection, select.POLLIN)
             if not waiting.poll(patience * 1000):
                 raise NicGoneError(f"the agent of the NIC has not answered within {patience:g} s")
-            answer, handed = introduction.hear(self._connection)
+            answer, handed = introduction.receive(self._connection)
         except OSError as error:
             raise NicGoneError(f"the agent of the NIC has ended: {error}") from error
         finally:
@@ -158,7 +158,7 @@ class HostDriver:
         self._waiter.watch(nic.woken)
         self._waiter.watch(nic.fileno())
 
-    def tell(self, host: Host) -> None:
+    def set_host(self, host: Host) -> None:
         """Let another host library get the completions, before the first one."""
         self._host = host
 
@@ -278,7 +278,7 @@ class HostDriver:
         """Check the agent. When it is gone, its pending completions still count, since the senders may have been notified.
         Raises NicGoneError, unless the program has waited only for those."""
         try:
-            self._nic.look()
+            self._nic.check_agent()
         except NicGoneError:
             loop = self.loop
             while loop.running and (shown := self._nic.completions.take(_TAKEN)):

@@ -19,7 +19,7 @@ from typing import Final
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.split_memory import OnDoorbell, SplitDriver
 from testbed.engine.failures import TickCount
-from testbed.fabric.stop_go import AGAIN
+from testbed.fabric.stop_go import ASK_INTERVAL
 from testbed.runtime.nodes.veth_port import HoldingPort, VethPort
 from testbed.runtime.shared.heap import ReachedMemory
 from testbed.runtime.shared.region import Region
@@ -62,11 +62,11 @@ class Wire:
         """Let a port that holds frames back ask again, if that is due."""
         if self.due is not None and self.due <= now:
             assert isinstance(self.port, HoldingPort)
-            self.due = now + AGAIN if self.port.again() else None
+            self.due = now + ASK_INTERVAL if self.port.ask_again() else None
 
     def _hold(self) -> None:
         if self.due is None:
-            self.due = time.monotonic_ns() + AGAIN
+            self.due = time.monotonic_ns() + ASK_INTERVAL
 
     def send(self, frame: Buffer) -> bool | None:
         to = frame[:6]
@@ -165,8 +165,8 @@ class Function:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._later.append(make())
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def post_completion(self, host: int, index: int) -> None:
         attached = self.hosts[host]

@@ -65,13 +65,13 @@ def connected(device: str) -> socket.socket:
     return opened
 
 
-def tell(end: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+def send(end: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
     """Send a message without blocking. OSError when the other end is gone, or its buffer is full."""
     flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
     socket.send_fds(end, [json.dumps(message).encode()], list(descriptors), flags)
 
 
-def hear(end: socket.socket, flags: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
+def receive(end: socket.socket, flags: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
     """Receive the next message, None when the other end is gone, and its descriptors. Raises BlockingIOError with
     MSG_DONTWAIT, ValueError for a packet that is no JSON object."""
     try:

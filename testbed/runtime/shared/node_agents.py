@@ -24,7 +24,7 @@ _LISTENS: Final = b"\n"
 
 
 class NodesNic:
-    """A node process's side of its shared NIC. Counts are the agent's at the last `look`."""
+    """A node process's side of its shared NIC. Counts are the agent's at the last `update_counts`."""
 
     def __init__(self, orders: Orders, split_driver: SplitDriver, device: str, function: int = 0) -> None:
         """Raises AttachError."""
@@ -38,9 +38,9 @@ class NodesNic:
 
     def attach(self, host: Host) -> None:
         """Set the host library that gets the completions, before the first one."""
-        self.driver.tell(host)
+        self.driver.set_host(host)
 
-    def look(self) -> None:
+    def update_counts(self) -> None:
         """Update the counts. Raises NicGoneError."""
         report = self._attachment.report()
         self._counted = dict(report["counted"])
@@ -51,7 +51,7 @@ class NodesNic:
         self.dropped = int(report["dropped"]) + int(report["overflowed"])  # from the wire, and between functions
 
     def counted(self) -> dict[str, int]:
-        """Return the firmware's counters at the last `look`."""
+        """Return the firmware's counters at the last `update_counts`."""
         return self._counted
 
     def lost(self) -> list[str]:

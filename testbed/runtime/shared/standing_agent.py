@@ -82,7 +82,7 @@ class StandingAgent:
         try:
             self._agent = SharedAgent(self._offer)
             supervision = Supervision(self._asked.parent, self._command)
-            self._agent.watch(supervision.fileno(), supervision.look)
+            self._agent.watch(supervision.fileno(), supervision.advance)
         except ValueError as error:
             raise TestbedError(str(error)) from error
 

@@ -13,7 +13,7 @@ MAX_MESSAGE: Final = 1 << 24
 MAX_INCOMPLETE: Final = 64
 """Maximum number of incomplete messages of several datagrams; beyond it the oldest is given up."""
 
-Pieces = list[tuple[bytes, memoryview]]
+Datagrams = list[tuple[bytes, memoryview]]
 """Datagrams as head and content, the last one first."""
 
 
@@ -25,7 +25,7 @@ class Message(NamedTuple):
     content: memoryview
 
 
-def split(context: int, tag: int, number: int, content: memoryview) -> Pieces:
+def split(context: int, tag: int, number: int, content: memoryview) -> Datagrams:
     """Split a message into datagrams. number: differs from that of any message under way to the same receiver."""
     length = len(content)
     if length <= MAX:

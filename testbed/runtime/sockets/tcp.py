@@ -93,7 +93,7 @@ class TcpEndpoint(MatchingByLibrary):
 
     def waiting(self) -> list[str]:
         sentences = [
-            f"rank {connection.peer} has {connection.behind} pieces still to take"
+            f"rank {connection.peer} has {connection.behind} buffers to receive"
             for connection in self._connections.values()
             if connection.behind
         ]

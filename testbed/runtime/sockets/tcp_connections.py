@@ -51,7 +51,7 @@ class Connection:
 
     @property
     def behind(self) -> int:
-        """Pieces that the kernel has not taken yet."""
+        """Datagrams that the kernel has not taken yet."""
         return len(self._unsent)
 
     def send(self, head: bytes, data: memoryview, over: Completion[Envelope], envelope: Envelope) -> bool:

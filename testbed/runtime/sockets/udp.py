@@ -26,7 +26,7 @@ from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
-from testbed.runtime.sockets.datagrams import HEADER, MAX, MAX_MESSAGE, Assembly, Message, Pieces, split
+from testbed.runtime.sockets.datagrams import HEADER, MAX, MAX_MESSAGE, Assembly, Datagrams, Message, split
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp import TcpEndpoint
 
@@ -59,7 +59,7 @@ class UdpEndpoint(MatchingByLibrary):
         self._ready: select.epoll
         self._addresses: list[tuple[str, int]] = []
         self._ranks: dict[str, int] = {}
-        self._unsent: deque[tuple[int, Pieces, Completion[Envelope], Envelope]] = deque()
+        self._unsent: deque[tuple[int, Datagrams, Completion[Envelope], Envelope]] = deque()
         self._number = 0
         self._assembly = Assembly()
         self._scratch = memoryview(bytearray(HEADER.size + MAX))
@@ -88,11 +88,11 @@ class UdpEndpoint(MatchingByLibrary):
             self._arrived(self.rank, Message(context, tag, data))
             return True
         self._number = self._number + 1 & 0xFFFF_FFFF
-        pieces = split(context, tag, self._number, data)
-        if self._unsent or not self._taken(destination, pieces):
+        datagrams = split(context, tag, self._number, data)
+        if self._unsent or not self._taken(destination, datagrams):
             if not self._unsent:
                 self._ready.modify(self._socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
-            self._unsent.append((destination, pieces, over, envelope))
+            self._unsent.append((destination, datagrams, over, envelope))
             return True
         over.complete(envelope)
         self._nic.post_completion(0)
@@ -133,12 +133,12 @@ class UdpEndpoint(MatchingByLibrary):
         by_tcp = [f"beside them, by TCP: {sentence}" for sentence in self._beside.waiting()]
         return [*sentences, f"datagrams: {counts}", *by_tcp]
 
-    def _taken(self, destination: int, pieces: Pieces) -> bool:
+    def _taken(self, destination: int, datagrams: Datagrams) -> bool:
         """Send datagrams; return whether the kernel has taken all. Those that it has are removed from the list."""
         send, address, counts = self._socket.sendmsg, self._addresses[destination], self._counts
-        while pieces:
+        while datagrams:
             try:
-                send(pieces[-1], (), 0, address)
+                send(datagrams[-1], (), 0, address)
                 counts["sent"] += 1
             except BlockingIOError:
                 return False
@@ -146,7 +146,7 @@ class UdpEndpoint(MatchingByLibrary):
                 if error.errno not in _NOT_TAKEN:
                     raise
                 counts["not_taken"] += 1
-            pieces.pop()
+            datagrams.pop()
         return True
 
     def _serve(self, _now: int) -> None:

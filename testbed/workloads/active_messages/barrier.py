@@ -17,7 +17,7 @@ from testbed.workloads.form import Node
 TAG: Final = 0x4E4F57
 """Tag of all endpoints of these workloads."""
 
-_HERE, _VALUES = 1, 2
+_ARRIVED, _VALUES = 1, 2
 _NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
 _PAUSE: Final = 10_000_000  # nanoseconds before a message returned by a node that had not begun is sent again
 _MAX: Final = 7  # values of 64 bits in the words of one message
@@ -36,7 +36,7 @@ class Collectives:
     def __init__(self, library: ActiveMessages, node: Node, size: int) -> None:
         self._node = node
         self._size = size
-        self._here: set[tuple[int, int]] = set()
+        self._arrivals: set[tuple[int, int]] = set()
         self._values: dict[int, tuple[int, ...]] = {}
         self._again: list[Returned] = []
         self._generation = 0
@@ -46,7 +46,7 @@ class Collectives:
             raise ValueError("this node has endpoints already: its first one is for meetings")
         endpoint.tag = TAG
         endpoint.error_handler = self._returned
-        endpoint.set_handler(_HERE, lambda _, generation, distance: self._here.add((generation, distance)))
+        endpoint.set_handler(_ARRIVED, lambda _, generation, distance: self._arrivals.add((generation, distance)))
         endpoint.set_handler(_VALUES, self._heard)
 
     async def barrier(self) -> None:
@@ -55,9 +55,9 @@ class Collectives:
         distance = 1
         while distance < self._size:
             mark = (self._generation, distance)
-            await self._say((self._node.rank + distance) % self._size, _HERE, *mark)
-            await self._until(lambda mark=mark: mark in self._here)  # type: ignore[misc]  # mypy on defaults of lambdas
-            self._here.discard(mark)
+            await self._say((self._node.rank + distance) % self._size, _ARRIVED, *mark)
+            await self._until(lambda mark=mark: mark in self._arrivals)  # type: ignore[misc]  # mypy on defaults of lambdas
+            self._arrivals.discard(mark)
             distance *= 2
 
     async def gather(self, values: Sequence[int]) -> list[tuple[int, ...]] | None:

@@ -86,7 +86,7 @@ class _Sorting:
             place = begins[value]
             while run:
                 node, first = divmod(place, self._keys)
-                part = run[: min(len(run), self._keys - first, max(1, space.most // _WIDTH))]
+                part = run[: min(len(run), self._keys - first, max(1, space.max_medium // _WIDTH))]
                 await space.store(GlobalAddress(node, area + first * _WIDTH), part.tobytes())
                 run, place, stores = run[len(part) :], place + len(part), stores + 1
         await space.all_store_sync()

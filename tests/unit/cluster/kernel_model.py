@@ -8,8 +8,7 @@ from dataclasses import fields, replace
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import ExistingState
-from testbed.cluster.plan.link_services import LinkServices
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AddAddress,
     AddForwarding,
     AddHook,
@@ -50,6 +49,7 @@ from testbed.cluster.plan.operations import (
     SetUp,
     Undivert,
 )
+from testbed.cluster.plan.link_services import LinkServices
 from testbed.cluster.plan.planner import plan
 from testbed.kernel import loss_classifier, netem, shapers
 from testbed.kernel.diversion import Diversion
@@ -130,15 +130,15 @@ class Kernel:
         for index, out in self.redirections.items():
             assert not wire[index].master, f"{wire[index].name} is plugged in and joined after: {after}"
             assert out not in wire or not wire[out].master, f"two ways lead to {wire[out].name} after: {after}"
+        by_name = {found.name: found for found in wire.values()}
         for port in wire.values():
-            patch = self._by_name(namespace_names.patch(port.name)[0])
-            free = self._by_name(namespace_names.patch(port.name)[1])
+            patch, free = (by_name.get(name) for name in namespace_names.patch(port.name))
             if port.index in self.patched:
                 assert patch is not None, f"what leaves by {port.name} goes nowhere after: {after}"
                 assert free is not None, f"what leaves by {port.name} goes nowhere after: {after}"
                 assert self.patched[port.index] == patch.index
                 assert self._leads(free, port), f"what leaves by {port.name} goes nowhere after: {after}"
-                assert self._by_name(self.leaving[port.index][1]) == wire[self._exit_to(port)]
+                assert by_name.get(self.leaving[port.index][1]) == wire[self._exit_to(port)]
             if patch is not None and patch.master and free is not None and self._leads(free, port):
                 assert not patch.flooding, f"frames take two ways to {port.name} after: {after}"
                 if port.index in self.staged:

@@ -9,8 +9,8 @@ import pytest
 
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan.draft import ExistingState
+from testbed.cluster.plan.kernel_operations import MakeCable, MakeSwitch, SetDown, SetOffloads
 from testbed.cluster.plan.link_decisions import Decisions, decide
-from testbed.cluster.plan.operations import MakeCable, MakeSwitch, SetDown, SetOffloads
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import Wiring, free_ends
 from testbed.errors import UnsupportedError

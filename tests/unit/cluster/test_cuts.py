@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from testbed.cluster.faults import cuts
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.plan import namespace_names
+from testbed.cluster.plan.kernel_operations import SetDown, SetUp
 from testbed.cluster.plan.link_services import LinkService, LinkServices
-from testbed.cluster.plan.operations import SetDown, SetUp
 from testbed.cluster.plan.planner import plan
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.layout import Impairment

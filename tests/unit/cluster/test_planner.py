@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import ExistingState
 from testbed.cluster.plan.interface_indexes import FIRST_DIRECT_INDEX, FIRST_NODE_INDEX, FIRST_WIRE_INDEX
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AddForwarding,
     MakeCable,
     Operation,

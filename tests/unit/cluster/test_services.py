@@ -93,13 +93,13 @@ def tending(tmp_path: Path) -> Iterator[Tending]:
 
 def test_what_is_wanted_runs_and_what_is_not_ends(tending: Tending) -> None:
     tending.kind.desired = {"a": 1, "b": 1}
-    tending.tended.look()
+    tending.tended.reconcile()
     pids = dict(tending.tended.pids)
     assert sorted(pids) == ["a", "b"]
-    tending.tended.look()
+    tending.tended.reconcile()
     assert tending.tended.pids == pids
     tending.kind.desired = {"a": 1}
-    tending.tended.look()
+    tending.tended.reconcile()
     assert tending.tended.pids == {"a": pids["a"]}
     with pytest.raises(ProcessLookupError):
         os.kill(pids["b"], 0)
@@ -108,16 +108,16 @@ def test_what_is_wanted_runs_and_what_is_not_ends(tending: Tending) -> None:
 
 def test_what_shall_be_something_else_is_another_process(tending: Tending) -> None:
     tending.kind.desired = {"a": 1}
-    tending.tended.look()
+    tending.tended.reconcile()
     before = tending.tended.pids["a"]
     tending.kind.desired = {"a": 2}
-    tending.tended.look()
+    tending.tended.reconcile()
     assert tending.tended.pids["a"] != before
 
 
 def test_what_dies_is_started_again_at_once_and_the_gap_is_told(tending: Tending, tmp_path: Path) -> None:
     tending.kind.desired = {"a": 1}
-    tending.tended.look()
+    tending.tended.reconcile()
     os.kill(tending.tended.pids["a"], signal.SIGKILL)
     tending.until("sleeper restarted")
     died, back = event_log.read(tmp_path)
@@ -128,7 +128,7 @@ def test_what_dies_is_started_again_at_once_and_the_gap_is_told(tending: Tending
 
 def test_what_dies_at_once_again_and_again_waits_a_second(tending: Tending) -> None:
     tending.kind.desired = {"a": 1}
-    tending.tended.look()
+    tending.tended.reconcile()
     begun = tending.loop.now()
     for death in range(1, 5):
         os.kill(tending.tended.pids["a"], signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_what_dies_at_once_again_and_again_waits_a_second(tending: Tending) -> N
 
 def test_what_cannot_be_started_again_is_tried_again(tending: Tending) -> None:
     tending.kind.desired = {"a": 1}
-    tending.tended.look()
+    tending.tended.reconcile()
     tending.kind.refuses = 1
     os.kill(tending.tended.pids["a"], signal.SIGKILL)
     tending.until("sleeper restarted")
@@ -147,7 +147,7 @@ def test_what_cannot_be_started_again_is_tried_again(tending: Tending) -> None:
 
 def test_what_is_wanted_no_more_when_it_dies_stays_away(tending: Tending) -> None:
     tending.kind.desired = {"a": 1}
-    tending.tended.look()
+    tending.tended.reconcile()
     tending.kind.desired = {}
     os.kill(tending.tended.pids["a"], signal.SIGKILL)
     tending.until("sleeper died")
@@ -161,7 +161,7 @@ def test_what_another_supervisor_has_started_is_gone_on_with_and_watched(tending
     tending.kind.desired = {"a": 1, "b": 2, "c": 1}
     tending.tended.adopt()
     assert tending.told() == ["sleeper died"], "c, while nobody looked"
-    tending.tended.look()
+    tending.tended.reconcile()
     assert tending.tended.pids["a"] == kept.pid
     assert not other.alive, "it was to be something else"
     assert tending.kind.forgotten == ["b"]
@@ -174,7 +174,7 @@ def test_what_another_supervisor_has_started_and_nobody_wants_is_ended(tending: 
     known = daemons.start("a", (), lambda: None, signal.pause)
     tending.kind.before = {"a": FormerProcess(known, 1)}
     tending.tended.adopt()
-    tending.tended.look()
+    tending.tended.reconcile()
     assert not known.alive
     assert tending.tended.pids == {}
     assert tending.told() == []

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import ExistingState
-from testbed.cluster.plan.link_services import LinkService, LinkServices
-from testbed.cluster.plan.operations import (
+from testbed.cluster.plan.kernel_operations import (
     AddForwarding,
     AwaitCarrier,
     Divert,
@@ -33,6 +32,7 @@ from testbed.cluster.plan.operations import (
     SetShaper,
     SetUp,
 )
+from testbed.cluster.plan.link_services import LinkService, LinkServices
 from testbed.cluster.plan.planner import plan
 from testbed.cluster.plan.veth_wiring import Detour, Stage, Wiring
 from testbed.errors import NotFoundError, UnsupportedError
@@ -50,7 +50,7 @@ SLOW = Impairment(delay=1_000_000, jitter=100_000, distribution="normal")
 
 RELAY = LinkService("relay", SLOW, SLOW)
 LATE = Impairment(delay=1_000_000)
-PIECES = LinkService("relay", LATE, LATE, gso=(True, True))
+GSO = LinkService("relay", LATE, LATE, gso=(True, True))
 FORWARD = LinkService("relay", LATE, SLOW, gso=(True, False))
 NETEM = LinkService("netem", SLOW, LOSSY)
 TC = LinkService("tc", LOSSY, LOSSY)
@@ -202,9 +202,9 @@ def test_offloads_go_down_before_the_new_way_is_opened_and_come_up_when_all_is_d
         f"set {port} off",
         *DIVERT_N1,
     ]
-    assert lines(kernel.converge(layout, {name: PIECES})) == [f"set {port} on for TCP"]
+    assert lines(kernel.converge(layout, {name: GSO})) == [f"set {port} on for TCP"]
     assert lines(kernel.converge(layout, {name: RELAY})) == [f"set {node} off", f"set {port} off"]
-    assert lines(kernel.converge(layout, {name: PIECES})) == [f"set {node} on for TCP", f"set {port} on for TCP"]
+    assert lines(kernel.converge(layout, {name: GSO})) == [f"set {node} on for TCP", f"set {port} on for TCP"]
     assert lines(kernel.converge(layout)) == [
         "divert frames of n1.eth0 no more",
         f"set {node} on",
@@ -222,8 +222,8 @@ def test_who_sends_forward_is_at_the_links_first_end(ends: list[str]) -> None:
     link_services = {link(layout, "n1", "s1"): FORWARD}
     kernel.converge(layout, link_services)
     assert_spliced(kernel, layout, link_services)
-    in_pieces = kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] is Offloads.TCP
-    assert in_pieces == (ends[0] == "n1")
+    receives_gso = kernel.offloads["n1"][by_name(kernel, "n1", "eth0").index] is Offloads.TCP
+    assert receives_gso == (ends[0] == "n1")
 
 
 def test_two_nodes_that_netem_impairs_stay_joined() -> None:
@@ -363,10 +363,10 @@ def test_a_link_that_runs_is_diverted_last_and_a_new_one_before_a_nic_is_up() ->
         [RELAY],
         [NETEM],
         [TC],
-        [PIECES],
+        [GSO],
         [RELAY, NETEM, TC, RELAY],
         [TC, NETEM, RELAY, TC],
-        [PIECES, TC, FORWARD, RELAY, PIECES],
+        [GSO, TC, FORWARD, RELAY, GSO],
     ],
 )
 def test_from_one_datapath_to_another_and_back_to_what_was_there(

@@ -19,7 +19,7 @@ def buffered(told: HistoryBuilder) -> int:
 
 
 def returned(told: HistoryBuilder) -> HistoryBuilder:
-    told.tell(0, "undelivered", n=buffered(told), error="node 1 has started again", **{"class": 101})
+    told.tell(0, "undelivered", n=buffered(told), error="node 1 has restarted", **{"class": 101})
     return told
 
 
@@ -40,12 +40,12 @@ def test_one_that_is_sent_and_waited_for_in_vain_is_lost() -> None:
 def test_one_that_is_undelivered_is_not_lost_but_needs_a_fault_that_explains_it() -> None:
     report = returned(HistoryBuilder(2)).report()
     assert report.failed == ("errors",)
-    assert "node 1 has started again), and no fault allows it" in report.checks["errors"].violations[0]
+    assert "node 1 has restarted), and no fault allows it" in report.checks["errors"].violations[0]
     reset = Disturbance(RESET, 0, 0, frozenset({"n2"}))
     report = returned(HistoryBuilder(2)).report(Circumstances(disturbances=[reset]))
     assert report.passed
     (doubt,) = report.ambiguities
-    assert (doubt.told, doubt.truth) == ("done, and then that it has failed: node 1 has started again", "not delivered")
+    assert (doubt.told, doubt.truth) == ("done, and then that it has failed: node 1 has restarted", "not delivered")
 
 
 def test_one_that_is_undelivered_and_was_received_is_told_as_delivered() -> None:

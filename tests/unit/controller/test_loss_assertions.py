@@ -48,7 +48,7 @@ def test_a_sound_link_passes_and_one_that_is_off_by_a_fifth_fails() -> None:
 
 def test_what_it_saw_is_in_its_message() -> None:
     with pytest.raises(
-        AssertionError, match=r"1,200 of 10,000 frames were lost, 0\.12; asked for was 0\.3\. Chance .*3,000"
+        AssertionError, match=r"1,200 of 10,000 frames were lost, 0\.12; expected 0\.3\. Chance .*3,000"
     ):
         assert_loss(0.3, 1_200, 10_000)
 

@@ -18,7 +18,7 @@ TURN: Completion[None] = Completion("its turn")
 TURN.complete(None)
 
 
-class Turn:
+class Yield:
     def __await__(self):  # type: ignore[no-untyped-def]
         yield TURN
 
@@ -33,7 +33,7 @@ async def poll(loop: Loop, event: Event) -> tuple[int, int]:
     looks = 0
     while not event.done:
         looks += 1
-        await Turn()
+        await Yield()
     return loop.now(), looks
 
 
@@ -56,7 +56,7 @@ def test_each_poll_takes_its_time_and_no_more_whatever_is_to_come(loop: Loop, po
 
     async def counts() -> int:
         for _ in range(polls):
-            await Turn()
+            await Yield()
         return loop.now()
 
     assert loop.complete(counts()) == polls * POLL_TIME
@@ -70,7 +70,7 @@ def test_a_poller_that_waits_for_a_time_is_there_soon_after_it(loop: Loop, wante
         nonlocal looks
         while loop.now() < wanted:
             looks += 1
-            await Turn()
+            await Yield()
         return loop.now()
 
     loop.end_at(2 * wanted)
@@ -86,7 +86,7 @@ def test_a_poller_sees_what_was_sent_behind_its_back_within_one_poll(loop: Loop)
     async def other() -> None:
         nonlocal when
         while loop.now() < 10_000_000:
-            await Turn()
+            await Yield()
         when = loop.now()
         loop.at(when + 50, lambda _: event.set())
 
@@ -145,7 +145,7 @@ def test_pollers_of_each_other_agree_though_nothing_else_happens(loop: Loop, ste
 
     async def other() -> None:
         for _ in range(steps):
-            await Turn()
+            await Yield()
         event.set()
 
     loop.spawn(other(), "other")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.fabric.myrinet.route import closed
-from testbed.fabric.stop_go import ASK, GO, STOP, Frame, Outlet, Word, frame_of, word_in
+from testbed.fabric.stop_go import ASK, GO, STOP, ControlFrame, Frame, Outlet, decode, encode
 
 HEAD = bytes.fromhex("020000000001 88b6")
 
@@ -20,7 +20,7 @@ class Line:
     """
 
     def __init__(self) -> None:
-        self.sent: deque[Frame | Word] = deque()
+        self.sent: deque[Frame | ControlFrame] = deque()
         self.is_out = False
         self.leaks = False
         self.holds = 0
@@ -32,7 +32,7 @@ class Line:
         return not self.is_out
 
     def _say(self, frame: bytes) -> None:
-        word = word_in(frame)
+        word = decode(frame)
         assert word is not None
         if not (self.is_out or self.leaks):
             self.sent.append(word)
@@ -40,12 +40,12 @@ class Line:
     def _hold(self) -> None:
         self.holds += 1
 
-    def hear(self, kind: int, count: int, window: int) -> None:
-        assert self.outlet.hear(frame_of(Word(kind, count, window), HEAD))
+    def on_control_frame(self, kind: int, count: int, window: int) -> None:
+        assert self.outlet.on_control_frame(encode(ControlFrame(kind, count, window), HEAD))
 
     def frames(self) -> list[Frame]:
         """Return the frames sent since the last call."""
-        found = [one for one in self.sent if not isinstance(one, Word)]
+        found = [one for one in self.sent if not isinstance(one, ControlFrame)]
         self.sent.clear()
         return found
 
@@ -62,9 +62,9 @@ def send(line: Line, *numbers: int) -> None:
 def test_nothing_leaves_before_the_network_has_answered() -> None:
     line = Line()
     send(line, 1, 2)
-    assert list(line.sent) == [Word(ASK, 0)]
+    assert list(line.sent) == [ControlFrame(ASK, 0)]
     assert (line.holds, len(line.outlet.kept)) == (1, 2)
-    line.hear(GO, 0, 8)
+    line.on_control_frame(GO, 0, 8)
     assert line.frames() == numbered(1, 2)
 
 
@@ -74,40 +74,40 @@ def test_it_tells_when_the_frames_that_waited_are_gone_and_not_before() -> None:
     line.outlet.when_sent(lambda: told.append(1))
     assert line.outlet.send(b"2")
     line.outlet.when_sent(lambda: told.append(2))
-    line.hear(GO, 0, 1)
+    line.on_control_frame(GO, 0, 1)
     assert told == [1]
-    line.hear(GO, 1, 8)
+    line.on_control_frame(GO, 1, 8)
     assert told == [1, 2]
     assert not line.outlet.send(b"3")
 
 
 def test_after_half_a_window_it_asks_and_after_a_whole_one_it_waits() -> None:
     line = Line()
-    line.hear(GO, 0, 4)
+    line.on_control_frame(GO, 0, 4)
     line.frames()
     send(line, *range(1, 7))
-    assert list(line.sent) == [*numbered(1, 2), Word(ASK, 2), *numbered(3, 4)]
+    assert list(line.sent) == [*numbered(1, 2), ControlFrame(ASK, 2), *numbered(3, 4)]
     line.sent.clear()
-    line.hear(GO, 2, 4)
-    assert list(line.sent) == [Word(ASK, 4), *numbered(5, 6)]
+    line.on_control_frame(GO, 2, 4)
+    assert list(line.sent) == [ControlFrame(ASK, 4), *numbered(5, 6)]
 
 
 def test_stop_holds_back_what_comes_and_go_lets_it_leave_in_order() -> None:
     line = Line()
-    line.hear(GO, 0, 100)
+    line.on_control_frame(GO, 0, 100)
     send(line, 1, 2)
-    line.hear(STOP, 0, 100)
+    line.on_control_frame(STOP, 0, 100)
     send(line, 3, 4)
     assert line.frames() == numbered(1, 2)
     assert len(line.outlet.kept) == 2
-    line.hear(GO, 0, 100)
+    line.on_control_frame(GO, 0, 100)
     send(line, 5)
     assert line.frames() == numbered(3, 4, 5)
 
 
 def test_what_a_pulled_cable_refuses_takes_nothing_of_the_window() -> None:
     line = Line()
-    line.hear(GO, 0, 4)
+    line.on_control_frame(GO, 0, 4)
     line.is_out = True
     send(line, *range(20))
     line.is_out = False
@@ -117,37 +117,37 @@ def test_what_a_pulled_cable_refuses_takes_nothing_of_the_window() -> None:
 
 def test_what_was_lost_under_way_is_made_good_by_the_next_answer() -> None:
     line = Line()
-    line.hear(GO, 0, 4)
+    line.on_control_frame(GO, 0, 4)
     line.leaks = True
     send(line, 1, 2, 3, 4, 5)
     line.leaks = False
     line.sent.clear()
-    assert line.outlet.again()
-    assert list(line.sent) == [Word(ASK, 4)]
-    line.hear(GO, 4, 4)
+    assert line.outlet.ask_again()
+    assert list(line.sent) == [ControlFrame(ASK, 4)]
+    line.on_control_frame(GO, 4, 4)
     assert line.frames() == numbered(5)
-    assert not line.outlet.again()
+    assert not line.outlet.ask_again()
 
 
 def test_a_network_that_has_begun_anew_and_names_an_older_count_stops_until_asked() -> None:
     line = Line()
-    line.hear(GO, 0, 2)
+    line.on_control_frame(GO, 0, 2)
     send(line, 1, 2, 3)
     line.frames()
-    line.hear(GO, 2**32 - 5, 2)  # of another NIC, long ago
+    line.on_control_frame(GO, 2**32 - 5, 2)  # of another NIC, long ago
     assert line.frames() == []
-    line.hear(GO, 2, 2)
+    line.on_control_frame(GO, 2, 2)
     assert line.frames() == numbered(3)
 
 
 def test_only_whole_words_to_their_own_address_are_words() -> None:
-    word = frame_of(Word(STOP, 7, 9), HEAD)
-    assert word_in(word) == Word(STOP, 7, 9)
-    assert word_in(bytes(6) + word[6:]) is None
-    assert word_in(word[:-1] + bytes([word[-1] ^ 1])) is None
-    assert word_in(word[:-1]) is None
-    assert word_in(closed(word[:14], b"\0\4" + word[16:-1])) is None
-    assert not Line().outlet.hear(bytes(26))
+    word = encode(ControlFrame(STOP, 7, 9), HEAD)
+    assert decode(word) == ControlFrame(STOP, 7, 9)
+    assert decode(bytes(6) + word[6:]) is None
+    assert decode(word[:-1] + bytes([word[-1] ^ 1])) is None
+    assert decode(word[:-1]) is None
+    assert decode(closed(word[:14], b"\0\4" + word[16:-1])) is None
+    assert not Line().outlet.on_control_frame(bytes(26))
 
 
 @given(st.lists(st.sampled_from(["send", "network", "stop", "leak"]), max_size=300), st.integers(1, 9))
@@ -160,9 +160,9 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
     def take_one() -> None:
         nonlocal answered
         one = line.sent.popleft()
-        if isinstance(one, Word):
+        if isinstance(one, ControlFrame):
             answered = one.count
-            line.hear(STOP if stopped else GO, answered, window)
+            line.on_control_frame(STOP if stopped else GO, answered, window)
         else:
             came.append(one)
 
@@ -174,14 +174,14 @@ def test_never_more_than_a_window_is_under_way_and_everything_comes_out_in_order
             take_one()
         elif step == "stop":
             stopped = not stopped
-            line.hear(STOP if stopped else GO, answered, window)
+            line.on_control_frame(STOP if stopped else GO, answered, window)
         elif step == "leak" and line.sent:
             line.sent.popleft()
-        assert sum(not isinstance(one, Word) for one in line.sent) <= window
+        assert sum(not isinstance(one, ControlFrame) for one in line.sent) <= window
     stopped = False
     for _ in range(2 * len(steps) + 2):
         while line.sent:
             take_one()
-        line.outlet.again()
+        line.outlet.ask_again()
     assert came == sorted(came, key=bytes)
     assert not line.outlet.kept

@@ -65,7 +65,7 @@ def test_a_checksum_that_comes_to_nothing_is_all_ones() -> None:
 @given(version=st.sampled_from([4, 6]), data=data, size=sizes, tagged=st.booleans(), seq=st.integers(0, 2**32 - 1))
 @example(version=4, data=bytes(3000), size=1500, tagged=False, seq=2**32 - 1)
 @example(version=6, data=bytes(3001), size=1500, tagged=True, seq=0)
-def test_tcp_in_one_piece(version: int, data: bytes, size: int, tagged: bool, seq: int) -> None:
+def test_tcp_in_one_segment(version: int, data: bytes, size: int, tagged: bool, seq: int) -> None:
     head = ETHERNET / Dot1Q(vlan=7, prio=3) / ADDRESSES[version] if tagged else ETHERNET / ADDRESSES[version]
 
     def segment(begin: int, payload: bytes, flags: str) -> bytes:
@@ -89,7 +89,7 @@ def test_tcp_in_one_piece(version: int, data: bytes, size: int, tagged: bool, se
 
 
 @given(version=st.sampled_from([4, 6]), data=data, size=sizes)
-def test_udp_in_one_piece(version: int, data: bytes, size: int) -> None:
+def test_udp_in_one_segment(version: int, data: bytes, size: int) -> None:
     def datagram(number: int, payload: bytes) -> bytes:
         made = ETHERNET / ADDRESSES[version] / UDP(sport=5001, dport=40_000) / Raw(payload)
         if version == 4:

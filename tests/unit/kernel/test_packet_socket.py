@@ -75,7 +75,7 @@ def test_frames_come_in_batches_in_their_order_and_whole() -> None:
         assert got == sent
         assert b.receive(0) == []
         assert not b.filled
-        assert not b.look().lost
+        assert not b.update_statistics().lost
         assert a.receive(0) == [], "what it sends itself does not come back"
 
     between(story)
@@ -138,7 +138,7 @@ def test_frames_of_the_mtu_pass_with_a_tag_and_none_is_taken_for_too_long() -> N
         longest = [numbered(1, 9014), tagged(numbered(2, 9014), 5)]
         a.send(longest)
         assert contents(b, 2) == longest
-        assert b.look().oversized == 0
+        assert b.update_statistics().oversized == 0
 
     between(story, mtu=9000)
 
@@ -149,7 +149,7 @@ TAG = b"\x81\x00\x60\x07"
 NETWORKS = {4: IP(src="10.0.0.1", dst="10.0.0.2", id=7), 6: IPv6(src="fd00::1", dst="fd00::2")}
 
 
-def piece(version: int, size: int, segment: int = 1400, flags: str = "PA", tag: bytes = b"") -> GsoFrame:
+def gso_frame(version: int, size: int, segment: int = 1400, flags: str = "PA", tag: bytes = b"") -> GsoFrame:
     """Return a GSO frame of `size` bytes of TCP in segments of `segment`; a single segment has no checksum."""
     head: Packet = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / NETWORKS[version]
     options = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2))]
@@ -169,19 +169,19 @@ def piece(version: int, size: int, segment: int = 1400, flags: str = "PA", tag: 
 @pytest.mark.parametrize("version", [4, 6])
 def test_what_is_unfinished_is_passed_on_as_it_came(version: int) -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        sent = [piece(version, 60_000), numbered(1), piece(version, 100), piece(version, 1401), numbered(2)]
-        a.send_unfinished(list(sent))
+        sent = [gso_frame(version, 60_000), numbered(1), gso_frame(version, 100), gso_frame(version, 1401), numbered(2)]
+        a.send_offloaded(list(sent))
         got = contents(b, len(sent))
         assert got == sent
         assert [type(frame) for frame in got] == [GsoFrame, bytes, GsoFrame, GsoFrame, bytes]
         assert [frame.segments for frame in got if isinstance(frame, GsoFrame)] == [43, 1, 2]
-        b.send_unfinished(got)
+        b.send_offloaded(got)
         again = contents(a, len(sent))
         assert again == sent
         assert [frame.segment() for frame in again if isinstance(frame, GsoFrame)] == [
             frame.segment() for frame in sent if isinstance(frame, GsoFrame)
         ]
-        assert (a.look().lost, b.look().lost) == (0, 0)
+        assert (a.update_statistics().lost, b.update_statistics().lost) == (0, 0)
 
     between(story)
 
@@ -193,24 +193,24 @@ def test_the_kernel_finishes_frames_as_we_do(version: int, flags: str, tag: byte
     def story(a: PacketSocket, b: PacketSocket) -> None:
         offloads.allow("a", Offloads.NONE)
         sent = [
-            piece(version, 60_000, flags=flags, tag=tag),
-            piece(version, 100, flags=flags, tag=tag),
-            piece(version, 1401, 1000, flags, tag),
+            gso_frame(version, 60_000, flags=flags, tag=tag),
+            gso_frame(version, 100, flags=flags, tag=tag),
+            gso_frame(version, 1401, 1000, flags, tag),
         ]
-        a.send_unfinished(list(sent))
+        a.send_offloaded(list(sent))
         wanted = [frame for one in sent for frame in one.segment()]
         assert contents(b, len(wanted)) == wanted
-        assert not b.unfinished
+        assert not b.has_offloaded
 
     between(story)
 
 
 def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        pieces = [piece(4, 60_000)] * (2 * GSO_BATCH)
+        gso_frames = [gso_frame(4, 60_000)] * (2 * GSO_BATCH)
         small = [numbered(number) for number in range(2 * BATCH)]
-        for frames in (pieces, pieces, small, small):
-            a.send_unfinished(list(frames))
+        for frames in (gso_frames, gso_frames, small, small):
+            a.send_offloaded(list(frames))
         other = PacketSocket("b", Arena(), BUFFER)
         a.send([numbered(0)])
         assert contents(other, 1) == [numbered(0)]  # what was sent before is through, too
@@ -221,15 +221,15 @@ def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> N
             BATCH,
             GSO_BATCH,
             BATCH,
-        ]  # the first did not know, the second knew that there had been pieces
+        ]  # the first did not know, the second knew that there had been GSO frames
 
     between(story)
 
 
 def test_an_unfinished_frame_gets_its_tag_back() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        sent = [piece(4, 60_000, tag=TAG), piece(4, 100, tag=TAG)]
-        a.send_unfinished(list(sent))
+        sent = [gso_frame(4, 60_000, tag=TAG), gso_frame(4, 100, tag=TAG)]
+        a.send_offloaded(list(sent))
         got = contents(b, 2)
         assert got == sent
         assert [frame.segment() for frame in got if isinstance(frame, GsoFrame)] == [frame.segment() for frame in sent]
@@ -237,12 +237,12 @@ def test_an_unfinished_frame_gets_its_tag_back() -> None:
     between(story)
 
 
-def test_pieces_of_frames_that_are_too_long_for_the_wire_are_counted_as_frames() -> None:
+def test_oversized_gso_segments_are_counted_singly() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        a.send_unfinished([piece(4, 20_000, 2000), numbered(1)])
+        a.send_offloaded([gso_frame(4, 20_000, 2000), numbered(1)])
         assert contents(b, 1) == [numbered(1)]
-        assert b.look().oversized == 10
-        assert b.look().lost == 10
+        assert b.update_statistics().oversized == 10
+        assert b.update_statistics().lost == 10
 
     between(story)
 
@@ -336,9 +336,9 @@ def test_frames_for_which_there_was_no_room_are_counted() -> None:
         got = 0
         while batch := small.receive(0):
             got += len(batch)
-        assert got + small.look().overrun == 200
-        assert small.look().overrun > 0
-        assert small.look().lost == small.look().overrun
+        assert got + small.update_statistics().overrun == 200
+        assert small.update_statistics().overrun > 0
+        assert small.update_statistics().lost == small.update_statistics().overrun
 
     between(story)
 

@@ -44,7 +44,7 @@ def credit_kept(patch: pytest.MonkeyPatch) -> None:
     returned = Inbox._returned
 
     def without_its_credit(inbox: Inbox, view: memoryview, status: int, slot: int) -> None:
-        before = {one: one.credits for one, _, _ in inbox._asked.values()}
+        before = {one: one.credits for one, _, _ in inbox._pending.values()}
         returned(inbox, view, status, slot)
         for one, credits_ in before.items():
             one.credits = credits_
@@ -65,13 +65,13 @@ def old_generation(patch: pytest.MonkeyPatch) -> None:
 
 
 def not_answered_again(patch: pytest.MonkeyPatch) -> None:
-    look = Incoming.look
+    classify = Incoming.classify
 
     def once(table: Incoming, channel: int, generation: int, sequence: int, stamp: int) -> PacketClass:
-        sight = look(table, channel, generation, sequence, stamp)
-        return PacketClass.OLD if sight is PacketClass.AGAIN else sight
+        packet_class = classify(table, channel, generation, sequence, stamp)
+        return PacketClass.OLD if packet_class is PacketClass.AGAIN else packet_class
 
-    patch.setattr(Incoming, "look", once)
+    patch.setattr(Incoming, "classify", once)
 
 
 def not_quiescent(patch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def by_name(patch: pytest.MonkeyPatch) -> None:
         at = page.PLACES[inbox._next_reply]
         (_, status, node, *_, endpoint, _, tag, _, _, _) = page.READ(view, at)
         if not status:
-            for number, (one, _, _) in inbox._asked.items():
+            for number, (one, _, _) in inbox._pending.items():
                 if one.key == (node, endpoint, tag):
                     struct.pack_into("!I", view, at + page.MESSAGE + 16, number)
                     break
@@ -125,22 +125,22 @@ def two_ends(patch: pytest.MonkeyPatch) -> None:
         at = page.PLACES[slot]
         node, endpoint, tag, number = (page.READ(view, at)[field] for field in (2, 11, 12, 13))
         if slot < page.REPLIES:
-            inbox._asked.setdefault(number, (Correspondent(node, endpoint, tag, 0), 0, ()))
+            inbox._pending.setdefault(number, (Correspondent(node, endpoint, tag, 0), 0, ()))
         returned(inbox, view, status, slot)
 
     patch.setattr(Inbox, "_returned", of_what_was_replied_to)
 
 
 def forgotten(patch: pytest.MonkeyPatch) -> None:
-    forsaken = Endpoint.forsaken
+    abandon_unreachable = Endpoint.abandon_unreachable
 
     def what_is_on_its_way(endpoint: Endpoint, node: int, number: int | None = None) -> None:
-        forsaken(endpoint, node, number)
-        for message, (one, _, _) in list(endpoint.outbox.asked.items()):
+        abandon_unreachable(endpoint, node, number)
+        for message, (one, _, _) in list(endpoint.outbox.pending.items()):
             if one.node == node:
-                del endpoint.outbox.asked[message]
+                del endpoint.outbox.pending[message]
 
-    patch.setattr(Endpoint, "forsaken", what_is_on_its_way)
+    patch.setattr(Endpoint, "abandon_unreachable", what_is_on_its_way)
 
 
 def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def no_empty_reply(patch: pytest.MonkeyPatch) -> None:
 
     def without_its_credit(inbox: Inbox, view: memoryview) -> None:
         at = page.PLACES[inbox._next_reply]
-        handled, asked = view[at + page.MESSAGE + 2], inbox._asked.get(page.READ(view, at)[13])
+        handled, asked = view[at + page.MESSAGE + 2], inbox._pending.get(page.READ(view, at)[13])
         before = 0 if asked is None else asked[0].credits
         reply(inbox, view)
         if not handled and asked is not None:
@@ -166,7 +166,7 @@ def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
 
     def before_the_nic_has(driver: SegmentDriver, endpoint: Endpoint) -> None:
         destroy(driver, endpoint)
-        driver.gone(endpoint.name.endpoint, page.UNLOADED)
+        driver.release(endpoint.name.endpoint, page.UNLOADED)
 
     patch.setattr(SegmentDriver, "destroy", before_the_nic_has)
 
@@ -206,8 +206,10 @@ def handled_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def all_of_its_node(patch: pytest.MonkeyPatch) -> None:
-    forsaken = Endpoint.forsaken
-    patch.setattr(Endpoint, "forsaken", lambda endpoint, node, _number=None: forsaken(endpoint, node))
+    abandon_unreachable = Endpoint.abandon_unreachable
+    patch.setattr(
+        Endpoint, "abandon_unreachable", lambda endpoint, node, _number=None: abandon_unreachable(endpoint, node)
+    )
 
 
 NATIVE = [

@@ -144,8 +144,8 @@ class _Actions:
     def __init__(self, card: SharedNic) -> None:
         self._card = card
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        return b"".join(pieces)
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return b"".join(segments)
 
     def send(self, frame: Buffer) -> None:
         self._card.sent.append(bytes(frame))
@@ -156,8 +156,8 @@ class _Actions:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self._card.sent.append(make())
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def post_completion(self, host: int, index: int) -> None:
         said = index >> layout.SUBJECTS, index & layout.SUBJECT

@@ -10,7 +10,7 @@ from protocols.am2 import page as layout
 from protocols.am2.firmware import Firmware
 from protocols.am2.nic_memory import NOBODY, NicMemory
 from protocols.am2.settings import Settings
-from protocols.am2.transport import HEADER, answered, packed, prefix
+from protocols.am2.transport import HEADER, build_answer, build_message, prefix
 from protocols.core.firmware import Adapter, Buffer
 
 ADDRESSES = (b"\2\0\0\0\0\1", b"\2\0\0\0\0\2")
@@ -69,8 +69,8 @@ class SingleNic:
 
     # Its surroundings.
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        return b"".join(pieces)
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
@@ -89,8 +89,8 @@ class SingleNic:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.sent.append(make())
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def post_completion(self, index: int) -> None:
         self.told.append((index >> layout.SUBJECTS, index & layout.SUBJECT))
@@ -155,14 +155,14 @@ class SingleNic:
     def introduce(self, incarnation: int) -> None:
         """Receive a packet in which the peer announces its incarnation."""
         begin = prefix(ADDRESSES[0], ADDRESSES[1], codec.KIND_NACK, codec.REASON_RESTARTED, 1, 0, incarnation, 1)
-        self.firmware.receive(self.now, answered(begin, 0, 0, 0, 1, b""))
+        self.firmware.receive(self.now, build_answer(begin, 0, 0, 0, 1, b""))
 
     def answer(self, packet: SentMessage, reason: int = 0, *, stamp: int | None = None) -> None:
         """Receive the peer's answer to a message's packet. stamp: other than the packet's."""
         kind = codec.KIND_NACK if reason else codec.KIND_ACK
         begin = prefix(ADDRESSES[0], ADDRESSES[1], kind, reason, 1, 0, 1, 1)
         sent = packet.stamp if stamp is None else stamp
-        answer = answered(begin, packet.channel, packet.generation, packet.sequence, sent, b"")
+        answer = build_answer(begin, packet.channel, packet.generation, packet.sequence, sent, b"")
         self.firmware.receive(self.now, answer)
 
     def arrive(
@@ -191,7 +191,7 @@ class SingleNic:
         )  # fmt: skip
         body = whole[codec.ANSWER_SIZE :]
         assert len(body) >= HEADER
-        self.firmware.receive(self.now, packed(begin, channel, 0, sequence, stamp, b"", body))
+        self.firmware.receive(self.now, build_message(begin, channel, 0, sequence, stamp, b"", body))
         return self.taken()
 
     def elapse(self, span: int) -> None:

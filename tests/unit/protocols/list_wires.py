@@ -18,8 +18,8 @@ class ListNic:
         self.holds = False
         self._then: list[Callable[[int], object]] = []
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        return b"".join(pieces)
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
         self.sent.append(bytes(frame))
@@ -38,8 +38,8 @@ class ListNic:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def post_completion(self, index: int) -> None:
         assert self.agent is not None

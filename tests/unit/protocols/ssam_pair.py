@@ -53,11 +53,11 @@ class Node:
     def interrupt(self, index: int) -> None:
         raise AssertionError(f"no interrupt, {index}")
 
-    def dma_read(self, pieces: object) -> bytes:
-        raise AssertionError(f"the interface has no DMA, {pieces}")
+    def dma_read(self, segments: object) -> bytes:
+        raise AssertionError(f"the interface has no DMA, {segments}")
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        raise AssertionError(f"the interface has no DMA, {piece!r} {data!r}")
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        raise AssertionError(f"the interface has no DMA, {target!r} {data!r}")
 
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())

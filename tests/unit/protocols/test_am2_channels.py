@@ -82,7 +82,7 @@ def test_an_unanswered_packet_is_due_after_ever_longer_times() -> None:
         now = row.due
         assert list(table.due(now)) == [row]
         times.append(now)
-        table.again(now, row)
+        table.mark_resent(now, row)
     assert times == [100, 300, 650]
     assert row.due == 1_000
 
@@ -123,7 +123,7 @@ def test_the_echoed_stamp_tells_which_sending_an_answer_is_for() -> None:
         assert row is not None
         stamps = [row.stamp]
         for now in (100, 300):
-            table.again(now, row)
+            table.mark_resent(now, row)
             stamps.append(row.stamp)
         table.answered(400, row.channel, 0, 0, stamps[which])
         return table.patience
@@ -137,11 +137,11 @@ def test_what_is_sent_anew_waits_and_is_measured_as_if_it_had_not_been_sent_befo
     table: Outgoing[str] = Outgoing(Settings(channels=1, timeout=100, longest_timeout=9_000))
     row = table.begin(0, "a")
     assert row is not None
-    table.again(100, row)
-    table.anew(1_000, row)
+    table.mark_resent(100, row)
+    table.mark_new(1_000, row)
     assert (row.retries, row.due) == (0, 1_100)
     sent = row.stamp
-    table.again(1_100, row)
+    table.mark_resent(1_100, row)
     table.answered(1_400, row.channel, 0, 0, sent)
     assert table.patience == 3 * 400
 
@@ -151,7 +151,7 @@ def test_a_refusal_of_the_last_sending_counts_and_of_an_earlier_one_does_not() -
     row = table.begin(0, "a")
     assert row is not None
     before = row.stamp
-    table.again(10, row)
+    table.mark_resent(10, row)
     assert table.refused(20, row.channel, 0, 0, before) is None
     assert table.refused(20, row.channel, 0, 0, row.stamp) is row
     assert row.retries == 0  # the peer has been heard
@@ -168,20 +168,20 @@ def test_what_may_still_be_under_way_is_not_taken_back() -> None:
     with pytest.raises(ValueError, match="cannot be taken back"):
         table.take_back(row)
     table.refused(5, row.channel, 0, 0, row.stamp)
-    table.again(10, row)  # now it is under way again
+    table.mark_resent(10, row)  # now it is under way again
     with pytest.raises(ValueError, match="cannot be taken back"):
         table.take_back(row)
 
 
 def test_a_sending_that_was_refused_once_is_never_taken_and_a_later_one_is() -> None:
     receiver = Incoming(FEW)
-    assert receiver.look(0, 0, 0, stamp=7) is PacketClass.NEW
+    assert receiver.classify(0, 0, 0, stamp=7) is PacketClass.NEW
     receiver.refuse(0, 7)
-    assert receiver.look(0, 0, 0, stamp=7) is PacketClass.OLD  # a copy that the network has made
-    assert receiver.look(0, 0, 0, stamp=6) is PacketClass.OLD
-    assert receiver.look(0, 0, 0, stamp=8) is PacketClass.NEW
+    assert receiver.classify(0, 0, 0, stamp=7) is PacketClass.OLD  # a copy that the network has made
+    assert receiver.classify(0, 0, 0, stamp=6) is PacketClass.OLD
+    assert receiver.classify(0, 0, 0, stamp=8) is PacketClass.NEW
     receiver.refuse(0, (1 << 32) - 1)
-    assert receiver.look(0, 0, 0, stamp=0) is PacketClass.NEW  # stamps go round
+    assert receiver.classify(0, 0, 0, stamp=0) is PacketClass.NEW  # stamps go round
 
 
 def test_a_channel_that_was_given_up_is_of_the_next_generation() -> None:
@@ -192,35 +192,35 @@ def test_a_channel_that_was_given_up_is_of_the_next_generation() -> None:
     sender.give_up(row)
     row = sender.begin(1, "seen, its answer lost")
     assert row is not None
-    assert receiver.look(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
+    assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.take(0)
     seen = (row.generation, row.sequence)
     sender.give_up(row)
     row = sender.begin(2, "the next")
     assert row is not None
-    assert receiver.look(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
+    assert receiver.classify(0, row.generation, row.sequence, row.stamp) is PacketClass.NEW
     receiver.take(0)
-    assert receiver.look(0, *seen, 1) is PacketClass.OLD
+    assert receiver.classify(0, *seen, 1) is PacketClass.OLD
 
 
 def test_a_packet_that_was_undone_is_answered_so_again() -> None:
     receiver = Incoming(FEW)
-    assert receiver.look(0, 0, 0, 1) is PacketClass.NEW
+    assert receiver.classify(0, 0, 0, 1) is PacketClass.NEW
     receiver.take(0, BAD_TAG)
-    assert receiver.look(0, 0, 0, 1) is PacketClass.AGAIN
+    assert receiver.classify(0, 0, 0, 1) is PacketClass.AGAIN
     assert receiver.answer(0) == BAD_TAG
-    assert receiver.look(0, 0, 1, 2) is PacketClass.NEW
+    assert receiver.classify(0, 0, 1, 2) is PacketClass.NEW
     receiver.take(0)
-    assert receiver.look(0, 0, 1, 2) is PacketClass.AGAIN
+    assert receiver.classify(0, 0, 1, 2) is PacketClass.AGAIN
     assert receiver.answer(0) == 0
 
 
 def test_generations_go_round() -> None:
     receiver = Incoming(FEW)
     for generation in (0, 100, 200, 255, 3):
-        assert receiver.look(0, generation, 0, 1) is PacketClass.NEW
+        assert receiver.classify(0, generation, 0, 1) is PacketClass.NEW
         receiver.take(0)
-    assert receiver.look(0, 255, 0, 1) is PacketClass.OLD
+    assert receiver.classify(0, 255, 0, 1) is PacketClass.OLD
 
 
 @pytest.mark.parametrize(
@@ -260,16 +260,16 @@ class Pair:
 
     def scan(self) -> None:
         for row in list(self.sender.due(self.now)):
-            self.sender.again(self.now, row)
+            self.sender.mark_resent(self.now, row)
             self.there.append(frame_of(row))
 
     def arrive(self, verdict: str) -> None:
         """The next packet does, and is answered so if it is new."""
         frame = self.there.popleft()
-        sight = self.receiver.look(frame.channel, frame.generation, frame.sequence, frame.stamp)
-        if sight is PacketClass.OLD:
+        packet_class = self.receiver.classify(frame.channel, frame.generation, frame.sequence, frame.stamp)
+        if packet_class is PacketClass.OLD:
             return
-        if sight is PacketClass.AGAIN:
+        if packet_class is PacketClass.AGAIN:
             verdict = "undone" if self.receiver.answer(frame.channel) else "taken"
         elif verdict == "taken":
             self.taken.append(frame.packet)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.am2 import codec, page
-from protocols.am2.transport import HEADER, answered, packed, prefix, unpack_answer, unpack_body
+from protocols.am2.transport import HEADER, build_answer, build_message, prefix, unpack_answer, unpack_body
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened, sealed
 
@@ -40,7 +40,7 @@ def test_what_the_host_writes_into_its_page_is_the_codecs_message(
         offset, total, *arguments,
     )  # fmt: skip
     body = bytes(memory[at + page.MESSAGE : at + page.ARGUMENTS + 4 * count]) + data
-    frame = packed(prefix(TO, OWN, codec.KIND_MESSAGE, 0, *identity), *sending, route, body)
+    frame = build_message(prefix(TO, OWN, codec.KIND_MESSAGE, 0, *identity), *sending, route, body)
     payload = b"".join(word.to_bytes(4, "big") for word in arguments) + data
     whole = codec.pack_message(
         TO, OWN, 0, *identity, *sending, form, int(is_reply), handler, count, origin, endpoint, tag, message, offset, total,
@@ -57,7 +57,7 @@ def test_an_answer_is_the_codecs(
     identity: tuple[int, int, int, int], sending: tuple[int, int, int, int], reason: int, route: bytes
 ) -> None:
     kind = codec.KIND_NACK if reason else codec.KIND_ACK
-    frame = answered(prefix(TO, OWN, kind, reason, *identity), *sending, route)
+    frame = build_answer(prefix(TO, OWN, kind, reason, *identity), *sending, route)
     whole = codec.pack_answer(TO, OWN, kind, reason, *identity, *sending)
     assert frame == sealed(whole, route)
     if not route:
@@ -67,7 +67,9 @@ def test_an_answer_is_the_codecs(
 @given(st.integers(0, 8 * 60 - 1), st.booleans())
 def test_a_bit_that_was_changed_is_found(bit: int, is_answer: bool) -> None:
     begin = prefix(TO, OWN, codec.KIND_ACK if is_answer else codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
-    frame = answered(begin, 1, 2, 3, 4, b"") if is_answer else packed(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
+    frame = (
+        build_answer(begin, 1, 2, 3, 4, b"") if is_answer else build_message(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
+    )
     changed = bytearray(frame)
     place = bit // 8 % (len(frame) - 1)
     changed[place] ^= 1 << bit % 8
@@ -77,10 +79,10 @@ def test_a_bit_that_was_changed_is_found(bit: int, is_answer: bool) -> None:
 
 def test_frames_that_are_cut_off_are_malformed() -> None:
     begin = prefix(TO, OWN, codec.KIND_MESSAGE, 0, 1, 2, 3, 4)
-    frame = packed(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
+    frame = build_message(begin, 1, 2, 3, 4, b"", bytes(HEADER + 8))
     for end in range(30, len(frame) - 1):
         with pytest.raises(MalformedError):
             unpack_body(frame[:end])
     for end in range(30, codec.ANSWER_SIZE):
         with pytest.raises(MalformedError):
-            unpack_answer(answered(begin, 1, 2, 3, 4, b"")[:end])
+            unpack_answer(build_answer(begin, 1, 2, 3, 4, b"")[:end])

@@ -141,7 +141,7 @@ def test_an_endpoint_keeps_its_frame_for_a_while_though_another_host_wants_it() 
     assert card.told == [(first, LOADED)]
     assert card.arrive(first, 1)[0][0] == KIND_ACK
     assert card.firmware.waiting() == [
-        f"endpoint {first} is to leave its frame: 0 packets are not answered",
+        f"endpoint {first} is to leave its frame: 0 packets are unacknowledged",
         f"endpoint {second} waits for a frame that other host processes have",
     ]
     card.elapse(2 * MILLISECOND)

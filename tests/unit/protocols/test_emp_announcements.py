@@ -78,7 +78,7 @@ def announced(wires: Wires) -> list[bytes]:
 
 def failed(half: Completion) -> bool:
     if half.done:
-        with pytest.raises(EmpError, match="node 1 has started again"):
+        with pytest.raises(EmpError, match="node 1 has restarted"):
             half.result()
     return half.done
 
@@ -121,7 +121,7 @@ def test_who_has_missed_all_of_it_learns_it_by_what_it_sends_next() -> None:
     sent = hosts(wires)[0].post_send(1, 1, b"are you there?")
     wires.exchange()
     assert failed(half)
-    with pytest.raises(EmpError, match="node 1 has started again"):
+    with pytest.raises(EmpError, match="node 1 has restarted"):
         sent.result()
     assert total_counters(wires, 0, "restarts") == 1
 

@@ -150,8 +150,8 @@ class BareNic:
             Adapter(0, addresses), self, self.memory, self.descriptors, Settings(descriptors=count), codec
         )
 
-    def dma_read(self, pieces: Sequence[memoryview]) -> bytes:
-        return b"".join(pieces)
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        return b"".join(segments)
 
     def send(self, frame: Buffer) -> None:
         self.sent.append(bytes(frame))
@@ -159,8 +159,8 @@ class BareNic:
     def send_later(self, make: Callable[[], bytes]) -> None:
         self.send(make())
 
-    def dma_write(self, piece: memoryview, data: Buffer) -> None:
-        piece[:] = data
+    def dma_write(self, target: memoryview, data: Buffer) -> None:
+        target[:] = data
 
     def post_completion(self, index: int) -> None:
         self.shown.append(index)
@@ -317,7 +317,7 @@ def test_a_doorbell_that_is_rung_again_begins_nothing_again() -> None:
     assert wires.take(0) == []
 
 
-def test_pieces_of_any_length_make_one_message() -> None:
+def test_segments_of_any_length_make_one_message() -> None:
     """Scatter and gather, section 4.2: "we always provide a 16-bit length field along with each page address"."""
     bare = BareNic()
     source = content(40_000)

@@ -54,7 +54,7 @@ class Lives:
             self._carry(loss, 15)
             if self.random.random() < 0.3:
                 self.wires.tick()
-        # Who is told nothing by a peer that has started again cannot know of it.
+        # Who is told nothing by a peer that has restarted cannot know of it.
         for source in range(self.count):
             for destination in range(self.count):
                 self._send(source, destination)
@@ -95,7 +95,7 @@ class Lives:
                 try:
                     received = completion.result()
                 except EmpError:
-                    pass  # its sender has started again
+                    pass  # its sender has restarted
                 else:
                     sent = self.sent[int.from_bytes(buffer[:4], "big")]
                     assert buffer[: received.length] == buffer[:4] * (received.length // 4), "no two messages are mixed"

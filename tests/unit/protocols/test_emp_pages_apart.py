@@ -9,19 +9,19 @@ from protocols.emp import descriptors as stat
 from protocols.emp.descriptors import Descriptors, list_of
 
 
-@pytest.mark.parametrize(("apart", "pieces"), [(False, [2 * PAGE + 1]), (True, [PAGE, PAGE, 1])])
-def test_pages_that_follow_each_other_are_one_piece_only_where_memory_is_so(apart: bool, pieces: list[int]) -> None:
+@pytest.mark.parametrize(("apart", "segments"), [(False, [2 * PAGE + 1]), (True, [PAGE, PAGE, 1])])
+def test_adjacent_pages_are_one_segment_only_in_contiguous_memory(apart: bool, segments: list[int]) -> None:
     memory, descriptors = HostMemory(), Descriptors(8, apart)
     buffer = memoryview(bytearray(2 * PAGE + 1))
     pages = memory.pin(buffer)
     descriptors.write(0, stat.SEND | stat.CHAIN, pages, 1, 0)
     _, kind, length, address, _, _, count = stat.unpack_head(descriptors.memory, 0)
     chained = descriptors.scatter(0, kind, length, address, count, memory)
-    assert lengths(chained) == pieces
+    assert lengths(chained) == segments
     listed = memory.pin_page(memoryview(list_of(pages)))
     indirect = descriptors.scatter(0, stat.SEND | stat.INDIRECT, 0, listed, 3, memory)
-    assert lengths(indirect) == pieces
+    assert lengths(indirect) == segments
 
 
 def lengths(place: memoryview | Scatter) -> list[int]:
-    return [len(piece) for piece in ([place] if isinstance(place, memoryview) else place.pieces(0, len(place)))]
+    return [len(segment) for segment in ([place] if isinstance(place, memoryview) else place.views(0, len(place)))]

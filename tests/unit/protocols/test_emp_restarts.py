@@ -34,7 +34,7 @@ def test_a_receiver_that_starts_again_in_the_middle_fails_the_send_and_takes_the
         wires.give(frame)
     wires.restart(1)
     wires.elapse(TIMEOUT)
-    with pytest.raises(EmpError, match="node 1 has started again"):
+    with pytest.raises(EmpError, match="node 1 has restarted"):
         begun.result()
     assert total_counters(wires, 0, "restarts") == 1
     buffer = bytearray(5)
@@ -75,7 +75,7 @@ def test_a_sender_that_starts_again_in_the_middle_fails_the_receive() -> None:
     wires.restart(0)
     hosts(wires)[0].post_send(1, 1, b"after")
     wires.exchange()
-    with pytest.raises(EmpError, match="node 0 has started again"):
+    with pytest.raises(EmpError, match="node 0 has restarted"):
         half.result()
     assert other.done
     assert buffer == b"after"
@@ -166,7 +166,7 @@ def test_acknowledgements_from_a_receiver_that_has_gone_end_nothing() -> None:
 
 @pytest.mark.parametrize("heard", [False, True], ids=["of nobody", "of the one that has gone"])
 def test_a_message_that_was_received_is_not_received_again_by_the_next_incarnation(heard: bool) -> None:
-    """A copy of it is late, and comes when its receiver has started again."""
+    """A copy of it is late, and comes when its receiver has restarted."""
     wires, (sender, receiver) = joined_nics()
     if heard:
         receiver.post_send(0, 5, b"")
@@ -208,7 +208,7 @@ def test_a_message_that_a_former_incarnation_has_taken_is_not_taken_by_the_next_
         hosts(wires)[1].post_send(0, 9, b"I am new")
     wires.elapse(Settings().longest_timeout)
     assert not later.done
-    with pytest.raises(EmpError, match="node 1 has started again: whether the message had arrived is not known"):
+    with pytest.raises(EmpError, match="node 1 has restarted: whether the message had arrived is not known"):
         send.result()
     assert total_counters(wires, 0, "restarts") == 1
     sender.post_send(1, 1, b"two")
@@ -234,7 +234,7 @@ def test_what_is_sent_to_a_peer_not_heard_of_is_returned_to_nobody_who_has_start
     assert total_counters(wires, 0, "restarts") == 0
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["", "the receiver has started again meanwhile"])
+@pytest.mark.parametrize("again", [False, True], ids=["", "the receiver has restarted meanwhile"])
 def test_where_incarnations_are_times_the_first_message_arrives_and_nothing_is_returned(again: bool) -> None:
     wires, (sender, _) = joined_nics(incarnation=A_TIME)
     buffers = [bytearray(10_000), bytearray(3)]

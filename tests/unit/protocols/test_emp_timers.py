@@ -55,9 +55,9 @@ def test_the_pieces_of_a_message_are_its_bytes(lengths: list[int], begin: int, e
     scatter = Scatter([memoryview(whole)[at : at + length] for at, length in zip(begins, lengths, strict=True)])
     assert len(scatter) == len(whole)
     end = min(end, len(whole))
-    pieces = scatter.pieces(begin, end)
-    assert b"".join(pieces) == whole[begin:end]
-    assert all(pieces), "a piece of no bytes would be a transfer for nothing"
+    segments = scatter.views(begin, end)
+    assert b"".join(segments) == whole[begin:end]
+    assert all(segments), "a segment of no bytes would be a transfer for nothing"
 
 
 @pytest.mark.parametrize("size", [0, 1, PAGE - 1, PAGE, PAGE + 1, 10 * PAGE + 3])

@@ -1,4 +1,4 @@
-"""Derived datatypes: sizes and extents as MPI says, and messages that lie in pieces, moved by the NIC or copied."""
+"""Derived datatypes: sizes and extents as MPI says, and messages that are not contiguous, moved by the NIC or copied."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from protocols.mpi import (
     Status,
 )
 from protocols.mpi.buffers import readable
+from protocols.mpi.iovec import gathered
 from protocols.mpi.mpi_errors import MPIError
-from protocols.mpi.pieces import gathered
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import everywhere
 
@@ -87,7 +87,7 @@ def test_datatypes_that_cannot_be_are_refused() -> None:
     assert raised.value.Get_error_class() == ERR_ARG
 
 
-def test_a_buffer_must_hold_every_piece() -> None:
+def test_a_buffer_must_hold_every_segment() -> None:
     vector = INT.Create_vector(2, 1, 3).Commit()
     backwards = INT.Create_vector(2, 1, -3).Commit()
     assert len(readable([bytearray(16), 1, vector])) == 8
@@ -134,7 +134,7 @@ def test_the_bytes_of_a_message_are_those_of_the_type_map(made: tuple[Datatype, 
 
 
 @everywhere
-@pytest.mark.parametrize("rows", [3, 500])  # columns of short pieces are copied, blocks of long ones are not
+@pytest.mark.parametrize("rows", [3, 500])  # columns of short segments are copied, blocks of long ones are not
 @pytest.mark.parametrize("width", [1, 100])
 def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int, width: int) -> None:
     matrix = np.arange(rows * 3 * width, dtype=np.float64).reshape(rows, 3 * width)
@@ -153,7 +153,7 @@ def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int
         target = np.full((rows, 3 * width), -1.0)
         await comm.Recv([target, 1, columns], 0)
         assert (target[:, :width] == matrix[:, width : 2 * width]).all()
-        assert (target[:, width:] == -1).all(), "what is between the pieces is not touched"
+        assert (target[:, width:] == -1).all(), "what is between the segments is not touched"
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
@@ -163,7 +163,7 @@ def test_columns_go_to_rows_and_rows_to_columns(ranks_of: type[Ranks], rows: int
 @everywhere
 @pytest.mark.parametrize("length", [2, 700])
 def test_a_message_longer_than_its_pieces_fills_them_and_is_an_error(ranks_of: type[Ranks], length: int) -> None:
-    pieces = BYTE.Create_indexed([length, length], [0, 2 * length]).Commit()
+    gapped = BYTE.Create_indexed([length, length], [0, 2 * length]).Commit()
 
     async def sender(comm: Comm) -> None:
         await comm.Send(bytes([1, 2, 3]) * length, 1)
@@ -172,14 +172,14 @@ def test_a_message_longer_than_its_pieces_fills_them_and_is_an_error(ranks_of: t
     async def receiver(comm: Comm) -> None:
         buffer, status = bytearray(3 * length), Status()
         with pytest.raises(MPIError) as raised:
-            await comm.Recv([buffer, 1, pieces], status=status)
+            await comm.Recv([buffer, 1, gapped], status=status)
         assert raised.value.Get_error_class() == ERR_TRUNCATE
         sent = bytes([1, 2, 3]) * length
         assert buffer == sent[:length] + bytes(length) + sent[length : 2 * length]
         assert status.count == 2 * length
-        await comm.Recv([buffer, 1, pieces], status=status)
+        await comm.Recv([buffer, 1, gapped], status=status)
         assert (buffer[0], buffer[1]) == (7, sent[1]), "a shorter one leaves the rest"
-        assert status.Get_count(pieces) == UNDEFINED
+        assert status.Get_count(gapped) == UNDEFINED
 
     ranks = ranks_of(2)
     ranks.run(sender, receiver)
@@ -194,7 +194,7 @@ def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
     ranks = Ranks(settings=Settings(descriptors=8))
     nic = ranks.wires.nics[0]
     usual = nic.dma_read
-    nic.dma_read = lambda pieces: fetched.append(len(pieces)) or usual(pieces)  # type: ignore[method-assign, func-returns-value]
+    nic.dma_read = lambda segments: fetched.append(len(segments)) or usual(segments)  # type: ignore[method-assign, func-returns-value]
     data = np.random.default_rng(count).bytes(1500 * count)
 
     async def sender(comm: Comm) -> None:
@@ -211,7 +211,7 @@ def test_emps_nic_moves_long_pieces_where_they_are(count: int) -> None:
     assert ranks.at_rest()
     hosts = [agent.host for agent in ranks.wires.agents]
     assert all(isinstance(host, Endpoint) and host.pinned == 0 and host.free == 8 for host in hosts)
-    assert max(fetched) in (2, 3), "a frame of 1500 bytes has parts of so many pieces"
+    assert max(fetched) in (2, 3), "a frame of 1500 bytes has parts of two or three segments"
 
 
 def test_more_messages_in_pieces_than_descriptors_all_arrive() -> None:

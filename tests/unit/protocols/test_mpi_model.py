@@ -17,7 +17,7 @@ from protocols.am2.settings import MAX_SEQUENCES
 from protocols.am2.settings import Settings as Am2Settings
 from protocols.emp.settings import Settings
 from protocols.mpi import ANY_SOURCE, ANY_TAG, Comm, Message, Request, Status
-from protocols.mpi.requests import Turn
+from protocols.mpi.requests import Yield
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import Am2Ranks
 from tests.unit.protocols.nicless_endpoints import by_library
@@ -112,7 +112,7 @@ def program(steps: Sequence[Step], all_seen: Sequence[Seen]) -> Callable[[Comm],
                     chosen.cancelled_at = now
             else:
                 for _ in range(peer):
-                    await Turn()
+                    await Yield()
         for one in seen.received:
             if isinstance(one.request, Message):
                 one.request = await one.request.Irecv(one.buffer)

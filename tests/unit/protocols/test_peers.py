@@ -44,9 +44,9 @@ class Nic:
     log: Log
     sent: list[bytes]
 
-    def look(self, incarnation: int, meant: int = FIRST) -> Standing:
+    def classify(self, incarnation: int, addressee: int = FIRST) -> Standing:
         """Look up peer 1 for a received frame."""
-        return self.peers.look(0, self.peers.peer(1), incarnation, meant, self.log)
+        return self.peers.classify(0, self.peers.peer(1), incarnation, addressee, self.log)
 
 
 def nic(incarnation: int = FIRST, *, presumes_first: bool = False) -> Nic:
@@ -69,40 +69,40 @@ def nic(incarnation: int = FIRST, *, presumes_first: bool = False) -> Nic:
 def test_a_peer_that_says_who_it_is_for_the_first_time_is_introduced() -> None:
     own = nic()
     assert own.peers.peer(1).incarnation == 0
-    assert own.look(7) is Standing.CURRENT
+    assert own.classify(7) is Standing.CURRENT
     assert own.log.events == [("introduced", 1, 7)]
-    assert own.look(7) is Standing.CURRENT
+    assert own.classify(7) is Standing.CURRENT
     assert len(own.log.events) == 1
 
 
 def test_a_peer_that_has_started_again_is_forgotten_under_its_former_incarnation_and_greeted_in_its_new_one() -> None:
     own = nic()
-    own.look(7)
+    own.classify(7)
     own.log.events.clear()
-    assert own.look(9) is Standing.CURRENT
+    assert own.classify(9) is Standing.CURRENT
     assert own.log.events == [("restarting", 1, 7), ("restarted", 1, 9)]
 
 
 def test_frames_of_an_earlier_incarnation_or_of_none_are_stale_and_change_nothing() -> None:
     own = nic()
-    assert own.look(0) is Standing.STALE
-    own.look(7)
+    assert own.classify(0) is Standing.STALE
+    own.classify(7)
     own.log.events.clear()
-    assert [own.look(6), own.look(0)] == [Standing.STALE, Standing.STALE]
+    assert [own.classify(6), own.classify(0)] == [Standing.STALE, Standing.STALE]
     assert own.log.events == []
     assert own.peers.peer(1).incarnation == 7
 
 
 def test_a_frame_for_another_incarnation_of_this_nic_tells_who_its_sender_is_all_the_same() -> None:
     own = nic(incarnation=5)
-    assert [own.look(7, meant) for meant in (0, 4, 6, 5)] == [*[Standing.MISDIRECTED] * 3, Standing.CURRENT]
+    assert [own.classify(7, addressee) for addressee in (0, 4, 6, 5)] == [*[Standing.MISDIRECTED] * 3, Standing.CURRENT]
     assert own.log.events == [("introduced", 1, 7)]
 
 
 def test_a_frame_that_is_stale_and_misdirected_is_stale_so_that_nobody_answers_it() -> None:
     own = nic(incarnation=5)
-    own.look(7, 5)
-    assert own.look(6, 4) is Standing.STALE
+    own.classify(7, 5)
+    assert own.classify(6, 4) is Standing.STALE
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ def test_only_a_nic_in_its_first_incarnation_presumes_that_its_peers_are_in_thei
 
 def test_a_peer_that_was_presumed_wrongly_has_started_again() -> None:
     own = nic(presumes_first=True)
-    own.look(2)
+    own.classify(2)
     assert own.log.events == [("restarting", 1, FIRST), ("restarted", 1, 2)]
 
 
 @given(st.integers(1, WRAP - 1), st.integers(1, WRAP - 1))
 def test_incarnations_are_serial_numbers(known: int, named: int) -> None:
     own = nic()
-    own.look(known)
+    own.classify(known)
     is_later = 0 < (named - known) % WRAP < WRAP // 2
-    assert own.look(named) is (Standing.CURRENT if is_later or named == known else Standing.STALE)
+    assert own.classify(named) is (Standing.CURRENT if is_later or named == known else Standing.STALE)
     assert own.peers.peer(1).incarnation == (named if is_later else known)
 
 
@@ -137,7 +137,7 @@ def test_the_last_incarnation_of_each_peer_is_the_greatest_that_it_has_named(
 ) -> None:
     own = nic()
     for number, incarnation in frames:
-        own.peers.look(0, own.peers.peer(number), incarnation, FIRST, own.log)
+        own.peers.classify(0, own.peers.peer(number), incarnation, FIRST, own.log)
     for number, peer in own.peers.known.items():
         named = [incarnation for source, incarnation in frames if source == number]
         assert peer.incarnation == max(named, default=FIRST)
@@ -147,12 +147,12 @@ def test_the_last_incarnation_of_each_peer_is_the_greatest_that_it_has_named(
 
 def test_lanes_last_until_a_peer_starts_again() -> None:
     own = nic()
-    own.look(7)
+    own.classify(7)
     own.peers.cache_header(b"from 1", "lane")
-    own.peers.look(0, own.peers.peer(2), 3, FIRST, own.log)
-    own.look(6)
+    own.peers.classify(0, own.peers.peer(2), 3, FIRST, own.log)
+    own.classify(6)
     assert own.peers.cached_headers == {b"from 1": "lane"}
-    own.look(8)
+    own.classify(8)
     assert own.peers.cached_headers == {}
 
 
@@ -221,7 +221,7 @@ def test_announcements_come_ever_more_seldom_until_the_peer_shows_that_it_knows(
     while (now := announcements.timers.deadline) is not None:
         times.append(now)
         announcements.on_timer(now, 10, 50)
-        announcements.heard(2)
+        announcements.stop(2)
         assert announcements.left() == ({1: 7} if announcements.timers.deadline is not None else {})
     assert said == [(1, 7), (2, 3), *[(1, 7)] * 8]
     assert times == [0, 10, 30, 70, 120, 170, 220, 270, 320, 370]

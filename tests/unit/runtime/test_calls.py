@@ -100,7 +100,7 @@ def test_an_answer_may_come_later_and_others_meanwhile(tmp_path: Path) -> None:
             case "is one waiting":
                 return {"waits": bool(waiting)}
             case _:
-                loop.at(loop.now() + 1_000_000, lambda _: waiting[0].tell({"waited": True}))
+                loop.at(loop.now() + 1_000_000, lambda _: waiting[0].complete({"waited": True}))
                 return {"at once": True}
 
     def requests() -> Iterator[Mapping[str, object]]:
@@ -116,8 +116,8 @@ def test_an_answer_may_come_later_and_others_meanwhile(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_known_before_anybody_hears_it_is_told() -> None:
     later, heard = PendingReply(), list[Mapping[str, object]]()
-    later.tell({"n": 1})
-    later.hear(heard.append)
+    later.complete({"n": 1})
+    later.add_callback(heard.append)
     assert heard == [{"n": 1}]
 
 

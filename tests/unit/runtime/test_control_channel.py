@@ -17,29 +17,29 @@ def heard_with(channel: Channel) -> tuple[str, object] | None:
     return said
 
 
-@pytest.mark.parametrize("hear", [Channel.hear, heard_with])
+@pytest.mark.parametrize("hear", [Channel.receive, heard_with])
 def test_words_of_an_end_that_is_gone_can_still_be_heard_though_it_has_not_read_all(hear: Hear) -> None:
     one, other = Channel.pair()
-    other.tell("first", 1)
-    one.tell("never read")
+    other.send("first", 1)
+    one.send("never read")
     other.close()
     assert hear(one) == ("first", 1)
     assert hear(one) is None
     assert hear(one) is None
     with pytest.raises(ConnectionError):
-        one.tell("to nobody")
+        one.send("to nobody")
     one.close()
 
 
 def test_an_end_comes_with_a_word() -> None:
     one, other = Channel.pair()
     ours, theirs = Channel.pair()
-    other.tell("restart", "n1", theirs)
+    other.send("restart", "n1", theirs)
     theirs.close()
     said, end = one.receive_with_channel()
     assert said == ("restart", "n1")
     assert end is not None
-    ours.tell("hello")
-    assert end.hear() == ("hello", None)
+    ours.send("hello")
+    assert end.receive() == ("hello", None)
     for channel in (one, other, ours, end):
         channel.close()

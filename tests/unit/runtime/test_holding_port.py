@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from testbed.fabric.stop_go import AGAIN, ASK, GO, STOP, Word, frame_of, word_in
+from testbed.fabric.stop_go import ASK, ASK_INTERVAL, GO, STOP, ControlFrame, decode, encode
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import HoldingPort
 from testbed.runtime.shared.functions import Wire
@@ -43,21 +43,21 @@ def made() -> tuple[Interface, Wire]:
     return interface, Wire(HoldingPort(cast("FrameSocket", interface), HEAD), frozenset())
 
 
-def hear(wire: Wire, kind: int, count: int = 0, window: int = 10) -> None:
-    assert wire.port.hear(frame_of(Word(kind, count, window), HEAD))
+def feed_control_frame(wire: Wire, kind: int, count: int = 0, window: int = 10) -> None:
+    assert wire.port.on_control_frame(encode(ControlFrame(kind, count, window), HEAD))
 
 
 def test_frames_wait_until_the_network_takes_them() -> None:
     interface, wire = made()
-    hear(wire, GO)
+    feed_control_frame(wire, GO)
     wire.send(FRAMES[0])
-    hear(wire, STOP)
+    feed_control_frame(wire, STOP)
     wire.send(FRAMES[1])
     assert wire.port.kept == 1
     assert interface.sent[1:] == FRAMES[:1], "behind the first question"
-    hear(wire, GO)
+    feed_control_frame(wire, GO)
     assert interface.sent[1:] == FRAMES[:2]
-    assert not wire.port.hear(FRAMES[0])
+    assert not wire.port.on_control_frame(FRAMES[0])
 
 
 def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
@@ -66,14 +66,14 @@ def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
     wire.send(FRAMES[0])
     due = wire.due
     assert due is not None
-    assert due <= time.monotonic_ns() + AGAIN
+    assert due <= time.monotonic_ns() + ASK_INTERVAL
     wire.on_timer(due - 1)
     assert len(interface.sent) == 1
     wire.on_timer(due)
-    assert [word_in(frame) for frame in interface.sent] == [Word(ASK, 0)] * 2
-    assert wire.due == due + AGAIN
-    hear(wire, GO)
-    wire.on_timer(due + AGAIN)
+    assert [decode(frame) for frame in interface.sent] == [ControlFrame(ASK, 0)] * 2
+    assert wire.due == due + ASK_INTERVAL
+    feed_control_frame(wire, GO)
+    wire.on_timer(due + ASK_INTERVAL)
     assert wire.due is None
     assert interface.sent[2:] == FRAMES[:1]
 
@@ -81,7 +81,7 @@ def test_while_frames_wait_it_asks_again_and_then_no_more() -> None:
 @pytest.mark.parametrize("is_out", [True, False])
 def test_a_pulled_cable_loses_frames_and_a_full_kernel_does_so_inside_the_emulator(is_out: bool) -> None:
     interface, wire = made()
-    hear(wire, GO)
+    feed_control_frame(wire, GO)
     interface.is_out = True
     interface.has_carrier = lambda: not is_out  # type: ignore[method-assign]  # a test's
     wire.send(FRAMES[0])

@@ -13,7 +13,7 @@ from testbed.fabric.interface import Plug
 from testbed.fabric.myrinet.network import Network
 from testbed.fabric.myrinet.route import closed, is_intact, route_byte
 from testbed.fabric.myrinet.settings import Settings
-from testbed.fabric.stop_go import ASK, GO, STOP, Word, frame_of, word_in
+from testbed.fabric.stop_go import ASK, GO, STOP, ControlFrame, decode, encode
 from testbed.fates.headers import standard_fields
 from testbed.kernel.packet_socket import Arena
 from testbed.runtime.relay import relay_network
@@ -79,7 +79,7 @@ class Interface:
         self.made[device] = self
         self.come: list[tuple[int, bytes]] = []
         self.sent: list[bytes] = []
-        self.unfinished = self.filled = False
+        self.has_offloaded = self.filled = False
         self.room = 100
 
     def fileno(self) -> int:
@@ -93,11 +93,11 @@ class Interface:
     def send(self, frames: list[bytes]) -> None:
         self.sent += frames
 
-    def words(self) -> list[Word]:
-        return [word for word in map(word_in, self.sent) if word is not None]
+    def words(self) -> list[ControlFrame]:
+        return [word for word in map(decode, self.sent) if word is not None]
 
     def frames(self) -> list[bytes]:
-        return [frame for frame in self.sent if word_in(frame) is None]
+        return [frame for frame in self.sent if decode(frame) is None]
 
 
 class Pair:
@@ -127,7 +127,7 @@ class Pair:
             self.n1.come.append((self.clock.time, closed(bytes(6) + HEAD, packet.ljust(size, b"\x55"))))
 
     def ask(self, count: int) -> None:
-        self.n1.come.append((self.clock.time, frame_of(Word(ASK, count), HEAD)))
+        self.n1.come.append((self.clock.time, encode(ControlFrame(ASK, count), HEAD)))
 
     def came(self) -> list[int]:
         """The numbers of the frames that have left for n2."""
@@ -155,13 +155,13 @@ def test_a_question_is_answered_when_all_before_it_has_entered() -> None:
     pair = Pair(SLOW)
     pair.ask(0)
     pair.clock.run(0)
-    assert pair.n1.words() == [Word(GO, 0, 100)]
+    assert pair.n1.words() == [ControlFrame(GO, 0, 100)]
     pair.send(1, 2, 3)
     pair.ask(3)
     pair.clock.run(MILLISECOND // 20)
-    assert pair.n1.words() == [Word(GO, 0, 100)], "two of them wait behind the first"
+    assert pair.n1.words() == [ControlFrame(GO, 0, 100)], "two of them wait behind the first"
     pair.clock.run(MILLISECOND)
-    assert pair.n1.words() == [Word(GO, 0, 100), Word(GO, 3, 100)]
+    assert pair.n1.words() == [ControlFrame(GO, 0, 100), ControlFrame(GO, 3, 100)]
 
 
 def test_when_many_wait_it_says_stop_and_reads_no_more_until_few_do() -> None:
@@ -169,14 +169,14 @@ def test_when_many_wait_it_says_stop_and_reads_no_more_until_few_do() -> None:
     pair.ask(0)
     pair.send(*range(1, 31))
     pair.clock.run(0)
-    assert pair.n1.words() == [Word(GO, 0, 100), Word(STOP, 0, 100)]
+    assert pair.n1.words() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100)]
     assert pair.links[0].uplinks["forward"].stops == 1
     assert pair.links[0].uplinks["forward"].waiting[1] == 29
     pair.send(31)
     pair.clock.run(MILLISECOND)
     assert len(pair.n1.come) == 1, "it waits in the interface's buffer"
     pair.clock.run(10 * MILLISECOND)
-    assert pair.n1.words() == [Word(GO, 0, 100), Word(STOP, 0, 100), Word(GO, 0, 100)]
+    assert pair.n1.words() == [ControlFrame(GO, 0, 100), ControlFrame(STOP, 0, 100), ControlFrame(GO, 0, 100)]
     assert pair.came() == list(range(1, 32))
 
 

@@ -96,7 +96,7 @@ def test_a_shape_has_switches_of_the_kind_that_is_asked_for_with_the_ports_that_
     text = 'name = "star-16"\n[generate]\nshape = "star"\nnodes = 16\nkind = "myrinet"'
     assert parse(text, "x") == Description.star(16, kind="myrinet")
     for nodes in (33, 2_000):
-        with pytest.raises(DescriptionError, match="at most 32 ports on a switch of Myrinet's"):
+        with pytest.raises(DescriptionError, match="at most 32 ports on a Myrinet switch"):
             Description.star(nodes, kind="myrinet")
     with pytest.raises(DescriptionError, match="expected ethernet, myrinet or atm"):
         Description.line(3, kind="token ring")

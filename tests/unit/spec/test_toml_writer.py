@@ -80,7 +80,7 @@ def elaborate(draw: st.DrawFn) -> Description:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(elaborate())
 def test_a_description_survives_writing_and_reading(description: Description) -> None:
     text = to_toml(description)

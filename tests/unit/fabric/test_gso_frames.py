@@ -10,54 +10,54 @@ from testbed.fates.rules import RuleSet
 from testbed.spec.layout import Impairment
 from tests.unit.fates.wire_frames import LINK, MILLISECOND, direction, number_of, numbered, run_schedule, tcp
 
-PIECE = tcp(data=bytes(4000))
-BESIDE = tcp(data=bytes(100))
+GSO_FRAME = tcp(data=bytes(4000))
+SEGMENT = tcp(data=bytes(100))
 
 
-def counted(piece: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[str, int], list[Record]]:
-    """Three frames of a flow, offered as such or as a piece, then one; then a rule decides on the flow's next but one."""
+def counted(as_gso: bool, *, rules: bool) -> tuple[list[tuple[int, int]], dict[str, int], list[Record]]:
+    """Three frames of a flow, singly or as a GSO frame, then a fourth; then three more, of which a rule drops the second."""
     log: list[Record] = []
     known = RuleSet(standard_fields()) if rules else None
     wire = direction(Impairment(delay=MILLISECOND), rules=known, log=log.append)
     held = []
-    if piece:
-        wire.offer_gso(0, PIECE, 3)
+    if as_gso:
+        wire.offer_gso(0, GSO_FRAME, 3)
     else:
         for _ in range(3):
-            wire.offer(0, BESIDE)
+            wire.offer(0, SEGMENT)
     held.append((0, wire.held))
-    wire.offer(5, BESIDE)
+    wire.offer(5, SEGMENT)
     while wire.deadline is not None:
         now = wire.deadline
         for _, frame in wire.poll(now):
-            if frame is PIECE:
-                wire.count_gso(3, 3 * len(BESIDE) - len(PIECE))
+            if frame is GSO_FRAME:
+                wire.count_gso(3, 3 * len(SEGMENT) - len(GSO_FRAME))
         held.append((now, wire.held))
     if known is not None:
         known.add(10, "drop nth(2)")
         for _ in range(3):
-            wire.offer(2 * MILLISECOND, BESIDE)
+            wire.offer(2 * MILLISECOND, SEGMENT)
         wire.poll(3 * MILLISECOND)
     return held, wire.counters.by_name(), log
 
 
 @pytest.mark.parametrize("rules", [False, True])
-def test_a_piece_counts_as_the_frames_that_it_is(rules: bool) -> None:
+def test_a_gso_frame_counts_as_its_segments(rules: bool) -> None:
     assert counted(True, rules=rules) == counted(False, rules=rules)
 
 
-def test_a_fate_that_comes_after_a_piece_is_that_of_the_frame_after_all_of_it() -> None:
+def test_segments_of_a_gso_frame_are_numbered_in_their_flow() -> None:
     _, _, log = counted(True, rules=True)
     assert [record.n for record in log] == [6]
 
 
-def test_a_piece_comes_out_as_it_is_after_the_delay_and_in_order() -> None:
+def test_a_gso_frame_arrives_unsegmented_after_the_delay_and_in_order() -> None:
     wire = direction(Impairment(delay=MILLISECOND))
     wire.offer(0, numbered(1))
-    wire.offer_gso(10, PIECE, 3)
+    wire.offer_gso(10, GSO_FRAME, 3)
     wire.offer(20, numbered(2))
-    first, piece, last = run_schedule(wire, [])
-    assert piece == (MILLISECOND + 10, PIECE)
+    first, gso_frame, last = run_schedule(wire, [])
+    assert gso_frame == (MILLISECOND + 10, GSO_FRAME)
     assert [number_of(frame) for _, frame in (first, last)] == [1, 2]
 
 

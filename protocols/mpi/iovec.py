@@ -1,5 +1,5 @@
-"""Messages in pieces, as a derived datatype defines them, which a NIC with scatter/gather descriptors moves in
-place."""
+"""Messages that are not contiguous, as derived datatypes define them. A NIC with scatter/gather descriptors moves them
+in place."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 Span: TypeAlias = tuple[int, int]
-"""A piece's offset in its buffer, and its length, in bytes."""
+"""A segment's offset in its buffer, and its length, in bytes."""
 
 
-class Pieces:
-    """A message that consists of the bytes of spans, in order. len() is its size in bytes."""
+class IoVec:
+    """A message that consists of several segments of a buffer, in order. len() is its size in bytes."""
 
     __slots__ = ("_size", "spans", "whole")
 
     def __init__(self, whole: memoryview, spans: Sequence[Span]) -> None:
-        """whole: the buffer that contains them, as bytes."""
+        """whole: the buffer, as bytes. spans: its segments."""
         self.whole = whole
         self.spans = spans
         self._size = sum(length for _, length in spans)
@@ -24,32 +24,32 @@ class Pieces:
     def __len__(self) -> int:
         return self._size
 
-    def pieces(self) -> list[memoryview]:
-        """Return a view of each piece."""
+    def views(self) -> list[memoryview]:
+        """Return a view of each segment."""
         whole = self.whole
         return [whole[begin : begin + length] for begin, length in self.spans]
 
     def gathered(self) -> memoryview:
         """Return a contiguous copy."""
-        return memoryview(b"".join(self.pieces()))
+        return memoryview(b"".join(self.views()))
 
     def scatter(self, data: memoryview) -> None:
-        """Copy a message to the pieces; it may be shorter."""
+        """Copy a message to the segments; it may be shorter."""
         at = 0
         for begin, length in self.spans:
-            piece = data[at : at + length]
-            self.whole[begin : begin + len(piece)] = piece
+            segment = data[at : at + length]
+            self.whole[begin : begin + len(segment)] = segment
             at += length
             if at >= len(data):
                 return
 
 
-Data: TypeAlias = memoryview | Pieces
-"""A message's memory: contiguous bytes, or pieces."""
+Data: TypeAlias = memoryview | IoVec
+"""A message's memory: contiguous bytes, or an I/O vector."""
 
 
 def gathered(data: Data) -> memoryview:
-    """Return the message's bytes contiguously; copies only pieces."""
+    """Return the message's bytes contiguously; only an I/O vector is copied."""
     return data if isinstance(data, memoryview) else data.gathered()
 
 

@@ -86,7 +86,7 @@ def total(cluster: RunningCluster, group: str, name: str) -> int:
     return sum(said[group][name] for said in directions(cluster))
 
 
-def pieces(cluster: RunningCluster) -> int:
+def gso_frames(cluster: RunningCluster) -> int:
     return sum(said["pieces"] for said in directions(cluster))
 
 
@@ -177,11 +177,11 @@ def test_tcp_in_pieces_arrives_as_it_was_sent(shape: str, version: int) -> None:
         with stream(cluster, "n1", "n2", version) as forth, stream(cluster, "n2", "n1", version) as back:
             forth.run(16 * MiB)
             back.run(16 * MiB)
-        assert pieces(cluster) >= 2 * links * 16 * MiB // (1 << 16)
+        assert gso_frames(cluster) >= 2 * links * 16 * MiB // (1 << 16)
         for said in at_rest(cluster):
             counted = said["counters"]
             assert counted["delivered"] == counted["offered"]
-            assert counted["delivered"] > 16 * MiB // MTU, "frames are counted, not pieces"
+            assert counted["delivered"] > 16 * MiB // MTU, "segments are counted, not GSO frames"
             assert counted["delivered_bytes"] > 16 * MiB + 16 * MiB // MTU * 66
             assert not any(said["emulator"].values())
 
@@ -225,19 +225,19 @@ def test_loss_that_is_injected_between_pieces_meets_frames_as_it_is_promised(tmp
     with Cluster.back_to_back().up(fates=log) as cluster, cluster.inject("all", delay="1ms"):
         with stream(cluster, "n1", "n2") as transfer:
             transfer.run(8 * MiB)
-            whole = pieces(cluster)
+            whole = gso_frames(cluster)
             assert whole
             assert taken(cluster, "n1", "eth0") is Offloads.TCP
             fault = cluster.inject("all", loss="1%", direction="forward")
             assert taken(cluster, "n1", "eth0") is Offloads.NONE
-            assert taken(cluster, "n2", "eth0") is Offloads.TCP, "what it sends may come in pieces"
+            assert taken(cluster, "n2", "eth0") is Offloads.TCP, "it may send GSO frames"
             transfer.run(16 * MiB)
             frames_lost = lost(read_log(log))
-            assert pieces(cluster) == whole, "no piece passes a direction that loses frames"
+            assert gso_frames(cluster) == whole, "no GSO frame passes a direction that loses frames"
             fault.lift()
             assert taken(cluster, "n1", "eth0") is Offloads.TCP
             transfer.run(8 * MiB)
-            assert pieces(cluster) > whole
+            assert gso_frames(cluster) > whole
         assert not any(total(cluster, "emulator", name) for name in ("overrun", "oversized", "unsent", "down"))
         macs = [int(cluster[node].layout.nics[0].mac.replace(":", ""), 16) for node in ("n1", "n2")]
     frame, seed = tcp(macs=(macs[0], macs[1])), cluster.state.layout.seed
@@ -262,16 +262,16 @@ def test_faults_that_come_and_go_in_the_middle_of_a_transfer_cost_no_frame_that_
             with background(transferring) as transfer:
                 assert transfer.answer() == "begun"
                 for _ in range(10):
-                    before = pieces(cluster)
+                    before = gso_frames(cluster)
                     with cluster.inject("n1", loss="1%"):
                         eventually(lambda: total(cluster, "counters", "loss") > 0, "frames are lost")
-                    eventually(lambda before=before: pieces(cluster) > before, "pieces pass again")  # type: ignore[misc]
+                    eventually(lambda before=before: gso_frames(cluster) > before, "GSO frames pass again")  # type: ignore[misc]
                 Path(enough).touch()
                 assert transfer.answer() == "all as it was sent"
         assert not any(total(cluster, "emulator", name) for name in ("overrun", "oversized", "unsent", "down"))
 
 
-def test_pieces_that_come_where_frames_have_fates_are_cut_up_and_nothing_is_lost() -> None:
+def test_gso_frames_on_a_link_with_fates_are_segmented_without_loss() -> None:
     """The sender's offloads are switched on although frames have fates of their own."""
     with Cluster.back_to_back().up() as cluster, cluster.inject("all", delay="1ms", loss_pattern="99999999"):
         before = baseline(cluster)
@@ -297,7 +297,7 @@ def test_an_ordinary_users_relay_carries_pieces_too(home: os.PathLike[str]) -> N
             client = cluster["n1"].run(["python3", "-c", CLIENT, cluster["n2"].address])
             assert client.stdout.strip() == "the same"
             server.wait(30)
-            assert pieces(cluster)
+            assert gso_frames(cluster)
             assert not any(any(said["emulator"].values()) for said in directions(cluster))
 
     wait_for_success(as_user(home, story))  # type: ignore[arg-type]
