@@ -40,7 +40,7 @@ FIRST = SystemRandom().randrange(2**32) if LONG else 1
 KILLS = 100 if LONG else 10
 SEEDS = range(FIRST, FIRST + KILLS)
 
-MESSAGES = 800
+MESSAGES = 2_500  # which outlast the latest death on a fast machine, too
 LATEST = 0.3  # s from the first messages to the death
 TIMEOUT = 60.0  # s, for a run
 NODES = ("n1", "n2", "n3")

@@ -28,6 +28,10 @@ ALLOWING: Final = {ERR_PROC_FAILED: frozenset({CRASH, PAUSE, RESET, CUT, OUTAGE}
 message is too long, and needs no fault; no other error is ever right."""
 
 
+_GRACE: Final = 10_000_000
+"""Nanoseconds after an error in which a program that it ends may begin transfers: until it awaits the failed one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Disturbance:
     """A disturbance of a run. nodes: names of those whose transfers it can touch; empty for all nodes. begin, end:
@@ -58,7 +62,7 @@ def is_allowed(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance
 
 def consequences(histories: Histories, disturbances: Sequence[Disturbance]) -> list[Disturbance]:
     """Return the ends of programs that an allowed error may have ended: to its peers, such a program is as gone as one
-    that was killed. It began no transfer after the error; one that did has handled it."""
+    that was killed. It began no transfer later than _GRACE after the error; one that did has handled it."""
     ends: dict[str, Disturbance] = {}
     names, added = histories.names, True
     while added:
@@ -69,7 +73,7 @@ def consequences(histories: Histories, disturbances: Sequence[Disturbance]) -> l
             transfers: list[Send | Receive] = [*sends, *receives]
             last = max((transfer.begun for transfer in transfers), default=0)
             for transfer in transfers:
-                if not transfer.error or transfer.error_class == ERR_TRUNCATE or transfer.ended < last:
+                if not transfer.error or transfer.error_class == ERR_TRUNCATE or transfer.ended < last - _GRACE:
                     continue
                 peer = names[transfer.peer] if 0 <= transfer.peer < len(names) else ""
                 if is_allowed(transfer, peer, [*disturbances, *ends.values()]):

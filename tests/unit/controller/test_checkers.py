@@ -181,7 +181,9 @@ def test_a_program_that_ended_by_an_allowed_error_explains_its_peers_errors_in_a
         told = HistoryBuilder(3)
         first, second = told.begin_receive(1, 0), told.begin_receive(2, 1)
         told.failed(1, first)
+        told.begin_send(1, 2)  # before it awaits the failed one
         if goes_on:
+            told.clock += 10 * MILLISECOND
             told.begin_send(1, 2)
         told.failed(2, second)
         crash = Disturbance(CRASH, 0, nodes=frozenset({dead}))
