@@ -19,7 +19,8 @@ def known_fields() -> Fields:
 
     A package registers its codec, a module with ETHERTYPE, FIELDS and FLOW, as an entry point of the group
     "testbed.fields". Optional: ROUTED, whether its header follows a source route; BEGINS, the bytes with which it
-    begins, if others share the EtherType; NAMES, names of field values; CHECK, the field that is computed from the rest
+    begins, if others share the EtherType; ABOVE, the name of the header that it stands on, if its frames do not say so
+    (`header_fields`); NAMES, names of field values; CHECK, the field that is computed from the rest
     of the frame, and mended(frame, begin), which computes it anew (`header_fields.Mender`). A codec that cannot be
     imported prevents no cluster from coming up, but rules cannot name it. Raises ConflictError for two codecs that
     cannot be told apart, since fates would depend on which is found first.
@@ -85,6 +86,7 @@ def register(fields: Fields, name: str, codec: Any) -> None:
         codec.FLOW,
         routed=getattr(codec, "ROUTED", False),
         begins=getattr(codec, "BEGINS", b""),
+        above=getattr(codec, "ABOVE", ""),
         names=getattr(codec, "NAMES", {}),
         check=getattr(codec, "CHECK", ""),
         mended=getattr(codec, "mended", None),

@@ -8,8 +8,9 @@ A package registers its protocol as an entry point; it is then equal to the buil
     [project.entry-points."testbed.fields"]    # so that rules can name its fields, and every flow has its own fates
     mine = "my_package.codec"                  # a module with ETHERTYPE, FIELDS and FLOW, as `codegen` writes it; ROUTED
                                                # if its header follows a source route; BEGINS, its first bytes, if others
-                                               # share the EtherType, as Myrinet's packet types do; CHECK and mended, so
-                                               # that rules can change a frame and leave it valid
+                                               # share the EtherType, as Myrinet's packet types do; ABOVE, the
+                                               # header that it stands on, if its frames do not say so;
+                                               # CHECK and mended, so that rules can change a frame and leave it valid
 
     [project.entry-points."testbed.frames"]    # so that 'testbed decode -v' and Wireshark can decode its frames
     mine = "my_package.frames"                 # the module with Scapy layers from which the codec was generated

@@ -23,13 +23,11 @@ from protocols.active_messages.am_errors import Returned, ReturnedError, Status
 from protocols.active_messages.endpoint_names import NO_HANDLER, EndpointName, MessageContent, RequestName, Unhandled
 from protocols.active_messages.observer import Observer
 from protocols.core.completion import Completion
-from protocols.core.firmware import Adapter, Buffer, HostActions
-from protocols.core.host_work import HostWork
+from protocols.core.firmware import Buffer, HostActions
 from protocols.ssam import cells
 from protocols.ssam.am_endpoints import MAX_WORDS, Asked, Bundle, Endpoint
 from protocols.ssam.bulk_cells import Incoming, Stream
 from protocols.ssam.cells import DATA, Message
-from protocols.ssam.counters import Counters
 from protocols.ssam.handler_addresses import (
     BULK,
     GRANTED,
@@ -47,8 +45,7 @@ from protocols.ssam.handler_addresses import (
 )
 from protocols.ssam.host import Library, Reply
 from protocols.ssam.reply_tokens import Token
-from protocols.ssam.sba100 import Sba100
-from protocols.ssam.settings import Settings
+from protocols.ssam.sba100 import Process
 
 _MASK: Final = 0xFFFF_FFFF
 _NOTHING: Final = memoryview(b"")
@@ -61,16 +58,8 @@ class ActiveMessages(Library):
     lost: requests that have ended without an answer and that their endpoints have not been told of.
     """
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        bell: HostActions,
-        work: HostWork,
-        device: Sba100,
-        settings: Settings,
-        counters: Counters,
-    ) -> None:
-        super().__init__(adapter, bell, work, device, settings, counters)
+    def __init__(self, process: Process, bell: HostActions) -> None:
+        super().__init__(process, bell)
         self.max_short: Final = MAX_WORDS
         """AM_MaxShort: words of a request."""
         self.observer: Observer | None = None

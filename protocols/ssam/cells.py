@@ -9,22 +9,19 @@ the handler, 44 bytes in all.
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import getitem, xor
 from struct import Struct
 from typing import Final, NamedTuple
 
 from protocols.atm.cell import PAYLOAD
 from protocols.core.firmware import Buffer
+from protocols.ssam.fields import ACKNOWLEDGEMENT as ACKNOWLEDGEMENT
+from protocols.ssam.fields import BYTES as BYTES
+from protocols.ssam.fields import REPLY as REPLY
+from protocols.ssam.fields import REQUEST as REQUEST
 
 DATA: Final = 40
 """Bytes of a message."""
 
-REQUEST: Final = 0
-REPLY: Final = 1
-ACKNOWLEDGEMENT: Final = 2
-BYTES: Final = 3
-"""More data of a long message: a request without a handler of its own."""
 INTRODUCTION: Final = 4
 """States the sender's identity, and the receiver's as the sender knows it, 0 if it does not (our addition). In the cell it
 is an acknowledgement whose handler is INTRODUCES."""
@@ -40,10 +37,13 @@ NUMBERS: Final = 64
 SESSIONS: Final = 256
 """Sessions are modulo this."""
 
-_HEAD: Final = Struct("!HI")
+_CELL: Final = Struct("!HI40sH")
+"""Flow control, handler, data, length and check."""
+_BYTES_CELL: Final = Struct("!H44sH")
 _HANDLER: Final = 4
+_CHECK: Final = 10
+"""Bits of the check, below the length."""
 _GENERATOR: Final = 0x633
-_BITS: Final = 10
 
 
 class Message(NamedTuple):
@@ -56,68 +56,59 @@ class Message(NamedTuple):
     data: bytes
 
 
-def _times_x8(value: int) -> int:
-    """Return the remainder of a remainder times x^8."""
-    for _ in range(8):
-        value <<= 1
-        if value >> _BITS:
-            value ^= _GENERATOR
-    return value
+def _parities() -> tuple[int, ...]:
+    """Return for each bit of the check, the highest first, the bits of a payload whose parity it is: bit n of the payload
+    contributes x^n modulo the generator."""
+    masks, remainder = [0] * _CHECK, 1
+    for place in range(8 * PAYLOAD):
+        for bit in range(_CHECK):
+            masks[_CHECK - 1 - bit] |= (remainder >> bit & 1) << place
+        remainder <<= 1
+        if remainder >> _CHECK:
+            remainder ^= _GENERATOR
+    return tuple(masks)
 
 
-def _remainders() -> tuple[tuple[int, ...], ...]:
-    """Return what each byte contributes to a payload's remainder, by its place and its value."""
-    times_x8 = [_times_x8(value) for value in range(1 << _BITS)]
-    places = [tuple(range(256))]
-    for _ in range(PAYLOAD - 1):
-        places.append(tuple([times_x8[value] for value in places[-1]]))
-    return tuple(reversed(places))
-
-
-_REMAINDERS: Final = _remainders()
+_PARITIES: Final = _parities()
 
 
 def crc10(payload: Buffer) -> int:
-    """Return the remainder of a payload: 0 where its last 10 bits are the check of what stands before them. It is the sum
-    of what each byte contributes at its place."""
-    return reduce(xor, map(getitem, _REMAINDERS, payload))
+    """Return the remainder of a payload: 0 where its last 10 bits are the check of what stands before them."""
+    bits, remainder = int.from_bytes(payload, "big"), 0
+    for mask in _PARITIES:
+        remainder = remainder << 1 | (bits & mask).bit_count() & 1
+    return remainder
 
 
 def pack_into(buffer: bytearray, offset: int, message: Message) -> None:
     """Write a message's payload without its check. The unused data is zero."""
     kind, session, number, handler, data = message
-    length = len(data) if kind == BYTES else len(data) + _HANDLER
     if kind == INTRODUCTION:
         kind, handler = ACKNOWLEDGEMENT, INTRODUCES
-    _HEAD.pack_into(buffer, offset, kind << 14 | session << 6 | number, handler)
-    begin, end = offset + _HEAD.size - (_HANDLER if kind == BYTES else 0), offset + PAYLOAD - 2
-    buffer[begin : begin + len(data)] = data
-    buffer[begin + len(data) : end] = bytes(end - begin - len(data))
-    buffer[end : end + 2] = bytes((length << 2, 0))
+    control = kind << 14 | session << 6 | number
+    if kind == BYTES:
+        _BYTES_CELL.pack_into(buffer, offset, control, data, len(data) << _CHECK)
+    else:
+        _CELL.pack_into(buffer, offset, control, handler, data, len(data) + _HANDLER << _CHECK)
 
 
 def checked(payload: Buffer) -> bytes:
-    """Add the check to a payload, as the interface does."""
-    whole = bytearray(payload)
-    whole[-2] &= 0xFC
-    whole[-1] = 0
-    crc = crc10(whole)
-    whole[-2] |= crc >> 8
-    whole[-1] = crc & 0xFF
-    return bytes(whole)
+    """Add the check to a payload, as the interface does, whatever stands in its place."""
+    end = (payload[-2] << 8 | payload[-1]) ^ crc10(payload)
+    return bytes(payload[:-2]) + end.to_bytes(2, "big")
 
 
 def unpack(payload: Buffer) -> Message | None:
     """Return a payload's message; None where its length or check is wrong."""
-    length = payload[PAYLOAD - 2] >> 2
+    control, handler, data, end = _CELL.unpack(payload)
+    length = end >> _CHECK
     if length > LONG or crc10(payload):
         return None
-    control, handler = _HEAD.unpack_from(payload)
     kind, session, number = control >> 14, control >> 6 & 0xFF, control & 0x3F
     if kind == BYTES:
-        return Message(BYTES, session, number, 0, bytes(payload[_HEAD.size - _HANDLER :][:length]))
+        return Message(BYTES, session, number, 0, _BYTES_CELL.unpack(payload)[1][:length])
     if length < _HANDLER:
         return None
     if kind == ACKNOWLEDGEMENT and handler == INTRODUCES:
         kind, handler = INTRODUCTION, 0
-    return Message(kind, session, number, handler, bytes(payload[_HEAD.size :][: length - _HANDLER]))
+    return Message(kind, session, number, handler, data[: length - _HANDLER])

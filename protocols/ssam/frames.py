@@ -10,17 +10,18 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.atm.frames import Cell
-from protocols.ssam.cells import ACKNOWLEDGEMENT, BYTES, DATA, REPLY, REQUEST, crc10
-
-MESSAGES: Final = {REQUEST: "request", REPLY: "reply", ACKNOWLEDGEMENT: "acknowledgement", BYTES: "bytes"}
+from protocols.ssam.cells import DATA, crc10
+from protocols.ssam.fields import KIND as KIND
+from protocols.ssam.fields import KINDS as KINDS
+from protocols.ssam.fields import NAMES
 
 
 class Ssam(Packet):
-    """A message: 48 bytes. Of kind "bytes", the handler's place has data."""
+    """A message: 48 bytes. Of kind BYTES, the handler's place has data."""
 
     name = "SSAM"
     fields_desc = [  # noqa: RUF012
-        BitEnumField("kind", 0, 2, MESSAGES),
+        BitEnumField("kind", 0, 2, NAMES["kind"]),
         BitField("session", 0, 8),
         BitField("number", 0, 6),
         XIntField("handler", 0),

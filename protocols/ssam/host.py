@@ -21,14 +21,12 @@ from typing import Final, NamedTuple
 from protocols.active_messages.am_errors import ActiveMessageError, RuleError
 from protocols.atm.cell import PAYLOAD
 from protocols.core.completion import Completion, Yield
-from protocols.core.firmware import Adapter, Buffer, HostActions
-from protocols.core.host_work import HostWork
+from protocols.core.firmware import Buffer, HostActions
 from protocols.ssam import cells
 from protocols.ssam.cells import DATA, LONG, Message
 from protocols.ssam.connection import Connection, Pending, introduced
-from protocols.ssam.counters import Counters
-from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Sba100, answer_slot, request_slot
-from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW, Settings
+from protocols.ssam.sba100 import ALARM, CELLS, CONTROL_SLOT, Process, answer_slot, request_slot
+from protocols.ssam.settings import MAX_BACKOFF, MAX_WINDOW
 
 FORMAT: Final = "format"
 """Format a request's cell, with the flow control."""
@@ -62,35 +60,28 @@ class ReturnedError(ActiveMessageError):
 class Library:
     """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
 
-    node: this node's number. size: number of nodes. device: the traps, for programs that use them beside. on_returned:
+    node: this node's number. size: number of nodes. process: the traps, for programs that use them beside. on_returned:
     called with requests that are returned; without it the next request to that node raises ReturnedError. on_cells: called
     when cells have come, in place of a poll by the program: the interrupt of section 3.1.1, which the prototype lacks (see
     `watch`). on_space: called after answers have come. on_message: the handler of requests at addresses without one.
     on_renewed: called with a node with which a new session has begun, in place of an earlier one.
     """
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        bell: HostActions,
-        work: HostWork,
-        device: Sba100,
-        settings: Settings,
-        counters: Counters,
-    ) -> None:
-        self.node: Final = adapter.number
-        self.size: Final = len(adapter.addresses)
-        self.incarnation: Final = adapter.incarnation
+    def __init__(self, process: Process, bell: HostActions) -> None:
+        device = process.device
+        self.node: Final = device.adapter.number
+        self.size: Final = len(device.adapter.addresses)
+        self.incarnation: Final = device.adapter.incarnation
         self.on_returned: Callable[[Returned], object] | None = None
         self.on_cells: Callable[[], object] | None = None
         self.on_space: Callable[[], object] | None = None
         self.on_message: Callable[[int, Message], Reply | None] | None = None
         self.on_renewed: Callable[[int], object] | None = None
-        self.settings: Final = settings
-        self.device: Final = device
+        self.settings: Final = device.settings
+        self.process: Final = process
         self._bell = bell
-        self._work = work
-        self._counters = counters
+        self._work = device.work
+        self._counters = device.counters
         self._handlers: dict[int, Handler] = {}
         self._connections: dict[int, Connection] = {}  # by number
         self._is_handling = False
@@ -100,7 +91,7 @@ class Library:
         self._waits: Completion[None] | None = None
         self._failed: dict[int, Returned] = {}
         self._read: deque[tuple[int, Message]] = deque()  # what the last read trap has delivered and is not handled yet
-        if settings.interrupts:
+        if device.settings.interrupts:
             self.on_cells = _nothing
             self.watch()
 
@@ -143,26 +134,34 @@ class Library:
         return self._try(cells.BYTES, node, 0, data, pending)
 
     def _try(self, kind: int, node: int, handler: int, data: Buffer, pending: Pending | None) -> bool:
-        if not self.has_room(node):
+        connection = self._sendable(node)
+        if not connection.has_room:
             return False
         if pending is None and node in self._failed:
             raise ReturnedError(_sentence(self._failed.pop(node)))
-        connection = self._connection(node)
         number = connection.take_number()
         connection.pending[number % MAX_WINDOW] = pending
         self._counters.requests += 1
         self._work.spend(FORMAT)
-        self._write(connection, request_slot(number), Message(kind, 0, number % cells.NUMBERS, handler, bytes(data)))
+        request = Message(kind, connection.session, number % cells.NUMBERS, handler, bytes(data))
+        offset = request_slot(number)
+        cells.pack_into(self.process.memory(connection.number), offset, request)
+        if connection.is_open:  # each send polls (section 3.1.1)
+            self._read.extend(self.process.write_read(connection.number, offset))
         self._arm()
         return True
 
     def has_room(self, node: int) -> bool:
         """Whether the window to a node permits a request. Raises as `request`."""
+        return self._sendable(node).has_room
+
+    def _sendable(self, node: int) -> Connection:
+        """Return the connection to a node to which the program may send now. Raises as `request`."""
         if self._is_handling:
             raise RuleError("a handler may send no request: a request's handler returns its reply, a reply's nothing")
         if not 0 <= node < self.size:
             raise ValueError(f"no node {node}: there are {self.size}")
-        return self._connection(node).has_room
+        return self._connection(node)
 
     def set_window(self, node: int, window: int) -> None:
         """Change the window to a node, 1 to MAX_WINDOW requests."""
@@ -197,10 +196,10 @@ class Library:
         if self._waits is None or self._waits.done:
             self._waits = Completion("a cell")
         waits = self._waits
-        if self.device.has_cells or self._read:
+        if self.process.has_cells or self._read:
             waits.complete(None)
         else:
-            self.device.is_watched = True
+            self.process.is_watched = True
         return waits
 
     def sent(self, node: int) -> int:
@@ -214,7 +213,7 @@ class Library:
     def unread(self) -> Iterator[tuple[int, Message, Pending | None]]:
         """Iterate over the cells of this session that have come and are not handled, each with its node, and what waits for
         it, if it is an answer."""
-        while batch := self.device.read():
+        while batch := self.process.read():
             self._read.extend(batch)
         for number, message in self._read:
             connection = self._connections.get(number)
@@ -260,13 +259,13 @@ class Library:
             if self.on_cells is not None:
                 self.handle_all()
                 self.on_cells()
-                self.device.is_watched = True
+                self.process.is_watched = True
             self.wake()
         return None
 
     def watch(self) -> None:
         """Call `on_cells` from now on."""
-        self.device.is_watched = True
+        self.process.is_watched = True
 
     def waiting(self) -> list[str]:
         return [
@@ -298,9 +297,11 @@ class Library:
 
     def _handle_batch(self) -> int:
         """Handle what one read trap delivers; return the number of messages."""
-        handled, answered = 0, dict[Connection, None]()
         if not self._read:
-            self._read.extend(self.device.read())
+            self._read.extend(self.process.read())
+        if not self._read:
+            return 0
+        handled, answered = 0, dict[Connection, None]()
         while self._read:
             number, message = self._read.popleft()
             handled += 1
@@ -338,7 +339,7 @@ class Library:
         counters, place = self._counters, connection.place_of(message.number)
         if place < 0:
             counters.answered_again += 1
-            self.device.write(connection.number, answer_slot(message.number))
+            self.process.write(connection.number, answer_slot(message.number))
             return
         if message.number in connection.kept:
             counters.duplicates += 1
@@ -371,21 +372,21 @@ class Library:
         else:
             answer = Message(cells.REPLY, connection.session, number, reply.handler, bytes(reply.data))
         offset = answer_slot(number)
-        cells.pack_into(self.device.memory(connection.number), offset, answer)
-        self.device.write(connection.number, offset)
+        cells.pack_into(self.process.memory(connection.number), offset, answer)
+        self.process.write(connection.number, offset)
 
     def _report_missing(self, connection: Connection) -> None:
         """Tell the peer which request has not come, since later ones have."""
         number = connection.expected % cells.NUMBERS
         missing = Message(cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING, b"")
-        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, missing)
-        self.device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.process.memory(connection.number), CONTROL_SLOT, missing)
+        self.process.write(connection.number, CONTROL_SLOT)
 
     def _hurry(self, connection: Connection, number: int | None) -> None:
         """Send a request again that is known to be lost."""
         if number is not None:
             self._counters.hurried += 1
-            self.device.write(connection.number, request_slot(number))
+            self.process.write(connection.number, request_slot(number))
 
     def _answered(self, connection: Connection, message: Message) -> None:
         counters = self._counters
@@ -441,11 +442,11 @@ class Library:
 
     def _connection(self, node: int) -> Connection:
         """Return the connection to a node, opened if there is none. Raises TrapError."""
-        number = self.device.connect(node)
+        number = self.process.connect(node)
         return self._connections.get(number) or self._connection_of(number, node)
 
     def _connection_of(self, number: int, node: int | None = None) -> Connection:
-        there = self.device.node_of(number) if node is None else node
+        there = self.process.node_of(number) if node is None else node
         connection = Connection(number, there, self.settings.window, self.incarnation)
         self._connections[number] = connection
         if there == self.node:
@@ -456,8 +457,8 @@ class Library:
 
     def _introduce(self, connection: Connection) -> None:
         introduction = Message(cells.INTRODUCTION, 0, 0, 0, connection.introduction())
-        cells.pack_into(self.device.memory(connection.number), CONTROL_SLOT, introduction)
-        self.device.write(connection.number, CONTROL_SLOT)
+        cells.pack_into(self.process.memory(connection.number), CONTROL_SLOT, introduction)
+        self.process.write(connection.number, CONTROL_SLOT)
 
     def _introduced(self, connection: Connection, data: bytes) -> None:
         identities = introduced(data)
@@ -473,7 +474,7 @@ class Library:
             if known is not None:
                 self._renewed(connection)
             for number in connection.outstanding:
-                self.device.write(connection.number, self._stamped(connection, number))
+                self.process.write(connection.number, self._stamped(connection, number))
         if ours != connection.ours or theirs != connection.theirs:
             self._introduce(connection)
 
@@ -482,7 +483,7 @@ class Library:
         overdue = connection.overdue()
         if overdue is not None and connection.is_open:
             self._counters.resent += 1
-            self.device.write(connection.number, request_slot(overdue))
+            self.process.write(connection.number, request_slot(overdue))
         if connection.outstanding:
             if not connection.is_open:
                 self._introduce(connection)
@@ -495,7 +496,7 @@ class Library:
 
     def _return(self, connection: Connection, reason: str) -> None:
         """Return the requests without an answer to the program."""
-        memory = self.device.memory(connection.number)
+        memory = self.process.memory(connection.number)
         for number in connection.outstanding:
             self._counters.returned += 1
             slot = number % MAX_WINDOW
@@ -516,16 +517,9 @@ class Library:
         if self.on_renewed is not None:
             self.on_renewed(connection.node)
 
-    def _write(self, connection: Connection, offset: int, message: Message) -> None:
-        """Keep a request's cell, and send it if the session is known. Section 3.1.1: each send polls."""
-        stamped = message._replace(session=connection.session)
-        cells.pack_into(self.device.memory(connection.number), offset, stamped)
-        if connection.is_open:
-            self._read.extend(self.device.write_read(connection.number, offset))
-
     def _stamped(self, connection: Connection, number: int) -> int:
         """Set the session of a kept request, which was not known before; return its offset."""
-        memory, offset = self.device.memory(connection.number), request_slot(number)
+        memory, offset = self.process.memory(connection.number), request_slot(number)
         kind = memory[offset] >> 6
         control = kind << 14 | connection.session << 6 | number % cells.NUMBERS
         memory[offset : offset + 2] = control.to_bytes(2, "big")

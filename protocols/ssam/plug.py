@@ -15,8 +15,7 @@ def plug(settings: Settings | None = None) -> Plug:
     own = settings if settings is not None else Settings()
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
-        counters, work = Counters(), host_work(nic)
-        device = Sba100(adapter, nic, work, own, counters)
-        return Agent(device, ActiveMessages(adapter, nic, work, device, own, counters))
+        device = Sba100(adapter, nic, host_work(nic), own, Counters())
+        return Agent(device, ActiveMessages(device.program, nic))
 
     return build

@@ -4,9 +4,9 @@ Section 3.2: the interface moves cells to and from the fibre and checks them; it
 FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process names a connection and an offset into its
 buffers; the kernel checks both, and looks the circuit up.
 
-The input FIFO and the alarm are this object's part of the `Firmware`; `write`, `read` and `write_read` are the traps,
-`call_write` and `call_read` the slow path: system calls on the device's file (section 3.4.2). Each spends the core's time.
-A cell occupies the input FIFO until the core has read it.
+The input FIFO and the alarm are the `Sba100`. What a process has of it is a `Process`: `write`, `read` and `write_read` are
+the traps, `call_write` and `call_read` the slow path: system calls on the device's file (section 3.4.2). Each spends the
+core's time. A cell occupies the input FIFO until the core has read it.
 """
 
 from __future__ import annotations
@@ -63,34 +63,29 @@ class _Circuit(NamedTuple):
 
 
 class Sba100:
-    """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. is_watched: the process is told
-    when a cell comes."""
+    """A node's interface and its kernel. Implements `protocols.core.firmware.Firmware`. program: the process of the node's
+    program, which is told when a cell comes, and accepts connections; others poll, and open theirs."""
 
     def __init__(
         self, adapter: Adapter, nic: FirmwareActions, work: HostWork, settings: Settings, counters: Counters
     ) -> None:
         """work: the host's cores, on which the traps run."""
-        self._number = adapter.number
+        self.adapter: Final = adapter
+        self.work: Final = work
+        self.settings: Final = settings
+        self.counters: Final = counters
+        self.deadline: int | None = None
+        self.program: Final = Process(self)
         self._nodes = len(adapter.addresses)
-        self._addresses = adapter.addresses
         self._nic = nic
-        self._work = work
-        self._settings = settings
-        self._counters = counters
         self._input: deque[bytes] = deque()
         self._reads: deque[int] = deque()  # when the core will have read cells that a trap has taken
-        self._circuits: list[_Circuit] = []
-        self._by_node: dict[int, int] = {}
-        self._incoming: dict[bytes, int] = {}  # connections by the headers of their cells
-        self.is_watched = False
-        self.deadline: int | None = None
+        self._owners: dict[bytes, tuple[Process, int]] = {}  # processes and their connections, by the headers of cells
 
     @property
     def has_cells(self) -> bool:
-        """Whether a read trap would deliver something. The process reads the interface's count register."""
+        """Whether a cell waits: what a process reads in the interface's count register."""
         return bool(self._input)
-
-    # The interface.
 
     def receive(self, now: int, frame: bytes) -> None:
         cell = frame[ETHERNET:]
@@ -102,50 +97,120 @@ class Sba100:
     def on_doorbell(self, now: int, index: int) -> None:
         """Set the alarm."""
         if index >= ALARM:
-            self.deadline = now + (self._settings.timeout << index - ALARM)
+            self.deadline = now + (self.settings.timeout << index - ALARM)
 
     def on_timer(self, now: int) -> None:  # noqa: ARG002
         self.deadline = None
         self._nic.post_completion(ALARM)
 
     def counted(self) -> dict[str, int]:
-        return self._counters.counted()
+        return self.counters.counted()
 
     def waiting(self) -> list[str]:
         waiting = len(self._input)
         return [f"{waiting} cells wait in the input FIFO"] if waiting else []
 
     def _arrive(self, now: int, cell: bytes) -> None:
-        counters, reads = self._counters, self._reads
+        counters, reads = self.counters, self._reads
         while reads and reads[0] <= now:
             reads.popleft()
-        if (len(cell) != CELL or cell[:HEADER] not in self._incoming) and not is_intact(cell):
+        process, _ = self._owners.get(cell[:HEADER], (None, 0))
+        if (len(cell) != CELL or process is None) and not is_intact(cell):
             counters.bad_headers += 1
-        elif len(self._input) + len(reads) >= self._settings.input_fifo:
+        elif len(self._input) + len(reads) >= self.settings.input_fifo:
             counters.overruns += 1
         else:
             self._input.append(cell)
-            if self.is_watched:
-                self.is_watched = False
+            if self.program.is_watched and process in (self.program, None):
+                self.program.is_watched = False
                 self._nic.post_completion(CELLS)
 
-    # The traps.
+    # The kernel.
+
+    def give(self, process: Process, node: int, connection: int) -> bytes:
+        """Give a process the circuits to and from a node; return the head of frames to it. Raises TrapError where another
+        process has them."""
+        here, addresses = self.adapter.number, self.adapter.addresses
+        owner, _ = self._owners.setdefault(header(circuit(node, here, self._nodes)), (process, connection))
+        if owner is not process:
+            raise TrapError(f"no connection to node {node}: another process of this node has it")
+        return (
+            addresses[node] + addresses[here] + ETHERTYPE.to_bytes(2, "big") + header(circuit(here, node, self._nodes))
+        )
+
+    def push(self, node: int, frame: bytes) -> None:
+        """Put a cell into the output FIFO."""
+        self.counters.cells_written += 1
+        if node == self.adapter.number:
+            self._arrive(self.work.reached, frame[ETHERNET:])
+        else:
+            self._nic.send(frame)
+
+    def pull(self, most: int, kind: str) -> None:
+        """Take cells out of the input FIFO, and store each in the buffers of its circuit's process. kind: of the work for
+        each."""
+        counters, cells, work = self.counters, self._input, self.work
+        for _ in range(min(most, len(cells))):
+            cell = cells.popleft()
+            work.spend(kind)
+            self._reads.append(work.reached)
+            counters.cells_read += 1
+            owner = self._owners.get(cell[:HEADER]) or self._accept(cell)
+            if owner is None:
+                counters.no_circuit += 1
+                continue
+            message = unpack(cell[HEADER:])
+            if message is None:
+                counters.bad_checks += 1
+            else:
+                process, connection = owner
+                process.stored.append((connection, message))
+
+    def _accept(self, cell: bytes) -> tuple[Process, int] | None:
+        """Open the program's connection of a cell's circuit; None: it is no circuit of this node, or there are too many."""
+        ends = nodes_of(circuit_of(cell), self._nodes)
+        if ends is None or ends[1] != self.adapter.number:
+            return None
+        try:
+            return self.program, self.program.connect(ends[0])
+        except TrapError:
+            return None
+
+
+class Process:
+    """A process that has the interface open: its connections, their buffers, and its traps. A connection's id is an index
+    of its own table, so that it can name no other process's. What comes for it is stored for its next read, whichever
+    process reads the FIFO.
+
+    is_watched: the process is told when a cell comes. stored: messages in its buffers, each with its connection.
+    """
+
+    def __init__(self, device: Sba100) -> None:
+        self.device: Final = device
+        self.is_watched = False
+        self.stored: Batch = []
+        self._circuits: list[_Circuit] = []
+        self._by_node: dict[int, int] = {}
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether a read trap may deliver something."""
+        return self.device.has_cells or bool(self.stored)
 
     def connect(self, node: int) -> int:
-        """Open a connection to a node, if there is none; return its id. Raises TrapError if too many are open."""
+        """Open a connection to a node, if there is none; return its id. Raises TrapError if too many are open, or another
+        process of this node has it."""
         known = self._by_node.get(node)
         if known is not None:
             return known
-        if len(self._circuits) >= self._settings.connections:
+        most = self.device.settings.connections
+        if len(self._circuits) >= most:
             raise TrapError(
-                f"no connection to node {node}: a process has {self._settings.connections} connections at most "
-                "(setting connections)"
+                f"no connection to node {node}: a process has {most} connections at most (setting connections)"
             )
-        there = header(circuit(self._number, node, self._nodes))
-        head = self._addresses[node] + self._addresses[self._number] + ETHERTYPE.to_bytes(2, "big") + there
-        self._by_node[node] = number = len(self._circuits)
-        self._circuits.append(_Circuit(node, head, bytearray(AREA)))
-        self._incoming[header(circuit(node, self._number, self._nodes))] = number
+        number = len(self._circuits)
+        self._circuits.append(_Circuit(node, self.device.give(self, node, number), bytearray(AREA)))
+        self._by_node[node] = number
         return number
 
     def node_of(self, connection: int) -> int:
@@ -163,9 +228,9 @@ class Sba100:
     def read(self) -> Batch:
         """Deliver the cells that have come, at most BATCH; none: the FIFO is empty. Such a trap takes what the profile says
         of a poll in vain."""
-        if not self._input:
+        if not self.has_cells:
             return []
-        self._work.spend(READ_TRAP)
+        self.device.work.spend(READ_TRAP)
         return self._pull(BATCH, CELL_READ)
 
     def write_read(self, connection: int, offset: int) -> Batch:
@@ -179,7 +244,7 @@ class Sba100:
 
     def call_read(self) -> Batch:
         """Deliver one cell, or none, by the system call read(2)."""
-        self._work.spend(READ_CALL)
+        self.device.work.spend(READ_CALL)
         return self._pull(1, CELL_CALL)
 
     def _push(self, connection: int, offset: int, kind: str) -> None:
@@ -188,47 +253,16 @@ class Sba100:
             raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
         if offset % SLOT or not 0 <= offset <= AREA - SLOT:
             raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
-        self._work.spend(kind)
+        self.device.work.spend(kind)
         node, head, memory = self._circuits[connection]
-        frame = head + checked(memory[offset : offset + PAYLOAD])
-        self._counters.cells_written += 1
-        if node == self._number:
-            self._arrive(self._work.reached, frame[ETHERNET:])
-        else:
-            self._nic.send(frame)
+        self.device.push(node, head + checked(memory[offset : offset + PAYLOAD]))
 
     def _pull(self, most: int, kind: str) -> Batch:
-        """Take cells out of the input FIFO, and find their connections. kind: of the work for each."""
-        delivered: Batch = []
-        counters, cells, work = self._counters, self._input, self._work
-        for _ in range(min(most, len(cells))):
-            cell = cells.popleft()
-            work.spend(kind)
-            self._reads.append(work.reached)
-            counters.cells_read += 1
-            connection = self._connection_of(cell)
-            if connection is None:
-                counters.no_circuit += 1
-                continue
-            message = unpack(cell[HEADER:])
-            if message is None:
-                counters.bad_checks += 1
-            else:
-                delivered.append((connection, message))
+        """Return what is stored for this process, after the kernel has stored what the FIFO has; in all `most` messages.
+        kind: of the work for each cell."""
+        self.device.pull(most - len(self.stored), kind)
+        delivered, self.stored = self.stored[:most], self.stored[most:]
         return delivered
-
-    def _connection_of(self, cell: bytes) -> int | None:
-        """Return the connection of a cell's circuit; None: the process has none and can open none."""
-        known = self._incoming.get(cell[:HEADER])
-        if known is not None:
-            return known
-        ends = nodes_of(circuit_of(cell), self._nodes)
-        if ends is None or ends[1] != self._number:
-            return None
-        try:
-            return self.connect(ends[0])
-        except TrapError:
-            return None
 
 
 def request_slot(number: int) -> int:

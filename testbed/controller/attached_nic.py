@@ -69,7 +69,10 @@ _QUIET: Final = 0.1
 """Seconds without a frame after which a NIC that is being released is taken to be idle."""
 
 _LINGER: Final = 2.0
-"""Seconds after which it is released in any case."""
+"""Seconds after which it is released, unless its host waits for answers."""
+
+_PATIENCE: Final = 10.0
+"""Seconds after which it is released in any case: a peer's script may still be starting."""
 
 
 class Script(Protocol[T_co]):
@@ -111,10 +114,14 @@ class AttachedNic:
         return self._driver.loop.complete(work)
 
     def linger(self) -> None:
-        """Keep working until no frame has come for _QUIET seconds, at most for _LINGER seconds."""
-        loop, end = self._driver.loop, time.monotonic() + _LINGER
+        """Keep working until no frame has come for _QUIET seconds, at most for _LINGER seconds; and until the host library
+        waits for nothing, such as the answer to a message that has left, at most for _PATIENCE seconds."""
+        loop, begun = self._driver.loop, time.monotonic()
         before, taken = -1, self._taken()
-        while taken != before and time.monotonic() < end:
+        while True:
+            lingered = time.monotonic() - begun
+            if (taken == before or lingered > _LINGER) and (not self.host.waiting() or lingered > _PATIENCE):
+                return
             before = taken
             loop.complete(loop.sleep(round(_QUIET * 1e9)))
             taken = self._taken()

@@ -13,7 +13,9 @@ link in question. The bytes of a route have their top bit set, and the header's 
 26-1998).
 
 Several protocols may share an EtherType: each names the first bytes of its header (such as a Myrinet packet's type), all of
-one length; one more may name none, and describes their common fields.
+one length; one more may name none, and describes their common fields. A protocol whose frames say nothing of it, because
+the network's set-up does (ATM's circuits), names the header that it stands on; the offsets of its fields count from that
+header's first byte, and its frames have that header's flows.
 
 A protocol whose frames have a check of their own (a CRC, a checksum) names its field and the function that recomputes it,
 so that rules can change a frame and leave it valid.
@@ -98,13 +100,15 @@ def behind_route(frame: bytes, begin: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Header:
     """A header: its layer, and the EtherType or IP protocol number that announces it. routed: it is behind a source route.
-    begins: its first bytes, where others share the EtherType."""
+    begins: its first bytes, where others share the EtherType. above: the header that it stands on, if no first bytes tell
+    them apart."""
 
     name: str
     layer: Layer
     number: int = 0
     routed: bool = False
     begins: bytes = b""
+    above: str = ""
 
     def finder(self) -> Reader:
         """Make a reader of the header's offset in a frame, or -1."""
@@ -220,6 +224,7 @@ class Fields:
         *,
         routed: bool = False,
         begins: bytes = b"",
+        above: str = "",
         names: Mapping[str, Mapping[int, str]] = MappingProxyType({}),
         check: str = "",
         mended: Mender | None = None,
@@ -228,12 +233,12 @@ class Fields:
 
         fields: name -> offset, width and optionally mask and guard, see the module. flow: the names of the fields of the
         protocol's flow key. routed: a source route may be in front of the header. begins: the header's first bytes, if
-        others share the EtherType. names: field -> value -> the value's name. check: the field that is computed from
-        the rest of the frame. mended: computes it. Raises ValueError for an invalid name, EtherType or field; then nothing
-        has been added.
+        others share the EtherType. above: the header that it stands on, see the module. names: field -> value -> the
+        value's name. check: the field that is computed from the rest of the frame. mended: computes it. Raises ValueError
+        for an invalid name, EtherType or field; then nothing has been added.
         """
         trial = self.copy()
-        header = Header(protocol, "network", ethertype, routed, begins)
+        header = Header(protocol, "network", ethertype, routed, begins, above)
         trial._add_header(header)
         for name, place in fields.items():
             field = _field(header, name, place)
@@ -246,7 +251,10 @@ class Fields:
         for name in flow:
             if f"{protocol}.{name}" not in trial._fields:
                 raise ValueError(f"{protocol}: its flow key names {name!r}, which is not one of its fields")
-        trial._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
+        if above and flow:
+            raise ValueError(f"{protocol}: its flows are those of {above}, on which it stands: it has no flow key")
+        if not above:
+            trial._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
         if check and (f"{protocol}.{check}" not in trial._fields or mended is None):
             raise ValueError(f"{protocol}: its check {check!r} is not one of its fields, or no function computes it")
         self._headers, self._fields, self._flows = trial._headers, trial._fields, trial._flows
@@ -417,7 +425,9 @@ class SharedNumberError(ValueError):
 
 
 def _check_shared(header: Header, other: Header) -> None:
-    """Check that two headers with one number can be told apart. Raises SharedNumberError."""
+    """Check that two headers with one number can be told apart, or one stands on the other. Raises SharedNumberError."""
+    if header.above == other.name or other.above == header.name:
+        return
     if header.begins == other.begins:
         why = f"both begin with 0x{header.begins.hex()}" if header.begins else "neither has BEGINS"
         raise SharedNumberError(header, other, why)

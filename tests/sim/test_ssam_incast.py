@@ -9,18 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+import testbed
+from protocols.active_messages.am_interface import ActiveMessages, Token
+from protocols.active_messages.endpoint_names import EndpointName
 from protocols.ssam.connection import Connection
 from protocols.ssam.host import Library
 from protocols.ssam.plug import plug
 from protocols.ssam.profile import SPARCSTATION_20
-from protocols.ssam.settings import Settings
+from protocols.ssam.settings import MAX_WINDOW, Settings
+from testbed import Cluster, TestbedError
+from testbed.controller.checkers.runs import check_again
 from testbed.fabric.atm.network import FULL
+from testbed.observe.recorded import recorded
 from testbed.sim.sim_node import SimNode
-from testbed.sim.simulation import Simulation, StalledError
+from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
+from testbed.workloads.form import Native, Node
 
 COUNT = 1
 EACH = 150
@@ -121,12 +129,65 @@ def test_a_window_that_the_fifo_can_hold_loses_nothing() -> None:
     assert not incast.lost
 
 
-@pytest.mark.parametrize("queue_frames", [16, 1_000])
-def test_without_recovery_the_lost_messages_are_found(queue_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
+# Histories of the same, by the interface of active messages.
+
+TAG, ASK, ANSWER = 77, 1, 2
+
+
+class HistoryIncast(Native[ActiveMessages]):
+    """A window of requests from everybody to rank 0, each with a reply; every program ends when it has all of its own."""
+
+    checked = True
+
+    async def program(self, library: ActiveMessages, node: Node) -> None:
+        bundle = library.allocate_bundle()
+        endpoint = bundle.allocate_endpoint()
+        endpoint.tag = TAG
+        came: list[int] = []
+
+        def ask(token: Token, number: int) -> None:
+            came.append(number)
+            token.reply(ANSWER, number)
+
+        endpoint.set_handler(ASK, ask)
+        endpoint.set_handler(ANSWER, lambda _, number: came.append(number))
+        endpoint.map(0, EndpointName(0, endpoint.name.endpoint), TAG)
+        for number in range(MAX_WINDOW if node.rank else 0):
+            await endpoint.request(0, ASK, number)
+        while len(came) < MAX_WINDOW * (1 if node.rank else len(node.names) - 1):
+            await bundle.wait()
+            await bundle.poll()
+
+
+def history_of(senders: int, queue_frames: int, folder: Path) -> None:
+    """Run it, for longer than a request may stay without an end."""
+    cluster = Cluster.star(senders + 1, kind="atm", rate="140mbit", overhead=2, queue_frames=queue_frames)
+    testbed.run(
+        cluster, HistoryIncast(), protocol="ssam", mode="sim", profile="sparcstation-20", check=True, timeout=20,
+        output=folder,
+    )  # fmt: skip
+
+
+BOTH = pytest.mark.parametrize(("senders", "queue_frames"), [(8, 16), (16, 1_000)], ids=["switch", "FIFO"])
+
+
+@BOTH
+def test_the_history_of_an_incast_is_complete(senders: int, queue_frames: int, tmp_path: Path) -> None:
+    history_of(senders, queue_frames, tmp_path / "run")
+    (report,) = check_again(recorded(tmp_path / "run"))
+    assert report.passed, report.in_words()
+    assert report.messages == senders * MAX_WINDOW
+
+
+@BOTH
+def test_without_recovery_the_checker_finds_the_lost_messages(
+    senders: int, queue_frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Connection, "overdue", lambda _: None)
     monkeypatch.setattr(Connection, "lost", lambda *_: None)
     monkeypatch.setattr(Connection, "recover", lambda _: [])
-    incast = Incast(16)
-    with pytest.raises(StalledError):
-        incast.run(queue_frames, timeout=60_000_000)
-    assert incast.lost
+    with pytest.raises(TestbedError, match="programs have not ended"):
+        history_of(senders, queue_frames, tmp_path / "run")
+    (report,) = check_again(recorded(tmp_path / "run"))
+    assert report.failed == ("progress",)
+    assert "was neither handled nor returned" in report.in_words()

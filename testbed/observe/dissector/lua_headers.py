@@ -33,7 +33,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import LastByteField, Passing, RouteField
+from protocols.core.frames import LastByteField, RouteField
 
 _MAX: Final = 1 << 16
 """Largest number of value combinations for which a layer's function is called."""
@@ -125,11 +125,12 @@ class Protocol:
 def protocol(name: str, frames: ModuleType) -> Protocol:
     """Extract a protocol from its module of layers. Raises TypeError for what no dissector can express."""
     by_type = [(int(values["type"]), layer) for values, layer in Ether.payload_guess if set(values) == {"type"}]
+    stacked = {layer for stack in getattr(frames, "STACKS", {}).values() for layer in stack} - {Ether}
     bound: list[tuple[int, str, dict[str, int], type[Packet]]] = []
     for ethertype, layer in by_type:
         if layer.__module__ == frames.__name__:
             bound.append((ethertype, "", {}, layer))
-        elif any(isinstance(field, Passing) for field in layer.fields_desc):
+        elif layer in stacked:
             above = [(values, upper) for values, upper in layer.payload_guess if upper.__module__ == frames.__name__]
             bound += [(ethertype, layer.__name__, values, upper) for values, upper in above]
     if len(bound) != 1:

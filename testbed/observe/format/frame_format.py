@@ -6,7 +6,8 @@ which the protocol would discard is shown as broken.
 
 Protocols that share an EtherType each use their own codec. The codec registered for all of them may have a function
 `stripped`, which removes from a frame what the others' codecs do not have: it returns the rest, the source route, and
-whether the CRC-8 is right. Frames of that EtherType with a wrong CRC-8 that no other codec claims are ignored.
+whether the CRC-8 is right. Frames of that EtherType with a wrong CRC-8 that no other codec claims are ignored. Where a codec
+stands on another one's header, frames that the protocol would discard are shown as the other one's.
 """
 
 from __future__ import annotations
@@ -40,13 +41,21 @@ class FrameFormatter:
     """Formatter for the frames of one protocol. name: as registered. kinds: frame kinds, by the value of the field that
     distinguishes them."""
 
-    def __init__(self, name: str, codec: Any, fields: Fields, strip: Strip | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        codec: Any,
+        fields: Fields,
+        strip: Strip | None = None,
+        below: FrameFormatter | None = None,
+    ) -> None:
         """codec: a module as `protocols.core.codegen` writes it, possibly without NAMES and KINDS. strip: see the
-        module."""
+        module. below: the formatter of the header that the protocol stands on."""
         self.name: Final = name
         self.ethertype: Final = int(codec.ETHERTYPE)
         self.begins: Final[bytes] = getattr(codec, "BEGINS", b"")
         self._strip = strip
+        self.below: Final = below
         self._is_common = strip is not None and not self.begins
         self.kinds: Final[Mapping[int, Kind]] = getattr(codec, "KINDS", {})
         self._fields = fields
@@ -114,6 +123,8 @@ class FrameFormatter:
     def _format_stripped(self, frame: bytes) -> str:
         kind = self.kind_of(frame)
         if reason := self._defect(frame, kind):
+            if self.below is not None:
+                return f"{self.below.format(frame)}, no {self.name.upper()} ({reason})"
             return "" if reason == _OTHER_PROTOCOL else f"{self.name.upper()}, broken ({reason})"
         write = self._writers.get(kind)
         try:
@@ -146,7 +157,7 @@ class FrameFormatter:
         if not reasons:  # the codec has no unpack functions
             return ""
         if set(reasons) == {_SHORT}:
-            return _SHORT if self.begins else _OTHER_PROTOCOL
+            return _SHORT if self.begins or self.below is not None else _OTHER_PROTOCOL
         if not self._fixed.isdisjoint(reasons):
             return _OTHER_PROTOCOL
         if self.kinds and kind < 0:
@@ -269,6 +280,7 @@ class SharedEtherType:
         self._size = 0
         self._routed = False
         self._common: FrameFormatter | None = None
+        """Formatter of frames whose first bytes nobody has named."""
 
     def __iter__(self) -> Iterator[FrameFormatter]:
         return iter(self._by_begin.values())
@@ -299,15 +311,18 @@ def formatters() -> Mapping[int, SharedEtherType]:
 
 
 def make_formatters(codecs: Mapping[str, Any], fields: Fields) -> Mapping[int, SharedEtherType]:
-    """Make formatters from codecs, by name. One that is no codec, or whose fields are unknown, is left out."""
+    """Make formatters from codecs, by name. One that is no codec, or whose fields are unknown, is left out. One that
+    stands on another one's header replaces it."""
     strips: dict[int, Strip] = {}
     for codec in codecs.values():
         with suppress(AttributeError):
             strips[codec.ETHERTYPE] = codec.stripped
     shared: dict[int, SharedEtherType] = {}
-    for name, codec in codecs.items():
+    made: dict[str, FrameFormatter] = {}
+    for name, codec in sorted(codecs.items(), key=lambda item: getattr(item[1], "ABOVE", "")):
         with suppress(AttributeError, LookupError, ValueError, TypeError):
-            formatter = FrameFormatter(name, codec, fields, strips.get(codec.ETHERTYPE))
+            below = made.get(getattr(codec, "ABOVE", ""))
+            made[name] = formatter = FrameFormatter(name, codec, fields, strips.get(codec.ETHERTYPE), below)
             shared.setdefault(formatter.ethertype, SharedEtherType()).add(
                 formatter, fields.is_routed(formatter.ethertype)
             )

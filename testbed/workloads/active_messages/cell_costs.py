@@ -56,8 +56,8 @@ class CellCosts(Native[Library]):
 
     def _traps(self, library: Library, node: Node) -> list[tuple[str, int]]:
         """Measure the traps and the system calls, by cells without a message, which the kernel discards."""
-        device, now = library.device, node.now
-        own, peer = device.connect(node.rank), device.connect(1 - node.rank)
+        process, now = library.process, node.now
+        own, peer = process.connect(node.rank), process.connect(1 - node.rank)
 
         def timed(work: Callable[[], object]) -> int:
             begun = now()
@@ -66,20 +66,20 @@ class CellCosts(Native[Library]):
 
         def read(cells: int) -> int:
             for _ in range(cells):
-                device.write(own, CONTROL_SLOT)
-            return timed(device.read)
+                process.write(own, CONTROL_SLOT)
+            return timed(process.read)
 
         first, batch = read(1), read(BATCH)
-        device.write(own, CONTROL_SLOT)
+        process.write(own, CONTROL_SLOT)
         return [
-            ("write trap", timed(lambda: device.write(peer, CONTROL_SLOT))),
-            ("write call", timed(lambda: device.call_write(peer, CONTROL_SLOT))),
-            ("read call, 1 cell", timed(device.call_read)),
-            ("read call, 0 cells", timed(device.call_read)),
+            ("write trap", timed(lambda: process.write(peer, CONTROL_SLOT))),
+            ("write call", timed(lambda: process.call_write(peer, CONTROL_SLOT))),
+            ("read call, 1 cell", timed(process.call_read)),
+            ("read call, 0 cells", timed(process.call_read)),
             ("read trap, 1 cell", first),
             ("read trap, each further cell", (batch - first) // (BATCH - 1)),
-            ("write-read trap, 0 cells", timed(lambda: device.write_read(peer, CONTROL_SLOT))),
-            ("write-read trap, 1 cell", timed(lambda: device.write_read(own, CONTROL_SLOT))),
+            ("write-read trap, 0 cells", timed(lambda: process.write_read(peer, CONTROL_SLOT))),
+            ("write-read trap, 1 cell", timed(lambda: process.write_read(own, CONTROL_SLOT))),
         ]
 
 
@@ -162,9 +162,9 @@ class _Exchange:
             node.row(measure=measure, ns=taken)
             if "reply" not in measure:
                 begun = node.now()
-                library.device.write(library.device.connect(node.rank), CONTROL_SLOT)
+                library.process.write(library.process.connect(node.rank), CONTROL_SLOT)
                 node.row(measure="handle request, no answer", ns=taken - (node.now() - begun))
-                library.device.read()
+                library.process.read()
             await node.sleep(_SHORT * 3 // 2)
 
     async def _per_message(self, poll: Callable[[], Awaitable[int]]) -> int:

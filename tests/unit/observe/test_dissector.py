@@ -29,9 +29,11 @@ from scapy.layers.l2 import Ether
 from scapy.packet import NoPayload, Packet, Padding, Raw, bind_layers, split_layers
 from scapy.utils import PcapNgWriter
 
+from protocols.atm import frames as atm
 from protocols.core.frames import LastByteField, RouteField
 from protocols.myrinet import frames as myrinet
 from protocols.myrinet.envelope import sealed
+from protocols.ssam import frames as ssam
 from testbed import registry
 from testbed.errors import TestbedError
 from testbed.observe.dissector import lua
@@ -268,6 +270,45 @@ def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_
         [f"{said}, wrong CRC-8", "81bf", "1", ""],
         ["mapping PROBE 9 of node 3, wrong CRC-8", "", "1", ""],
         ["MYRINET, wrong CRC-8", "", "1", payload],
+    ]
+
+
+def test_a_cell_is_told_of_by_the_protocol_of_its_circuit(tmp_path: Path) -> None:
+    """Wireshark has a protocol "atm" of its own: ours is called testbed_atm."""
+    request = Ether() / atm.Cell(vci=33) / ssam.Ssam(kind=0, session=3, number=7, handler=0x12, length=6, data=b"hi")
+    introduction = Ether() / atm.Cell(vpi=1, vci=34, clp=1) / ssam.Ssam(kind=2, handler=2, length=20)
+    sent = [bytes(request), bytes(introduction), bytes(introduction)[:40]]
+    own = [f"-essam.{name}" for name in ("kind", "session", "number", "handler", "length", "short")]
+    carrier = [f"-etestbed_atm.{name}" for name in ("vpi", "vci", "clp", "payload")]
+    found = by_tshark(tmp_path, {"atm": atm, "ssam": ssam}, sent, "-e_ws.col.Info", *own, *carrier)
+    assert found == [
+        [
+            "SSAM REQUEST 7 of session 3, handler 0x12, 6 bytes",
+            "0",
+            "3",
+            "7",
+            "0x00000012",
+            "6",
+            "",
+            "0",
+            "33",
+            "0",
+            "",
+        ],
+        [
+            "SSAM ACKNOWLEDGEMENT of 0 of session 0, handler 0x2",
+            "2",
+            "0",
+            "0",
+            "0x00000002",
+            "20",
+            "",
+            "1",
+            "34",
+            "1",
+            "",
+        ],
+        ["SSAM, cut off", "2", "0", "0", "0x00000002", "", "1", "1", "34", "1", ""],
     ]
 
 

@@ -30,7 +30,7 @@ def freed_too_early(patch: pytest.MonkeyPatch) -> None:
         answer(library, connection, number, reply)
         before = (number - 1) % cells.NUMBERS
         nothing = Message(cells.ACKNOWLEDGEMENT, connection.session, before, 0, b"")
-        cells.pack_into(library.device.memory(connection.number), answer_slot(before), nothing)
+        cells.pack_into(library.process.memory(connection.number), answer_slot(before), nothing)
 
     patch.setattr(Library, "_answer", and_free_the_one_before)
 
@@ -51,9 +51,9 @@ def uncounted(patch: pytest.MonkeyPatch) -> None:
     arrive = Sba100._arrive
 
     def in_silence(device: Sba100, now: int, cell: bytes) -> None:
-        before = device._counters.overruns
+        before = device.counters.overruns
         arrive(device, now, cell)
-        device._counters.overruns = before
+        device.counters.overruns = before
 
     patch.setattr(Sba100, "_arrive", in_silence)
 

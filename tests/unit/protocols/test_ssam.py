@@ -22,6 +22,7 @@ from protocols.ssam.cells import (
     DATA,
     INTRODUCTION,
     LONG,
+    NUMBERS,
     REPLY,
     REQUEST,
     Message,
@@ -32,6 +33,7 @@ from protocols.ssam.cells import (
 from protocols.ssam.frames import Ssam
 from protocols.ssam.host import Reply, Returned, ReturnedError
 from protocols.ssam.sba100 import (
+    BATCH,
     CELL_CALL,
     CELL_READ,
     READ_CALL,
@@ -39,6 +41,7 @@ from protocols.ssam.sba100 import (
     SLOT,
     WRITE_CALL,
     WRITE_READ_TRAP,
+    Process,
     TrapError,
 )
 from protocols.ssam.settings import Settings
@@ -326,7 +329,7 @@ def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
     for _ in range(3):
         node.device.receive(0, frame)
     assert node.counters()["overruns"] == 1
-    node.device.read()
+    node.library.process.read()
     assert node.spent == [READ_TRAP, CELL_READ, CELL_READ]
     for now, overruns in ((1_999, 2), (2_000, 2), (2_999, 3), (3_000, 3), (3_000, 4)):
         node.device.receive(now, frame)
@@ -335,25 +338,25 @@ def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
 
 def test_a_trap_that_writes_and_reads_enters_the_kernel_once_and_system_calls_have_costs_of_their_own() -> None:
     node = PricedNode(0, Settings())
-    own = node.device.connect(0)
-    node.device.write_read(own, 0)
+    own = node.library.process.connect(0)
+    node.library.process.write_read(own, 0)
     assert node.spent == [WRITE_READ_TRAP, CELL_READ]
     node.spent.clear()
-    node.device.call_write(own, 0)
-    node.device.call_read()
-    node.device.call_read()
+    node.library.process.call_write(own, 0)
+    node.library.process.call_read()
+    node.library.process.call_read()
     assert node.spent == [WRITE_CALL, READ_CALL, CELL_CALL, READ_CALL]
     with pytest.raises(TrapError):
-        node.device.call_write(7, 0)
+        node.library.process.call_write(7, 0)
 
 
 def test_a_trap_delivers_sixteen_cells_at_most() -> None:
     node = Node(0, Settings())
-    own = node.device.connect(0)
+    own = node.library.process.connect(0)
     for number in range(20):
-        cells.pack_into(node.device.memory(own), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
-        node.device.write(own, 0)
-    assert [len(node.device.read()) for _ in range(3)] == [16, 4, 0]
+        cells.pack_into(node.library.process.memory(own), 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
+        node.library.process.write(own, 0)
+    assert [len(node.library.process.read()) for _ in range(3)] == [16, 4, 0]
 
 
 @pytest.mark.parametrize(
@@ -398,15 +401,82 @@ def test_a_frame_of_several_cells_is_several_cells() -> None:
 def test_the_kernel_checks_what_a_process_names() -> None:
     node = Node(0, Settings(connections=1))
     with pytest.raises(TrapError, match="connection 0: there are 0"):
-        node.device.write(0, 0)
-    assert node.device.connect(1) == node.device.connect(1) == 0
+        node.library.process.write(0, 0)
+    assert node.library.process.connect(1) == node.library.process.connect(1) == 0
     for offset in (-SLOT, 1, 65 * SLOT):
         with pytest.raises(TrapError, match=f"offset {offset}: multiples of 56"):
-            node.device.write(0, offset)
+            node.library.process.write(0, offset)
     with pytest.raises(TrapError, match="a process has 1 connections at most"):
         node.library.try_request(2, COUNT)
-    node.device.write(0, 64 * SLOT)
+    node.library.process.write(0, 64 * SLOT)
     assert circuit_of(node.outgoing[0][ETHERNET:]) == circuit(0, 1, 3)
+
+
+# Processes of a node
+
+
+def cell_from(source: int, number: int) -> bytes:
+    """A frame to node 0, one of three."""
+    payload = bytearray(PAYLOAD)
+    cells.pack_into(payload, 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
+    return bytes(12) + ETHERTYPE.to_bytes(2, "big") + header(circuit(source, 0, 3)) + checked(payload)
+
+
+def test_a_process_has_connection_ids_of_its_own_and_can_send_on_no_other() -> None:
+    node = Node(0, Settings())
+    first, second = node.library.process, Process(node.device)
+    assert (first.connect(1), first.connect(0), second.connect(2)) == (0, 1, 0)
+    with pytest.raises(TrapError, match="connection 1: there are 1"):
+        second.write(1, 0)
+    with pytest.raises(TrapError, match="no connection to node 1: another process of this node has it"):
+        second.connect(1)
+    second.write(0, 0)
+    assert [circuit_of(frame[ETHERNET:]) for frame in node.outgoing] == [circuit(0, 2, 3)]
+    assert first.memory(0) is not second.memory(0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["cell", "read", "call"]), st.integers(1, 2)), max_size=60))
+def test_a_process_reads_what_comes_for_it_once_and_in_order_wherever_the_others_enter_the_kernel(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Node 1 sends to the first process, node 2 to the second. At each step a cell comes, or one of them is switched to and
+    reads."""
+    node = Node(0, Settings())
+    processes = {1: node.library.process, 2: Process(node.device)}
+    sent: dict[int, list[int]] = {1: [], 2: []}
+    read: dict[int, list[int]] = {1: [], 2: []}
+    for number, process in processes.items():
+        process.connect(number)
+    for number, (what, which) in enumerate([*steps, *(("read", which) for which in (1, 2) for _ in range(5))]):
+        if what == "cell":
+            sent[which].append(number % NUMBERS)
+            node.device.receive(0, cell_from(which, number % NUMBERS))
+        else:
+            process = processes[which]
+            batch = process.read() if what == "read" else process.call_read()
+            assert len(batch) <= (BATCH if what == "read" else 1)
+            assert {connection for connection, _ in batch} <= {0}
+            read[which] += [message.number for _, message in batch]
+    assert read == sent
+
+
+def test_a_library_loses_no_message_where_another_process_reads_at_every_step() -> None:
+    pair = Pair()
+    other = Process(pair.nodes[1].device)
+
+    def lose(frame: bytes) -> bool:  # noqa: ARG001
+        other.read()
+        return False
+
+    pair.lose = lose
+
+    async def send(node: Node) -> None:
+        for number in range(100):
+            await node.library.request(1, ECHO, bytes((number,)))
+
+    pair.drive(send(pair.nodes[0]), 10)
+    pair.settle(3)
+    assert pair.nodes[0].echoed == [bytes((number,)) for number in range(100)]
 
 
 # Rules of handlers, and bad input

@@ -1,0 +1,114 @@
+"""Exhaustive schedules of SSAM's endpoints: every fate that the first cells of an exchange can meet, then a perfect fibre.
+
+A cell is passed, dropped, delivered twice, or held until behind the next one of its direction. Whatever happens, a request,
+a bulk message and a request behind it, all under way at once, are each handled once and answered once, and the bulk message
+is whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+
+from protocols.ssam.settings import Settings
+from tests.unit.protocols.mutants import Mutant
+from tests.unit.protocols.ssam_mutants import NATIVE
+from tests.unit.protocols.ssam_pair import ADDRESSES
+from tests.unit.protocols.test_ssam_endpoints import ASK, DATA, Ends
+
+DEPTH = 6 if os.environ.get("TESTBED_LONG") else 4
+"""Cells whose fate is chosen."""
+FATES = "pdth"
+BULK = bytes(range(100))
+PLANS = {"as the paper": Settings(), "longer payload": Settings(long_payload=True, window=4, long_window=8)}
+
+
+class Scope(NamedTuple):
+    """Where chosen fates begin. is_open: the nodes know each other. passed: cells before them."""
+
+    is_open: bool
+    passed: int
+
+
+SCOPES = {"introductions": Scope(False, 0), "requests": Scope(True, 0), "answers": Scope(True, 5)}
+
+
+class Schedule:
+    """The fates of cells, in the order in which they come to the end of the fibre."""
+
+    def __init__(self, ends: Ends, fates: str) -> None:
+        self._nodes = ends.pair.nodes
+        self._fates: Iterator[str] = iter(fates)
+        self._held: dict[int, bytes] = {}
+        ends.pair.lose = self.meets
+
+    def meets(self, frame: bytes) -> bool:
+        """Deliver what a fate delivers beside the cell; return whether the cell itself is not delivered."""
+        to = ADDRESSES.index(frame[:6])
+        fate = next(self._fates, "p")
+        if fate == "h" and to not in self._held:
+            self._held[to] = frame
+            return True
+        if fate == "t":
+            self._receive(to, frame)
+        if fate != "d":
+            self._receive(to, frame)
+        if to in self._held:
+            self._receive(to, self._held.pop(to))
+        return True
+
+    def _receive(self, to: int, frame: bytes) -> None:
+        node = self._nodes[to]
+        node.device.receive(node.now, frame)
+
+
+def exchange(own: Settings, fates: str, scope: Scope) -> None:
+    """Run one schedule. Raises AssertionError."""
+    ends = Ends(own)
+    if scope.is_open:
+        ends.run(ends.first.request(ends.place, ASK, 1))
+        ends.heard.clear()
+    Schedule(ends, "p" * scope.passed + fates)
+
+    async def send() -> None:
+        await ends.first.request(ends.place, ASK, 12)
+        await ends.first.request_bulk(ends.place, DATA, BULK, 40, 5)
+        await ends.first.request(ends.place, ASK, 3)
+
+    ends.run(send())
+    assert sorted(map(str, ends.heard)) == sorted(map(str, [144, BULK, (BULK[-8:], 5), 9]))
+    assert ends.second.segment is not None
+    assert bytes(ends.second.segment[40:140]) == BULK
+    assert not ends.returned
+    for node in ends.pair.nodes:
+        assert not node.library.waiting()
+        assert not node.device.waiting()
+
+
+def every_schedule(plan: str, scope: Scope) -> None:
+    for chosen in product(FATES, repeat=DEPTH):
+        fates = "".join(chosen)
+        try:
+            exchange(PLANS[plan], fates, scope)
+        except AssertionError as error:
+            raise AssertionError(f"schedule {fates} of {plan}") from error
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("plan", PLANS)
+def test_requests_and_a_bulk_message_are_handled_once_and_answered_once_in_every_schedule(
+    plan: str, scope: str
+) -> None:
+    every_schedule(plan, SCOPES[scope])
+
+
+@pytest.mark.parametrize("mutant", NATIVE, ids=str)
+def test_schedules_find(mutant: Mutant) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.put_in(patch)
+        with pytest.raises(AssertionError):
+            every_schedule("as the paper", SCOPES["answers"])
