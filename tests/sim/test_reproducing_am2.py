@@ -22,7 +22,7 @@ from testbed.cli.main import testbed as command
 from testbed.controller.reproduction import MAX, Reproduction, reproduce
 from testbed.engine.server import transfer_time
 from testbed.errors import NotFoundError
-from testbed.fabric.myrinet.settings import USUAL
+from testbed.fabric.myrinet.settings import DEFAULT
 from testbed.observe.papers import paper_of
 from testbed.spec.model import Description
 from testbed.workloads.form import Native, Node
@@ -59,7 +59,7 @@ def test_a_round_trip_between_idle_nics_takes_the_sum_of_its_components(am2: Rep
         host = profile.post + transfer_time(entry, profile.write_rate) + profile.notice
         nics = profile.ring + profile.send + profile.receive + profile.show
         behind = OVERHEAD + 4 * 4 + 1  # arguments, and the route's one byte, on the first cable
-        return host + nics + transfer_time(behind, USUAL.rate) + USUAL.hop
+        return host + nics + transfer_time(behind, DEFAULT.rate) + DEFAULT.hop
 
     assert am2.rows[0].ours * 1000 == pytest.approx(2 * one_way(NOW_1998), rel=0.01)
 
