@@ -77,7 +77,7 @@ def agent_of(cluster: RunningCluster, node: str) -> int:
     (found,) = [
         pid
         for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-        if _read(pid, "comm") == f"nic {node}" and os.stat(f"/proc/{pid}/ns/net").st_ino == inside
+        if _read(pid, "comm") == f"nic {node}" and _namespace_of(pid) == inside
     ]
     return found
 
@@ -86,6 +86,13 @@ def hosts_of(cluster: RunningCluster, node: str) -> Mapping[int, int]:
     """Return the processes attached to a node's NIC, by function."""
     (agent,) = [one.agent for one in status(cluster.state).nodes if one.name == node]
     return agent.hosts if agent is not None else {}
+
+
+def _namespace_of(pid: int) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:  # it has ended
+        return 0
 
 
 def _read(pid: int, name: str) -> str:
