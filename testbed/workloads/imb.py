@@ -1,0 +1,214 @@
+"""Intel MPI Benchmarks, IMB-MPI1: times of transfers and of collective calls, by IMB's definitions (Intel, "Intel MPI
+Benchmarks User Guide and Methodology Description", version 2021, "IMB-MPI1 Benchmarks").
+
+Each is measured for 2, 4, 8, ... and all ranks, point-to-point ones that need a pair for two. A sample is a loop of calls
+with a barrier before it; every rank's time divided by the calls gives the least, the average and the greatest. Roots of
+rooted calls take turns. Bandwidth counts what a rank sends and receives: once for PingPong and PingPing, twice for
+Sendrecv, four times for Exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any, Final, TypeAlias
+
+from protocols.mpi.constants import UNDEFINED
+from protocols.mpi.datatypes import FLOAT
+from protocols.mpi.requests import Request
+from testbed.spec.units import UnitError
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.workload_settings import Duration, MessageSizes, Size
+
+_WARM_UP: Final = 2
+_FLOAT: Final = 4  # bytes
+
+Call: TypeAlias = Callable[[int], Awaitable[object]]
+"""One call; its number in the sample."""
+
+
+def parse_benchmarks(value: object) -> tuple[str, ...]:
+    """Parse names of benchmarks, joined by commas. Raises UnitError."""
+    names = value if isinstance(value, list | tuple) else str(value).split(",")
+    chosen = {name.lower(): name for name in BENCHMARKS}
+    parsed = []
+    for name in names:
+        if str(name).strip().lower() not in chosen:
+            raise UnitError(str(value), f"names of benchmarks: {', '.join(BENCHMARKS)}")
+        parsed.append(chosen[str(name).strip().lower()])
+    return tuple(parsed)
+
+
+Names: TypeAlias = Annotated[tuple[str, ...], parse_benchmarks]
+
+
+def _ping_pong(comm: Comm, size: int) -> Call:
+    out, into = bytes(size), bytearray(size)
+
+    async def call(_: int) -> None:
+        if comm.rank:
+            await comm.Recv(into, 0)
+            await comm.Send(out, 0)
+        else:
+            await comm.Send(out, 1)
+            await comm.Recv(into, 1)
+
+    return call
+
+
+def _ping_ping(comm: Comm, size: int) -> Call:
+    out, into = bytes(size), bytearray(size)
+
+    async def call(_: int) -> None:
+        received = await comm.Irecv(into, 1 - comm.rank)
+        await comm.Send(out, 1 - comm.rank)
+        await received.Wait()
+
+    return call
+
+
+def _sendrecv(comm: Comm, size: int) -> Call:
+    out, into = bytes(size), bytearray(size)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    return lambda _: comm.Sendrecv(out, right, 0, into, left, 0)
+
+
+def _exchange(comm: Comm, size: int) -> Call:
+    out, buffers = bytes(size), (bytearray(size), bytearray(size))
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+    async def call(_: int) -> None:
+        # Tags tell the neighbours of two ranks apart.
+        received = [await comm.Irecv(buffers[0], left, 0), await comm.Irecv(buffers[1], right, 1)]
+        sent = [await comm.Isend(out, right, 0), await comm.Isend(out, left, 1)]
+        await Request.Waitall([*received, *sent])
+
+    return call
+
+
+def _barrier(comm: Comm, _size: int) -> Call:
+    return lambda _: comm.Barrier()
+
+
+def _bcast(comm: Comm, size: int) -> Call:
+    data = bytearray(size)
+    return lambda number: comm.Bcast(data, number % comm.size)
+
+
+def _gather(comm: Comm, size: int) -> Call:
+    own, every = bytes(size), bytearray(size * comm.size)
+    return lambda number: comm.Gather(own, every, number % comm.size)
+
+
+def _scatter(comm: Comm, size: int) -> Call:
+    own, every = bytearray(size), bytes(size * comm.size)
+    return lambda number: comm.Scatter(every, own, number % comm.size)
+
+
+def _allgather(comm: Comm, size: int) -> Call:
+    own, every = bytes(size), bytearray(size * comm.size)
+    return lambda _: comm.Allgather(own, every)
+
+
+def _alltoall(comm: Comm, size: int) -> Call:
+    out, into = bytes(size * comm.size), bytearray(size * comm.size)
+    return lambda _: comm.Alltoall(out, into)
+
+
+def _reduce(comm: Comm, size: int) -> Call:
+    own, result = _floats(size), _floats(size)
+    return lambda number: comm.Reduce(own, result, root=number % comm.size)
+
+
+def _allreduce(comm: Comm, size: int) -> Call:
+    own, result = _floats(size), _floats(size)
+    return lambda _: comm.Allreduce(own, result)
+
+
+def _reduce_scatter(comm: Comm, size: int) -> Call:
+    items = size // _FLOAT
+    counts = [items // comm.size + (rank < items % comm.size) for rank in range(comm.size)]
+    own, result = _floats(size), _floats(counts[comm.rank] * _FLOAT)
+    return lambda _: comm.Reduce_scatter(own, result, counts)
+
+
+def _floats(size: int) -> list[Any]:
+    """Return a message of so many bytes, in whole items, as reductions take it."""
+    return [bytearray(size // _FLOAT * _FLOAT), FLOAT]
+
+
+BENCHMARKS: Final[Mapping[str, Callable[[Comm, int], Call]]] = {
+    "PingPong": _ping_pong, "PingPing": _ping_ping, "Sendrecv": _sendrecv, "Exchange": _exchange, "Barrier": _barrier,
+    "Bcast": _bcast, "Gather": _gather, "Scatter": _scatter, "Allgather": _allgather, "Alltoall": _alltoall,
+    "Reduce": _reduce, "Allreduce": _allreduce, "Reduce_scatter": _reduce_scatter,
+}  # fmt: skip
+_OF_PAIRS: Final = frozenset(("PingPong", "PingPing"))
+_REDUCES: Final = frozenset(("Reduce", "Allreduce", "Reduce_scatter"))
+_MOVED: Final = {"PingPong": 1, "PingPing": 1, "Sendrecv": 2, "Exchange": 4}
+"""Messages of a call that count for bandwidth; other benchmarks have none."""
+
+
+class Imb(Workload):
+    """Times of transfers and collective calls as Intel's MPI Benchmarks define them, by number of ranks and message size.
+
+    count: calls of a sample. overall: bytes of a sample, which limit the calls. most: time of a sample, which limits them
+    too. least_ranks: measure from so many on.
+    """
+
+    bears_restarts = False
+
+    benchmarks: Names = tuple(BENCHMARKS)
+    sizes: MessageSizes = (0, 4, 64, 1024, 4096, 16384, 65536)
+    count: int = 1000
+    overall: Size = 40 << 20
+    most: Duration = 1_000_000_000
+    least_ranks: int = 2
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.least_ranks < 1:
+            raise ValueError("count and least_ranks: 1 or more")
+
+    async def rank(self, comm: Comm, node: Node) -> None:
+        if not _REDUCES.isdisjoint(self.benchmarks):
+            await comm.Allreduce(_floats(_FLOAT), _floats(_FLOAT))  # loads NumPy, which takes longer than a sample
+        for ranks in _steps(comm.size, self.least_ranks):
+            group = await comm.Split(0 if comm.rank < ranks else UNDEFINED, comm.rank)
+            for name in self.benchmarks:
+                if group is None or (name in _OF_PAIRS and ranks != 2):
+                    continue
+                for size in (0,) if name == "Barrier" else self.sizes:
+                    if size or name not in _REDUCES:
+                        await self._sample(group, node, name, size)
+            if group is not None:
+                group.Free()
+            await comm.Barrier()
+
+    async def _sample(self, comm: Comm, node: Node, name: str, size: int) -> None:
+        call = BENCHMARKS[name](comm, size)
+        warm = await _took(comm, node, call, _WARM_UP)
+        limit = min(self.count, self.overall // size if size else self.count, _WARM_UP * self.most // max(1, warm))
+        count = max(1, min(await comm.allgather(limit)))
+        took = await comm.gather(await _took(comm, node, call, count) / count)
+        if took is None:
+            return
+        half = 2 if name == "PingPong" else 1
+        times = [each / half for each in took]
+        moved = _MOVED.get(name)
+        rate = {} if moved is None else {"bandwidth_bit_s": 8e9 * moved * size / max(1.0, max(times))}
+        node.row(
+            benchmark=name, ranks=comm.size, size_bytes=size, count=count, min_ns=round(min(times)),
+            avg_ns=round(sum(times) / len(times)), max_ns=round(max(times)), **rate,
+        )  # fmt: skip
+
+
+async def _took(comm: Comm, node: Node, call: Call, count: int) -> int:
+    """Return the nanoseconds of so many calls, which all ranks begin together."""
+    await comm.Barrier()
+    begun = node.now()
+    for number in range(count):
+        await call(number)
+    return node.now() - begun
+
+
+def _steps(ranks: int, least: int) -> list[int]:
+    """Return the powers of two from `least` on, and the number of all ranks."""
+    return sorted({step for step in (1 << power for power in range(ranks.bit_length())) if step >= least} | {ranks})

@@ -1,0 +1,56 @@
+"""IMB's definitions: half a round trip, messages that count for bandwidth, numbers of ranks and of calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import testbed
+from testbed import Cluster
+from testbed.errors import DescriptionError
+
+DELAY = 20_000  # ns, one way through a link; a message crosses two
+
+
+def rows(nodes: int, **settings: object) -> list[dict[str, Any]]:
+    cluster = Cluster.star(nodes, delay="20us")
+    result = testbed.run(cluster, "imb", protocol="am2", mode="sim", settings=settings)
+    return [dict(row) for row in result.rows]
+
+
+def test_transfers_take_the_delay_of_two_links_and_their_messages_count_for_bandwidth() -> None:
+    found = {
+        row["benchmark"]: row
+        for row in rows(2, benchmarks="pingpong,PingPing,Sendrecv,Exchange", sizes="64", count=100)
+    }
+    for name, moved in (("PingPong", 1), ("PingPing", 1), ("Sendrecv", 2), ("Exchange", 4)):
+        row = found[name]
+        assert row["min_ns"] <= row["avg_ns"] <= row["max_ns"]
+        assert row["max_ns"] == pytest.approx(2 * DELAY, rel=0.05)
+        assert row["bandwidth_bit_s"] == pytest.approx(8e9 * moved * 64 / row["max_ns"], rel=0.01)
+
+
+def test_collective_calls_are_measured_for_powers_of_two_and_all_ranks() -> None:
+    found = rows(5, benchmarks="Barrier,Allreduce,PingPong", sizes=(0, 256), count=4)
+    assert [(row["benchmark"], row["ranks"], row["size_bytes"]) for row in found] == [
+        ("Barrier", 2, 0), ("Allreduce", 2, 256), ("PingPong", 2, 0), ("PingPong", 2, 256), ("Barrier", 4, 0),
+        ("Allreduce", 4, 256), ("Barrier", 5, 0), ("Allreduce", 5, 256),
+    ]  # fmt: skip
+    barriers = {row["ranks"]: row["avg_ns"] for row in found if row["benchmark"] == "Barrier"}
+    rounds = {ranks: time / (2 * DELAY) for ranks, time in barriers.items()}
+    assert rounds == {2: pytest.approx(1, rel=0.1), 4: pytest.approx(2, rel=0.1), 5: pytest.approx(3, rel=0.1)}, (
+        "a barrier takes log2 of the ranks"
+    )
+
+
+def test_long_messages_are_sent_less_often() -> None:
+    counts = {
+        row["size_bytes"]: row["count"] for row in rows(2, benchmarks="Bcast", sizes=(1, 1024), overall=4096, count=9)
+    }
+    assert counts == {1: 9, 1024: 4}
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    with pytest.raises(DescriptionError, match="names of benchmarks: PingPong, PingPing"):
+        rows(2, benchmarks="PongPing")
