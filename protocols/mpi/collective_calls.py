@@ -71,30 +71,31 @@ class CollectiveCalls(PointToPoint):
 
     async def Bcast(self, buf: Message, root: int = 0) -> None:
         """Send the root's buffer to all."""
-        exchange = self._exchange("Bcast", root)
+        self._check_collective("Bcast", root)
         data = readable(buf) if self.rank == root else writable(buf)
         whole = _Contiguous(data, filled=self.rank == root)
         name = self.algorithms.get("Bcast") or choices.bcast(self.size, len(data))
         broadcast = rooted.broadcast_binomial if name == "binomial" else rooted.broadcast_in_parts
-        await broadcast(exchange, whole.data, root)
+        await broadcast(self._exchange("Bcast"), whole.data, root)
         if self.rank != root:
             whole.scatter()
 
     async def Gather(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
         """Gather equal blocks at the root, by rank."""
-        exchange = self._exchange("Gather", root)
+        self._check_collective("Gather", root)
         out = _Contiguous(blocks(recvbuf, self.size, True)) if self.rank == root else None
         block = self._own(out, "Gather") if isinstance(sendbuf, InPlace) else gathered(readable(sendbuf))
         if out is not None and len(block) * self.size != len(out.data):
             raise _unequal("Gather", len(block), len(out.data), self.size)
-        await rooted.gather_binomial(exchange, block, root, None if out is None else out.data)
+        await rooted.gather_binomial(self._exchange("Gather"), block, root, None if out is None else out.data)
         if out is not None:
             out.scatter()
 
     async def Gatherv(self, sendbuf: Message | InPlace, recvbuf: Message = None, root: int = 0) -> None:
         """Gather blocks of any sizes at the root. recvbuf: [buffer, counts, displacements, datatype]."""
-        exchange = self._exchange("Gatherv", root)
-        out = _Blocks(vector(recvbuf, self.size, True)) if self.rank == root else None
+        self._check_collective("Gatherv", root)
+        is_in_place = isinstance(sendbuf, InPlace)
+        out = _Blocks(vector(recvbuf, self.size, True), filled=is_in_place) if self.rank == root else None
         if isinstance(sendbuf, InPlace):
             if out is None:
                 raise _not_in_place("Gatherv")
@@ -103,13 +104,13 @@ class CollectiveCalls(PointToPoint):
             block = gathered(readable(sendbuf))
             if out is not None and len(block) != len(out.data[self.rank]):
                 raise _unequal("Gatherv", len(block), len(out.data[self.rank]), 1)
-        await rooted.gather_linear(exchange, block, root, None if out is None else out.data)
+        await rooted.gather_linear(self._exchange("Gatherv"), block, root, None if out is None else out.data)
         if out is not None:
             out.scatter()
 
     async def Scatter(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's equal blocks, by rank."""
-        exchange = self._exchange("Scatter", root)
+        self._check_collective("Scatter", root)
         data = gathered(blocks(sendbuf, self.size, False)) if self.rank == root else None
         if isinstance(recvbuf, InPlace):
             if data is None:
@@ -119,12 +120,12 @@ class CollectiveCalls(PointToPoint):
             own = _Contiguous(writable(recvbuf))
         if data is not None and len(own.data) * self.size != len(data):
             raise _unequal("Scatter", len(own.data), len(data), self.size)
-        await rooted.scatter_binomial(exchange, data, root, own.data)
+        await rooted.scatter_binomial(self._exchange("Scatter"), data, root, own.data)
         own.scatter()
 
     async def Scatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
         """Scatter the root's blocks of any sizes. sendbuf: [buffer, counts, displacements, datatype]."""
-        exchange = self._exchange("Scatterv", root)
+        self._check_collective("Scatterv", root)
         data = [gathered(block) for block in vector(sendbuf, self.size, False)] if self.rank == root else None
         if isinstance(recvbuf, InPlace):
             if data is None:
@@ -134,12 +135,12 @@ class CollectiveCalls(PointToPoint):
             own = _Contiguous(writable(recvbuf))
         if data is not None and len(own.data) != len(data[self.rank]):
             raise _unequal("Scatterv", len(own.data), len(data[self.rank]), 1)
-        await rooted.scatter_linear(exchange, data, root, own.data)
+        await rooted.scatter_linear(self._exchange("Scatterv"), data, root, own.data)
         own.scatter()
 
     async def Allgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather equal blocks at all ranks."""
-        exchange = self._exchange("Allgather")
+        self._check_collective("Allgather")
         out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
         step = len(out.data) // self.size
         if not isinstance(sendbuf, InPlace):
@@ -149,28 +150,28 @@ class CollectiveCalls(PointToPoint):
             out.data[self.rank * step : (self.rank + 1) * step] = block
         name = self.algorithms.get("Allgather") or choices.allgather(self.size, len(out.data))
         if name == "doubling" and not self.size & self.size - 1:
-            await unrooted.allgather_doubling(exchange, out.data)
+            await unrooted.allgather_doubling(self._exchange("Allgather"), out.data)
         elif name == "ring":
-            await unrooted.allgather_ring(exchange, _cut(out.data, self.size))
+            await unrooted.allgather_ring(self._exchange("Allgather"), _cut(out.data, self.size))
         else:
-            await unrooted.allgather_bruck(exchange, out.data)
+            await unrooted.allgather_bruck(self._exchange("Allgather"), out.data)
         out.scatter()
 
     async def Allgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Gather blocks of any sizes at all ranks. recvbuf: [buffer, counts, displacements, datatype]."""
-        exchange = self._exchange("Allgatherv")
+        self._check_collective("Allgatherv")
         out = _Blocks(vector(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
         if not isinstance(sendbuf, InPlace):
             block = gathered(readable(sendbuf))
             if len(block) != len(out.data[self.rank]):
                 raise _unequal("Allgatherv", len(block), len(out.data[self.rank]), 1)
             out.data[self.rank][:] = block
-        await unrooted.allgather_ring(exchange, out.data)
+        await unrooted.allgather_ring(self._exchange("Allgatherv"), out.data)
         out.scatter()
 
     async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th of equal blocks to rank k."""
-        exchange = self._exchange("Alltoall")
+        self._check_collective("Alltoall")
         out = _Contiguous(blocks(recvbuf, self.size, True), filled=isinstance(sendbuf, InPlace))
         data = (
             memoryview(bytes(out.data)) if isinstance(sendbuf, InPlace) else gathered(blocks(sendbuf, self.size, False))
@@ -179,10 +180,10 @@ class CollectiveCalls(PointToPoint):
             raise _unequal("Alltoall", len(data), len(out.data), 1)
         name = self.algorithms.get("Alltoall") or choices.alltoall(self.size, len(data) // self.size)
         if name == "bruck":
-            await unrooted.alltoall_bruck(exchange, data, out.data)
+            await unrooted.alltoall_bruck(self._exchange("Alltoall"), data, out.data)
         else:
             exchange_all = unrooted.alltoall_spread if name == "spread" else unrooted.alltoall_pairwise
-            await exchange_all(exchange, _cut(data, self.size), _cut(out.data, self.size))
+            await exchange_all(self._exchange("Alltoall"), _cut(data, self.size), _cut(out.data, self.size))
         out.scatter()
 
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
@@ -205,36 +206,36 @@ class CollectiveCalls(PointToPoint):
         await self._alltoall_any("Alltoallw", data, out)
 
     async def _alltoall_any(self, call: str, data: list[memoryview], out: _Blocks) -> None:
-        exchange = self._exchange(call)
+        self._check_collective(call)
         if len(data[self.rank]) != len(out.data[self.rank]):
             raise _unequal(call, len(data[self.rank]), len(out.data[self.rank]), 1)
-        await unrooted.alltoall_spread(exchange, data, out.data)
+        await unrooted.alltoall_spread(self._exchange(call), data, out.data)
         out.scatter()
 
     async def Reduce(
         self, sendbuf: Message | InPlace, recvbuf: Message | InPlace = None, op: Op = SUM, root: int = 0
     ) -> None:
         """Combine all ranks' items at the root."""
-        exchange = self._exchange("Reduce", root)
+        self._check_collective("Reduce", root)
         out, data, reduction = self._reduction(
             "Reduce", sendbuf, recvbuf if self.rank == root else None, op, self.rank == root
         )
         if (self.algorithms.get("Reduce") or self._way(reduction, data)) == "parts" and op.commutes:
-            await rooted.reduce_in_parts(exchange, reduction, data, root)
+            await rooted.reduce_in_parts(self._exchange("Reduce"), reduction, data, root)
         else:
-            await rooted.reduce_binomial(exchange, reduction, data, root)
+            await rooted.reduce_binomial(self._exchange("Reduce"), reduction, data, root)
         if out is not None:
             out[:] = data
 
     async def Allreduce(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
         """Combine all ranks' items at all of them."""
-        exchange = self._exchange("Allreduce")
+        self._check_collective("Allreduce")
         out, data, reduction = self._reduction("Allreduce", sendbuf, recvbuf, op)
         assert out is not None
         if (self.algorithms.get("Allreduce") or self._way(reduction, data)) == "parts" and op.commutes:
-            await allreduce_in_parts(exchange, reduction, data)
+            await allreduce_in_parts(self._exchange("Allreduce"), reduction, data)
         else:
-            await allreduce_doubling(exchange, reduction, data)
+            await allreduce_doubling(self._exchange("Allreduce"), reduction, data)
         out[:] = data
 
     async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
@@ -266,14 +267,20 @@ class CollectiveCalls(PointToPoint):
 
     # For the calls.
 
-    def _exchange(self, call: str, root: int = 0) -> Exchange:
-        """Begin a collective call. Raises MPIError: ERR_COMM for a communicator that was freed, ERR_ROOT."""
+    def _check_collective(self, call: str, root: int = 0) -> None:
+        """Check a collective call, before its arguments. Raises MPIError: ERR_COMM for a communicator that was freed,
+        ERR_ROOT."""
         if not self.size:
             raise MPIError(ERR_COMM, "a communicator that was freed")
         if not 0 <= root < self.size:
             raise MPIError(ERR_ROOT, f"{call}: a root of {root}: 0 to {self.size - 1}")
         if self.losses.known:
             self._check_losses(ANY_SOURCE)
+
+    def _exchange(self, call: str, root: int = 0) -> Exchange:
+        """Begin a collective call whose arguments are right: a refused one must not count, since ranks count alike. Raises
+        as `_check_collective`."""
+        self._check_collective(call, root)
         tag = 2 * (self._calls % (self._device.max_tag // 2))
         self._calls += 1
         return Exchange(call, self._device, self._peer, self.rank, self.size, self._contexts[1], tag)
@@ -318,7 +325,7 @@ class CollectiveCalls(PointToPoint):
         op: Op,
     ) -> None:
         """counts: items of each rank. step: bytes of each rank's block, in place of counts."""
-        exchange = self._exchange(call)
+        self._check_collective(call)
         out, datatype = typed(recvbuf, True)
         data = memoryview(bytearray(out if isinstance(sendbuf, InPlace) else typed(sendbuf, False)[0]))
         if counts is None:
@@ -335,16 +342,16 @@ class CollectiveCalls(PointToPoint):
         cuts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         reduction = Reduction(op, datatype)
         if op.commutes:
-            await reduce_scatter_pairwise(exchange, reduction, data, cuts, mine)
+            await reduce_scatter_pairwise(self._exchange(call), reduction, data, cuts, mine)
         else:
-            await rooted.reduce_binomial(exchange, reduction, data, 0)
+            await rooted.reduce_binomial(self._exchange(call), reduction, data, 0)
             await rooted.scatter_linear(self._exchange(call), [data[slice(*cut)] for cut in cuts], 0, mine)
 
     async def _scan(self, call: str, sendbuf: Message | InPlace, recvbuf: Message, op: Op, inclusive: bool) -> None:
-        exchange = self._exchange(call)
+        self._check_collective(call)
         out, data, reduction = self._reduction(call, sendbuf, recvbuf, op)
         assert out is not None
-        await scan_doubling(exchange, reduction, data, inclusive)
+        await scan_doubling(self._exchange(call), reduction, data, inclusive)
         if inclusive or self.rank:
             out[:] = data
 

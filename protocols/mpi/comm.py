@@ -107,11 +107,11 @@ class Comm(CollectiveCalls):
 
     async def scatter(self, sendobj: Sequence[T] | None, root: int = 0) -> T:
         """Return the k-th of the root's objects at rank k."""
-        exchange = self._exchange("scatter", root)
+        self._check_collective("scatter", root)
         if self.rank == root and (sendobj is None or len(sendobj) != self.size):
             what = "none" if sendobj is None else str(len(sendobj))
             raise MPIError(ERR_COUNT, f"scatter: the root has to pass {self.size} objects, and has passed {what}")
-        return await objects.scatter(exchange, sendobj, root)
+        return await objects.scatter(self._exchange("scatter"), sendobj, root)
 
     async def allgather(self, sendobj: T) -> list[T]:
         """Return all ranks' objects at all of them."""
@@ -119,10 +119,10 @@ class Comm(CollectiveCalls):
 
     async def alltoall(self, sendobj: Sequence[T]) -> list[T]:
         """Send the k-th object to rank k; return what the ranks have sent, by rank."""
-        exchange = self._exchange("alltoall")
+        self._check_collective("alltoall")
         if len(sendobj) != self.size:
             raise MPIError(ERR_COUNT, f"alltoall: {len(sendobj)} objects for {self.size} ranks")
-        return await objects.alltoall(exchange, sendobj)
+        return await objects.alltoall(self._exchange("alltoall"), sendobj)
 
     async def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
         """Return the combination of all ranks' objects at the root, None elsewhere."""

@@ -364,6 +364,31 @@ def test_ranks_whose_counts_differ_are_named() -> None:
     run(2, program)
 
 
+def test_a_call_that_one_rank_is_refused_has_no_effect() -> None:
+    async def program(comm: Comm) -> int:
+        if comm.rank == 1:
+            for bad in (comm.Allgather(np.zeros(1, "i"), np.zeros(3, "i")), comm.alltoall([1]), comm.Bcast(b"", 9)):
+                with pytest.raises(MPIError):
+                    await bad
+        total = np.zeros(1, "i")
+        await comm.Allreduce(np.full(1, comm.rank + 1, "i"), total)
+        return int(total[0])
+
+    assert run(2, program) == [3, 3]
+
+
+def test_what_the_root_has_in_place_stays_also_in_pieces() -> None:
+    async def program(comm: Comm) -> None:
+        every_other = MPI.INT.Create_vector(2, 1, 2).Commit()
+        own, out = np.full(2, comm.rank + 1, "i"), np.zeros(8, "i")
+        out[0], out[2] = 1, 1
+        whole: Any = [out, ([1, 1], [0, 1]), every_other.Create_resized(0, 16).Commit()]
+        await comm.Gatherv(MPI.IN_PLACE if not comm.rank else own, whole if not comm.rank else None)
+        assert comm.rank or out.tolist() == [1, 0, 1, 0, 2, 0, 2, 0]
+
+    run(2, program)
+
+
 def test_an_unknown_algorithm_is_refused() -> None:
     async def program(comm: Comm) -> None:
         with pytest.raises(MPIError, match="no algorithm 'fast'") as caught:
