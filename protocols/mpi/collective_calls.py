@@ -25,6 +25,7 @@ from protocols.mpi.collectives.reductions import (
 from protocols.mpi.constants import ANY_SOURCE, InPlace
 from protocols.mpi.device import Device
 from protocols.mpi.iovec import Data, IoVec, gathered
+from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
     ERR_COMM,
@@ -47,7 +48,8 @@ class CollectiveCalls(PointToPoint):
     all ranks.
 
     Raises MPIError: ERR_ROOT for an invalid root; ERR_COUNT where a rank's own buffers do not fit each other; ERR_TRUNCATE
-    where another rank's do not fit them; ERR_OP and ERR_TYPE for reductions of what an operation is not defined for.
+    where another rank's do not fit them; ERR_OP and ERR_TYPE for reductions of what an operation is not defined for;
+    ERR_PROC_FAILED where a rank is gone.
     """
 
     __slots__ = ("_calls", "algorithms")
@@ -276,11 +278,17 @@ class CollectiveCalls(PointToPoint):
             raise MPIError(ERR_ROOT, f"{call}: a root of {root}: 0 to {self.size - 1}")
         if self.losses.known:
             self._check_losses(ANY_SOURCE)
+        departures = self._device.departures
+        if departures.known and self.size > 1 and (error := departures.error(call, self.size, self._peer)) is not None:
+            raise error
 
     def _exchange(self, call: str, root: int = 0) -> Exchange:
         """Begin a collective call whose arguments are right: a refused one must not count, since ranks count alike. Raises
         as `_check_collective`."""
         self._check_collective(call, root)
+        device = self._device
+        if device.slots and device.mailbox is None:
+            device.mailbox = Mailbox(device, device.slots)
         tag = 2 * (self._calls % (self._device.max_tag // 2))
         self._calls += 1
         return Exchange(call, self._device, self._peer, self.rank, self.size, self._contexts[1], tag)

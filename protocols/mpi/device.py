@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.endpoints import ConnectingEndpoint, MatchingEndpoint, ScatteringEndpoint
+from protocols.mpi.departures import Departures
+from protocols.mpi.endpoints import ConnectingEndpoint, DroppingEndpoint, MatchingEndpoint, ScatteringEndpoint
 from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import (
     CANCELLED,
@@ -48,6 +49,7 @@ from protocols.mpi.mpi_errors import (
 )
 
 if TYPE_CHECKING:
+    from protocols.mpi.mailbox import Mailbox
     from protocols.mpi.send_buffer import SendBuffer
 
 FIRST: Final = 4096
@@ -272,16 +274,22 @@ class Device:
     """A node's endpoint with queues in front; all of the node's communicators share one."""
 
     __slots__ = (
-        "_continuation", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way", "attached", "contexts",
-        "losses", "max_message_size", "max_tag", "rank", "size", "taken",
+        "_continuation", "_dropping", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way",
+        "attached", "contexts", "departures", "losses", "mailbox", "max_message_size", "max_tag", "rank", "size", "slots", "standing",
+        "taken",
     )  # fmt: skip
 
     def __init__(self, endpoint: MatchingEndpoint) -> None:
         self._endpoint = endpoint
         self._scattering = endpoint if isinstance(endpoint, ScatteringEndpoint) else None
+        self._dropping = endpoint if isinstance(endpoint, DroppingEndpoint) else None
         self.rank = endpoint.rank
         self.size = endpoint.size
+        self.slots: Final = self._dropping.slots if self._dropping is not None else 0
+        """Receives of the mailbox that collective calls need, where the NIC drops what has no receive; 0: they need none."""
         self.contexts = endpoint.contexts
+        self.standing: Final = (1, endpoint.max_tag - 1)
+        """Context and tag of the mailbox's messages: the library's of the first communicator, and one that no call has."""
         self.max_tag = endpoint.max_tag
         self.max_message_size = endpoint.max_message_size
         self.taken: set[int] = set()
@@ -289,6 +297,9 @@ class Device:
         self.losses: Final = Losses()
         self.attached: SendBuffer | None = None
         """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
+        self.departures: Final = Departures()
+        self.mailbox: Mailbox | None = None
+        """Made by the first collective call."""
         self._sends: deque[_Waiting] = deque()  # waiting for descriptors
         self._receives: deque[_Waiting] = deque()  # including waiting probes
         self._under_way = 0
@@ -323,6 +334,14 @@ class Device:
             begin = partial(self._endpoint.receive, source, context, tag, self._contiguous(buffer, over), over)
         self._begin(self._receives, begin, over, source, context, tag)
         return over
+
+    def receive_standing(self, buffer: memoryview) -> Receipt | None:
+        """Post a receive of the mailbox, from any rank; None if no descriptor is free. It is no transfer in progress: others
+        do not wait for its descriptor."""
+        context, tag = self.standing
+        over = Receipt(ANY_SOURCE, tag, len(buffer))
+        assert self._dropping is not None
+        return over if self._dropping.receive_standing(context, tag, buffer, over) else None
 
     def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
         """Receive a message that a probe in that context has claimed, or queue this."""

@@ -33,9 +33,12 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from protocols.core.completion import Completion
+from protocols.mpi.constants import ANY_SOURCE
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.iovec import Data, gathered
+from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
+from protocols.mpi.send_buffer import SendBuffer
 
 Tell = Callable[[Mapping[str, object]], object]
 
@@ -81,8 +84,8 @@ class HistoryDevice:
     """A device that records its transfers, for use in place of a `Device`."""
 
     __slots__ = (
-        "_claimed", "_clock", "_count", "_device", "_tell", "cancel", "contexts", "losses", "max_message_size", "max_tag",
-        "next_continuation", "rank", "size", "taken",
+        "_claimed", "_clock", "_count", "_device", "_tell", "attached", "cancel", "contexts", "departures", "losses",
+        "mailbox", "max_message_size", "max_tag", "next_continuation", "rank", "size", "slots", "standing", "taken",
     )  # fmt: skip
 
     def __init__(self, device: Device, clock: Callable[[], int], tell: Tell) -> None:
@@ -101,6 +104,11 @@ class HistoryDevice:
         self.taken = device.taken
         self.cancel = device.cancel
         self.losses = device.losses
+        self.departures = device.departures
+        self.attached: SendBuffer | None = None
+        self.mailbox: Mailbox | None = None
+        self.slots = device.slots
+        self.standing = device.standing
 
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
         number = self._begin("send", destination, context, tag, len(data), digest=digest(gathered(data)))
@@ -112,6 +120,14 @@ class HistoryDevice:
         number = self._begin("receive", source, context, tag, len(buffer))
         over = self._device.receive(source, context, tag, buffer)
         over.add_callback(partial(self._received, number, context, buffer))
+        return over
+
+    def receive_standing(self, buffer: memoryview) -> Receipt | None:
+        over = self._device.receive_standing(buffer)
+        if over is not None:
+            context, tag = self.standing
+            number = self._begin("receive", ANY_SOURCE, context, tag, len(buffer))
+            over.add_callback(partial(self._received, number, context, buffer))
         return over
 
     def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:
