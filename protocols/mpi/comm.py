@@ -99,11 +99,11 @@ class Comm(CollectiveCalls):
 
     async def bcast(self, obj: Any, root: int = 0) -> Any:
         """Return the root's object at all ranks."""
-        return await objects.broadcast(self._exchange("bcast", root), obj, root)
+        return await objects.broadcast(self._exchange("bcast", root=root), obj, root)
 
     async def gather(self, sendobj: T, root: int = 0) -> list[T] | None:
         """Return all ranks' objects at the root, None elsewhere."""
-        return await objects.gather(self._exchange("gather", root), sendobj, root)
+        return await objects.gather(self._exchange("gather", root=root), sendobj, root)
 
     async def scatter(self, sendobj: Sequence[T] | None, root: int = 0) -> T:
         """Return the k-th of the root's objects at rank k."""
@@ -111,7 +111,7 @@ class Comm(CollectiveCalls):
         if self.rank == root and (sendobj is None or len(sendobj) != self.size):
             what = "none" if sendobj is None else str(len(sendobj))
             raise MPIError(ERR_COUNT, f"scatter: the root has to pass {self.size} objects, and has passed {what}")
-        return await objects.scatter(self._exchange("scatter"), sendobj, root)
+        return await objects.scatter(self._exchange("scatter", root=root), sendobj, root)
 
     async def allgather(self, sendobj: T) -> list[T]:
         """Return all ranks' objects at all of them."""
@@ -126,20 +126,20 @@ class Comm(CollectiveCalls):
 
     async def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
         """Return the combination of all ranks' objects at the root, None elsewhere."""
-        return await objects.reduce(self._exchange("reduce", root), sendobj, op, root)
+        return await objects.reduce(self._exchange("reduce", root=root, op=_name_of(op)), sendobj, op, root)
 
     async def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of all ranks' objects."""
-        combined = await objects.reduce(self._exchange("allreduce"), sendobj, op, 0)
+        combined = await objects.reduce(self._exchange("allreduce", op=_name_of(op)), sendobj, op, 0)
         return await objects.broadcast(self._exchange("allreduce"), combined, 0)
 
     async def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of the objects of this rank and all lower ones."""
-        return await objects.scan(self._exchange("scan"), sendobj, op, True)
+        return await objects.scan(self._exchange("scan", op=_name_of(op)), sendobj, op, True)
 
     async def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of all lower ranks' objects; None at rank 0."""
-        return await objects.scan(self._exchange("exscan"), sendobj, op, False)
+        return await objects.scan(self._exchange("exscan", op=_name_of(op)), sendobj, op, False)
 
     # Communicators.
 
@@ -296,6 +296,10 @@ def _with_grid(comm: Comm, grid: Grid) -> Cartcomm:
     made.algorithms.update(comm.algorithms)
     made.grid = grid
     return made
+
+
+def _name_of(op: Callable[[Any, Any], Any]) -> str:
+    return op.name if isinstance(op, Op) else getattr(op, "__name__", "")
 
 
 async def _nothing() -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from functools import partial
 from struct import Struct
@@ -56,6 +56,26 @@ FIRST: Final = 4096
 _HEAD: Final = Struct("!4sIQ")
 _MAGIC: Final = b"\x80PY\x01"  # 0x80: no text begins so; 1: version of the layout
 _ROOM: Final = FIRST - _HEAD.size
+
+
+class Communicator(NamedTuple):
+    """A communicator as its collective calls name it. ranks: the device's; None: all. number: of the call in it, from 0."""
+
+    context: int
+    ranks: Sequence[int] | None
+    number: int
+
+
+class CallArguments(NamedTuple):
+    """Arguments of a collective call that ranks must agree on. root, size: equal at all ranks; size in bytes, of each
+    block; -1: there is none. op, datatype: names, of reductions. out, into: bytes to each rank, and from each."""
+
+    root: int = -1
+    size: int = -1
+    op: str = ""
+    datatype: str = ""
+    out: Sequence[int] | None = None
+    into: Sequence[int] | None = None
 
 
 class ProbeResult(NamedTuple):
@@ -275,8 +295,8 @@ class Device:
 
     __slots__ = (
         "_continuation", "_dropping", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way",
-        "attached", "contexts", "departures", "losses", "mailbox", "max_message_size", "max_tag", "rank", "size", "slots", "standing",
-        "taken",
+        "attached", "contexts", "departures", "losses", "mailbox", "max_message_size", "max_tag", "rank", "size", "slots",
+        "standing", "taken",
     )  # fmt: skip
 
     def __init__(self, endpoint: MatchingEndpoint) -> None:
@@ -385,6 +405,9 @@ class Device:
                     return
         if isinstance(over, Receipt) and over.take_back is not None and not over.done:
             over.take_back()
+
+    def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
+        """Note that this rank makes a collective call; a history records it, so that the calls of ranks can be compared."""
 
     def next_continuation(self) -> int:
         """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Even ones are those of
