@@ -300,7 +300,7 @@ class CollectiveCalls(PointToPoint):
         self,
         call: str,
         *,
-        root: int = -1,
+        root: int | None = None,
         size: int = -1,
         op: str = "",
         datatype: str = "",
@@ -309,18 +309,18 @@ class CollectiveCalls(PointToPoint):
     ) -> Exchange:
         """Begin a collective call whose arguments are right: a refused one must not count, since ranks count alike. For the
         arguments see `CallArguments`. Raises as `_check_collective`."""
-        self._check_collective(call, max(root, 0))
+        self._check_collective(call, 0 if root is None else root)
         device = self._device
         if device.slots and device.mailbox is None:
             device.mailbox = Mailbox(device, device.slots)
         number, context = self._calls, self._contexts[1]
         self._calls += 1
-        arguments = CallArguments(root, size, op, datatype, out, into)
+        arguments = CallArguments(-1 if root is None else root, size, op, datatype, out, into)
         device.note_collective(call, Communicator(context, self._ranks, number), arguments)
         tag = 2 * (number % (device.max_tag // 2))
         return Exchange(call, device, self._peer, self.rank, self.size, context, tag)
 
-    def _reducing(self, call: str, reduction: Reduction, size: int, root: int = -1) -> Exchange:
+    def _reducing(self, call: str, reduction: Reduction, size: int, root: int | None = None) -> Exchange:
         """Begin a reduction of so many bytes."""
         return self._exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
 
@@ -380,11 +380,12 @@ class CollectiveCalls(PointToPoint):
         ends = [sum(sizes[: rank + 1]) for rank in range(self.size)]
         cuts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         reduction = Reduction(op, datatype)
+        exchange = self._reducing(call, reduction, len(data))
         if op.commutes:
-            await reduce_scatter_pairwise(self._reducing(call, reduction, len(data)), reduction, data, cuts, mine)
+            await reduce_scatter_pairwise(exchange, reduction, data, cuts, mine)
         else:
-            await rooted.reduce_binomial(self._reducing(call, reduction, len(data)), reduction, data, 0)
-            await rooted.scatter_linear(self._exchange(call), [data[slice(*cut)] for cut in cuts], 0, mine)
+            await rooted.reduce_binomial(exchange, reduction, data, 0)
+            await rooted.scatter_linear(exchange, [data[slice(*cut)] for cut in cuts], 0, mine)
 
     async def _scan(self, call: str, sendbuf: Message | InPlace, recvbuf: Message, op: Op, inclusive: bool) -> None:
         self._check_collective(call)

@@ -130,8 +130,8 @@ class Comm(CollectiveCalls):
 
     async def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of all ranks' objects."""
-        combined = await objects.reduce(self._exchange("allreduce", op=_name_of(op)), sendobj, op, 0)
-        return await objects.broadcast(self._exchange("allreduce"), combined, 0)
+        exchange = self._exchange("allreduce", op=_name_of(op))
+        return await objects.broadcast(exchange, await objects.reduce(exchange, sendobj, op, 0), 0)
 
     async def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of the objects of this rank and all lower ones."""

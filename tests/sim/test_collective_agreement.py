@@ -31,7 +31,7 @@ def floats(size: int) -> list[Any]:
 def checked(folder: Path, *calls: Call) -> dict[str, Any]:
     """Let each rank make its call, behind one that all make; return the check of collective calls."""
 
-    async def program(comm: Comm, node: Node) -> None:
+    async def program(comm: Comm, _: Node) -> None:
         await comm.Barrier()
         await calls[comm.rank](comm)
 
