@@ -35,7 +35,7 @@ from protocols.mpi.mpi_errors import (
     MPIError,
 )
 from protocols.mpi.operations import SUM, Op
-from protocols.mpi.point_to_point import PointToPoint
+from protocols.mpi.point_to_point import NULL, PointToPoint
 from protocols.mpi.send_buffer import SendBuffer
 
 T = TypeVar("T")
@@ -287,7 +287,7 @@ class CollectiveCalls(PointToPoint):
         """Check a collective call, before its arguments. Raises MPIError: ERR_COMM for a communicator that was freed,
         ERR_ROOT."""
         if not self.size:
-            raise MPIError(ERR_COMM, "a communicator that was freed")
+            raise MPIError(ERR_COMM, NULL)
         if not 0 <= root < self.size:
             raise MPIError(ERR_ROOT, f"{call}: a root of {root}: 0 to {self.size - 1}")
         if self.losses.known:

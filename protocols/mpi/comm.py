@@ -20,6 +20,7 @@ from protocols.mpi.constants import UNDEFINED, InPlace
 from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
+    ERR_COMM,
     ERR_COUNT,
     ERR_OTHER,
     NOBODY,
@@ -27,6 +28,7 @@ from protocols.mpi.mpi_errors import (
     MPIError,
 )
 from protocols.mpi.operations import SUM, Op
+from protocols.mpi.point_to_point import NULL
 from protocols.mpi.requests import Request
 
 T = TypeVar("T")
@@ -37,6 +39,13 @@ class Comm(CollectiveCalls):
     algorithms."""
 
     __slots__ = ()
+
+    @classmethod
+    def null(cls) -> Comm:
+        """Make COMM_NULL, whose calls raise MPIError (ERR_COMM)."""
+        comm = cls.__new__(cls)
+        comm.rank, comm.size, comm.send_buffer = UNDEFINED, 0, None
+        return comm
 
     # Non-blocking: each begins the call of its name, and returns a request. Buffers must not change meanwhile.
 
@@ -201,16 +210,19 @@ class Comm(CollectiveCalls):
         return False
 
     def Get_group(self) -> Group:
-        """Return the group of its ranks."""
+        """Return the group of its ranks. Raises MPIError (ERR_COMM) for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         return Group([self._peer(rank) for rank in range(self.size)], self._device.rank)
 
     @classmethod
     def Compare(cls, comm1: Comm, comm2: Comm) -> int:
         """Return IDENT for one communicator, CONGRUENT for the same ranks in order, SIMILAR for another order, else
         UNEQUAL."""
-        if comm1._contexts == comm2._contexts and comm1.Get_group() == comm2.Get_group():
+        group1, group2 = comm1.Get_group(), comm2.Get_group()
+        if comm1._contexts == comm2._contexts and group1 == group2:
             return IDENT
-        compared = Group.Compare(comm1.Get_group(), comm2.Get_group())
+        compared = Group.Compare(group1, group2)
         return CONGRUENT if compared == IDENT else compared
 
     def alone(self) -> Comm:
@@ -219,6 +231,8 @@ class Comm(CollectiveCalls):
 
     def Free(self) -> None:
         """Free the communicator and its context. No transfer may be in progress in it, at any rank."""
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         self._device.taken.discard(self._contexts[0] // 2)
         self.size = 0
 
@@ -228,7 +242,9 @@ class Comm(CollectiveCalls):
         return made
 
     def _free_contexts(self) -> int:
-        """Return the free contexts, as a bit mask."""
+        """Return the free contexts, as a bit mask. Raises MPIError (ERR_COMM) for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         taken = self._device.taken
         return sum(1 << number for number in range(self._device.contexts // 2) if number not in taken)
 

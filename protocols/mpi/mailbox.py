@@ -14,7 +14,6 @@ Messages of one sender, context and tag are received in the order in which they 
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from functools import partial
 from struct import Struct
@@ -24,6 +23,7 @@ from protocols.core.completion import Completion
 from protocols.mpi.device import Dispatch, Observer, Receipt, nothing
 from protocols.mpi.iovec import Data
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.mpi.object_messages import pickler
 
 _HEAD: Final = Struct("!HHIQ")  # kind, context, tag, bytes of the message
 _SLOT: Final = 4096
@@ -82,7 +82,7 @@ class Delivery(Receipt):
 
     def load(self) -> object:
         """Return the object that was sent."""
-        return pickle.loads(self.data)
+        return pickler.loads(self.data)
 
 
 class Mailbox:
