@@ -67,7 +67,7 @@ ERRORS_RETURN: Final = Errhandler.of(1)
 ERRORS_ARE_FATAL: Final = Errhandler.of(2)
 """An error ends the program, and with it the run."""
 ERRORS_ABORT: Final = Errhandler.of(3)
-"""As ERRORS_ARE_FATAL."""
+"""Does what ERRORS_ARE_FATAL does."""
 
 
 class _Key(NamedTuple):

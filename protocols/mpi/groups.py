@@ -37,7 +37,7 @@ class Group:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """Its processes. Raises MPIError (ERR_GROUP) for GROUP_NULL."""
+        """Processes in the order of ranks. Raises MPIError (ERR_GROUP) for GROUP_NULL."""
         if self._processes is None:
             raise MPIError(ERR_GROUP, "GROUP_NULL, or a group that was freed")
         return self._processes

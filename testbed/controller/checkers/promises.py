@@ -113,9 +113,14 @@ class _HistoryCheck:
         # Frames lost with a process of the tool that died are no violations.
         self._outages = [disturbance for disturbance in circumstances.disturbances if disturbance.kind == OUTAGE]
         self._figures: dict[str, float] = {}
+        self._unwanted: list[Send] = []  # nobody has posted a receive for them
 
     def report(self) -> Report:
-        return Report(self._checks, tuple(self._ambiguous), self._figures)
+        notes: tuple[str, ...] = ()
+        if self._unwanted and self._how.ending is Ending.DONE:
+            more = f" and {len(self._unwanted) - 1:,} more" if len(self._unwanted) > 1 else ""
+            notes = (f"nobody has received {self._unwanted[0]}{more}",)
+        return Report(self._checks, tuple(self._ambiguous), self._figures, notes)
 
     def messages(self) -> None:
         checks, pairing = self._checks, self._pairing
@@ -174,6 +179,7 @@ class _HistoryCheck:
             self._checks[LOST].add_violation(f"{send} was sent, and not received, though later ones of its kind were")
         else:
             self._count("nobody has asked for")
+            self._unwanted.append(send)
 
     def _has_waited(self, send: Send, receive: Receive, heard: Heard) -> bool:
         """Whether the message had time to arrive, and its receiver to notice."""
@@ -204,6 +210,8 @@ class _HistoryCheck:
             self._doubt(send, "not delivered", f"{waiting} still waits for it")
         else:
             self._doubt(send, "unknown", f"{send.to} has not posted a receive")
+            if not send.error:
+                self._unwanted.append(send)
 
     def _is_allowed(self, receive: Receive) -> bool:
         """Whether the receive failed and a fault explains it."""
