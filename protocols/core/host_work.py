@@ -106,6 +106,10 @@ class HostWork(Protocol):
         0 at no cost."""
         ...
 
+    def receiving_core(self, frame: bytes) -> int:
+        """Return the core that such a frame interrupts, by its receive queue; -1 if no one core does."""
+        ...
+
     def bind(self, core: int) -> None:
         """Move the calling program to another core of its node, for all that follows. Raises ValueError for a core that
         the node does not have."""
@@ -134,6 +138,9 @@ class FreeWork:
 
     def read_frames(self, most: int) -> int:  # noqa: ARG002
         return 0
+
+    def receiving_core(self, frame: bytes) -> int:  # noqa: ARG002
+        return -1
 
     def bind(self, core: int) -> None:
         """Do nothing: the program stays where the machine runs it."""

@@ -14,7 +14,7 @@ from protocols.openmx.endpoint import EVENT, REQUEST
 from protocols.openmx.host import plug
 from protocols.openmx.settings import Settings
 from protocols.openmx.split_driver import split_driver
-from protocols.openmx.steering import endpoint_queue
+from protocols.openmx.steering import HASHES
 
 
 def _by_scapy() -> Plug:
@@ -32,6 +32,6 @@ PROTOCOL: Final = Protocol(
     split_driver=split_driver(),
     configurable=Configurable(Settings, plug),
     host_work=(DRIVER, LOOKUP, EVENT, REQUEST),
-    steer=endpoint_queue,
+    steering=HASHES,
 )
 """Open-MX."""
