@@ -17,6 +17,7 @@ from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Buffer
 from protocols.core.host_work import COPY
 from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_NOTIFY, TYPE_RNDV, TYPE_TRUC
+from protocols.openmx.driver_endpoint import LINES
 from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, PULLS, Command, Event, Op, ReceiveRing
 from protocols.openmx.mx_names import (
     MATCH_NONE,
@@ -517,7 +518,7 @@ class Endpoint:
     def _take_event(self, slot: int) -> None:
         ring = self._ring
         event = ring.read(slot)
-        self._work.spend(EVENT)
+        self._work.spend(EVENT, LINES, self._work.writer)
         if event.type == TYPE_CONNECT and not event.flag & 1:
             self._answer(event)
         else:
