@@ -293,11 +293,10 @@ class Firmware:
                 self._early[key] = event, b""
 
     def _hand_over(self, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b"") -> None:
-        if endpoint.ring.is_full:
+        if self._driver.post(endpoint, event, data):
+            self._driver.counters.recv_messages += 1  # the row of a message to an open endpoint
+        else:
             self._step(endpoint, "message without room")
-            return
-        self._step(endpoint, "connection request" if event.type == TYPE_CONNECT else "message")
-        self._driver.post(endpoint, event, data)
 
     def _receive_nack(self, frame: bytes) -> None:
         """Hand the refusal of a message to the library."""
