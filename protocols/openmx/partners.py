@@ -8,6 +8,7 @@ acknowledged is sent again. Messages that come too early are kept.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from protocols.core.completion import Completion
@@ -29,6 +30,9 @@ from protocols.openmx.requests import Incoming, Outgoing
 if TYPE_CHECKING:
     from protocols.openmx.endpoint import Endpoint
 
+_RESENT: Final = 16
+"""Messages, the oldest, that are sent again in one tick: most often the others have come, and only their
+acknowledgement waits for the missing one. Ours: the source sends all again."""
 _HALF: Final = 1 << 31
 _WORD: Final = 0xFFFF_FFFF
 
@@ -265,7 +269,7 @@ class Partner:
             if self._is_lost():
                 self.lose("unreachable", Status.ENDPOINT_UNREACHABLE)
                 return
-            for outgoing in list(self._unacked):
+            for outgoing in list(islice(self._unacked, _RESENT)):
                 if ticks - outgoing.sent >= settings.resend:
                     self._endpoint.counters.resent += 1
                     self._transmit(outgoing)
