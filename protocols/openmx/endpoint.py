@@ -28,9 +28,9 @@ from protocols.openmx.mx_names import (
     MxError,
     Status,
 )
+from protocols.openmx.mx_requests import Incoming, Outgoing, Request, Result, Sending
 from protocols.openmx.partners import Partner
 from protocols.openmx.receive_queues import ReceiveQueues
-from protocols.openmx.requests import Incoming, Outgoing, Request, Result, Sending
 
 if TYPE_CHECKING:
     from protocols.openmx.host import Library
@@ -270,27 +270,10 @@ class Endpoint:
 
     # For the library.
 
-    def command(
-        self,
-        op: Op,
-        partner: Partner,
-        *,
-        flag: int = 0,
-        seqnum: int = 0,
-        ack: int = 0,
-        number: int = 0,
-        turn: int = 0,
-        session: int = 0,
-        word: int = 0,
-        match: int = 0,
-        length: int = 0,
-        address: int = 0,
-        data: bytes = b"",
-    ) -> None:
-        """Pass a command about a partner to the driver."""
+    def command(self, op: Op, partner: Partner, **fields: int) -> None:
+        """Pass a command about a partner to the driver. fields: of `Command`."""
         if self.is_open:
-            fields = (flag, partner.node, seqnum, ack, number, turn, session, word, 0, match, length, address)
-            self.write(Command(op, self.index, partner.index, *fields), data)
+            self.write(Command(op, self.index, partner.index, peer=partner.node, **fields))
 
     def arm(self, partner: Partner) -> None:
         """Let ticks concern a partner."""

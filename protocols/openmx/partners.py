@@ -25,7 +25,7 @@ from protocols.openmx.mx_names import (
     distance,
     seqnum_after,
 )
-from protocols.openmx.requests import Incoming, Outgoing
+from protocols.openmx.mx_requests import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from protocols.openmx.endpoint import Endpoint
@@ -316,7 +316,7 @@ class Partner:
     def _take_out_of_order(self, event: Event, data: memoryview, ahead: int) -> None:
         """Keep a message that has come too early, or drop it. ahead: how many messages are missing before it."""
         counters = self._endpoint.counters
-        if EARLY < ahead and ahead > SEQNUM - MAX_UNACKED:
+        if ahead > EARLY and ahead > SEQNUM - MAX_UNACKED:
             counters.duplicates += 1
             self.owed = self._endpoint.settings.acknowledge  # the acknowledgement may be lost
             return
