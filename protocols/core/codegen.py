@@ -27,6 +27,7 @@ from protocols.core.python_source import folded, literal
 
 _INDENT: Final = "    "
 _ETHERNET: Final = 14
+_CHECK: Final = 4
 _WORDS: Final = 109  # maximum length of a string literal on a line of its own, in characters
 
 
@@ -38,7 +39,9 @@ def generate(frames: ModuleType, command: str) -> str:
         parts += [_pack(format_, stack), _unpack(format_, stack)]
         if format_.prefix:
             parts += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
-    if format_.check:
+    if format_.trailer:
+        parts.append(_mended_trailer(format_))
+    elif format_.check:
         parts.append(_mended(format_))
     source = "\n\n\n".join(part.strip() for part in parts) + "\n"
     return "\n".join(part for line in source.split("\n") for part in folded(line))
@@ -46,7 +49,7 @@ def generate(frames: ModuleType, command: str) -> str:
 
 def _head(format_: Format, command: str) -> str:
     package = format_.name.rpartition(".")[0]
-    crc = "from protocols.core.checksum import crc32\n" if format_.check else ""
+    crc = "from protocols.core.checksum import crc32\n" if format_.check or format_.trailer else ""
     kinds = "from protocols.core.frame_kinds import Kind\n" if format_.kinds else ""
     behind = ""
     if format_.prefix:
@@ -130,7 +133,7 @@ def _constants(format_: Format) -> str:
         lines += ["}", '"""Formats of the summaries of frames, by the values of KIND."""', ""]
     for stack in format_.stacks:
         lines += _structs(format_, stack)
-    if format_.check:
+    if format_.check or format_.trailer:
         lines.append('_pack_check = struct.Struct("!I").pack')
     return "\n".join(lines)
 
@@ -185,7 +188,8 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     """Generate a `pack_*` function. behind: the first bytes, up to and including PREFIX, are given as bytes."""
     begin = format_.prefix_size if behind else 0
     free = [f"{part.name}: {part.kind}" for part in format_.free(stack, begin)]
-    given = ", ".join([*(["prefix: bytes"] if behind else []), *free])
+    payload = [] if format_.trailer and not format_.find_length(stack) else ['payload: Buffer = b""']
+    given = ", ".join([*(["prefix: bytes"] if behind else []), *free, *payload])
     values = {
         word.offset: " | ".join(_value(format_, part, len(word.parts) > 1) for part in word.parts)
         for word in stack.words
@@ -193,13 +197,16 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     }
     name = f"{stack.name}_behind" if behind else stack.name
     lines = [
-        f'def pack_{name}({given}, payload: Buffer = b"") -> bytes:',
+        f"def pack_{name}({given}) -> bytes:",
         f'    """{format_.title(stack)}{", which begins with prefix" if behind else ""}."""',
     ]
     check = format_.find(stack, format_.check)
     check_offset = check[0].offset if check else stack.size
     head = ", ".join([*(["prefix"] if behind else []), *(value for at, value in values.items() if at < check_offset)])
-    if check is None:
+    if format_.trailer:
+        behind_header = " + payload" if format_.find_length(stack) else ""
+        lines += [f"    frame = _pack_{name}({head}){behind_header}", "    return frame + _pack_check(crc32(frame))"]
+    elif check is None:
         lines.append(f"    return _pack_{name}({head}) + payload")
     else:
         tail = ", ".join(value for at, value in values.items() if at > check_offset)
@@ -215,7 +222,7 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
 
 def _value(format_: Format, part: Part, bits: bool) -> str:
     if format_.made(part):
-        text = "len(payload)" if part.field.name == format_.length else "0"
+        text = "len(payload)" if part.field.name in format_.lengths else "0"
     elif len(part.allowed) == 1:
         text = _number(format_, part, part.allowed[0])
     else:
@@ -271,12 +278,21 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
             continue
         lines += [f"    if {part.name} {wrong}:", f"        raise MalformedError({literal(part.name.strip('_'))})"]
     end = ""
-    if length := format_.find(stack, format_.length):
+    check_size = f" + {_CHECK}" if format_.trailer else ""
+    if length := format_.find_length(stack):
         end = "end"
         lines += [
             f"    end = {stack.size} + {length[1].name}",
-            "    if end > len(raw):",
-            f"        raise MalformedError({literal(format_.length)})",
+            f"    if end{check_size} > len(raw):",
+            f"        raise MalformedError({literal(length[1].field.name)})",
+        ]
+    elif format_.trailer:
+        end = str(stack.size)
+        lines += [f"    if len(raw) < {stack.size + _CHECK}:", '        raise MalformedError("short")']
+    if format_.trailer:
+        lines += [
+            f'    if crc32(raw[:{end}]) != int.from_bytes(raw[{end}:{end}{check_size}], "big"):',
+            '        raise MalformedError("check")',
         ]
     if check := format_.find(stack, format_.check):
         check_offset = check[0].offset
@@ -309,18 +325,45 @@ def _mended(format_: Format) -> str:
         "        return raw",
     ]
     end = f"len(header) - {format_.trailing}" if format_.trailing else ""
-    if format_.length:
+    if format_.lengths:
         first, *others = sorted(format_.stacks, key=lambda stack: len(format_.announced(stack)))
         lines.append(f"    size = {first.size - _ETHERNET}")
         for stack in others:
             tests = [f"{_field_of(format_, name)} == {value}" for name, value in format_.announced(stack)]
             lines += [f"    if {' and '.join(tests)}:", f"        size = {stack.size - _ETHERNET}"]
-        end = f"size + {_field_of(format_, format_.length)}"
+        end = f"size + {_field_of(format_, format_.lengths[0])}"
     if end:
         lines.append(f"    end = {end}")
     lines += [
         f"    check = crc32(header[{check.stop}:{'end' if end else ''}], crc32(header[:{check.start}], crc32(raw[:14])))",
         f"    return raw[:begin] + header[:{check.start}] + _pack_check(check) + header[{check.stop}:]",
+    ]
+    return "\n".join(lines)
+
+
+def _mended_trailer(format_: Format) -> str:
+    """Generate the function that recomputes the CRC-32 behind the payload of any of the frames."""
+    lines = [
+        "def mended(raw: bytes, begin: int = 14) -> bytes:",
+        '    """Return the frame with its CRC-32 recomputed; one that is too short, or of no known kind, is unchanged."""',
+        "    header = raw[begin:]",
+        "    end = 0",
+    ]
+    for stack in format_.stacks:
+        pairs = format_.announced(stack)
+        size = stack.size - _ETHERNET
+        longest = max([size, *(format_.place(name).stop for name, _ in pairs)])
+        tests = [f"len(header) >= {longest}", *(f"{_field_of(format_, name)} == {value}" for name, value in pairs)]
+        length = format_.find_length(stack)
+        end = f"begin + {size}"
+        if length:
+            first, width = length[0].offset - _ETHERNET, length[0].size
+            end += f' + int.from_bytes(header[{first}:{first + width}], "big")'
+        lines += [f"    if {' and '.join(tests)}:", f"        end = {end}"]
+    lines += [
+        f"    if not end or end + {_CHECK} > len(raw):",
+        "        return raw",
+        f"    return raw[:end] + _pack_check(crc32(raw[:end])) + raw[end + {_CHECK}:]",
     ]
     return "\n".join(lines)
 

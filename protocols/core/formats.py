@@ -4,8 +4,9 @@
 
 - STACKS: name -> the layers of a frame, from Ethernet on;
 - FLOW: the fields that distinguish flows;
-- LENGTH, optional: the field for the bytes of payload;
+- LENGTH, optional: the field for the bytes of payload, or several, of which a stack has at most one;
 - CHECK, optional: the 32-bit field for the CRC-32 of the frame up to the payload's end, excluding itself;
+  a `frames.CheckField` in the first layer instead: the CRC-32 follows the payload;
 - PREFIX, optional: the last field of the bytes with which all frames of one kind between two NICs begin;
 - KIND and KINDS, optional: how frames are described to users (`protocols.core.frame_kinds`).
 
@@ -42,7 +43,7 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from protocols.core.frame_kinds import Kind, fields_of
-from protocols.core.frames import Passing, RouteField, trailing
+from protocols.core.frames import CheckField, Passing, RouteField, trailing
 
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
@@ -119,7 +120,8 @@ class Format:
             if not hasattr(frames, needed):
                 raise FormatError(f"{self.name} has no {needed}")
         self.flow: tuple[str, ...] = frames.FLOW
-        self.length: str = getattr(frames, "LENGTH", "")
+        lengths: str | tuple[str, ...] = getattr(frames, "LENGTH", ())
+        self.lengths = (lengths,) if isinstance(lengths, str) else lengths
         self.check: str = getattr(frames, "CHECK", "")
         self.prefix: str = getattr(frames, "PREFIX", "")
         self.kind: str = getattr(frames, "KIND", "")
@@ -127,12 +129,15 @@ class Format:
         self.layers: dict[str, tuple[type[Packet], ...]] = frames.STACKS
         ethernet, first = next(iter(self.layers.values()))[:2]
         self.ethertype: int = _binding(ethernet, first)["type"]
-        every = chain.from_iterable(self.layers.values())
-        self.routed = any(isinstance(field, RouteField) for layer in every for field in layer.fields_desc)
+        every = [field for layer in chain.from_iterable(self.layers.values()) for field in layer.fields_desc]
+        self.routed = any(isinstance(field, RouteField) for field in every)
         """Whether a source route may follow the Ethernet header."""
         self.trailing = trailing(next(iter(self.layers.values())))
         """Bytes that layers below the protocol's put behind its payload."""
-        for role, name in (("LENGTH", self.length), ("CHECK", self.check), ("PREFIX", self.prefix)):
+        self.trailer = any(isinstance(field, CheckField) for field in every)
+        """Whether a CRC-32 follows the payload."""
+        self._check_lengths()
+        for role, name in (("CHECK", self.check), ("PREFIX", self.prefix)):
             self._check_role(role, name)
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
         self.prefix_size = self._prefix_size() if self.prefix else 0
@@ -161,7 +166,7 @@ class Format:
 
     def made(self, part: Part) -> bool:
         """Whether the codec computes the field."""
-        return self.own(part.layer) and part.field.name in (self.length, self.check)
+        return self.own(part.layer) and part.field.name in (*self.lengths, self.check)
 
     def find(self, stack: Stack, field: str) -> tuple[Word, Part] | None:
         """Find a field of the protocol by its name in Scapy."""
@@ -170,6 +175,10 @@ class Format:
                 if part.field.name == field and self.own(part.layer):
                     return word, part
         return None
+
+    def find_length(self, stack: Stack) -> tuple[Word, Part] | None:
+        """Find the field for a stack's bytes of payload."""
+        return next((found for name in self.lengths if (found := self.find(stack, name)) is not None), None)
 
     def selectors(self) -> Iterator[tuple[Word, Part]]:
         """Yield the protocol's fields that name the next layer and so distinguish its stacks, each once."""
@@ -255,6 +264,15 @@ class Format:
             raise FormatError(f"{role} is {name!r}, which is no field of its layers: {', '.join(sorted(names))}")
         if names[name] > 1:
             raise FormatError(f"{role}: several layers have a field {name}: which one is meant is not clear")
+
+    def _check_lengths(self) -> None:
+        """Check that each stack has at most one field for the bytes of payload. A single one is in one layer."""
+        if len(self.lengths) == 1:
+            self._check_role("LENGTH", self.lengths[0])
+        for stack, layers in self.layers.items():
+            fields = [field.name for layer in layers if self.own(layer) for field in layer.fields_desc]
+            if len(found := [name for name in fields if name in self.lengths]) > 1:
+                raise FormatError(f"LENGTH: the frame {stack} has several: {', '.join(found)}")
 
     def _check_check(self) -> None:
         """Check that CHECK is an undivided field of 32 bits."""

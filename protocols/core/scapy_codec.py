@@ -27,6 +27,7 @@ Value = int | bytes
 Made = Callable[[Buffer], bytes]
 
 _ETHERNET = 14
+_CHECK = 4
 
 
 def scapy_codec(frames: ModuleType) -> ModuleType:
@@ -87,10 +88,16 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | memoryv
         if (part.allowed and value not in part.allowed) or value in part.barred:
             raise MalformedError(part.name.strip("_"))
     end = len(raw)
-    if length := format_.find(stack, format_.length):
+    if length := format_.find_length(stack):
         end = stack.size + int(values[length[1]])
-        if end > len(raw):
-            raise MalformedError(format_.length)
+    elif format_.trailer:
+        end = stack.size
+    if end + (_CHECK if format_.trailer else 0) > len(raw):
+        raise MalformedError(length[1].field.name if length else "short")
+    if format_.trailer:
+        whole = bytes(raw[: end + _CHECK])
+        if _built(format_, stack, values, whole[stack.size : end]) != whole:
+            raise MalformedError("check")
     if check := format_.find(stack, format_.check):
         unchecked = {part: value for part, value in values.items() if part != check[1]}
         if _built(format_, stack, unchecked, bytes(raw[stack.size : end])) != bytes(raw[:end]):

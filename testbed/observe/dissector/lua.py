@@ -166,9 +166,16 @@ def _protocol(protocol: Protocol) -> Iterator[str]:
     yield "        return"
     yield "      end"
     yield "    end"
-    length = f"math.min(values[{_literal(protocol.length)}] or 0, rest)" if protocol.length else "rest"
-    yield f"    local payload = {length}"
+    told = " or ".join(f"values[{_literal(length)}]" for length in protocol.lengths)
+    yield f"    local payload = {f'math.min({told} or 0, rest)' if told else 'rest'}"
+    if protocol.trailer:
+        yield "    if values['*unknown'] then payload = math.max(0, rest - 4) end"
     yield '    if payload > 0 then top:add(fields["*payload"], tvb(at, payload)) end'
+    if protocol.trailer:
+        yield "    if rest >= payload + 4 then"
+        yield f"      top:add(fields[{_literal(protocol.trailer)}], tvb(at + payload, 4))"
+        yield "      payload = payload + 4"
+        yield "    end"
     yield '    if rest > payload then top:add(fields["*padding"], tvb(at + payload, rest - payload)) end'
     yield "    pinfo.cols.info = words(values) .. (values['*said'] or '')"
     yield "  end)"
@@ -212,12 +219,12 @@ def _proto_field(name: str, kind: str) -> str:
 def _type(item: Item) -> str:
     if item.kind == "float":
         return "float" if item.size == 4 else "double"
-    own = {"route": "bytes", "crc8": "uint8"}
+    own = {"route": "bytes", "crc8": "uint8", "crc32": "uint32"}
     return f"{item.kind}{8 * item.size}" if item.kind in ("uint", "int") else own.get(item.kind, item.kind)
 
 
 def _shown(item: Item) -> str:
-    return "base.HEX" if item.hexadecimal or item.kind == "crc8" else "base.DEC"
+    return "base.HEX" if item.hexadecimal or item.kind in ("crc8", "crc32") else "base.DEC"
 
 
 # Headers
@@ -239,11 +246,15 @@ def _header(header: Header) -> Iterator[str]:
     for values, name in header.follows:
         tests = " and ".join(f"values[{_literal(field)}] == {value}" for field, value in values.items()) or "true"
         yield f"  if {tests} then return headers[{_literal(name)}](tvb, top, at, values) end"
+    if any(item.kind == "crc32" for item in header.items):
+        yield "  values['*unknown'] = true"
     yield "  return at"
     yield "end"
 
 
 def _item(item: Item) -> Iterator[str]:
+    if item.kind == "crc32":
+        return
     if item.kind == "route":
         yield "local size, said = route(tvb, at)"
         yield "if size > 0 then"

@@ -33,7 +33,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from protocols.core.frame_kinds import Kind
-from protocols.core.frames import LastByteField, RouteField
+from protocols.core.frames import CheckField, LastByteField, RouteField
 
 _MAX: Final = 1 << 16
 """Largest number of value combinations for which a layer's function is called."""
@@ -73,7 +73,8 @@ class Bits:
 @dataclass(frozen=True, slots=True)
 class Item:
     """Part of a header, in order of the bytes. kind: "uint", "int", "float", "ether", "ipv4", "ipv6", "bytes", "bits"
-    (a number that consists of `parts`), "route" (bytes with their top bit set), or "crc8" (the frame's last byte).
+    (a number that consists of `parts`), "route" (bytes with their top bit set), "crc8" (the frame's last byte), or
+    "crc32" (behind the payload).
     size: in bytes; 0 where `length` gives it. hexadecimal: how it is shown."""
 
     kind: str
@@ -101,8 +102,8 @@ class Header:
 class Protocol:
     """Headers of a protocol by name, the first one first. It follows Ethernet or, where `below` names another
     protocol's header, that header, with the values `announced`. fixed: offset, size and value of numbers in the first
-    header that every frame has. length: the field with the payload's length, or empty. kind, kinds: texts for its
-    frames (`protocols.core.frame_kinds`)."""
+    header that every frame has. lengths: the fields with the payload's length, of which a frame has one at most. trailer:
+    the field behind the payload, or empty. kind, kinds: texts for its frames (`protocols.core.frame_kinds`)."""
 
     name: str
     ethertype: int
@@ -110,7 +111,8 @@ class Protocol:
     announced: Mapping[str, int]
     headers: Mapping[str, Header]
     fixed: tuple[tuple[int, int, int], ...]
-    length: str
+    lengths: tuple[str, ...]
+    trailer: str
     kind: str
     kinds: Mapping[int, Kind]
 
@@ -146,12 +148,22 @@ def protocol(name: str, frames: ModuleType) -> Protocol:
         announced,
         headers,
         tuple(_fixed(headers[first.__name__])),
-        getattr(frames, "LENGTH", ""),
+        tuple(_lengths(layers, names, getattr(frames, "LENGTH", ()))),
+        next((item.name for header in headers.values() for item in header.items if item.kind == "crc32"), ""),
         getattr(frames, "KIND", ""),
         getattr(frames, "KINDS", {}),
     )
     extracted.check_names()
     return extracted
+
+
+def _lengths(layers: list[type[Packet]], names: Counter[str], lengths: str | tuple[str, ...]) -> Iterator[str]:
+    """The fields with the payload's length, by their names for rules."""
+    wanted = (lengths,) if isinstance(lengths, str) else lengths
+    for layer in layers:
+        for scapy_field in layer.fields_desc:
+            if scapy_field.name in wanted:
+                yield _LayerReader(layer, names).rule_name(scapy_field.name)
 
 
 def _reachable(first: type[Packet]) -> list[type[Packet]]:
@@ -194,12 +206,12 @@ class _LayerReader:
 
     def header(self) -> Header:
         follows = tuple(
-            ({self._rule_name(key): value for key, value in values.items()}, above.__name__)
+            ({self.rule_name(key): value for key, value in values.items()}, above.__name__)
             for values, above in _above(self._layer)
         )
         return Header(self._layer.__name__, str(self._layer().name), tuple(self._items()), follows)
 
-    def _rule_name(self, name: str) -> str:
+    def rule_name(self, name: str) -> str:
         """The field's name in rules: with the layer, where several have it."""
         return f"{self._layer.__name__.lower()}.{name}" if self._names[name] > 1 else name
 
@@ -228,7 +240,7 @@ class _LayerReader:
         size = sum(size for _, size in bits)
         first = bits[0][0]
         if len(bits) == 1 and not isinstance(first, FlagsField) and size in (8, 16, 24, 32, 64):
-            return Item("uint", self._rule_name(first.name), size // 8, names=_values(first))
+            return Item("uint", self.rule_name(first.name), size // 8, names=_values(first))
         if size > 32:
             raise self._unsupported(first, f"{size} bits that only together fill bytes")
         parts, shift = [], size
@@ -239,11 +251,11 @@ class _LayerReader:
                 if isinstance(scapy_field, FlagsField)
                 else {}
             )
-            parts.append(Bits(self._rule_name(scapy_field.name), width, shift, _values(scapy_field), flags))
+            parts.append(Bits(self.rule_name(scapy_field.name), width, shift, _values(scapy_field), flags))
         return Item("bits", parts[0].name, size // 8, parts=tuple(parts))
 
     def _item(self, field: AnyField, condition: Condition | None) -> Item:
-        name = self._rule_name(field.name)
+        name = self.rule_name(field.name)
         for kind, (what, size) in _ADDRESSES.items():
             if isinstance(field, kind):
                 return Item(what, name, size, condition=condition)
@@ -251,6 +263,8 @@ class _LayerReader:
             return Item("route", name, 0)
         if isinstance(field, LastByteField):
             return Item("crc8", name, 1)
+        if isinstance(field, CheckField):
+            return Item("crc32", name, 0)
         if isinstance(field, StrFixedLenField | StrLenField):
             return Item("bytes", name, 0, length=self._length(field.name, field.length_from), condition=condition)
         if isinstance(field, StrField):
@@ -281,7 +295,7 @@ class _LayerReader:
                     true.append(values)
                 more |= probe.asked
             if not more - set(of):
-                return Condition(tuple(map(self._rule_name, of)), tuple(true))
+                return Condition(tuple(map(self.rule_name, of)), tuple(true))
             of += sorted(more - set(of))
 
     def _domain(self, name: str, asked: str) -> range:
@@ -308,7 +322,7 @@ class _LayerReader:
         # A length may be clamped to 0 where the formula is negative.
         if len(of) > 1 or any(length_told != max(0, times * value + more) for value, length_told in enumerate(lengths)):
             raise self._unsupported(self._fields[name], "its length is no multiple of one field's value")
-        return Length(self._rule_name(of[0]), times, more)
+        return Length(self.rule_name(of[0]), times, more)
 
     def _call(self, name: str, function: Callable[[Packet], object], probe: _Probe) -> object:
         try:

@@ -16,12 +16,13 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from protocols.core.formats import words_of
-from protocols.core.frames import Counted, LastByteField, RouteField
+from protocols.core.frames import CheckField, Counted, LastByteField, RouteField, Sized, Trailed
 from testbed.fates.header_fields import behind_route
 
 Show = Callable[[Any], str]
 
 _SHOWN: Final = 32  # undissected bytes shown
+_CHECK: Final = 4  # bytes of a check behind the payload
 _TEXTS: Final = 1 << 12  # cache entries for each field, or for each layer's payloads
 
 
@@ -55,9 +56,17 @@ class FixedLayers:
             if shape.last is not None:
                 shape.probe.pre_dissect(frame[first:end])
                 texts.append(f"{shape.last.name} {shape.last.i2repr(shape.probe, frame[last])}")
-            lines.append(f"{shape.name}: {', '.join(texts)}")
             at, end = at + shape.size, last
             above = shape.above(values)
+            if shape.check is not None:
+                if above is None or not issubclass(above, Sized):
+                    raise UnfitError
+                whole = at + above.end(frame[at:end])
+                if whole + _CHECK > end:
+                    raise UnfitError
+                check, padding, end = frame[whole : whole + _CHECK], frame[whole + _CHECK : end], whole
+                texts.append(f"{shape.check.name} {shape.check.i2repr(shape.probe, int.from_bytes(check, 'big'))}")
+            lines.append(f"{shape.name}: {', '.join(texts)}")
             if shape is self._ethernet and above is None:
                 raise UnfitError
             following = None if above is None else self._shape(above)
@@ -89,8 +98,8 @@ class _Shape:
     """A layer: how it is unpacked, and for each field its word, shift, mask (0: the whole word) and formatter."""
 
     __slots__ = (
-        "_found", "_guess", "_names", "_places", "last", "layer", "length", "name", "parts", "probe", "route", "size",
-        "unpack",
+        "_found", "_guess", "_names", "_places", "check", "last", "layer", "length", "name", "parts", "probe", "route",
+        "size", "unpack",
     )  # fmt: skip
 
     def __init__(self, layer: type[Packet]) -> None:
@@ -100,6 +109,7 @@ class _Shape:
         self.name: Final = str(self.probe.name)
         fields = list(layer.fields_desc)
         self.route = fields.pop(0) if isinstance(fields[0], RouteField) else None
+        self.check = fields.pop() if isinstance(fields[-1], CheckField) else None
         self.last = fields.pop() if isinstance(fields[-1], LastByteField) else None
         self.parts: list[tuple[int, int, int, Show]] = []
         places: dict[str, tuple[int, int, int]] = {}
@@ -141,7 +151,7 @@ class _Shape:
         layer = self.layer
         if layer is Ether:
             return True
-        known = Counted if issubclass(layer, Counted) else Packet
+        known = next((kind for kind in (Counted, Trailed) if issubclass(layer, kind)), Packet)
         names = ["do_dissect", "guess_payload_class", "do_dissect_payload"]
         names += [] if self.last is not None else ["pre_dissect", "post_dissect"]
         return layer.extract_padding is known.extract_padding and all(

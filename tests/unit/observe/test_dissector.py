@@ -30,7 +30,7 @@ from scapy.packet import NoPayload, Packet, Padding, Raw, bind_layers, split_lay
 from scapy.utils import PcapNgWriter
 
 from protocols.atm import frames as atm
-from protocols.core.frames import LastByteField, RouteField
+from protocols.core.frames import CheckField, LastByteField, RouteField, Sized
 from protocols.myrinet import frames as myrinet
 from protocols.myrinet.envelope import sealed
 from protocols.ssam import frames as ssam
@@ -93,7 +93,7 @@ def drawn(chance: random.Random, field: object) -> object:
         return chance.randbytes(inner.length_from(None) if fixed else 2 * chance.randrange(9))
     if isinstance(inner, IEEEFloatField):
         return chance.choice([0.0, 1.5, -0.25, 1024.0])
-    if isinstance(inner, LastByteField):
+    if isinstance(inner, LastByteField | CheckField):
         return None
     if inner.fmt.endswith(("4s", "16s")):
         return inner.i2h(None, inner.m2i(None, chance.randbytes(int(inner.sz))))
@@ -115,16 +115,19 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
         if is_carried(module):
             packet = packet / myrinet.Myrinet()
         while layer is not None:
-            made = {getattr(module, "LENGTH", ""), getattr(module, "CHECK", ""), "size"}
+            lengths = getattr(module, "LENGTH", ())
+            made = {*([lengths] if isinstance(lengths, str) else lengths), getattr(module, "CHECK", ""), "size"}
             values = {each.name: drawn(chance, each) for each in layer.fields_desc if each.name not in made}
             if layer is myrinet.Myrinet:
                 values["type"] = chance.choice([6, 7, 0x7FFF])
             above = announced(layer)
             if follows := [bound for bound in above if chance.random() < 0.5]:
-                values |= dict(follows[0])
-            packet = packet / layer(**values)
+                values |= dict(chance.choice(follows))
+            packet, last = packet / layer(**values), layer
             layer = next((one for bound, one in above.items() if values.items() >= dict(bound).items()), None)
         payload = chance.randbytes(chance.randrange(0, 60))
+        if issubclass(last, Sized) and not last.payload_size:
+            payload = b""
         padding = bytes(chance.randrange(0, 20)) if getattr(module, "LENGTH", "") else b""
         whole, padding = bytes(packet / Raw(payload) if payload else packet), padding if number % 3 == 0 else b""
         route = bytes([0x81, 0xBF, 0x80][: number % 4])

@@ -1,0 +1,175 @@
+"""MPI on Open-MX: MX matches messages, and so MPI's source, tag and context are match information.
+
+Of its 64 bits the upper 16 are the context, 16 the source, and the lower 32 the tag; the context selects the endpoint's
+queue (context ids). Each rank has one endpoint. The first message to a rank connects to its endpoint. A send is done when
+its buffer may be used again, and its message has arrived when it has been acknowledged. When a connection is lost, the
+transfers in progress with that rank fail, and the next message makes a new one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from protocols.core.completion import Completion
+from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
+from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+from protocols.openmx.host import Library
+from protocols.openmx.mx_names import MATCH_NONE, Status
+from protocols.openmx.mx_requests import Incoming, Request, Result
+from protocols.openmx.partners import Partner
+
+_TAG_BITS: Final = 32
+_SOURCE_BITS: Final = 16
+_TAG: Final = (1 << _TAG_BITS) - 1
+_SOURCE: Final = (1 << _SOURCE_BITS) - 1
+_CONTEXT_SHIFT: Final = _TAG_BITS + _SOURCE_BITS
+_CONTEXT_BITS: Final = 64 - _CONTEXT_SHIFT
+
+
+class OpenMxEndpoint:
+    """Adapter of Open-MX's library to MPI. Implements `MatchingEndpoint`."""
+
+    def __init__(self, host: Library) -> None:
+        self.rank = host.number
+        self.size = host.size
+        self.contexts = 1 << _CONTEXT_BITS
+        self.max_tag = (1 << 31) - 1
+        self.max_message_size = (1 << 32) - 1
+        self._endpoint: Final = host.open_endpoint(context_bits=_CONTEXT_BITS, context_shift=_CONTEXT_SHIFT)
+        self._endpoint.on_lost = self._lost
+        self._index_of = host.index_of
+        self._receives: dict[Request, tuple[int, Receipt]] = {}  # that name a source
+        self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []
+
+    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        self._send(destination, context, tag, data, over, synchronous=False)
+        return True
+
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        self._send(destination, context, tag, data, over, synchronous=True)
+        return True
+
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+        match_info, mask = _sought(source, context, tag)
+        request = self._endpoint.irecv(buffer, match_info, mask, forget=True)
+        if not request.done:
+            over.take_back = partial(self._endpoint.cancel, request)
+            self._receives[request] = source, over
+        request.add_callback(partial(self._received, over, request))
+        return True
+
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+        assert isinstance(found.handle, Incoming)
+        request = self._endpoint.receive_claimed(found.handle, buffer)
+        request.add_callback(partial(self._received, over, request))
+        return True
+
+    def probe(
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+    ) -> bool:
+        match_info, mask = _sought(source, context, tag)
+        if not wait:
+            self._answer(over, claim, self._endpoint.iprobe(match_info, mask))
+            return True
+        self._probes.append((source, over))
+        found = self._endpoint.probe(match_info, mask)
+        found.add_callback(lambda done: self._answer(over, claim, done.result()))
+        return True
+
+    def _send(
+        self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch, *, synchronous: bool
+    ) -> None:
+        endpoint = self._endpoint
+        to = endpoint.partner(destination, self._index_of(destination))
+        match_info = context << _CONTEXT_SHIFT | self.rank << _TAG_BITS | tag
+        send = endpoint.issend if synchronous else endpoint.isend
+        request = send([data], to, match_info, forget=True)
+        envelope = Envelope(destination, tag, len(data))
+        if request.is_settled:
+            _settle(over, envelope, to, request.result().status)
+            return
+        request.on_arrival = partial(_settle, over, envelope, to)
+        request.add_callback(partial(_release, over, envelope, request))
+
+    def _received(self, over: Receipt, request: Request, done: Completion[Result]) -> None:
+        self._receives.pop(request, None)
+        status, source, match_info, length, _, _ = done.result()
+        envelope = Envelope(match_info >> _TAG_BITS & _SOURCE, match_info & _TAG, length)
+        if over.done:
+            return
+        if status is Status.SUCCESS:
+            over.complete(envelope)
+        elif status is Status.CANCELLED:
+            over.complete(CANCELLED)
+        elif status is Status.TRUNCATED:
+            size = len(request.buffer)
+            what = f"a message of {length} bytes from rank {envelope.source}, tag {envelope.tag},"
+            over.fail(MPIError(ERR_TRUNCATE, f"{what} for a buffer of {size} bytes", envelope._replace(length=size)))
+        else:
+            over.fail(MPIError(ERR_PROC_FAILED, f"{source}: {status.name}"))
+
+    def _answer(self, over: Completion[ProbeResult | None], claim: bool, found: Incoming | None) -> None:
+        self._probes = [probe for probe in self._probes if probe[1] is not over]
+        if over.done:
+            return
+        if found is None:
+            over.complete(None)
+            return
+        if claim:
+            self._endpoint.claim(found)
+        match_info = found.match_info
+        over.complete(ProbeResult(Envelope(match_info >> _TAG_BITS & _SOURCE, match_info & _TAG, found.length), found))
+
+    def _lost(self, partner: Partner, status: Status) -> None:
+        """Fail the receives and probes that wait for a rank that is gone."""
+        error = MPIError(ERR_PROC_FAILED, f"rank {partner.node}: {status.name}")
+        for request, (source, over) in list(self._receives.items()):
+            if source == partner.node and self._endpoint.cancel_quietly(request):
+                self._receives.pop(request, None)
+                over.fail(error)
+        for source, waiting in list(self._probes):
+            if source == partner.node:
+                self._probes.remove((source, waiting))
+                waiting.fail(error)
+
+
+def device(host: Library) -> Device:
+    """Make the device for a node's communicators; one for each host library."""
+    return Device(OpenMxEndpoint(host))
+
+
+def _sought(source: int, context: int, tag: int) -> tuple[int, int]:
+    """Convert source and tag to match information and a mask."""
+    match_info, mask = context << _CONTEXT_SHIFT, MATCH_NONE
+    if source == ANY_SOURCE:
+        mask &= ~(_SOURCE << _TAG_BITS)
+    else:
+        match_info |= source << _TAG_BITS
+    if tag == ANY_TAG:
+        mask &= ~_TAG
+    else:
+        match_info |= tag
+    return match_info, mask
+
+
+def _release(over: Dispatch, envelope: Envelope, request: Request, done: Completion[Result]) -> None:
+    """Complete a send whose buffer may be used again, though its message may not have arrived yet."""
+    if not over.done and not request.is_settled and done.result().status is Status.SUCCESS:
+        over.release(envelope)
+
+
+def _settle(over: Dispatch, envelope: Envelope, to: Partner, status: Status) -> None:
+    """Tell what has become of a message."""
+    if status is Status.SUCCESS:
+        if over.done:
+            over.deliver()
+        else:
+            over.complete(envelope)
+        return
+    error = MPIError(ERR_PROC_FAILED, f"{to}: {status.name}: whether the message has arrived is not known")
+    if over.done:
+        over.lose(error)
+    else:
+        over.fail(error)

@@ -1,0 +1,91 @@
+"""Counters of a NIC: those that the rows of the state tables (`states`) increment, and `STATELESS`.
+
+Names with `send_`, `recv_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...`), as far as it counts the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocols.core.states import counts
+from protocols.openmx.states import STATELESS, TABLES
+
+
+@counts(TABLES, STATELESS)
+@dataclass(slots=True)
+class Counters:
+    """Counters of one NIC, of frames unless stated otherwise. Those of the library are 0 where it is another process."""
+
+    # The driver's.
+    send_tiny: int = 0
+    send_small: int = 0
+    send_medium_frag: int = 0
+    send_rndv: int = 0
+    send_pull_req: int = 0
+    send_pull_reply: int = 0
+    send_notify: int = 0
+    send_connect: int = 0
+    send_liback: int = 0
+    send_nack_lib: int = 0
+    send_nack_mcp: int = 0
+    recv_messages: int = 0
+    """Messages, fragments, acknowledgements and connections that were handed to the library."""
+    recv_pull_req: int = 0
+    recv_pull_reply: int = 0
+    recv_nack_lib: int = 0
+    recv_nack_mcp: int = 0
+    early_connects: int = 0
+    """Requests for connections to an endpoint that was not open yet."""
+    drop_bad_check: int = 0
+    """Dropped: wrong CRC-32."""
+    drop_bad_header: int = 0
+    """Dropped: too short, or inconsistent with itself."""
+    drop_invalid_type: int = 0
+    drop_bad_peer: int = 0
+    """Dropped: the address and the number of the sender do not belong together."""
+    drop_endpoint_closed: int = 0
+    drop_bad_session: int = 0
+    drop_pull_reply_duplicate: int = 0
+    drop_pull_reply_bad_handle: int = 0
+    """Replies of a pull that is over, or never was."""
+    drop_pull_reply_bad_offset: int = 0
+    drop_nack_mcp_bad_handle: int = 0
+    pull_nonfirst_block_done_early: int = 0
+    """Blocks that were complete before an earlier one."""
+    pull_timeout_handler_first_block: int = 0
+    """Time-outs of pulls."""
+    pull_timeout_abort: int = 0
+    unexp_eventq_full: int = 0
+    """Dropped: the receive ring was full."""
+    invalid: int = 0
+    """Invalid commands."""
+
+    # The library's.
+    connections: int = 0
+    connections_lost: int = 0
+    connections_refused: int = 0
+    connect_requests_resent: int = 0
+    acknowledged: int = 0
+    """Messages of this node that were acknowledged."""
+    resent: int = 0
+    """Messages that were sent again."""
+    throttled: int = 0
+    """Messages that were held back, since too many were unacknowledged."""
+    duplicates: int = 0
+    """Messages that had come before."""
+    early: int = 0
+    """Messages and fragments that were kept until earlier ones had come."""
+    too_early: int = 0
+    """Messages and fragments that were dropped, too far ahead."""
+    old_session: int = 0
+    """Dropped: messages and acknowledgements of an earlier session."""
+    unexpected: int = 0
+    """Messages that came before their receive."""
+
+    def counted(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def add(self, names: tuple[str, ...]) -> None:
+        """Increment the counters of a state table's row."""
+        for name in names:
+            setattr(self, name, getattr(self, name) + 1)

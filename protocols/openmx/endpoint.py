@@ -1,0 +1,682 @@
+"""An endpoint: MX's calls, and the library behind them. Each call's docstring has its name in MX.
+
+endpoint = openmx.open_endpoint(key=7)
+there = await endpoint.connect(node=1, endpoint=0, key=7)
+send = endpoint.isend([b"hello"], there, match_info=5)
+result = await endpoint.wait(send)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from protocols.core.completion import Completion, Yield
+from protocols.core.firmware import Buffer
+from protocols.core.host_work import COPY
+from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_NOTIFY, TYPE_RNDV, TYPE_TRUC
+from protocols.openmx.driver_endpoint import LINES
+from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, PULLS, Command, Event, Op, ReceiveRing
+from protocols.openmx.mx_names import (
+    MATCH_NONE,
+    MAX_ENDPOINTS,
+    MAX_LENGTH,
+    MAX_SEGMENTS,
+    SMALL_MAX,
+    MxError,
+    Status,
+)
+from protocols.openmx.mx_requests import Incoming, Outgoing, Request, Result, Sending
+from protocols.openmx.partners import Partner
+from protocols.openmx.receive_queues import ReceiveQueues
+
+if TYPE_CHECKING:
+    from protocols.openmx.host import Library
+
+EVENT: Final = "event"
+"""Work on the host (`protocols.core.host_work`): the library handles an event, and matches its message."""
+REQUEST: Final = "request"
+"""Work on the host: the library begins a request."""
+
+_REGIONS: Final = 256
+"""Messages of an endpoint that may wait to be pulled at once."""
+_DATA: Final = (Op.SEND, Op.SEND_MEDIUM)
+
+
+class Endpoint:
+    """An open endpoint (mx_endpoint_t). index: its number on the node. session: this opening's number.
+
+    on_unexpected: called with source, match information and length of each message that finds no receive; True: the message
+    is done with, and forgotten (mx_register_unexp_handler). on_error: called with the status of each request that is not
+    successful, before it is done (mx_set_error_handler). on_lost: called with a partner whose connection has ended, and why.
+    """
+
+    def __init__(self, library: Library, index: int, key: int, session: int, queues: ReceiveQueues) -> None:
+        self.index: Final = index
+        self.key: Final = key
+        self.session: Final = session
+        self.ticks = 0
+        self.settings: Final = library.settings
+        self.counters: Final = library.counters
+        self.on_unexpected: Callable[[Partner, int, int], bool] | None = None
+        self.on_error: Callable[[Status], object] | None = None
+        self.on_lost: Callable[[Partner, Status], object] | None = None
+        self.is_open = True
+        self.write: Final = library.write
+        self._library: Final = library
+        self._work = library.work
+        self._memory = library.memory
+        self._room = library.room
+        self._queues = queues
+        self._partners: dict[tuple[int, int], Partner] = {}
+        self._active: dict[Partner, None] = {}
+        self._has_alarm = False
+        self._zombies = 0
+        self._sending: dict[int, Sending] = {}  # by region
+        self._turns = [0] * _REGIONS
+        self._next_region = 0
+        self._unregistered: deque[tuple[Partner, Outgoing]] = deque()  # that wait for a region
+        self._pulls: dict[int, tuple[Incoming, Request, int]] = {}  # by number; with the pinned address
+        self._numbers = list(range(PULLS))
+        self._unpulled: deque[tuple[Incoming, Request]] = deque()  # that wait for a number
+        self._own_sends: dict[Incoming, Request] = {}  # synchronous, to itself, unmatched
+        self._finished: deque[Request] = deque()
+        self._waiters: list[tuple[int, Completion[None]]] = []
+        self._is_woken = False
+        size = ReceiveRing.size(self.settings.entries, self._room)
+        memory = memoryview(bytearray(size)) if library.allocate is None else library.allocate(size)
+        self._ring_address = self._memory.pin_page(memory)
+        self._ring_memory: Final = memory
+        self._ring: Final = ReceiveRing(memory, self.settings.entries, self._room)
+
+    def begin(self) -> None:
+        """Tell the driver: completions may come at once."""
+        entries, address = self.settings.entries, self._ring_address
+        self._library.write(Command(Op.OPEN, self.index, session=self.session, length=entries, address=address))
+
+    # Connections.
+
+    def partner(self, node: int, endpoint: int = 0) -> Partner:
+        """Return the address of an endpoint, connected or not (mx_set_endpoint_addr_context keeps a context there). Raises
+        MxError for a node or endpoint that cannot be."""
+        known = self._partners.get((node, endpoint))
+        if known is None:
+            if not 0 <= node < self._library.size or not 0 <= endpoint < MAX_ENDPOINTS:
+                raise MxError(Status.ENDPOINT_UNKNOWN, f"no endpoint {endpoint} of node {node}")
+            is_near = self._library.host_of(node) == self._library.host_of(self._library.number)
+            known = self._partners[node, endpoint] = Partner(self, node, endpoint, is_near)
+        return known
+
+    async def connect(self, node: int, endpoint: int = 0, key: int = 0) -> Partner:
+        """Connect to an endpoint (mx_connect). Raises MxError: BAD_KEY, ENDPOINT_CLOSED, ENDPOINT_UNREACHABLE."""
+        partner = self.partner(node, endpoint)
+        status = await self.iconnect(partner, key)
+        if status is not Status.SUCCESS:
+            raise MxError(status, f"endpoint {endpoint} of node {node} cannot be connected: {status.name}")
+        return partner
+
+    def iconnect(self, partner: Partner, key: int = 0) -> Completion[Status]:
+        """Begin to connect (mx_iconnect); the result has the outcome."""
+        self._check_open()
+        if self._is_own(partner):
+            done: Completion[Status] = Completion("itself")
+            done.complete(Status.SUCCESS if key == self.key else Status.BAD_KEY)
+            return done
+        return partner.connect(key)
+
+    def disconnect(self, partner: Partner) -> None:
+        """End a connection (mx_disconnect): sends under way fail."""
+        partner.disconnect()
+
+    # Messages.
+
+    def isend(
+        self, segments: Sequence[Buffer], to: Partner, match_info: int, context: object = None, forget: bool = False
+    ) -> Request:
+        """Begin to send a message (mx_isend). segments: its bytes, in order. forget: nobody will ask for the result by peek,
+        test_any or wait_any (mx_forget). Raises MxError."""
+        return self._begin_send(segments, to, match_info, context, forget, synchronous=False)
+
+    def issend(
+        self, segments: Sequence[Buffer], to: Partner, match_info: int, context: object = None, forget: bool = False
+    ) -> Request:
+        """Begin to send a message; it is done when the message has been received (mx_issend). Arguments as for `isend`."""
+        return self._begin_send(segments, to, match_info, context, forget, synchronous=True)
+
+    def irecv(
+        self,
+        buffer: Buffer,
+        match_info: int = 0,
+        mask: int = MATCH_NONE,
+        context: object = None,
+        forget: bool = False,
+    ) -> Request:
+        """Begin to receive the first message that matches (mx_irecv). buffer: writable. Raises MxError."""
+        self._check_open()
+        self._queues.check(match_info, mask)
+        view = memoryview(buffer).cast("B")
+        if view.readonly:
+            raise MxError(Status.NO_RESOURCES, "the buffer of a receive is read-only")
+        self._work.spend(REQUEST)
+        request = Request("a receive", view, match_info, mask, context, None, receive=True)
+        if not forget:
+            request.add_callback(self._keep_finished)
+        found = self._queues.post(request)
+        if found is not None:
+            self._match(found, request)
+        return request
+
+    def receive_claimed(self, incoming: Incoming, buffer: Buffer, context: object = None) -> Request:
+        """Receive a message that `claim` has taken. Ours: MX has no matched probe."""
+        view = memoryview(buffer).cast("B")
+        request = Request("a receive", view, incoming.match_info, MATCH_NONE, context, None, receive=True)
+        self._match(incoming, request)
+        return request
+
+    def cancel(self, request: Request) -> bool:
+        """Take back a receive (mx_cancel); False if a message has matched it, and for sends."""
+        if not request.is_receive or not self._queues.cancel(request):
+            return False
+        request.finish(Status.CANCELLED)
+        return True
+
+    def cancel_quietly(self, request: Request) -> bool:
+        """Take back a receive that is never completed; False if a message has matched it. Ours."""
+        return self._queues.cancel(request)
+
+    def ibuffered(self, request: Request) -> bool:
+        """Whether the buffer of a send may be used again (mx_ibuffered)."""
+        return request.done or len(request.buffer) <= self._eager(request.peer)
+
+    # Completion.
+
+    async def test(self, request: Request) -> Result | None:
+        """Return a request's result, or None while it is in progress (mx_test); lets the NIC work."""
+        if not request.done:
+            await Yield()
+        return self._taken(request) if request.done else None
+
+    async def wait(self, request: Request, timeout: int = 0) -> Result | None:
+        """Wait for a request (mx_wait). timeout: nanoseconds, rounded up to ticks, after which the result is
+        None; 0: none."""
+        if not timeout:
+            await request
+            return self._taken(request)
+        done = self._deadline(timeout)
+        request.add_callback(partial(_complete, done))
+        await done
+        return self._taken(request) if request.done else None
+
+    def ipeek(self) -> Request | None:
+        """Return a request that is done and was not tested yet, or None (mx_ipeek)."""
+        return self._finished[0] if self._finished else None
+
+    async def peek(self, timeout: int = 0) -> Request | None:
+        """Wait for a request that is done (mx_peek); None after a time-out or `wakeup`. timeout: as for `wait`."""
+        if not self._finished:
+            await self._deadline(timeout)
+        return self.ipeek()
+
+    async def test_any(self, match_info: int = 0, mask: int = 0) -> Result | None:
+        """Return the result of a finished request that matches, or None (mx_test_any)."""
+        if self._any(match_info, mask) is None:
+            await Yield()
+        found = self._any(match_info, mask)
+        return None if found is None else self._taken(found)
+
+    async def wait_any(self, match_info: int = 0, mask: int = 0, timeout: int = 0) -> Result | None:
+        """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`."""
+        while (found := self._any(match_info, mask)) is None:
+            woken = self._deadline(timeout)
+            await woken
+            if self._any(match_info, mask) is None and (timeout or self._is_woken):
+                self._is_woken = False
+                return None
+        return self._taken(found)
+
+    def iprobe(self, match_info: int = 0, mask: int = 0) -> Incoming | None:
+        """Return the first unexpected message that matches, or None (mx_iprobe)."""
+        return self._queues.find(match_info, mask)
+
+    def probe(self, match_info: int = 0, mask: int = 0) -> Completion[Incoming | None]:
+        """Wait for an unexpected message that matches (mx_probe); None after `wakeup`."""
+        return self._queues.probe(match_info, mask)
+
+    def claim(self, incoming: Incoming) -> None:
+        """Take an unexpected message, so that only `receive_claimed` can receive it. Ours."""
+        self._queues.claim(incoming)
+
+    def wakeup(self) -> None:
+        """End all waits of `peek`, `wait_any` and `probe` (mx_wakeup)."""
+        self._is_woken = True
+        self._queues.wake()
+        self._wake_waiters()
+
+    def close(self) -> None:
+        """Close the endpoint (mx_close_endpoint): requests in progress end with ENDPOINT_CLOSED."""
+        if not self.is_open:
+            return
+        for partner in self._partners.values():
+            partner.disconnect()
+        self.is_open = False
+        for request in self._queues.clear():
+            request.finish(Status.ENDPOINT_CLOSED)
+        for own in self._own_sends.values():
+            own.settle(Status.ENDPOINT_CLOSED)
+        self._library.close(self)
+        self._memory.unpin(self._ring_address)
+
+    # For the library.
+
+    def command(self, op: Op, partner: Partner, **fields: int) -> None:
+        """Pass a command about a partner to the driver. fields: of `Command`."""
+        if self.is_open:
+            self.write(Command(op, self.index, partner.index, peer=partner.node, **fields))
+
+    def arm(self, partner: Partner) -> None:
+        """Let ticks concern a partner."""
+        self._active[partner] = None
+        self._set_alarm()
+
+    def has_sent(self, outgoing: Outgoing) -> None:
+        """A message has left: its send may be done before it is acknowledged."""
+        request = outgoing.request
+        if outgoing.op in _DATA and request is not None and self._zombies < self.settings.zombies:
+            self._zombies += 1
+            outgoing.is_zombie = True
+            if not request.done:
+                request.finish(Status.SUCCESS, len(request.buffer), len(request.buffer))
+
+    def acknowledged(self, outgoing: Outgoing) -> None:
+        """A message has arrived."""
+        self._end(outgoing, Status.SUCCESS)
+
+    def forget_partner(
+        self, partner: Partner, outgoing: list[Outgoing], partials: list[Incoming], status: Status
+    ) -> None:
+        """Fail what is under way with a partner."""
+        for message in outgoing:
+            self._end(message, status)
+        for region, sending in [
+            (region, sending) for region, sending in self._sending.items() if sending.partner is partner
+        ]:
+            self._end_sending(region, sending, status)
+        for waiting in [waiting for waiting in self._unregistered if waiting[0] is partner]:
+            self._unregistered.remove(waiting)
+            assert waiting[1].request is not None
+            waiting[1].request.settle(status)
+        for incoming in partials:
+            incoming.error = status
+            self._queues.forget(incoming)
+            if incoming.receive is not None:
+                self._finish(incoming, incoming.receive, status)
+        for number, (incoming, request, _) in list(self._pulls.items()):
+            if incoming.source is partner:
+                self.command(Op.CLOSE_PULL, partner, number=number)
+                self._end_pull(number, 0)
+                self._finish(incoming, request, status)
+        if self.on_lost is not None:
+            self.on_lost(partner, status)
+
+    def take_message(self, partner: Partner, event: Event, data: memoryview) -> None:
+        """Take a message that has come whole: its bytes, a rendezvous, or a notice."""
+        if event.type == TYPE_NOTIFY:
+            sending = self._sending.get(event.number)
+            if sending is not None and sending.partner is partner and sending.turn == event.turn:
+                self._end_sending(event.number, sending, Status.SUCCESS)
+            return
+        receive = self._queues.match(event.match)
+        if receive is not None and event.type != TYPE_RNDV:
+            self._receive(partner, event, data, receive)
+            return
+        incoming = Incoming(partner, event.match, event.total)
+        if event.type == TYPE_RNDV:
+            incoming.region, incoming.turn = event.number, event.turn
+        else:
+            incoming.place = memoryview(bytes(data))
+        if receive is not None:
+            self._match(incoming, receive)
+        elif not self._is_done_with(incoming):
+            self._queues.keep(incoming)
+        elif incoming.region >= 0:
+            self._notify(incoming)
+
+    def _receive(self, partner: Partner, event: Event, data: memoryview, receive: Request) -> None:
+        """Complete a receive with a message that has come whole."""
+        size, length = len(receive.buffer), event.length
+        receive.peer = partner
+        if length:
+            receive.buffer[:length] = data if length <= size else data[:size]
+            self._work.spend(COPY, length, self._work.writer)
+        if length <= size:
+            receive.finish(Status.SUCCESS, length, length, event.match)
+        else:
+            if self.on_error is not None:
+                self.on_error(Status.TRUNCATED)
+            receive.finish(Status.TRUNCATED, length, size, event.match)
+
+    def begin_medium(self, partner: Partner, event: Event) -> Incoming:
+        """Begin a message in fragments, at the first that has come."""
+        incoming = Incoming(partner, event.match, event.total)
+        incoming.missing = (1 << -(-event.total // self._room)) - 1
+        incoming.receive = self._queues.match(event.match)
+        if incoming.receive is not None:
+            incoming.receive.peer = partner
+            incoming.place = incoming.receive.buffer
+        else:
+            incoming.place = memoryview(bytearray(event.total))
+            if not self._is_done_with(incoming):
+                self._queues.keep(incoming)
+        return incoming
+
+    def store_fragment(self, incoming: Incoming, event: Event, data: memoryview) -> None:
+        """Store a fragment; the last one completes the message."""
+        place = incoming.place[event.number * self._room :][: len(data)]
+        place[:] = data[: len(place)]
+        self._work.spend(COPY, len(place), self._work.writer)
+        if not incoming.missing and incoming.receive is not None:
+            self._deliver(incoming, incoming.receive)
+
+    def completed(self, code: int) -> None:
+        """Handle a completion of the driver."""
+        if code < PULL_DONE:
+            self._take_event(code)
+        elif code == ALARM:
+            self._has_alarm = False
+            self._tick()
+        else:
+            number = code & ~PULL_DONE
+            if number in self._pulls:
+                self._finish_pull(number, Status(self._ring.result(number)))
+
+    def waiting(self) -> list[str]:
+        """Return a sentence for everything that waits."""
+        sentences = [f"{request}" for request in self._queues.posted()]
+        sentences += [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
+        for partner in self._partners.values():
+            sentences += partner.waiting()
+        return sentences
+
+    # Sends.
+
+    def _begin_send(
+        self,
+        segments: Sequence[Buffer],
+        to: Partner,
+        match_info: int,
+        context: object,
+        forget: bool,
+        *,
+        synchronous: bool,
+    ) -> Request:
+        self._check_open()
+        data = self._whole(segments)
+        if not 0 <= match_info < 1 << 64:
+            raise MxError(Status.NO_RESOURCES, f"match information has 64 bits, got 0x{match_info:x}")
+        if len(data) > MAX_LENGTH:
+            raise MxError(Status.NO_RESOURCES, f"a message of {len(data)} bytes: at most {MAX_LENGTH}")
+        self._work.spend(REQUEST)
+        request = Request("a send", data, match_info, MATCH_NONE, context, to, receive=False)
+        if not forget:
+            request.add_callback(self._keep_finished)
+        if self._is_own(to):
+            self._send_to_itself(request, synchronous)
+        elif synchronous or len(data) > self._eager(to):
+            outgoing = Outgoing(Op.RNDV, request, match_info, len(data))
+            if not self._register(to, outgoing):
+                self._unregistered.append((to, outgoing))
+        elif len(data) <= SMALL_MAX:
+            outgoing = Outgoing(Op.SEND, request, match_info, len(data))
+            outgoing.data = bytes(data)
+            to.submit(outgoing)
+        else:
+            outgoing = Outgoing(Op.SEND_MEDIUM, request, match_info, len(data), -(-len(data) // self._room))
+            outgoing.address = self._memory.pin_page(memoryview(bytes(data)))
+            self._work.spend(COPY, len(data))
+            to.submit(outgoing)
+        return request
+
+    def _eager(self, to: Partner | None) -> int:
+        """Return the bytes of the longest message that is sent eagerly."""
+        settings = self.settings
+        return settings.shared_rendezvous if to is not None and to.is_near else settings.rendezvous
+
+    def _whole(self, segments: Sequence[Buffer]) -> memoryview:
+        if len(segments) > MAX_SEGMENTS:
+            raise MxError(Status.NO_RESOURCES, f"{len(segments)} segments: at most {MAX_SEGMENTS}")
+        if len(segments) == 1:
+            return memoryview(segments[0]).cast("B")
+        return memoryview(b"".join(segments))
+
+    def _register(self, to: Partner, outgoing: Outgoing) -> bool:
+        """Register the bytes of a message that is to be pulled, and send its rendezvous; False: all regions are in use."""
+        if len(self._sending) >= _REGIONS:
+            return False
+        while self._next_region in self._sending:
+            self._next_region = (self._next_region + 1) % _REGIONS
+        region = self._next_region
+        self._next_region = (region + 1) % _REGIONS
+        self._turns[region] = turn = (self._turns[region] + 1) & 0xFF
+        request = outgoing.request
+        assert request is not None
+        address = self._memory.pin_page(request.buffer) if len(request.buffer) else 0
+        self._sending[region] = Sending(request, to, address, turn)
+        outgoing.number, outgoing.turn = region, turn
+        self.command(Op.REGISTER, to, number=region, turn=turn, length=outgoing.length, address=address)
+        to.submit(outgoing)
+        return True
+
+    def _end_sending(self, region: int, sending: Sending, status: Status) -> None:
+        """A message has been pulled, or will not be."""
+        del self._sending[region]
+        self.command(Op.DEREGISTER, sending.partner, number=region)
+        if sending.address:
+            self._memory.unpin(sending.address)
+        self._settle(sending.request, status)
+        if self._unregistered:
+            self._register(*self._unregistered.popleft())
+
+    def _end(self, outgoing: Outgoing, status: Status) -> None:
+        """A numbered message has been acknowledged, or is lost."""
+        if outgoing.is_zombie:
+            self._zombies -= 1
+        if outgoing.op in _DATA:
+            if outgoing.address:
+                self._memory.unpin(outgoing.address)
+            if outgoing.request is not None:
+                self._settle(outgoing.request, status)
+
+    def _settle(self, request: Request, status: Status) -> None:
+        if status is not Status.SUCCESS and self.on_error is not None:
+            self.on_error(status)
+        request.settle(status)
+
+    def _send_to_itself(self, request: Request, synchronous: bool) -> None:
+        assert request.peer is not None
+        incoming = Incoming(request.peer, request.match_info, len(request.buffer))
+        receive = self._queues.match(request.match_info)
+        if receive is not None:
+            incoming.place = request.buffer
+            self._match(incoming, receive)
+            request.settle(Status.SUCCESS)
+            return
+        incoming.place = memoryview(bytes(request.buffer))
+        if self._is_done_with(incoming):
+            request.settle(Status.SUCCESS)
+            return
+        if synchronous:
+            self._own_sends[incoming] = request
+        else:
+            request.settle(Status.SUCCESS)
+        self._queues.keep(incoming)
+
+    # Receives.
+
+    def _take_event(self, slot: int) -> None:
+        ring = self._ring
+        event = ring.read(slot)
+        self._work.spend(EVENT, LINES, self._work.writer)
+        if event.type == TYPE_CONNECT and not event.flag & 1:
+            self._answer(event)
+        else:
+            partner = self._partners.get((event.peer, event.endpoint))
+            if partner is None:
+                self.counters.old_session += 1
+            elif event.type == TYPE_CONNECT:
+                partner.receive_answer(event)
+            elif event.type == TYPE_TRUC:
+                partner.receive_ack(event)
+            elif event.type == TYPE_NACK_LIB:
+                partner.receive_nack(event)
+            else:
+                partner.receive(event, ring.place(slot, event.length))
+        ring.release(slot)
+
+    def _answer(self, event: Event) -> None:
+        """Answer a request for a connection."""
+        partner = self.partner(event.peer, event.endpoint)
+        if event.word == self.key:
+            partner.receive_request(event)
+        else:
+            self.command(
+                Op.CONNECT, partner, flag=1, session=event.session, word=self.session, number=event.number,
+                turn=Status.BAD_KEY,
+            )  # fmt: skip
+
+    def _match(self, incoming: Incoming, receive: Request) -> None:
+        """Match a message with its receive."""
+        receive.peer = incoming.source
+        if incoming.region >= 0:
+            self._pull(incoming, receive)
+        elif incoming.missing:
+            incoming.receive = receive
+        else:
+            self._deliver(incoming, receive)
+
+    def _deliver(self, incoming: Incoming, receive: Request) -> None:
+        """Complete a receive whose message is here."""
+        own = self._own_sends.pop(incoming, None)
+        if incoming.place is not receive.buffer:
+            place = receive.buffer[: incoming.length]
+            place[:] = incoming.place[: len(place)]
+            self._work.spend(COPY, len(place), self._work.writer)
+        self._finish(incoming, receive, Status.SUCCESS)
+        if own is not None:
+            own.settle(Status.SUCCESS)
+
+    def _finish(self, incoming: Incoming, receive: Request, status: Status) -> None:
+        transferred = min(len(receive.buffer), incoming.length) if status is Status.SUCCESS else 0
+        if status is Status.SUCCESS and incoming.length > transferred:
+            status = Status.TRUNCATED
+        if status is not Status.SUCCESS and self.on_error is not None:
+            self.on_error(status)
+        receive.finish(status, incoming.length, transferred, incoming.match_info)
+
+    def _is_done_with(self, incoming: Incoming) -> bool:
+        """Count an unexpected message; return whether the program's handler is done with it."""
+        self.counters.unexpected += 1
+        handler = self.on_unexpected
+        return handler is not None and handler(incoming.source, incoming.match_info, incoming.length)
+
+    def _pull(self, incoming: Incoming, receive: Request) -> None:
+        """Pull a message into its receive's buffer."""
+        wanted = min(len(receive.buffer), incoming.length)
+        if not wanted:
+            self._notify(incoming)
+            self._finish(incoming, receive, Status.SUCCESS)
+        elif not self._numbers:
+            self._unpulled.append((incoming, receive))
+        else:
+            number = self._numbers.pop()
+            address = self._memory.pin_page(receive.buffer[:wanted], 1)
+            self._pulls[number] = incoming, receive, address
+            source = incoming.source
+            self.command(
+                Op.PULL, source, number=number, turn=incoming.turn, session=source.session, match=incoming.region,
+                length=wanted, address=address,
+            )  # fmt: skip
+
+    def _finish_pull(self, number: int, status: Status) -> None:
+        incoming, receive, _ = self._pulls[number]
+        self._end_pull(number, min(len(receive.buffer), incoming.length))
+        if status is Status.SUCCESS:
+            self._notify(incoming)
+        self._finish(incoming, receive, status)
+
+    def _end_pull(self, number: int, received: int) -> None:
+        _, _, address = self._pulls.pop(number)
+        self._memory.unpin(address, received)
+        self._numbers.append(number)
+        if self._unpulled:
+            self._pull(*self._unpulled.popleft())
+
+    def _notify(self, incoming: Incoming) -> None:
+        """Tell the sender that its message has been pulled."""
+        notice = Outgoing(Op.NOTIFY, None, 0, incoming.length)
+        notice.number, notice.turn = incoming.region, incoming.turn
+        incoming.source.submit(notice)
+
+    # Time.
+
+    def _set_alarm(self) -> None:
+        if not self._has_alarm and self.is_open:
+            self._has_alarm = True
+            self._library.write(Command(Op.SET_ALARM, self.index, length=self.settings.tick))
+
+    def _tick(self) -> None:
+        self.ticks += 1
+        for partner in list(self._active):
+            partner.on_tick(self.ticks)
+            if not partner.is_active:
+                self._active.pop(partner, None)
+        due = [done for tick, done in self._waiters if tick and tick <= self.ticks]
+        self._waiters = [(tick, done) for tick, done in self._waiters if done not in due]
+        for done in due:
+            if not done.done:
+                done.complete(None)
+        if self._active or [tick for tick, _ in self._waiters if tick]:
+            self._set_alarm()
+
+    # Completion.
+
+    def _deadline(self, timeout: int) -> Completion[None]:
+        """Return what is done after a time, and when a request is done, or at `wakeup`."""
+        done: Completion[None] = Completion("a request that is done")
+        tick = self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
+        self._waiters.append((tick, done))
+        if timeout:
+            self._set_alarm()
+        return done
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for _, done in waiters:
+            if not done.done:
+                done.complete(None)
+
+    def _keep_finished(self, request: Completion[Result]) -> None:
+        assert isinstance(request, Request)
+        self._finished.append(request)
+        self._wake_waiters()
+
+    def _any(self, match_info: int, mask: int) -> Request | None:
+        return next((one for one in self._finished if one.result().match_info & mask == match_info), None)
+
+    def _taken(self, request: Request) -> Result:
+        if request in self._finished:
+            self._finished.remove(request)
+        return request.result()
+
+    def _is_own(self, partner: Partner) -> bool:
+        return partner.node == self._library.number and partner.index == self.index
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise MxError(Status.BAD_ENDPOINT, f"endpoint {self.index} is closed")
+
+
+def _complete(done: Completion[None], _request: Completion[Result]) -> None:
+    if not done.done:
+        done.complete(None)

@@ -1,0 +1,214 @@
+"""Memory that driver and library share: a ring of commands of one NIC, and for each endpoint a receive ring.
+
+A command is written by the library and read by the driver when its doorbell rings. In memory that two processes share, the
+slots are used in turn, and there are twice as many as doorbells can be under way, so that none is written while the driver
+may still read it.
+
+A receive ring lies in memory that the library has pinned: a flag for each slot, which the driver sets and the library
+clears; the results of the endpoint's pulls; and the slots, each an event with its data. The layouts are ours: the source's
+are unions of C structures.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol
+
+from protocols.openmx.mx_names import SMALL_MAX
+
+COMMANDS: Final = 8192
+"""Slots of commands in shared memory."""
+DOORBELLS: Final = COMMANDS // 2
+"""Doorbells, and completions, that may be under way to or from another process."""
+
+_COMMAND: Final = struct.Struct("<BBBBHHHHBxxxIIIQQQ")
+COMMAND_SIZE: Final = 192
+assert _COMMAND.size + SMALL_MAX <= COMMAND_SIZE
+
+_EVENT: Final = struct.Struct("<BBBBHHHHIIIIQ")
+EVENT_SIZE: Final = _EVENT.size
+
+PULLS: Final = 64
+"""Pulls of an endpoint that may be under way."""
+_RESULT: Final = struct.Struct("<I")
+
+# Completions: (endpoint << 16) + code, where a code below PULL_DONE is a slot of the receive ring.
+PULL_DONE: Final = 0x8000
+ALARM: Final = 0xFFFF
+
+
+class Op(IntEnum):
+    """Commands."""
+
+    OPEN = 1
+    CLOSE = 2
+    SEND = 3
+    """A message of at most SMALL_MAX bytes, which follow the command."""
+    SEND_MEDIUM = 4
+    RNDV = 5
+    NOTIFY = 6
+    ACK = 7
+    CONNECT = 8
+    REGISTER = 9
+    DEREGISTER = 10
+    PULL = 11
+    SET_ALARM = 12
+    CLOSE_PULL = 13
+
+
+class Command(NamedTuple):
+    """A command. endpoint: the caller's. peer, dst_endpoint: whom it concerns. seqnum, ack, match, session: of the message.
+    length: bytes of the message, entries of a ring, or ns of an alarm. address: of pinned memory. number: a region, or a
+    pull. turn: how often the region's number has been used. word, value: further fields of a connection or acknowledgement.
+    flag: a bit."""
+
+    op: int
+    endpoint: int
+    dst_endpoint: int = 0
+    flag: int = 0
+    peer: int = 0
+    seqnum: int = 0
+    ack: int = 0
+    number: int = 0
+    turn: int = 0
+    session: int = 0
+    word: int = 0
+    value: int = 0
+    match: int = 0
+    length: int = 0
+    address: int = 0
+
+
+class Commands(Protocol):
+    """Commands on their way from the library to the driver."""
+
+    def write(self, command: Command, data: bytes = b"") -> int:
+        """Write a command; return its slot. data: of a message of at most SMALL_MAX bytes."""
+        ...
+
+    def read(self, slot: int) -> tuple[Command, bytes]:
+        """Read the command of a slot whose doorbell rings, and its data."""
+        ...
+
+
+class OwnCommands:
+    """Commands within one process."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, tuple[Command, bytes]] = {}
+        self._next = 0
+
+    def write(self, command: Command, data: bytes = b"") -> int:
+        slot = self._next
+        self._next = slot + 1
+        self._written[slot] = command, data
+        return slot
+
+    def read(self, slot: int) -> tuple[Command, bytes]:
+        return self._written.pop(slot)
+
+
+class SharedCommands:
+    """Commands in memory that two processes share."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+        self._next = 0
+
+    def write(self, command: Command, data: bytes = b"") -> int:
+        slot = self._next
+        self._next = (slot + 1) % COMMANDS
+        at = slot * COMMAND_SIZE
+        _COMMAND.pack_into(self._memory, at, *command)
+        if data:
+            at += _COMMAND.size
+            self._memory[at : at + len(data)] = data
+        return slot
+
+    def read(self, slot: int) -> tuple[Command, bytes]:
+        at = slot % COMMANDS * COMMAND_SIZE
+        command = Command(*_COMMAND.unpack_from(self._memory, at))
+        at += _COMMAND.size
+        return command, bytes(self._memory[at : at + min(command.length, SMALL_MAX)])
+
+
+class Event(NamedTuple):
+    """A frame as the driver tells the library of it. type: the frame's. endpoint, peer: its sender's. session: of the frame; of a
+    connection the sender's. length: bytes of data. total: bytes of the message. number: of a fragment, a region, or a
+    connection. turn: of the region. word, value: further fields. flag: a bit, or a status."""
+
+    type: int
+    endpoint: int
+    flag: int
+    turn: int
+    peer: int
+    seqnum: int
+    ack: int
+    number: int
+    length: int
+    total: int
+    session: int
+    word: int
+    match: int
+
+
+class ReceiveRing:
+    """An endpoint's receive ring, as both see it."""
+
+    def __init__(self, memory: memoryview, entries: int, room: int) -> None:
+        """memory: of `size` bytes. room: bytes of data in a slot."""
+        self.entries: Final = entries
+        self._flags = memory[:entries]
+        self._results = memory[entries : entries + PULLS * _RESULT.size]
+        self._slots = memory[entries + PULLS * _RESULT.size :]
+        self._slot = EVENT_SIZE + room
+        self._next = 0
+
+    @staticmethod
+    def size(entries: int, room: int) -> int:
+        """Return the bytes of a ring."""
+        return entries + PULLS * _RESULT.size + entries * (EVENT_SIZE + room)
+
+    # By the driver.
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the library has not emptied the next slot yet."""
+        return bool(self._flags[self._next])
+
+    def take_slot(self) -> int:
+        """Take the next slot; -1: the library has not emptied it yet."""
+        slot = self._next
+        if self._flags[slot]:
+            return -1
+        self._flags[slot] = 1
+        self._next = (slot + 1) % self.entries
+        return slot
+
+    def write(self, slot: int, event: Event) -> None:
+        """Write an event without its data."""
+        _EVENT.pack_into(self._slots, slot * self._slot, *event)
+
+    def place(self, slot: int, length: int) -> memoryview:
+        """Return where the data of an event lies."""
+        at = slot * self._slot + EVENT_SIZE
+        return self._slots[at : at + length]
+
+    def write_result(self, pull: int, status: int) -> None:
+        """Write the result of a pull."""
+        _RESULT.pack_into(self._results, pull * _RESULT.size, status)
+
+    # By the library.
+
+    def read(self, slot: int) -> Event:
+        """Read an event."""
+        return Event(*_EVENT.unpack_from(self._slots, slot * self._slot))
+
+    def release(self, slot: int) -> None:
+        """Empty a slot."""
+        self._flags[slot] = 0
+
+    def result(self, pull: int) -> int:
+        """Read the result of a pull."""
+        return int(_RESULT.unpack_from(self._results, pull * _RESULT.size)[0])

@@ -1,0 +1,384 @@
+"""Open-MX's driver: it sends what the library commands, and puts what comes into the endpoints' receive rings.
+
+It checks a frame's endpoint and session, and refuses what is for another one; matching, order and acknowledgements are the
+library's. Pulls are its own (`pulls`). A connection request to an endpoint that has not been opened yet waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from protocols.core.firmware import Adapter, FirmwareActions
+from protocols.core.malformed import MalformedError
+from protocols.core.memory import Reachable, UnpinnedError
+from protocols.openmx import states
+from protocols.openmx.codec import (
+    NACK_TYPE_BAD_SESSION,
+    NACK_TYPE_ENDPOINT_CLOSED,
+    TYPE_CONNECT,
+    TYPE_MEDIUM,
+    TYPE_NACK_LIB,
+    TYPE_NACK_MCP,
+    TYPE_NOTIFY,
+    TYPE_PULL,
+    TYPE_PULL_REPLY,
+    TYPE_RNDV,
+    TYPE_SMALL,
+    TYPE_TINY,
+    TYPE_TRUC,
+)
+from protocols.openmx.codec_interface import Codec
+from protocols.openmx.counters import Counters
+from protocols.openmx.driver_endpoint import Driver, DriverEndpoint, Region
+from protocols.openmx.endpoint_memory import ALARM, Command, Commands, Event, Op, ReceiveRing
+from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SMALL_MAX, TINY_MAX
+from protocols.openmx.pulls import Pulls
+from protocols.openmx.settings import Settings
+
+_MAX_EARLY: Final = 1024
+"""Connection requests that are kept for endpoints that have not been opened."""
+
+
+class Firmware:
+    """The driver of one NIC. Implements `protocols.core.firmware.Firmware`."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        nic: FirmwareActions,
+        memory: Reachable,
+        commands: Commands,
+        settings: Settings,
+        codec: Codec,
+        counters: Counters,
+    ) -> None:
+        """counters: shared with the library, where both are one process."""
+        self._driver: Final = Driver(adapter, nic, memory, settings, counters, codec)
+        self._pulls: Final = Pulls(self._driver)
+        self._commands = commands
+        self._early: dict[tuple[int, int, int], tuple[Event, bytes]] = {}  # by endpoint, peer and its endpoint
+        self._operations: Final[dict[int, Callable[[DriverEndpoint, Command], None]]] = {
+            Op.OPEN: self._open,
+            Op.CLOSE: self._close,
+            Op.SEND: self._send,
+            Op.SEND_MEDIUM: self._send_medium,
+            Op.RNDV: self._send_rndv,
+            Op.NOTIFY: self._send_notify,
+            Op.ACK: self._send_ack,
+            Op.CONNECT: self._send_connect,
+            Op.REGISTER: self._register,
+            Op.DEREGISTER: self._deregister,
+            Op.PULL: self._pull,
+            Op.CLOSE_PULL: self._close_pull,
+            Op.SET_ALARM: self._set_alarm,
+        }
+        self._data = b""
+        self._now = 0
+
+    def succeed(self, former: Firmware) -> None:
+        """Take over the connection requests that have come before there was a host."""
+        self._early = former._early
+        for index, _, _ in self._early:
+            self._driver.endpoints[index] = DriverEndpoint(index)
+
+    @property
+    def counters(self) -> Counters:
+        return self._driver.counters
+
+    @property
+    def deadline(self) -> int | None:
+        return self._driver.timers.deadline
+
+    def counted(self) -> dict[str, int]:
+        return self._driver.counters.counted()
+
+    def waiting(self) -> list[str]:
+        return self._pulls.waiting()
+
+    def on_timer(self, now: int) -> None:
+        for key in self._driver.timers.expired(now):
+            if key >= 0:
+                self._pulls.expire(now, key)
+            else:
+                self._driver.nic.post_completion(~key << 16 | ALARM)
+
+    # Commands.
+
+    def on_doorbell(self, now: int, index: int) -> None:
+        driver = self._driver
+        command, data = self._commands.read(index)
+        operation = self._operations.get(command.op)
+        endpoint = driver.endpoints.get(command.endpoint)
+        if operation is None or command.peer >= len(driver.addresses) or (
+            command.op != Op.OPEN and (endpoint is None or endpoint.state != states.OPEN)
+        ):  # fmt: skip
+            driver.counters.invalid += 1
+            return
+        self._data, self._now = data, now
+        operation(endpoint or DriverEndpoint(command.endpoint), command)
+
+    def _open(self, endpoint: DriverEndpoint, command: Command) -> None:
+        driver = self._driver
+        try:
+            memory = driver.memory.view(command.address, ReceiveRing.size(command.length, driver.room))
+        except UnpinnedError:
+            driver.counters.invalid += 1
+            return
+        if endpoint.state == states.OPEN:
+            driver.counters.invalid += 1
+            return
+        driver.endpoints[endpoint.index] = endpoint
+        endpoint.session = command.session
+        endpoint.ring = ReceiveRing(memory, command.length, driver.room)
+        self._step(endpoint, "open")
+        for key in [key for key in self._early if key[0] == endpoint.index]:
+            self._hand_over(endpoint, *self._early.pop(key))
+
+    def _close(self, endpoint: DriverEndpoint, command: Command) -> None:  # noqa: ARG002
+        self._step(endpoint, "close")
+        endpoint.regions.clear()
+        self._pulls.forget(endpoint)
+        self._driver.timers.cancel(~endpoint.index)
+
+    def _send(self, endpoint: DriverEndpoint, command: Command) -> None:
+        driver, length = self._driver, command.length
+        if length > SMALL_MAX:
+            driver.counters.invalid += 1
+            return
+        pack = driver.codec.pack_small
+        if length <= TINY_MAX:
+            driver.counters.send_tiny += 1
+            pack = driver.codec.pack_tiny
+        else:
+            driver.counters.send_small += 1
+        driver.send(
+            pack(
+                driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
+                command.seqnum, command.ack, command.match, command.session, self._data,
+            )
+        )  # fmt: skip
+
+    def _send_medium(self, endpoint: DriverEndpoint, command: Command) -> None:
+        driver, length, room = self._driver, command.length, self._driver.room
+        try:
+            data = driver.memory.view(command.address, length)
+        except UnpinnedError:
+            driver.counters.invalid += 1
+            return
+        if not 0 < length <= MAX_FRAGMENTS * room:
+            driver.counters.invalid += 1
+            return
+        for number, at in enumerate(range(0, length, room)):
+            payload = driver.nic.dma_read([data[at : at + room]])
+            driver.counters.send_medium_frag += 1
+            driver.send(
+                driver.codec.pack_medium(
+                    driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
+                    length, command.seqnum, command.ack, command.match, command.session, number, payload,
+                )
+            )  # fmt: skip
+
+    def _send_rndv(self, endpoint: DriverEndpoint, command: Command) -> None:
+        driver = self._driver
+        driver.counters.send_rndv += 1
+        driver.send(
+            driver.codec.pack_rndv(
+                driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
+                command.seqnum, command.ack, command.match, command.session, command.length, command.number, command.turn, 0,
+            )
+        )  # fmt: skip
+
+    def _send_notify(self, endpoint: DriverEndpoint, command: Command) -> None:
+        driver = self._driver
+        driver.counters.send_notify += 1
+        driver.send(
+            driver.codec.pack_notify(
+                driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
+                command.session, command.length, command.number, command.turn, command.seqnum, command.ack,
+            )
+        )  # fmt: skip
+
+    def _send_ack(self, endpoint: DriverEndpoint, command: Command) -> None:
+        driver = self._driver
+        driver.counters.send_liback += 1
+        driver.send(
+            driver.codec.pack_truc(
+                driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
+                command.session, command.ack, command.session, command.word, command.seqnum, 0,
+            )
+        )  # fmt: skip
+
+    def _send_connect(self, endpoint: DriverEndpoint, command: Command) -> None:
+        """flag: 1 for an answer, whose status is `turn`."""
+        driver = self._driver
+        driver.counters.send_connect += 1
+        driver.send(
+            driver.codec.pack_connect(
+                driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
+                command.session, command.word, command.seqnum, command.flag, command.number & 0xFF, command.turn,
+            )
+        )  # fmt: skip
+
+    def _register(self, endpoint: DriverEndpoint, command: Command) -> None:
+        endpoint.regions[command.number] = Region(command.address, command.length, command.turn)
+
+    def _deregister(self, endpoint: DriverEndpoint, command: Command) -> None:
+        endpoint.regions.pop(command.number, None)
+
+    def _pull(self, endpoint: DriverEndpoint, command: Command) -> None:
+        self._pulls.begin(self._now, endpoint, command)
+
+    def _close_pull(self, endpoint: DriverEndpoint, command: Command) -> None:
+        self._pulls.close(endpoint, command.number)
+
+    def _set_alarm(self, endpoint: DriverEndpoint, command: Command) -> None:
+        self._driver.timers.set(~endpoint.index, self._now + command.length)
+
+    # Frames.
+
+    def receive(self, now: int, frame: bytes) -> None:
+        driver = self._driver
+        try:
+            kind = driver.codec.type_of(frame)
+            if kind == TYPE_PULL_REPLY:
+                self._pulls.receive_reply(now, frame)
+            elif kind == TYPE_PULL:
+                self._pulls.receive_request(frame)
+            elif kind == TYPE_NACK_MCP:
+                self._pulls.receive_nack(frame)
+            elif kind == TYPE_NACK_LIB:
+                self._receive_nack(frame)
+            elif kind in _EVENTS:
+                self._receive_message(kind, *_EVENTS[kind](driver.codec, frame))
+            else:
+                driver.counters.drop_invalid_type += 1
+        except MalformedError as error:
+            if error.reason == "check":
+                driver.counters.drop_bad_check += 1
+            else:
+                driver.counters.drop_bad_header += 1
+
+    def _receive_message(self, kind: int, src: bytes, dst: int, event: Event, data: memoryview) -> None:
+        """Handle a frame for an endpoint's library. dst: the endpoint."""
+        driver = self._driver
+        if driver.sender(src, event.peer) < 0:
+            driver.counters.drop_bad_peer += 1
+            return
+        endpoint = driver.endpoints.get(dst)
+        if endpoint is None:
+            endpoint = driver.endpoints[dst] = DriverEndpoint(dst)
+        driver.look_up(endpoint)
+        if kind == TYPE_CONNECT:
+            self._receive_connect(endpoint, event)
+        elif endpoint.state != states.OPEN:
+            self._step(endpoint, "message")
+            self._refuse(endpoint, event, NACK_TYPE_ENDPOINT_CLOSED)
+        elif event.session != endpoint.session:
+            self._step(endpoint, "message of another session")
+            self._refuse(endpoint, event, NACK_TYPE_BAD_SESSION)
+        else:
+            self._hand_over(endpoint, event, data)
+
+    def _receive_connect(self, endpoint: DriverEndpoint, event: Event) -> None:
+        if endpoint.state == states.OPEN:
+            self._hand_over(endpoint, event)
+        elif endpoint.state == states.CLOSED or event.flag & 1:
+            self._step(endpoint, "connection request" if endpoint.state == states.CLOSED else "message")
+            self._refuse(endpoint, event, NACK_TYPE_ENDPOINT_CLOSED)
+        else:
+            self._step(endpoint, "connection request")
+            key = (endpoint.index, event.peer, event.endpoint)
+            if key in self._early or len(self._early) < _MAX_EARLY:
+                self._early[key] = event, b""
+
+    def _hand_over(self, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b"") -> None:
+        if self._driver.post(endpoint, event, data):
+            self._driver.counters.recv_messages += 1  # the row of a message to an open endpoint
+        else:
+            self._step(endpoint, "message without room")
+
+    def _receive_nack(self, frame: bytes) -> None:
+        """Hand the refusal of a message to the library."""
+        driver = self._driver
+        _, src, peer_index, src_endpoint, nack_type, dst, _, seqnum, _ = driver.codec.unpack_nack_lib(frame)
+        endpoint = driver.endpoints.get(dst)
+        if driver.sender(src, peer_index) < 0 or endpoint is None or endpoint.state != states.OPEN:
+            driver.counters.drop_bad_peer += 1
+            return
+        driver.counters.recv_nack_lib += 1
+        driver.post(endpoint, Event(TYPE_NACK_LIB, src_endpoint, nack_type, 0, peer_index, seqnum, *_NOTHING))
+
+    def _refuse(self, endpoint: DriverEndpoint, event: Event, nack_type: int) -> None:
+        """Refuse a message. An acknowledgement is dropped, since it asks for no answer."""
+        driver = self._driver
+        if event.type == TYPE_TRUC:
+            return
+        driver.counters.send_nack_lib += 1
+        driver.send(
+            driver.codec.pack_nack_lib(
+                driver.addresses[event.peer], driver.address, driver.number, endpoint.index, nack_type, event.endpoint, 0,
+                event.seqnum,
+            )
+        )  # fmt: skip
+
+    def _step(self, endpoint: DriverEndpoint, event: str) -> None:
+        row = states.ENDPOINT.row(endpoint.state, event)
+        endpoint.state = row.next_state
+        self._driver.counters.add(row.counters)
+
+
+_NOTHING: Final = (0, 0, 0, 0, 0, 0, 0)
+_Parsed = tuple[bytes, int, Event, memoryview]
+
+
+def _parse_tiny(codec: Codec, frame: bytes) -> _Parsed:
+    _, src, peer, dst, own, seqnum, ack, match, session, data = codec.unpack_tiny(frame)
+    length = len(data)
+    return src, dst, Event(TYPE_TINY, own, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match), data
+
+
+def _parse_small(codec: Codec, frame: bytes) -> _Parsed:
+    _, src, peer, dst, own, seqnum, ack, match, session, data = codec.unpack_small(frame)
+    length = len(data)
+    return src, dst, Event(TYPE_SMALL, own, 0, 0, peer, seqnum, ack, 0, length, length, session, 0, match), data
+
+
+def _parse_medium(codec: Codec, frame: bytes) -> _Parsed:
+    _, src, peer, dst, own, total, seqnum, ack, match, session, number, data = codec.unpack_medium(frame)
+    if not 0 < total <= MEDIUM_MAX or number >= MAX_FRAGMENTS or len(data) > total:
+        raise MalformedError("msg_length")
+    event = Event(TYPE_MEDIUM, own, 0, 0, peer, seqnum, ack, number, len(data), total, session, 0, match)
+    return src, dst, event, data
+
+
+def _parse_rndv(codec: Codec, frame: bytes) -> _Parsed:
+    _, src, peer, dst, own, seqnum, ack, match, session, total, region, turn, _, data = codec.unpack_rndv(frame)
+    return src, dst, Event(TYPE_RNDV, own, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, match), data[:0]
+
+
+def _parse_notify(codec: Codec, frame: bytes) -> _Parsed:
+    _, src, peer, dst, own, session, total, region, turn, seqnum, ack, data = codec.unpack_notify(frame)
+    return src, dst, Event(TYPE_NOTIFY, own, 0, turn, peer, seqnum, ack, region, 0, total, session, 0, 0), data
+
+
+def _parse_truc(codec: Codec, frame: bytes) -> _Parsed:
+    _, src, peer, dst, own, session, ack, acked, acknum, seqnum, _, data = codec.unpack_truc(frame)
+    return src, dst, Event(TYPE_TRUC, own, 0, 0, peer, seqnum, ack, 0, 0, acknum, session, acked, 0), data
+
+
+def _parse_connect(codec: Codec, frame: bytes) -> _Parsed:
+    _, src, peer, dst, own, session, word, seqnum, is_reply, number, status, data = codec.unpack_connect(frame)
+    return src, dst, Event(TYPE_CONNECT, own, is_reply, status, peer, seqnum, 0, number, 0, 0, session, word, 0), data
+
+
+_EVENTS: Final = {
+    TYPE_TINY: _parse_tiny,
+    TYPE_SMALL: _parse_small,
+    TYPE_MEDIUM: _parse_medium,
+    TYPE_RNDV: _parse_rndv,
+    TYPE_NOTIFY: _parse_notify,
+    TYPE_TRUC: _parse_truc,
+    TYPE_CONNECT: _parse_connect,
+}
+"""Parsers by a frame's type: they return the frame's sender, its endpoint, the event, its data."""

@@ -1,0 +1,121 @@
+"""Open-MX's library: a node's access to its NIC, on which programs open endpoints (`endpoint`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from protocols.core.firmware import Adapter, Agent, HostActions, Nic
+from protocols.core.host_work import HostWork, host_work
+from protocols.core.memory import Allocating, HostMemory, Pinning
+from protocols.openmx import codec
+from protocols.openmx.codec_interface import Codec
+from protocols.openmx.counters import Counters
+from protocols.openmx.driver_endpoint import room
+from protocols.openmx.endpoint import Endpoint
+from protocols.openmx.endpoint_memory import DOORBELLS, PULLS, Command, Commands, Op, OwnCommands
+from protocols.openmx.firmware import Firmware
+from protocols.openmx.mx_names import RAW_ENDPOINT, MxError, Status
+from protocols.openmx.receive_queues import ReceiveQueues
+from protocols.openmx.settings import Settings
+
+_SESSION: Final = 0x9E37_79B1
+"""Between the sessions of an endpoint's openings: so that they differ from those after a restart."""
+
+
+class Library:
+    """A node's access to its NIC (mx_init). Implements `protocols.core.firmware.Host`.
+
+    number: the node's number. size: number of nodes. work: the cores of its host.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        nic: HostActions,
+        memory: HostMemory | Allocating,
+        commands: Commands,
+        settings: Settings,
+        counters: Counters,
+    ) -> None:
+        self.number: Final = adapter.number
+        self.size: Final = len(adapter.addresses)
+        self.settings: Final = settings
+        self.counters: Final = counters
+        self.memory: Final[Pinning] = memory
+        self.room: Final = room(adapter.mtu)
+        self.work: Final[HostWork] = host_work(nic)
+        self.host_of: Final = adapter.host_of
+        self.allocate: Final[Callable[[int], memoryview] | None] = (
+            None if isinstance(memory, HostMemory) else memory.allocate
+        )
+        self._address = adapter.address
+        self._incarnation = adapter.incarnation
+        self._nic = nic
+        self._commands = commands
+        self._endpoints: dict[int, Endpoint] = {}
+        self._opened = 0
+
+    def index_of(self, number: int) -> int:
+        """Return the number that a rank's endpoint has by default: the rank's on its node."""
+        return number - self.host_of(number)
+
+    def open_endpoint(self, index: int = -1, key: int = 0, context_bits: int = 0, context_shift: int = 0) -> Endpoint:
+        """Open an endpoint (mx_open_endpoint). index: its number; -1: the rank's on its node. key: that others must name.
+        context_bits, context_shift: the bits of match information that select a queue. Raises MxError for a number that is
+        in use or cannot be."""
+        index = self.index_of(self.number) if index < 0 else index
+        if index in self._endpoints or not 0 <= index < RAW_ENDPOINT:
+            raise MxError(Status.NO_RESOURCES, f"endpoint {index} is open already, or not 0 to {RAW_ENDPOINT - 1}")
+        completions = (len(self._endpoints) + 1) * (self.settings.entries + PULLS + 1)
+        if completions > DOORBELLS:
+            raise MxError(
+                Status.NO_RESOURCES,
+                f"{len(self._endpoints) + 1} endpoints with {self.settings.entries} entries each would have {completions}"
+                f" completions: at most {DOORBELLS} (setting entries)",
+            )
+        if self.settings.migrate:
+            self._migrate(index)
+        queues = ReceiveQueues(context_bits, context_shift)
+        session = (self._incarnation + _SESSION * self._opened) & 0xFFFF_FFFF
+        self._opened += 1
+        endpoint = self._endpoints[index] = Endpoint(self, index, key, session, queues)
+        endpoint.begin()
+        return endpoint
+
+    def _migrate(self, index: int) -> None:
+        """Move the program to the core that takes the interrupts of an endpoint (section 3.2 of the paper)."""
+        own = self._address
+        core = self.work.receiving_core(codec.pack_tiny(own, own, self.number, index, index, 0, 0, 0, 0))
+        if core >= 0:
+            self.work.bind(core)
+
+    def close(self, endpoint: Endpoint) -> None:
+        """Tell the driver that an endpoint is closed."""
+        del self._endpoints[endpoint.index]
+        self.write(Command(Op.CLOSE, endpoint.index))
+
+    def write(self, command: Command, data: bytes = b"") -> None:
+        """Pass a command to the driver."""
+        self._nic.ring_doorbell(self._commands.write(command, data), 0, 0)
+
+    def completed(self, index: int) -> bool | None:
+        endpoint = self._endpoints.get(index >> 16)
+        if endpoint is not None:
+            endpoint.completed(index & 0xFFFF)
+        return None
+
+    def waiting(self) -> list[str]:
+        return [sentence for endpoint in self._endpoints.values() for sentence in endpoint.waiting()]
+
+
+def plug(settings: Settings | None = None, codec: Codec = codec) -> Callable[[Adapter, Nic], Agent]:
+    """Make Open-MX's plug. codec: replaces the generated one (`protocols.core.scapy_codec`)."""
+    own = settings if settings is not None else Settings()
+
+    def build(adapter: Adapter, nic: Nic) -> Agent:
+        memory, commands, counters = HostMemory(), OwnCommands(), Counters()
+        firmware = Firmware(adapter, nic, memory, commands, own, codec, counters)
+        return Agent(firmware, Library(adapter, nic, memory, commands, own, counters))
+
+    return build

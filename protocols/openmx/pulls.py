@@ -1,0 +1,289 @@
+"""Pulls: the driver's protocol for messages above the eager limit, by which the receiver fetches them.
+
+Four blocks of 32 replies are under way at once. When a later block is complete before the first one, replies of that are
+probably lost, and it is asked for again, once until it is complete or a time-out has passed (`omx_pull.c`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.core.firmware import Buffer
+from protocols.core.memory import UnpinnedError
+from protocols.openmx import states
+from protocols.openmx.codec import NACK_TYPE_BAD_ENDPOINT, NACK_TYPE_BAD_RDMAWIN, NACK_TYPE_BAD_SESSION
+from protocols.openmx.driver_endpoint import Driver, DriverEndpoint
+from protocols.openmx.endpoint_memory import PULL_DONE, PULLS, Command
+from protocols.openmx.mx_names import BLOCK_FRAMES, BLOCKS, MAGIC, Status
+
+_NUMBER_BITS: Final = 6
+assert PULLS == 1 << _NUMBER_BITS
+_SERIALS: Final = 1 << 32 - _NUMBER_BITS
+_REFUSALS: Final = {
+    NACK_TYPE_BAD_ENDPOINT: Status.BAD_ENDPOINT,
+    NACK_TYPE_BAD_SESSION: Status.BAD_SESSION,
+    NACK_TYPE_BAD_RDMAWIN: Status.BAD_RDMAWIN,
+}
+
+
+class Block:
+    """A block under way. first: its first frame. missing: a bit for each frame that has not come."""
+
+    __slots__ = ("count", "first", "missing")
+
+    def __init__(self, first: int, count: int) -> None:
+        self.first: Final = first
+        self.count: Final = count
+        self.missing = (1 << count) - 1
+
+
+class Pull:
+    """A pull at the endpoint that asks. blocks: under way, the oldest incomplete one first. next: the first frame that has
+    not been asked for. tries: time-outs in a row."""
+
+    __slots__ = ("blocks", "command", "endpoint", "frames", "handle", "next", "state", "target", "tries")
+
+    def __init__(self, handle: int, endpoint: DriverEndpoint, command: Command, target: memoryview, room: int) -> None:
+        self.handle: Final = handle
+        self.endpoint: Final = endpoint
+        self.command: Final = command
+        self.target: Final = target
+        self.frames: Final = -(-command.length // room)
+        self.state = states.PULL.initial
+        self.blocks: list[Block] = []
+        self.next = 0
+        self.tries = 0
+
+
+class Pulls:
+    """Both sides of the pulls of one NIC."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._pulls: dict[int, Pull] = {}
+        self._serial = 0
+
+    def begin(self, now: int, endpoint: DriverEndpoint, command: Command) -> None:
+        """Begin a pull. command: `number` its number, `match` the peer's region, `turn` its turn; the bytes are written to
+        `address`."""
+        driver = self._driver
+        if command.number >= PULLS or not command.length or self._named(endpoint, command.number):
+            driver.counters.invalid += 1
+            return
+        try:
+            target = driver.memory.view(command.address, command.length)
+        except UnpinnedError:
+            driver.counters.invalid += 1
+            self._return(endpoint, command.number, Status.BAD_RDMAWIN)
+            return
+        # The serial number tells the pull from former ones of the same number, whose late replies may still come.
+        self._serial = (self._serial + 1) % _SERIALS
+        handle = self._serial << _NUMBER_BITS | command.number
+        self._pulls[handle] = pull = Pull(handle, endpoint, command, target, driver.room)
+        self._ask_for_next(now, pull)
+
+    def forget(self, endpoint: DriverEndpoint) -> None:
+        """End the pulls of an endpoint that is closed."""
+        for pull in [pull for pull in self._pulls.values() if pull.endpoint is endpoint]:
+            self._forget(pull, "library ends it")
+
+    def close(self, endpoint: DriverEndpoint, number: int) -> None:
+        """End a pull for which the library does not wait any more."""
+        pull = self._named(endpoint, number)
+        if pull is not None:
+            self._forget(pull, "library ends it")
+
+    def expire(self, now: int, handle: int) -> None:
+        """A pull has made no progress for the time-out."""
+        pull, resends = self._pulls[handle], self._driver.settings.resends
+        pull.tries += 1
+        if resends and pull.tries > resends:
+            self._finish(pull, "gave up", Status.ENDPOINT_UNREACHABLE)
+            return
+        self._step(pull, "time-out")
+        for block in pull.blocks:
+            if block.missing:
+                self._ask(pull, block)
+        self._set_timer(now, pull)
+
+    def waiting(self) -> list[str]:
+        return [
+            f"a pull of {pull.command.length} bytes from node {pull.command.peer}, frame {pull.blocks[0].first} and later"
+            for pull in self._pulls.values()
+        ]
+
+    # The endpoint that asks.
+
+    def receive_reply(self, now: int, frame: bytes) -> None:
+        """Handle bytes of a pull."""
+        driver = self._driver
+        _, src, peer_index, frame_seqnum, offset, handle, magic, data = driver.codec.unpack_pull_reply(frame)
+        pull = self._find(src, peer_index, handle, magic)
+        if pull is None:
+            driver.counters.drop_pull_reply_bad_handle += 1
+            return
+        driver.look_up(pull.endpoint)
+        index, rest = divmod(offset, driver.room)
+        length = min(driver.room, pull.command.length - offset)
+        if rest or len(data) != length or frame_seqnum != index & 0xFF:
+            driver.counters.drop_pull_reply_bad_offset += 1
+            return
+        block = next((block for block in pull.blocks if block.first <= index < block.first + block.count), None)
+        bit = 1 << index - block.first if block is not None else 0
+        if block is None or not block.missing & bit:
+            self._step(pull, "reply again")
+            return
+        block.missing &= ~bit
+        self._store(pull.target[offset : offset + length], data)
+        if pull.next == pull.frames and not [other for other in pull.blocks if other.missing]:
+            self._finish(pull, "last reply", Status.SUCCESS)
+            return
+        self._step(pull, "reply")
+        if not block.missing:
+            self._complete(now, pull, block)
+
+    def receive_nack(self, frame: bytes) -> None:
+        """Handle the refusal of a pull."""
+        driver = self._driver
+        _, src, peer_index, _, nack_type, handle, magic, _ = driver.codec.unpack_nack_mcp(frame)
+        pull = self._find(src, peer_index, handle, magic)
+        if pull is None:
+            driver.counters.drop_nack_mcp_bad_handle += 1
+        else:
+            self._finish(pull, "refused", _REFUSALS.get(nack_type, Status.ENDPOINT_CLOSED))
+
+    def _find(self, src: bytes, peer_index: int, handle: int, magic: int) -> Pull | None:
+        pull = self._pulls.get(handle)
+        if (
+            pull is None
+            or self._driver.sender(src, peer_index) != pull.command.peer
+            or magic != pull.endpoint.index ^ MAGIC
+        ):
+            return None
+        return pull
+
+    def _named(self, endpoint: DriverEndpoint, number: int) -> Pull | None:
+        pulls = self._pulls.values()
+        return next((pull for pull in pulls if pull.endpoint is endpoint and pull.command.number == number), None)
+
+    def _store(self, target: memoryview, data: Buffer) -> None:
+        """Copy the data of a reply, by the core or the copy engine."""
+        driver, limit = self._driver, self._driver.settings.offload
+        if limit and len(data) >= limit:
+            target[:] = data
+            driver.work.offload(len(data))
+        else:
+            driver.nic.dma_write(target, data)
+
+    def _complete(self, now: int, pull: Pull, block: Block) -> None:
+        """A block is complete: go on, or ask for the first one again."""
+        pull.tries = 0
+        if block is pull.blocks[0]:
+            self._step(pull, "first block is complete")
+            while pull.blocks and not pull.blocks[0].missing:
+                pull.blocks.pop(0)
+            self._ask_for_next(now, pull)
+            return
+        if pull.state == states.PULLING:
+            self._ask(pull, pull.blocks[0])
+        self._step(pull, "later block is complete")
+
+    def _ask_for_next(self, now: int, pull: Pull) -> None:
+        while pull.next < pull.frames and len(pull.blocks) < BLOCKS:
+            block = Block(pull.next, min(BLOCK_FRAMES, pull.frames - pull.next))
+            pull.next += block.count
+            pull.blocks.append(block)
+            self._ask(pull, block)
+        self._set_timer(now, pull)
+
+    def _ask(self, pull: Pull, block: Block) -> None:
+        """Ask for a block, from the first to the last frame that is missing."""
+        driver, command = self._driver, pull.command
+        begin = block.first + ((block.missing & -block.missing).bit_length() - 1)
+        behind = block.first + block.missing.bit_length()
+        length = min(behind * driver.room, command.length) - begin * driver.room
+        driver.counters.send_pull_req += 1
+        driver.send(
+            driver.codec.pack_pull(
+                driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, pull.endpoint.index,
+                command.session, command.length, command.match, command.turn, 0, pull.handle, pull.endpoint.index ^ MAGIC,
+                0, length, begin,
+            )
+        )  # fmt: skip
+
+    def _set_timer(self, now: int, pull: Pull) -> None:
+        self._driver.timers.set(pull.handle, now + self._driver.settings.pull_timeout)
+
+    def _step(self, pull: Pull, event: str) -> None:
+        row = states.PULL.row(pull.state, event)
+        pull.state = row.next_state
+        self._driver.counters.add(row.counters)
+
+    def _finish(self, pull: Pull, event: str, status: Status) -> None:
+        self._forget(pull, event)
+        self._return(pull.endpoint, pull.command.number, status)
+
+    def _forget(self, pull: Pull, event: str) -> None:
+        self._step(pull, event)
+        del self._pulls[pull.handle]
+        self._driver.timers.cancel(pull.handle)
+
+    def _return(self, endpoint: DriverEndpoint, number: int, status: Status) -> None:
+        endpoint.ring.write_result(number, status)
+        self._driver.nic.post_completion(endpoint.index << 16 | PULL_DONE | number)
+
+    # The endpoint that is asked.
+
+    def receive_request(self, frame: bytes) -> None:
+        """Answer a request for a block."""
+        driver = self._driver
+        (
+            _, src, peer_index, dst, src_endpoint, session, total, region_id, turn, begin, handle, magic, skipped, length,
+            first, _,
+        ) = driver.codec.unpack_pull(frame)  # fmt: skip
+        peer = driver.sender(src, peer_index)
+        if peer < 0:
+            driver.counters.drop_bad_peer += 1
+            return
+        driver.counters.recv_pull_req += 1
+        endpoint = driver.endpoints.get(dst)
+        if endpoint is None or endpoint.state != states.OPEN:
+            self._refuse(peer, dst, NACK_TYPE_BAD_ENDPOINT, handle, magic)
+            return
+        driver.look_up(endpoint)
+        if endpoint.session != session:
+            self._refuse(peer, dst, NACK_TYPE_BAD_SESSION, handle, magic)
+            return
+        region, offset = endpoint.regions.get(region_id), begin + first * driver.room + skipped
+        if (
+            region is None or region.turn != turn or begin + total > region.length
+            or offset + length > begin + total or length > BLOCK_FRAMES * driver.room
+        ):  # fmt: skip
+            self._refuse(peer, dst, NACK_TYPE_BAD_RDMAWIN, handle, magic)
+            return
+        try:
+            data = driver.memory.view(region.address + offset, length)
+        except UnpinnedError:
+            self._refuse(peer, dst, NACK_TYPE_BAD_RDMAWIN, handle, magic)
+            return
+        self._reply(peer, handle, magic, data, first, offset - begin)
+        del src_endpoint
+
+    def _reply(self, peer: int, handle: int, magic: int, data: memoryview, first: int, offset: int) -> None:
+        driver = self._driver
+        to, room, pack, nic = driver.addresses[peer], driver.room, driver.codec.pack_pull_reply, driver.nic
+        for index, at in enumerate(range(0, len(data), room)):
+            payload = nic.dma_read([data[at : at + room]])
+            driver.counters.send_pull_reply += 1
+            driver.send(
+                pack(to, driver.address, driver.number, first + index & 0xFF, offset + at, handle, magic, payload)
+            )
+
+    def _refuse(self, peer: int, endpoint: int, nack_type: int, handle: int, magic: int) -> None:
+        driver = self._driver
+        driver.counters.send_nack_mcp += 1
+        driver.send(
+            driver.codec.pack_nack_mcp(
+                driver.addresses[peer], driver.address, driver.number, endpoint, nack_type, handle, magic
+            )
+        )

@@ -1,0 +1,110 @@
+"""State tables of an endpoint and of a pull, which the driver carries out, and of a partner, which the library does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.core.states import Row, StateTable
+
+UNOPENED: Final = "not opened"
+OPEN: Final = "open"
+CLOSED: Final = "closed"
+
+_MESSAGES: Final = ("recv_messages",)
+_CLOSED: Final = ("drop_endpoint_closed",)
+
+ENDPOINT: Final = StateTable(
+    "Endpoint",
+    UNOPENED,
+    (
+        Row(UNOPENED, "open", "hand over the requests for connections that have come before", OPEN),
+        Row(UNOPENED, "connection request", "keep it", UNOPENED, ("early_connects",)),
+        Row(UNOPENED, "message", "refuse it", UNOPENED, _CLOSED),
+        Row(OPEN, "connection request", "hand it over", OPEN, _MESSAGES),
+        Row(OPEN, "message", "hand it over", OPEN, _MESSAGES),
+        Row(OPEN, "message of another session", "refuse it", OPEN, ("drop_bad_session",)),
+        Row(OPEN, "message without room", "drop it", OPEN, ("unexp_eventq_full",)),
+        Row(OPEN, "close", "forget regions and pulls", CLOSED),
+        Row(CLOSED, "connection request", "refuse it", CLOSED, _CLOSED),
+        Row(CLOSED, "message", "refuse it", CLOSED, _CLOSED),
+        Row(CLOSED, "open", "begin a session", OPEN),
+    ),
+)
+"""An endpoint, in the driver. Messages are frames here, whatever their kind."""
+
+PULLING: Final = "pulling"
+RETRIED: Final = "asked again"
+DONE: Final = "done"
+
+_REPLY: Final = ("recv_pull_reply",)
+_DUPLICATE: Final = ("drop_pull_reply_duplicate",)
+
+PULL: Final = StateTable(
+    "Pull",
+    PULLING,
+    (
+        Row(PULLING, "reply", "store it", PULLING, _REPLY),
+        Row(PULLING, "reply again", "drop it", PULLING, _DUPLICATE),
+        Row(PULLING, "first block is complete", "ask for the next blocks", PULLING),
+        Row(
+            PULLING, "later block is complete", "ask for the first block again", RETRIED,
+            ("pull_nonfirst_block_done_early",),
+        ),
+        Row(PULLING, "time-out", "ask for all blocks again", PULLING, ("pull_timeout_handler_first_block",)),
+        Row(PULLING, "last reply", "return the pull", DONE, _REPLY),
+        Row(PULLING, "refused", "return the pull", DONE, ("recv_nack_mcp",)),
+        Row(PULLING, "gave up", "return the pull", DONE, ("pull_timeout_abort",)),
+        Row(PULLING, "library ends it", "forget it", DONE),
+        Row(RETRIED, "reply", "store it", RETRIED, _REPLY),
+        Row(RETRIED, "reply again", "drop it", RETRIED, _DUPLICATE),
+        Row(RETRIED, "first block is complete", "ask for the next blocks", PULLING),
+        Row(RETRIED, "later block is complete", "wait", RETRIED, ("pull_nonfirst_block_done_early",)),
+        Row(RETRIED, "time-out", "ask for all blocks again", PULLING, ("pull_timeout_handler_first_block",)),
+        Row(RETRIED, "last reply", "return the pull", DONE, _REPLY),
+        Row(RETRIED, "refused", "return the pull", DONE, ("recv_nack_mcp",)),
+        Row(RETRIED, "gave up", "return the pull", DONE, ("pull_timeout_abort",)),
+        Row(RETRIED, "library ends it", "forget it", DONE),
+    ),
+)  # fmt: skip
+"""A pull, at the endpoint that asks. The first block is the oldest that is incomplete."""
+
+UNCONNECTED: Final = "not connected"
+CONNECTING: Final = "connecting"
+CONNECTED: Final = "connected"
+
+_CONNECTED: Final = ("connections",)
+_LOST: Final = ("connections_lost",)
+
+PARTNER: Final = StateTable(
+    "Partner",
+    UNCONNECTED,
+    (
+        Row(UNCONNECTED, "connect", "send a request", CONNECTING),
+        Row(UNCONNECTED, "request", "answer it", CONNECTED, _CONNECTED),
+        Row(CONNECTING, "tick", "send the request again", CONNECTING, ("connect_requests_resent",)),
+        Row(CONNECTING, "answer", "send what waits", CONNECTED, _CONNECTED),
+        Row(CONNECTING, "request", "answer it and send what waits", CONNECTED, _CONNECTED),
+        Row(CONNECTING, "refused", "fail what waits", UNCONNECTED, ("connections_refused",)),
+        Row(CONNECTING, "unreachable", "fail what waits", UNCONNECTED, _LOST),
+        Row(CONNECTED, "request again", "answer it", CONNECTED),
+        Row(CONNECTED, "request of a new session", "fail what is under way, answer it", CONNECTED, _LOST),
+        Row(CONNECTED, "refused", "fail what is under way", UNCONNECTED, _LOST),
+        Row(CONNECTED, "unreachable", "fail what is under way", UNCONNECTED, _LOST),
+        Row(CONNECTED, "disconnect", "fail what is under way", UNCONNECTED, _LOST),
+        Row(CONNECTING, "disconnect", "fail what waits", UNCONNECTED, ("connections_refused",)),
+    ),
+)
+"""An endpoint that an endpoint talks to, in the library."""
+
+TABLES: Final = (ENDPOINT, PULL, PARTNER)
+
+STATELESS: Final = frozenset(
+    {
+        "acknowledged", "drop_bad_check", "drop_bad_header", "drop_invalid_type", "drop_bad_peer",
+        "drop_pull_reply_bad_handle", "drop_pull_reply_bad_offset", "drop_nack_mcp_bad_handle", "duplicates", "early",
+        "invalid", "old_session", "recv_nack_lib", "recv_pull_req", "resent", "send_connect", "send_liback",
+        "send_medium_frag", "send_nack_lib", "send_nack_mcp", "send_notify", "send_pull_reply", "send_pull_req", "send_rndv",
+        "send_small", "send_tiny", "throttled", "too_early", "unexpected",
+    }
+)  # fmt: skip
+"""Counters of frames and messages that no state machine sees."""
