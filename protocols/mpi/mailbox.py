@@ -20,10 +20,9 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Dispatch, Observer, Receipt, nothing
+from protocols.mpi.device import Dispatch, Observer, Receipt, nothing, pickler
 from protocols.mpi.iovec import Data
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
-from protocols.mpi.object_messages import pickler
 
 _HEAD: Final = Struct("!HHIQ")  # kind, context, tag, bytes of the message
 _SLOT: Final = 4096

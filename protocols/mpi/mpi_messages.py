@@ -9,10 +9,9 @@ from typing import Final
 
 from protocols.mpi.buffers import Message as Buffer
 from protocols.mpi.buffers import writable
-from protocols.mpi.device import Device, ProbeResult, nothing
+from protocols.mpi.device import Device, Incoming, ProbeResult, nothing
 from protocols.mpi.mpi_errors import ERR_REQUEST, MPIError
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.object_messages import Incoming
 from protocols.mpi.requests import Request
 
 

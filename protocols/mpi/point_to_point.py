@@ -17,7 +17,7 @@ from typing import Final
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.buffers import Message, readable, writable
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.device import Device, Dispatch, ProbeResult, nothing
+from protocols.mpi.device import Device, Dispatch, Incoming, ProbeResult, nothing, pickled, send_object, send_pickled
 from protocols.mpi.iovec import Data, gathered
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
@@ -32,7 +32,6 @@ from protocols.mpi.mpi_errors import (
 from protocols.mpi.mpi_messages import NO_PROC
 from protocols.mpi.mpi_messages import Message as Matched
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.object_messages import Incoming, pickled, send_object, send_pickled
 from protocols.mpi.requests import Prequest, Request
 from protocols.mpi.send_buffer import SendBuffer
 

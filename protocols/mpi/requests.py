@@ -13,10 +13,9 @@ from contextlib import suppress
 
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.constants import UNDEFINED
-from protocols.mpi.device import Device, Dispatch, Observer
+from protocols.mpi.device import Device, Dispatch, Incoming, Observer
 from protocols.mpi.mpi_errors import CANCELLED, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
 from protocols.mpi.mpi_status import Status
-from protocols.mpi.object_messages import Incoming
 
 
 class Request:

@@ -21,10 +21,10 @@ from protocols.mpi.blocking_calls import (
     Prequest,
     Request,
 )
+from protocols.mpi.device import Pickle, pickler
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.mpi_names import *  # noqa: F403
 from protocols.mpi.mpi_names import ERR_BUFFER, SUBVERSION, VERSION, Info
-from protocols.mpi.object_messages import Pickle, pickler
 from testbed.mpi.mpi_programs import current
 
 __all__ = [

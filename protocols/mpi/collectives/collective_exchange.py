@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Device, Dispatch
+from protocols.mpi.device import Device, Dispatch, Incoming, pickled, send_object
 from protocols.mpi.mailbox import Delivery
 from protocols.mpi.mpi_errors import ERR_TRUNCATE, Envelope, MPIError
-from protocols.mpi.object_messages import Incoming, pickled, send_object
 
 
 class Exchange:

@@ -9,8 +9,8 @@ import pytest
 
 from protocols.emp.settings import Settings
 from protocols.mpi import ERR_COUNT, ERR_PROC_FAILED, ERR_TYPE, Comm, Request, Status
+from protocols.mpi.device import FIRST
 from protocols.mpi.mpi_errors import MPIError
-from protocols.mpi.object_messages import FIRST
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import StuckError
 from tests.unit.protocols.mpi_devices import RanksOf, everywhere
