@@ -14,7 +14,7 @@ STAR = Cluster.star(4, delay="20us")
 ATM = Cluster.star(4, kind="atm", rate="140mbit", overhead=2, delay="20us")
 
 
-@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam"])
+@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam", "openmx"])
 @pytest.mark.parametrize("name", CALLS)
 def test_every_survivor_gets_an_error(tmp_path: Path, name: str, protocol: str) -> None:
     for victim, size in ((2, 64), (0, 9_600)):
