@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal, Protocol
 
 from protocols.mpi.constants import UNDEFINED
@@ -13,6 +14,9 @@ from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
 
 class Problem(Protocol):
     """A class of a kernel."""
+
+    @property
+    def iterations(self) -> int: ...
 
     def operations(self) -> float: ...
 
@@ -40,6 +44,7 @@ class Nas(Workload):
     kernel, problem: as in NPB's "is.S". As many ranks take part as is the greatest power of two. schedule: exchange the
     kernel's messages without its data, and let each rank's processor be busy instead for NPB's number of operations.
     mops: millions of them a second; ours, of no published machine.
+    iterations: of a schedule, up to the class's; 0: all.
     """
 
     bears_restarts = False
@@ -48,12 +53,22 @@ class Nas(Workload):
     problem: Literal["S", "W", "A", "B", "C"] = "S"
     schedule: bool = False
     mops: int = 500
+    iterations: int = 0
 
     def __post_init__(self) -> None:
         if self.mops < 1:
             raise ValueError("mops: 1 or more")
+        most = _CLASSES[self.kernel][self.problem].iterations if self.schedule else 0
+        if not 0 <= self.iterations <= most:
+            raise ValueError(f"iterations: 0 to {most}, of {self.kernel}.{self.problem} with schedule={self.schedule}")
         if self.kernel == "ft" and not self.schedule and not FT[self.problem].checksums:
             raise ValueError(f"ft.{self.problem}: its checksums are not here, only its messages: schedule=true")
+
+    @property
+    def chosen(self) -> Any:
+        """The kernel's problem class."""
+        problem: Any = _CLASSES[self.kernel][self.problem]
+        return replace(problem, iterations=self.iterations) if self.iterations else problem
 
     async def rank(self, comm: Comm, node: Node) -> None:
         ranks = 1 << (comm.size.bit_length() - 1)
@@ -77,7 +92,7 @@ class Nas(Workload):
         if times is None:
             return
         slowest = max(times)
-        operations = _CLASSES[self.kernel][self.problem].operations()
+        operations = self.chosen.operations()
         rate = {"mops": operations / _MILLION / slowest * _SECOND} if slowest else {}
         verified = {} if self.schedule else {"verified": True, "value": value}
         node.row(
@@ -92,7 +107,7 @@ class Nas(Workload):
             raise TestbedError("NAS kernels need NumPy: pip install 'netns-testbed[mpi]'") from None
         if self.schedule:
             return _Scheduled(self, comm, node)
-        problem: Any = _CLASSES[self.kernel][self.problem]
+        problem = self.chosen
         if self.kernel == "is":
             from testbed.workloads.nas.integer_sort import IntegerSort
 
@@ -123,8 +138,7 @@ class _Scheduled:
     async def solve(self) -> None:
         from testbed.workloads.nas.schedules import SCHEDULES, Messages
 
-        exchange, classes = SCHEDULES[self._form.kernel]
-        await exchange(Messages(self._comm), classes[self._form.problem], self._compute)
+        await SCHEDULES[self._form.kernel](Messages(self._comm), self._form.chosen, self._compute)
 
     async def verify(self) -> float:
         return 0.0

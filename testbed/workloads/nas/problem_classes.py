@@ -24,6 +24,7 @@ class IsClass:
     indexes: tuple[int, ...]
     ranks: tuple[int, ...]
     growth: tuple[tuple[int, int], ...]
+    iterations: int = ITERATIONS_OF_IS
 
     @property
     def keys(self) -> int:
@@ -33,12 +34,8 @@ class IsClass:
     def buckets(self) -> int:
         return 1 << self.log_buckets
 
-    @property
-    def iterations(self) -> int:
-        return ITERATIONS_OF_IS
-
     def operations(self) -> float:
-        return ITERATIONS_OF_IS * self.keys
+        return self.iterations * self.keys
 
 
 @dataclass(frozen=True, slots=True)

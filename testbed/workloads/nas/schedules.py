@@ -26,11 +26,7 @@ from testbed.workloads.nas.integer_sort import (
 )
 from testbed.workloads.nas.multigrid import AXES, RankBox
 from testbed.workloads.nas.problem_classes import (
-    CG,
-    FT,
-    IS,
     ITERATIONS_OF_IS,
-    MG,
     STEPS_OF_CG,
     CgClass,
     FtClass,
@@ -93,8 +89,8 @@ async def integer_sort(messages: Messages, problem: IsClass, compute: Compute) -
     for keys in key_chunks(problem, comm.rank * share, share):
         counts += count_buckets(problem, keys)
     first = make_keys(problem, comm.rank * share, min(share, 2 * ITERATIONS_OF_IS + 1))  # some of them change
-    half = problem.operations() / comm.size / ITERATIONS_OF_IS / 2
-    for iteration in range(1, ITERATIONS_OF_IS + 1):
+    half = problem.operations() / comm.size / problem.iterations / 2
+    for iteration in range(1, problem.iterations + 1):
         if comm.rank == 0:
             counts -= count_buckets(problem, first)
             change(problem, first, iteration)
@@ -236,6 +232,6 @@ async def fourier_transform(messages: Messages, problem: FtClass, compute: Compu
             await comm.Reduce([messages.out(_COMPLEX), DOUBLE], [messages.into(_COMPLEX), DOUBLE])
 
 
-SCHEDULES: Final[Mapping[str, tuple[Callable[[Messages, Any, Compute], Awaitable[None]], Mapping[str, Any]]]] = {
-    "is": (integer_sort, IS), "cg": (conjugate_gradient, CG), "mg": (multigrid, MG), "ft": (fourier_transform, FT),
+SCHEDULES: Final[Mapping[str, Callable[[Messages, Any, Compute], Awaitable[None]]]] = {
+    "is": integer_sort, "cg": conjugate_gradient, "mg": multigrid, "ft": fourier_transform,
 }  # fmt: skip

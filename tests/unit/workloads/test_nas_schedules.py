@@ -12,11 +12,15 @@ from testbed.workloads.nas.conjugate_gradient import ConjugateGradient
 from testbed.workloads.nas.fourier_transform import FourierTransform
 from testbed.workloads.nas.integer_sort import IntegerSort
 from testbed.workloads.nas.multigrid import MultiGrid
+from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
 from testbed.workloads.nas.schedules import SCHEDULES, Messages
 from tests.unit.protocols.host_programs import Program
 from tests.unit.protocols.nicless_endpoints import by_library
 
-KERNELS = {"is": IntegerSort, "cg": ConjugateGradient, "mg": MultiGrid, "ft": FourierTransform}
+KERNELS: dict[str, tuple[Any, Any]] = {
+    "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
+    "ft": (FourierTransform, FT["S"]),
+}  # fmt: skip
 HEAD = 19  # bytes of a frame before its message
 
 
@@ -39,15 +43,14 @@ def sent(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_schedule_sends_what_the_kernel_sends(name: str, size: int) -> None:
-    exchange, classes = SCHEDULES[name]
-    make: Any = KERNELS[name]
+    make, problem = KERNELS[name]
     operations = [0.0]
 
     async def compute(count: float) -> None:
         operations[0] += count
 
     async def prepare(comm: Comm) -> Any:
-        solver = make(comm, classes["S"])
+        solver = make(comm, problem)
         await solver.prepare()
         return solver
 
@@ -55,10 +58,10 @@ def test_a_schedule_sends_what_the_kernel_sends(name: str, size: int) -> None:
         await (await prepare(comm)).solve()
 
     async def schedule(comm: Comm) -> None:
-        await exchange(Messages(comm), classes["S"], compute)
+        await SCHEDULES[name](Messages(comm), problem, compute)
 
     before = [len(messages) for messages in sent(size, prepare)]
     messages = [rank[first:] for rank, first in zip(sent(size, solve), before, strict=True)]
     assert all(messages)
     assert sent(size, schedule) == messages
-    assert operations[0] == pytest.approx(classes["S"].operations())
+    assert operations[0] == pytest.approx(problem.operations())
