@@ -30,11 +30,13 @@ INTERRUPT: Final = "interrupt"
 """Take a NIC's interrupt, up to the start of the softirq. Frames that arrive until that has ended need none."""
 SOFTIRQ: Final = "softirq"
 """Take one frame from the receive ring in the softirq, before the firmware handles it."""
+RETURN: Final = "return"
+"""End a softirq and its interrupt: no frame waits any more, and programs of the core go on afterwards."""
 WAKE: Final = "wake"
 """Wake a core that has been idle, before it takes an interrupt."""
 SWITCH: Final = "switch"
 """Switch to another program: to one that slept until the kernel woke it, or that shares its core with others."""
-STANDARD: Final = (TRAP, COPY, OFFLOAD, INTERRUPT, SOFTIRQ, WAKE, SWITCH)
+STANDARD: Final = (TRAP, COPY, OFFLOAD, INTERRUPT, SOFTIRQ, RETURN, WAKE, SWITCH)
 """The kinds of every profile. A protocol names its own in `Protocol.host_work`."""
 
 # Causes that are not priced by kind.
@@ -106,6 +108,10 @@ class HostWork(Protocol):
         0 at no cost."""
         ...
 
+    def receiving_core(self, frame: bytes) -> int:
+        """Return the core that such a frame interrupts, by its receive queue; -1 if no one core does."""
+        ...
+
     def bind(self, core: int) -> None:
         """Move the calling program to another core of its node, for all that follows. Raises ValueError for a core that
         the node does not have."""
@@ -134,6 +140,9 @@ class FreeWork:
 
     def read_frames(self, most: int) -> int:  # noqa: ARG002
         return 0
+
+    def receiving_core(self, frame: bytes) -> int:  # noqa: ARG002
+        return -1
 
     def bind(self, core: int) -> None:
         """Do nothing: the program stays where the machine runs it."""

@@ -18,9 +18,9 @@ A package registers its protocol as an entry point; it is then equal to the buil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protocols.core.firmware import Plug
 from protocols.core.profile import Profile
@@ -28,6 +28,35 @@ from protocols.core.split_memory import SplitDriver
 
 if TYPE_CHECKING:
     from protocols.mpi.device import Device
+
+
+Steer = Callable[[bytes, int], int]
+"""Chooses the receive queue of a frame among so many."""
+
+
+Instruction = tuple[int, int, int, int]
+"""Classic BPF: code, jump if true, jump if false, k."""
+
+
+class Hash(NamedTuple):
+    """A NIC's hash of frames to receive queues. steer: of a frame, and a number of queues. program: the same as classic BPF,
+    before the modulus; it sees a frame from behind its Ethernet header on."""
+
+    steer: Steer
+    program: tuple[Instruction, ...]
+
+
+Steering = Mapping[str, Hash]
+"""Hashes by name, the default one first."""
+
+
+def chosen(steering: Steering, name: str) -> Hash | None:
+    """Return the hash with that name; empty: the default one, None if there is none. Raises ValueError for another name."""
+    if not name:
+        return next(iter(steering.values()), None)
+    if name not in steering:
+        raise ValueError(f"no hash {name!r} chooses receive queues here: {', '.join(steering) or 'there is none'}")
+    return steering[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +82,8 @@ class Protocol:
     configurable: None: its firmware has no settings. active_messages: its host library implements
     `protocols.active_messages.am_interface.ActiveMessages`, so that workloads on active messages run, and have histories.
     host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
-    steer: chooses the receive queue of a frame among a number of queues; None: all frames go to queue 0.
+    steering: hashes by name, each of which chooses the receive queue of a frame among a number of queues. The first is the
+    default (`Profile.steering`); without any, all frames go to queue 0.
     """
 
     plug: Plug
@@ -67,7 +97,7 @@ class Protocol:
     configurable: Configurable | None = None
     active_messages: bool = False
     host_work: Sequence[str] = ()
-    steer: Callable[[bytes, int], int] | None = None
+    steering: Steering = field(default_factory=dict)
 
     @property
     def is_kernels(self) -> bool:

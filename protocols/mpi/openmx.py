@@ -17,8 +17,8 @@ from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 from protocols.openmx.host import Library
 from protocols.openmx.mx_names import MATCH_NONE, Status
+from protocols.openmx.mx_requests import Incoming, Request, Result
 from protocols.openmx.partners import Partner
-from protocols.openmx.requests import Incoming, Request, Result
 
 _TAG_BITS: Final = 32
 _SOURCE_BITS: Final = 16

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.openmx.mx_names import MAX_CONTEXT_BITS, MxError, Status
-from protocols.openmx.requests import Incoming, Request
+from protocols.openmx.mx_requests import Incoming, Request
 
 
 class _Probe(NamedTuple):

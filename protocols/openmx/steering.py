@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.core.firmware import Buffer
+from protocols.core.protocol import Hash, Instruction
 from protocols.openmx.codec import TYPE_PULL_REPLY
 from protocols.openmx.mx_names import MAGIC
 
@@ -28,6 +29,29 @@ def endpoint_queue(frame: Buffer, queues: int) -> int:
 def myri10ge_queue(frame: Buffer, queues: int) -> int:
     """Return the queue that the firmware chooses as it was shipped."""
     return _endpoint(frame, 0) % queues
+
+
+_ETHERNET: Final = 14
+_LOAD_BYTE, _JUMP_IF_EQUAL, _XOR, _RETURN = 0x30, 0x15, 0xA4, 0x16
+
+
+def _program(constant: int) -> tuple[Instruction, ...]:
+    """Return the hash as classic BPF. constant: taken out of a pull reply's magic."""
+    return (
+        (_LOAD_BYTE, 0, 0, _TYPE_AT - _ETHERNET),
+        (_JUMP_IF_EQUAL, 2, 0, TYPE_PULL_REPLY),
+        (_LOAD_BYTE, 0, 0, _ENDPOINT_AT - _ETHERNET),
+        (_RETURN, 0, 0, 0),
+        (_LOAD_BYTE, 0, 0, _MAGIC_AT - _ETHERNET),
+        (_XOR, 0, 0, constant),
+        (_RETURN, 0, 0, 0),
+    )
+
+
+HASHES: Final = {
+    "endpoint": Hash(endpoint_queue, _program(MAGIC & 0xFF)),
+    "myri10ge": Hash(myri10ge_queue, _program(0)),
+}
 
 
 def _endpoint(frame: Buffer, constant: int) -> int:

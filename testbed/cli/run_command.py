@@ -63,6 +63,11 @@ class _Ended:
               help="Factor by which model time is slowed in a dilated run; default: 200.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
               help="Where the firmware runs: in its host's process, or in an agent process.")  # fmt: skip
+@click.option("--queues", type=click.IntRange(1, 64), default=1, metavar="N",
+              help="Receive queues of each NIC; in namespaces with --nics shared.  [default: 1]")  # fmt: skip
+@click.option("--steering", default="", metavar="HASH",
+              help="What deals frames out to them: a hash of the protocol, or round-robin.")  # fmt: skip
+@click.option("--bind/--no-bind", default=True, help="Give each queue, and its programs, a processor.  [default: bind]")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of the workload.")
 @click.option("--firmware", multiple=True, metavar="KEY=VALUE", help="A setting of the protocol's NICs.")
 @click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="Repetitions, each with the next seed.")

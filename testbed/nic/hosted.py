@@ -25,6 +25,7 @@ from protocols.core.host_work import (
     INTERRUPT,
     LIBRARY,
     OFFLOAD,
+    RETURN,
     SOFTIRQ,
     SWITCH,
     TRAP,
@@ -32,25 +33,24 @@ from protocols.core.host_work import (
     Cost,
 )
 from protocols.core.profile import Profile
+from protocols.core.protocol import Steer
 from testbed.engine.failures import HEADER, too_long
 from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Booked, Core, Server, transfer_time
 from testbed.nic.immediate import ImmediateNic, Port
 
-Steer = Callable[[bytes, int], int]
-"""Chooses the receive queue of a frame among so many."""
-
 _FREE: Final = Cost()
 
 
 class ReceiveQueue:
-    """A receive queue and its softirq. core: number of the core that takes its interrupt. frames: in host memory, each with
-    its function. active: whether the softirq runs, or its interrupt is being taken. coming: frames on their way to it."""
+    """A receive queue and its softirq. core: number of the core that takes its interrupt, or took its last. frames: in host
+    memory, each with its function. active: whether the softirq runs, or its interrupt is coming. coming: frames on their way
+    to it."""
 
     __slots__ = ("active", "coming", "core", "frames")
 
     def __init__(self, core: int) -> None:
-        self.core: Final = core
+        self.core = core
         self.frames: Final[deque[tuple[HostedNic, bytes]]] = deque()
         self.active = False
         self.coming = 0
@@ -63,7 +63,18 @@ class HostSide:
     k modulo the number of cores.
     """
 
-    __slots__ = ("bus", "caches", "copying", "cores", "functions", "queues", "reading", "steer", "writing")
+    __slots__ = (
+        "bus",
+        "caches",
+        "copying",
+        "cores",
+        "functions",
+        "interrupted",
+        "queues",
+        "reading",
+        "steer",
+        "writing",
+    )
 
     def __init__(
         self,
@@ -79,6 +90,8 @@ class HostSide:
         self.queues: Final = tuple([ReceiveQueue(queue % len(cores)) for queue in range(queues)])
         self.steer: Final = steer
         self.functions: Final[dict[bytes, HostedNic]] = {}
+        self.interrupted = -1
+        """The core that took the last interrupt, where they go round."""
         self.reading: Final = Server(f"reading DMA engine of {name}")
         self.writing: Final = Server(f"writing DMA engine of {name}")
         self.copying: Final = Server(f"copy engine of {name}")
@@ -178,6 +191,17 @@ class HostedNic(ImmediateNic):
         self._bound = core
         if self.on_bind is not None:
             self.on_bind(cores[core])
+
+    def receiving_core(self, frame: bytes) -> int:
+        """Return the core that such a frame interrupts, where there are several queues."""
+        host = self._host
+        if len(host.queues) == 1 or self._profile.round_robin:
+            return -1
+        return host.queues[self._queue_of(frame)].core
+
+    def _queue_of(self, frame: bytes) -> int:
+        host = self._host
+        return host.steer(frame, len(host.queues)) if host.steer is not None and len(host.queues) > 1 else 0
 
     def read_frames(self, most: int) -> int:
         """Trap, and pass waiting frames to the firmware."""
@@ -291,8 +315,7 @@ class HostedNic(ImmediateNic):
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002  the clock's
         """Receive a frame from the wire: into host memory, then by interrupt or when the host reads it."""
         host, profile = self._host, self._profile
-        number = host.steer(frame, len(host.queues)) if host.steer is not None and len(host.queues) > 1 else 0
-        queue = host.queues[number]
+        queue = host.queues[self._queue_of(frame)]
         if profile.receive_ring and len(queue.frames) + queue.coming >= profile.receive_ring:
             self.dropped += 1
             return
@@ -307,8 +330,18 @@ class HostedNic(ImmediateNic):
         if queue.active or self._profile.polled:
             return
         queue.active = True
-        now, core = self._clock.time, self._host.cores[queue.core]
-        if core.is_idle(now):
+        if self._profile.coalescing:
+            self._loop.at(self._clock.time + self._profile.coalescing, self._interrupt, queue)
+        else:
+            self._interrupt(queue)
+
+    def _interrupt(self, queue: ReceiveQueue) -> None:
+        """Raise a queue's interrupt."""
+        host = self._host
+        if self._profile.round_robin:
+            queue.core = host.interrupted = (host.interrupted + 1) % len(host.cores)
+        now, core = self._clock.time, host.cores[queue.core]
+        if core.is_idle(now) and not (self._profile.busy_waiting and core.programs):
             core.preempt(now, self._price(WAKE, 0, ANYWHERE), WAKE)
         core.preempt(now, self._price(INTERRUPT, 0, ANYWHERE), INTERRUPT)
         self._take_next(queue)
@@ -334,6 +367,8 @@ class HostedNic(ImmediateNic):
             self._take_next(queue)
         else:
             queue.active = False
+            if cost := self._price(RETURN, 0, ANYWHERE):
+                self._host.cores[queue.core].preempt(self._clock.time, cost, RETURN)
 
     def handle(self, core: int, frame: bytes) -> None:
         """Pass a frame to the firmware in the kernel, on that core."""

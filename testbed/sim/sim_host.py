@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from protocols.core.firmware import Adapter
 from protocols.core.host_work import SWITCH, Cost
 from protocols.core.profile import Profile
+from protocols.core.protocol import Steering, chosen
 from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.server import Core, Server
 from testbed.engine.tasks import Task
 from testbed.fabric.interface import Receive
-from testbed.nic.hosted import HostedNic, HostSide, Steer
+from testbed.nic.hosted import HostedNic, HostSide
 from testbed.nic.immediate import ImmediateNic, Port
 from testbed.nic.priced import Hardware, PricedNic
 from testbed.spec.layout import End
@@ -27,12 +28,12 @@ _GROUP: Final = 1  # in a MAC's first byte
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of a cluster's hardware. default: of nodes that `by_node` does not name. steer: the protocol's choice of a
-    frame's receive queue."""
+    """Costs of a cluster's hardware. default: of nodes that `by_node` does not name. steering: the protocol's hashes,
+    which choose a frame's receive queue."""
 
     default: Profile
     by_node: Mapping[str, Profile] = field(default_factory=dict)
-    steer: Steer | None = None
+    steering: Steering = field(default_factory=dict)
 
     def of(self, node: str) -> Profile:
         return self.by_node.get(node, self.default)
@@ -44,7 +45,7 @@ class SimHost:
     __slots__ = (
         "_clock",
         "_loop",
-        "_steer",
+        "_steering",
         "caches",
         "cores",
         "end",
@@ -63,11 +64,11 @@ class SimHost:
         layout: NodeLayout,
         profile: Profile,
         out: Port,
-        steer: Steer | None = None,
+        steering: Steering | None = None,
     ) -> None:
-        """out: where the NIC's frames go. steer: see `Prices`."""
+        """out: where the NIC's frames go. steering: see `Prices`."""
         self._clock = clock
-        self._steer = steer
+        self._steering = steering or {}
         self._loop = loop
         self.name: Final = layout.name
         self.end: Final = End(layout.name, layout.nics[0].name)
@@ -87,7 +88,9 @@ class SimHost:
         """Replace the NIC's parts: a restarted NIC has forgotten what they did."""
         profile = self.profile
         self.hardware = Hardware(self._clock, self._loop, self.name, profile.processors)
-        self.side = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, self._steer)
+        found = chosen(self._steering, profile.steering)
+        steer = None if found is None else found.steer
+        self.side = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, steer)
 
     def nic(self, rank: SimNode, adapter: Adapter) -> ImmediateNic:
         """Make a rank's NIC, or its function of the NIC."""

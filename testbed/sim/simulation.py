@@ -123,7 +123,9 @@ class Simulation:
         for node in self.layout.nodes:
             if node.nics:
                 out = self.network.leaving(self._nics[node.name])
-                self.hosts[node.name] = SimHost(self._clock, self.loop, node, prices.of(node.name), out, prices.steer)
+                self.hosts[node.name] = SimHost(
+                    self._clock, self.loop, node, prices.of(node.name), out, prices.steering
+                )
         ranks = ranks_of(self.layout)
         addresses, hosts = addresses_of(self.layout, ranks), hosts_of(ranks)
         routed, ordered = self.layout.routed(), self.layout.keeps_order()

@@ -232,6 +232,8 @@ def _run_again(
             run(
                 where, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
                 nics=request.get("nics", "inline") if mode == "live" else "inline",
+                queues=request.get("queues", 1) if mode == "live" else 1,
+                steering=request.get("steering", "") if mode == "live" else "",
                 settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.layout.seed,
                 output=folder,
                 timeout=request["timeout"], patience=(request["patience"] or STUCK) if mode == "live" else None, check=True,

@@ -10,7 +10,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from testbed.kernel.processes import Identity
 from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.places import Dilation, NodeModel, NodePlacement, Orders, Program
 from testbed.runtime.relay import orders as relay_orders
+from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.spec.layout import Layout
 from testbed.spec.placement import Rank, addresses_of, hosts_of, one_each
 
@@ -56,11 +57,12 @@ def mtus_of(layout: Layout, ranks: Sequence[Rank]) -> dict[bytes, tuple[str, int
 class Placement:
     """Ranks of a run, and their NICs. ranks: empty: each node has one, with the node's name and its place in the
     description as its number. split_driver: of the NICs that several ranks share, whose firmware runs in a process of its
-    own. everywhere: a NIC of a single rank is shared, too, and not inline."""
+    own. everywhere: a NIC of a single rank is shared, too, and not inline. queues: of shared NICs."""
 
     ranks: Sequence[Rank] = ()
     split_driver: SplitDriver | None = None
     everywhere: bool = False
+    queues: ReceiveQueues = field(default_factory=ReceiveQueues)
 
 
 def all_shared(split_driver: SplitDriver) -> Placement:
@@ -113,7 +115,7 @@ def agents(
     mtus = mtus_of(state.layout, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
     orders = Orders(
         plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation,
-        placed.split_driver, mtus,
+        placed.split_driver, mtus, placed.queues,
     )  # fmt: skip
     before = baseline(cluster)
     with nullcontext(Path(logs).absolute()) if logs else temporary_directory("logs") as directory:

@@ -21,6 +21,7 @@ from testbed.errors import DescriptionError, Problem, TestbedError, UnsupportedE
 from testbed.packages import offered_protocols
 from testbed.runtime.journal import UnbufferedLines
 from testbed.runtime.nodes.control_channel import packed
+from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import End, Layout
@@ -73,7 +74,8 @@ class Plan:
     """Settings of an execution. timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`;
     live only. history: whether to write one. capture: whether the simulation writes frames. follow: progress callback.
     profile: costs of NICs and hosts in the simulation and where time is dilated; profiles: by node, of those with others.
-    dilate: the factor, or 0. shared: whether NICs are shared, in namespaces. ranks: the programs, by number."""
+    dilate: the factor, or 0. shared: whether NICs are shared, in namespaces. queues: of these. ranks: the
+    programs, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -87,6 +89,7 @@ class Plan:
     profile: Profile = IDEAL
     profiles: Mapping[str, Profile] = field(default_factory=dict, kw_only=True)
     shared: bool = field(default=False, kw_only=True)
+    queues: ReceiveQueues = field(default_factory=ReceiveQueues, kw_only=True)
     ranks: tuple[Rank, ...] = field(default=(), kw_only=True)
     dilate: int = 0
 

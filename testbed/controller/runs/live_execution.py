@@ -50,7 +50,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
         return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
 
     programs = dict.fromkeys(names, rank)
-    dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steer) if plan.dilate else None
+    dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steering) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
     cpus, unbound = bindings(layout, plan.ranks) if not plan.dilate else ({}, ())
     before = switch_counts(cluster)
@@ -62,7 +62,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
 
     with companions, agents(
         cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
-        placement=Placement(plan.ranks, protocol.split_driver, everywhere=plan.shared),
+        placement=Placement(plan.ranks, protocol.split_driver, everywhere=plan.shared, queues=plan.queues),
         cpus=cpus, on_ready=begin_companions,
     ) as run:  # fmt: skip
         with companions:  # they end before the programs' processes do

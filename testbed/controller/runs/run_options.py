@@ -52,6 +52,11 @@ class PlainOptions(TypedDict, total=False):
     ranks_per_node: programs on each node whose description does not say, 1 by default, each with a function of its NIC. In
         namespaces the NIC of a node with several ranks is shared, and dilated runs have one rank a node.
     nics: "inline" by default; "shared" runs the firmware of every node in a process of its own, in namespaces.
+    queues: receive queues of each NIC, 1 by default: in namespaces so many processes of its shared NIC, elsewhere queues of
+        a profile whose firmware runs on the host's cores.
+    steering: the hash that deals frames out to them, by its name in the protocol, or "round-robin"; by default the
+        protocol's first.
+    bind: whether, in namespaces, each queue has a processor of its own, on which its programs run, too; by default it has.
     dilate: the factor by which time is slowed in mode dilated, 200 by default.
     """
 
@@ -71,6 +76,9 @@ class PlainOptions(TypedDict, total=False):
     profiles: Mapping[str, str | Path | Profile | Mapping[str, Any]]
     ranks_per_node: int
     nics: Nics
+    queues: int
+    steering: str
+    bind: bool
     dilate: int | None
 
 
@@ -95,7 +103,8 @@ DEFAULTS: Final[RunOptions] = {
     "protocol": DEFAULT_PROTOCOL, "codec": "generated", "mode": "live", "settings": None, "seed": None, "repeat": 1,
     "output": None, "timeout": TIMEOUT, "patience": None, "history": False, "check": None, "capture": False,
     "fates": False, "scenario": None, "profile": "ideal", "profiles": {}, "ranks_per_node": 1,
-    "firmware": None, "nics": "inline", "dilate": None, "beside": (), "follow": None,
+    "firmware": None, "nics": "inline", "queues": 1, "steering": "", "bind": True, "dilate": None,
+    "beside": (), "follow": None,
 }  # fmt: skip
 
 

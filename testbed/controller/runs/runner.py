@@ -51,12 +51,14 @@ from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.runs.execution import Beside, Execution, Follow, Plan, check_layout
 from testbed.controller.runs.folders import Part, RunFolder, undelivered_messages
 from testbed.controller.runs.profiles import node_profiles, profile_of, profile_values
+from testbed.controller.runs.queue_options import live_queues, with_queues
 from testbed.controller.runs.run_options import DILATE, Codec, Mode, Nics, RunOptions, complete
 from testbed.controller.runs.run_recorder import KeptFolder, open_folder
 from testbed.controller.runs.run_target import RunTarget, find_target
 from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.runtime.journal import read
+from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.placement import ranks_of, with_ranks
 from testbed.workloads.lookup import Chosen, Form, choose, named
@@ -121,6 +123,13 @@ def run(
     check = _resolve_check(given["check"], chosen, protocol, stack_of, history)
     shared = _are_shared(nics, mode, codec, protocol, stack_of)
     slow, prices = _slow(mode, given["dilate"], stack_of), _prices(given["profile"], mode, stack_of)
+    count, steering = given["queues"], given["steering"]
+    queues = ReceiveQueues()
+    if mode == "live":
+        several = shared or given["ranks_per_node"] > 1
+        queues = live_queues(count, steering, given["bind"], stack_of, protocol, several)
+    else:
+        prices = with_queues(prices, count, steering, stack_of, protocol)
     target = find_target(cluster, mode, seed)
     profiles = node_profiles(target, given["profiles"], mode, stack_of, prices)
     target = _placed(target, given["ranks_per_node"], profiles, prices)
@@ -133,7 +142,7 @@ def run(
         "form": named(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first, "repeat": repeat, "timeout": timeout, "patience": patience,
         "scenario": faults.name if faults is not None else "", "profile": profile_values(prices), "dilate": slow,
-        "nics": nics, "firmware": dict(firmware or {}),
+        "nics": nics, "queues": count, "steering": steering, "firmware": dict(firmware or {}),
         "profiles": {name: profile_values(profile) for name, profile in profiles.items()},
         "ranks": [{"rank": rank.number, "name": rank.name, "node": rank.node, "core": rank.core} for rank in ranks],
     }  # fmt: skip
@@ -147,7 +156,7 @@ def run(
         plan = Plan(
             chosen, _presuming_nothing(stack_of, faults, mode), first, timeout, patience,
             history or checking is not None, given["capture"], beside, follow, prices, slow, profiles=profiles,
-            shared=shared, ranks=ranks,
+            shared=shared, queues=queues, ranks=ranks,
         )  # fmt: skip
         series = _Series(target, folder, plan, repeat, players, checking)
         with target.ready(

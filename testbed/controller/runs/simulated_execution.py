@@ -75,7 +75,7 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             Simulation(
                 layout,
                 plan.protocol.plug,
-                profile=Prices(plan.profile, plan.profiles, plan.protocol.steer),
+                profile=Prices(plan.profile, plan.profiles, plan.protocol.steering),
                 seed=plan.seed,
                 rules=rules,
                 files=_texts(layout, base),

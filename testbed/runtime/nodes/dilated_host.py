@@ -14,12 +14,12 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host, Plug
 from protocols.core.profile import Profile
+from protocols.core.protocol import Steering
 from testbed.engine.loop import POLL_TIME, DilatedClock, Loop
 from testbed.engine.server import Burner, usage_of
 from testbed.engine.tasks import Task
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
-from testbed.nic.hosted import Steer
 from testbed.runtime.nodes.places import BeginLoad, EndLoad, ModelFault, PauseNic, Resume, Slowed
 from testbed.runtime.nodes.veth_port import Asking, HoldingPort, VethPort, port_on
 from testbed.sim.sim_host import FunctionPort, PollAccounts, SimHost
@@ -114,17 +114,17 @@ class DilatedHost:
         profile: Profile,
         factor: int,
         head: bytes = b"",
-        steer: Steer | None = None,
+        steering: Steering | None = None,
     ) -> None:
         """layout: of the node. factor: nanoseconds of this machine for one of the model. head: in a network with
-        back-pressure, the NIC's address and its frames' EtherType. steer: see `testbed.sim.sim_host.Prices`."""
+        back-pressure, the NIC's address and its frames' EtherType. steering: see `testbed.sim.sim_host.Prices`."""
         self.clock = DilatedClock(Waiter(), factor)
         self.loop = Loop(self.clock, profile.poll or POLL_TIME)
         self.port = port_on(wire, head)
         if isinstance(self.port, HoldingPort):
             Asking(self.loop, self.port, factor)
         self.cable = Cable(self.port, self.clock)
-        self.host = SimHost(self.clock, self.loop, layout, profile, self.cable, steer)
+        self.host = SimHost(self.clock, self.loop, layout, profile, self.cable, steering)
         self._polls: Final = PollAccounts(self.loop)
         self._wire = wire
         self._profile = profile

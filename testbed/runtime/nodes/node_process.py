@@ -135,9 +135,9 @@ def build_dilated_host(
     from testbed.runtime.nodes.dilated_host import DilatedHost  # the simulation's parts, which no other run needs
 
     assert orders.dilation is not None
-    first, factor, steer = model.adapters[0], orders.dilation.factor, orders.dilation.steer
+    first, factor, steering = model.adapters[0], orders.dilation.factor, orders.dilation.steering
     wire = _wire(orders, device, first)
-    host = DilatedHost(wire, model.layout, model.profile, factor, _head(orders, first), steer)
+    host = DilatedHost(wire, model.layout, model.profile, factor, _head(orders, first), steering)
     # NICs are new, and incarnations count as in the simulation.
     adapters = [
         replace(adapter.of_incarnation(adapter.incarnation + starts - 1), pages_apart=model.profile.pages_apart)
@@ -184,7 +184,9 @@ class _Node:
         # One by one: `update` would ask abstract classes what this is.
         for name, value in placement.node_context.environment.items():
             os.environ[name] = value
-        if placement.cpu >= 0:
+        if orders.queues.bound and placement.functions:
+            os.sched_setaffinity(0, {orders.queues.processor(placement.function)})
+        elif placement.cpu >= 0:
             os.sched_setaffinity(0, {placement.cpu})
         self._orders = orders
         self._channel = channel

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import Profile
+from protocols.core.protocol import Steering
 from protocols.core.split_memory import SplitDriver
 from testbed.engine.loop import Loop
 from testbed.engine.server import Core
@@ -17,6 +18,7 @@ from testbed.engine.tasks import Task
 from testbed.engine.waitables import Awaited
 from testbed.kernel.offloads import Offloads
 from testbed.kernel.setns import NodeContext
+from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.spec.layout import Node
 from testbed.spec.placement import Rank
 
@@ -97,12 +99,12 @@ class ProgramNode:
 @dataclass(frozen=True, slots=True)
 class Dilation:
     """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts;
-    profiles: by node, of those with others. steer: the protocol's choice of a frame's receive queue."""
+    profiles: by node, of those with others. steering: see `testbed.sim.sim_host.Prices`."""
 
     factor: int
     profile: Profile
     profiles: Mapping[str, Profile] = field(default_factory=dict)
-    steer: Callable[[bytes, int], int] | None = None
+    steering: Steering = field(default_factory=dict)
 
     def of(self, node: str) -> Profile:
         return self.profiles.get(node, self.profile)
@@ -121,8 +123,9 @@ def _none() -> AbstractContextManager[Mapping[str, Offloads]]:
 class Orders:
     """Orders for the processes of one run. spin: nanoseconds that they poll for a frame before sleeping. offloading: called
     when they have ended. dilation: of a dilated run. shared: of the shared NICs, which run in agents beside the node
-    processes; each place says whether its NIC is. mtus: MAC address -> a rank's name and its NIC's MTU, where the MTUs
-    differ."""
+    processes; each place says whether its NIC is. queues: of these. mtus: MAC address -> a rank's name and its NIC's MTU,
+    where the MTUs differ.
+    """
 
     plug: Plug
     ethertype: int
@@ -134,6 +137,7 @@ class Orders:
     dilation: Dilation | None = None
     shared: SplitDriver | None = None
     mtus: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)
+    queues: ReceiveQueues = field(default_factory=ReceiveQueues)
 
 
 @dataclass(frozen=True, slots=True)

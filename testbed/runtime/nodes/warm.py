@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import select
 import signal
@@ -43,6 +44,7 @@ from testbed.runtime.nodes.node_process import (
 from testbed.runtime.nodes.places import NodePlacement, Orders, ProgramNode
 from testbed.runtime.nodes.run_progress import Progress
 from testbed.runtime.shared import node_agents
+from testbed.runtime.shared.workers import Worker, inboxes
 
 NAME: Final = "testbed-nodes"
 LOG: Final = "warm.log"
@@ -173,17 +175,23 @@ class _WarmParent:
 
     def _fork_agents(self, split_driver: SplitDriver) -> None:
         """Fork the agents of shared NICs and wait until they listen. Its node process notices one that does not."""
-        waiting = []
-        for placement in self._orders.places:
-            if not placement.functions or placement.function:
-                continue
-            pid, ready = node_agents.begin(
-                self._orders, split_driver, placement, self._logs / f"{placement.on}.nic.log"
-            )
-            self._watch(_Child(placement.on, pid, os.pidfd_open(pid), agent=True))
-            waiting.append(ready)
-        for ready in waiting:
-            node_agents.listens(ready)
+        queues = self._orders.queues
+        first = [placement for placement in self._orders.places if placement.functions and not placement.function]
+        pairs = {placement.on: inboxes(queues.count) for placement in first if queues.count > 1}
+        for number in range(queues.count):  # in this order they join the fan-out
+            waiting = []
+            for placement in first:
+                own = pairs.get(placement.on, [])
+                worker = Worker(number, queues, tuple([writing for writing, _ in own]), own[number][1] if own else None)
+                log = self._logs / f"{placement.on}.nic{number or ''}.log"
+                pid, ready = node_agents.begin(self._orders, split_driver, placement, log, worker)
+                self._watch(_Child(placement.on, pid, os.pidfd_open(pid), agent=True))
+                waiting.append(ready)
+            for ready in waiting:
+                node_agents.listens(ready)
+        for pair in itertools.chain.from_iterable(pairs.values()):
+            for end in pair:
+                end.close()
 
     def _watch(self, child: _Child) -> None:
         self._open.add(child.handle)

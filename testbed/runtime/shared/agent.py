@@ -31,7 +31,7 @@ from protocols.core.split_memory import SplitDriver
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
 from testbed.kernel.filesystem import make_sealed
-from testbed.kernel.packet_options import DOWN
+from testbed.kernel.packet_options import DOWN, join_fanout
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import calls
 from testbed.runtime.incarnations import incarnation
@@ -40,6 +40,7 @@ from testbed.runtime.shared import introduction
 from testbed.runtime.shared.functions import MAX, Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import ORDERED, ProtocolViolationError
+from testbed.runtime.shared.workers import ALONE, GROUP, Worker
 
 HEAP: Final = 512 << 20
 """Bytes of pinned memory of a host process: above the longest message. Unused pages take no memory."""
@@ -58,7 +59,8 @@ _BELL: Final = select.EPOLLIN | select.EPOLLET  # edge-triggered, since it is ne
 @dataclass(frozen=True, slots=True)
 class Offer:
     """Configuration of a shared NIC. adapters: of its functions; the agent sets their incarnations. hosts: host processes of
-    each function, at most as many as its protocol supports. heap: bytes for each host. spin: nanoseconds to poll before
+    each function, at most as many as its protocol supports. heap: bytes for each host. worker: the agent's
+    share of the interface's functions and frames. spin: nanoseconds to poll before
     sleeping, yielding in between. asked: path of a further socket that answers queries, without attaching. mtus: see
     `nodes.places.Orders`."""
 
@@ -71,6 +73,7 @@ class Offer:
     heap: int = HEAP
     asked: Path | None = None
     mtus: Mapping[bytes, tuple[str, int]] = field(default_factory=dict)
+    worker: Worker = ALONE
 
 
 class SharedAgent:
@@ -91,14 +94,18 @@ class SharedAgent:
         self._socket = socket_on(offer.device, offer.ethertype, offer.adapters[0].mtu, holding=self._routed)
         if offer.mtus:
             self._socket.note_lengths(offer.mtus)
-        addresses = [adapter.address for adapter in offer.adapters]
+        worker = offer.worker
+        if worker.queues.count > 1:
+            join_fanout(self._socket.socket, GROUP, worker.queues.program)
+        own = [adapter for number, adapter in enumerate(offer.adapters) if worker.has(number)]
+        addresses = [adapter.address for adapter in own]
         head = addresses[0] + offer.ethertype.to_bytes(2, "big")
-        self._wire = Wire(port_on(self._socket, head if self._routed else b""), frozenset(addresses))
+        others = worker.others(offer.adapters)
+        self._wire = Wire(port_on(self._socket, head if self._routed else b""), frozenset(addresses), others)
         started = incarnation()
         self._suspects: list[Attached] = []
         self._functions = [
-            Function(adapter.of_incarnation(started), self._wire, offer.split_driver, self._suspects)
-            for adapter in offer.adapters
+            Function(adapter.of_incarnation(started), self._wire, offer.split_driver, self._suspects) for adapter in own
         ]
         self._turns_of: Counter[int] = Counter()
         """Number of hosts that each slot has had."""
@@ -114,14 +121,19 @@ class SharedAgent:
         self._handlers: dict[int, Callable[[], object]] = {}
         self._frames = select.epoll()  # costs half of what poll does
         self._frames.register(self._socket.fileno(), select.EPOLLIN)
+        self._inbox = worker.inbox
+        if self._inbox is not None:
+            self._frames.register(self._inbox.fileno(), select.EPOLLIN)
         self._bells = select.epoll()  # separate, and watched by the other: an edge is reported once
         self._ringers: dict[int, Attached] = {}
         self.strangers = 0
         """Frames for none of the functions."""
         self.refused = 0
         """Host processes that were detached for misconduct."""
-        self._listening = introduction.listening(offer.device)
+        self._listening = introduction.listening(offer.device, worker.number)
         self.watch(self._socket.fileno(), lambda: None)
+        if self._inbox is not None:
+            self.watch(self._inbox.fileno(), lambda: None)
         self.watch(self._listening.fileno(), partial(self._accept, self._listening))
         if offer.asked is not None:
             self._asked = calls.listening(offer.asked)
@@ -182,8 +194,13 @@ class SharedAgent:
         busy = False
         has_frame = self._frames.poll
         for _ in range(_FRAMES):
-            if not has_frame(0):  # cheaper than BlockingIOError
+            ready = has_frame(0)
+            if not ready:  # cheaper than BlockingIOError
                 break
+            if self._inbox is not None and ready[-1][0] == self._inbox.fileno():
+                busy = True
+                self._deliver(self._inbox.recv(longest, _DONTWAIT))
+                continue
             try:
                 frame = receive(longest, _DONTWAIT)
             except BlockingIOError:
@@ -224,6 +241,8 @@ class SharedAgent:
     def _deliver(self, frame: bytes) -> None:
         function = self._by_address.get(frame[:6])
         if function is None:
+            if self._wire.hand_over(frame):
+                return
             if self._wire.port.on_control_frame(frame):
                 self._touched.update(self._functions)  # a frame that has left may start a timer of any firmware
                 return
@@ -400,7 +419,7 @@ class SharedAgent:
                     "number": adapter.number, "addresses": [address.hex() for address in adapter.addresses],
                     "mtu": adapter.mtu, "incarnation": adapter.incarnation, "function": slot,
                     "place": (host_index, self._offer.hosts, self._turns_of[slot]),
-                    "routed": adapter.routed, "ordered": adapter.ordered,
+                    "routed": adapter.routed, "ordered": adapter.ordered, "hosts": list(adapter.hosts),
                 },
                 (memory, bell, reading),
             )  # fmt: skip
@@ -464,6 +483,7 @@ class SharedAgent:
             "pid": os.getpid(), "taken": self._socket.taken, "dropped": self._socket.dropped,
             "unsent": self._wire.port.unsent, "down": self._wire.port.down, "cpu": time.process_time_ns(),
             "strangers": self.strangers, "refused": self.refused, "overflowed": self._wire.overflowed,
+            "handed_over": self._wire.handed_over,
             "kept": self._wire.port.kept,
         }  # fmt: skip
 

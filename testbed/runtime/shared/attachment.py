@@ -38,11 +38,13 @@ _SOON: Final = 0.5  # s for the agent to say what it waits for
 class Attachment:
     """This process's function of a NIC, until `close` or the process's end. Implements the host library's `HostActions`."""
 
-    def __init__(self, device: str, ethertype: int, split_driver: SplitDriver, function: int | None = None) -> None:
-        """device: an interface of this process's network namespace. function: its number; None: any that is free. Raises
-        AttachError."""
+    def __init__(
+        self, device: str, ethertype: int, split_driver: SplitDriver, function: int | None = None, worker: int = 0
+    ) -> None:
+        """device: an interface of this process's network namespace. function: its number, among the worker's; None: any that
+        is free. Raises AttachError."""
         self._asking = False
-        self._connection = introduction.connected(device)
+        self._connection = introduction.connected(device, worker)
         try:
             request = {"do": "attach", "version": introduction.VERSION, "ethertype": ethertype, "function": function}
             answer, handed = self._ask(request)
@@ -65,6 +67,7 @@ class Attachment:
             answer["incarnation"],
             routed=answer["routed"],
             ordered=answer["ordered"],
+            hosts=tuple(answer["hosts"]),
         )
         self.function: Final[int] = answer["function"]
         self.heap: Final = Heap(region.heap)

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -37,11 +37,22 @@ MAX: Final = MAX_RANKS
 class Wire:
     """The sending side of the interface that the functions share. port: sends frames. due: when to call `on_timer`."""
 
-    __slots__ = ("_has_routes", "_own", "_send", "due", "later", "local", "overflowed", "port")
+    __slots__ = (
+        "_has_routes",
+        "_others",
+        "_own",
+        "_send",
+        "due",
+        "handed_over",
+        "later",
+        "local",
+        "overflowed",
+        "port",
+    )
 
-    def __init__(self, port: VethPort, own: frozenset[bytes]) -> None:
-        """own: the functions' addresses. In a network with back-pressure, which has routes, a frame to its own sender takes
-        its way through it, as a probe does."""
+    def __init__(self, port: VethPort, own: frozenset[bytes], others: Mapping[bytes, socket.socket]) -> None:
+        """own: the functions' addresses. others: inboxes of the workers that have further functions. In a network with
+        back-pressure, which has routes, a frame to its own sender takes its way through it, as a probe does."""
         self.port: Final = port
         self.due: int | None = None
         self.local: deque[Buffer] = deque()
@@ -49,7 +60,10 @@ class Wire:
         self.later: list[Buffer] = []
         """Frames that may be sent later."""
         self.overflowed = 0
-        """Frames between functions for which there was no room."""
+        """Frames between functions, or workers, for which there was no room."""
+        self.handed_over = 0
+        """Frames from the wire that were another worker's."""
+        self._others = others
         self._own = own
         self._send = port.send
         self._has_routes = isinstance(port, HoldingPort)
@@ -68,8 +82,26 @@ class Wire:
         if self.due is None:
             self.due = time.monotonic_ns() + ASK_INTERVAL
 
+    def hand_over(self, frame: bytes) -> bool:
+        """Pass a frame from the wire to the worker that has its function; False: there is none."""
+        inbox = self._others.get(frame[:6])
+        if inbox is None:
+            return False
+        self.handed_over += 1
+        self._pass_on(inbox, frame)
+        return True
+
+    def _pass_on(self, inbox: socket.socket, frame: Buffer) -> None:
+        try:
+            inbox.send(frame)
+        except BlockingIOError:
+            self.overflowed += 1
+
     def send(self, frame: Buffer) -> bool | None:
         to = frame[:6]
+        if self._others and (inbox := self._others.get(bytes(to))) is not None:
+            self._pass_on(inbox, frame)
+            return None
         if to in self._own and not (self._has_routes and to == frame[6:12]):
             if len(self.local) < _LOCAL:
                 self.local.append(frame)

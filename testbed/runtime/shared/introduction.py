@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from testbed.errors import TestbedError
 
-VERSION: Final = 2
+VERSION: Final = 3
 _MAX: Final = 64 * 1024  # bytes of a packet; addresses of a thousand NICs have room
 _DESCRIPTORS: Final = 3
 
@@ -37,16 +37,16 @@ class NicGoneError(TestbedError):
     """The agent of the NIC has ended, or has detached this host process for misconduct."""
 
 
-def name_of(device: str) -> str:
-    """Return the name of the socket on which the agent of an interface listens."""
-    return f"\0testbed/nic/{device}/agent"
+def name_of(device: str, worker: int = 0) -> str:
+    """Return the name of the socket on which the agent of an interface listens, or one of its workers."""
+    return f"\0testbed/nic/{device}/agent" + (f"/{worker}" if worker else "")
 
 
-def listening(device: str) -> socket.socket:
+def listening(device: str, worker: int = 0) -> socket.socket:
     """Open the listening socket of an interface's agent. OSError where it has one already."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
-        opened.bind(name_of(device))
+        opened.bind(name_of(device, worker))
         opened.listen(64)
     except BaseException:
         opened.close()
@@ -54,11 +54,11 @@ def listening(device: str) -> socket.socket:
     return opened
 
 
-def connected(device: str) -> socket.socket:
+def connected(device: str, worker: int = 0) -> socket.socket:
     """Connect to the agent of an interface. Raises NoAgentError."""
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
-        opened.connect(name_of(device))
+        opened.connect(name_of(device, worker))
     except OSError as error:
         opened.close()
         raise NoAgentError(f"{device} is shared by no agent here: {os.strerror(error.errno or 0)}") from error

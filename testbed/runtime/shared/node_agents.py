@@ -19,6 +19,7 @@ from testbed.kernel.daemons import write_output_to
 from testbed.runtime.nodes.places import NodePlacement, Orders
 from testbed.runtime.shared.agent import Offer, SharedAgent
 from testbed.runtime.shared.attachment import Attachment, HostDriver
+from testbed.runtime.shared.workers import ALONE, Worker
 
 _LISTENS: Final = b"\n"
 
@@ -28,7 +29,9 @@ class NodesNic:
 
     def __init__(self, orders: Orders, split_driver: SplitDriver, device: str, function: int = 0) -> None:
         """Raises AttachError."""
-        self._attachment = Attachment(device, orders.ethertype, split_driver, function)
+        count = orders.queues.count
+        self._has_workers = count > 1
+        self._attachment = Attachment(device, orders.ethertype, split_driver, function // count, function % count)
         self.adapter: Final = self._attachment.adapter
         self.host: Final = self._attachment.host
         self.driver: Final = HostDriver(self._attachment, self.host, orders.spin)
@@ -44,6 +47,8 @@ class NodesNic:
         """Update the counts. Raises NicGoneError."""
         report = self._attachment.report()
         self._counted = dict(report["counted"])
+        if self._has_workers:
+            self._counted |= {"worker_taken": int(report["taken"]), "worker_handed_over": int(report["handed_over"])}
         self.taken, self.unsent, self.down, self.cpu = (
             int(report[name]) for name in ("taken", "unsent", "down", "cpu")
         )
@@ -51,7 +56,8 @@ class NodesNic:
         self.dropped = int(report["dropped"]) + int(report["overflowed"])  # from the wire, and between functions
 
     def counted(self) -> dict[str, int]:
-        """Return the firmware's counters at the last `update_counts`."""
+        """Return the firmware's counters at the last `update_counts`. Of a NIC with several workers also the frames that its
+        worker has taken from the wire, and those of them that were another one's."""
         return self._counted
 
     def lost(self) -> list[str]:
@@ -63,9 +69,11 @@ class NodesNic:
         return self._attachment.waiting()
 
 
-def begin(orders: Orders, split_driver: SplitDriver, placement: NodePlacement, log: Path) -> tuple[int, int]:
-    """Fork the agent of a node's NIC; return its pid, and a descriptor that is readable when it listens or has ended.
-    log: the file for the agent's error.
+def begin(
+    orders: Orders, split_driver: SplitDriver, placement: NodePlacement, log: Path, worker: Worker = ALONE
+) -> tuple[int, int]:
+    """Fork the agent of a node's NIC, or one of its workers; return its pid, and a descriptor that is readable when it
+    listens or has ended. log: the file for the agent's error.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -77,16 +85,18 @@ def begin(orders: Orders, split_driver: SplitDriver, placement: NodePlacement, l
         syscalls.end_with_parent(signal.SIGKILL)
         if os.getppid() != parent:  # the parent ended before the signal was set
             os._exit(1)
-        os.closerange(3, writing)
-        os.closerange(writing + 1, 1 << 20)
+        _close_others({writing, *worker.descriptors})
         syscalls.name_process(f"nic {placement.on}")
         write_output_to(os.fspath(log))
-        if placement.cpu >= 0 and len(placement.functions) == 1:
+        if orders.queues.bound:
+            os.sched_setaffinity(0, {orders.queues.processor(worker.number)})
+        elif placement.cpu >= 0 and len(placement.functions) == 1:
             os.sched_setaffinity(0, {placement.cpu})
         namespaces.enter(placement.node_context.namespace)
         offer = Offer(
-            split_driver, orders.ethertype, placement.device, placement.functions, spin=orders.spin, mtus=orders.mtus
-        )
+            split_driver, orders.ethertype, placement.device, placement.functions, spin=orders.spin, mtus=orders.mtus,
+            worker=worker,
+        )  # fmt: skip
         agent = SharedAgent(offer)
         os.write(writing, _LISTENS)
         os.close(writing)
@@ -96,6 +106,15 @@ def begin(orders: Orders, split_driver: SplitDriver, placement: NodePlacement, l
     finally:
         sys.stderr.flush()
         os._exit(1)
+
+
+def _close_others(kept: set[int]) -> None:
+    """Close all descriptors but those and the standard ones."""
+    begin = 3
+    for descriptor in sorted(kept):
+        os.closerange(begin, descriptor)
+        begin = descriptor + 1
+    os.closerange(begin, 1 << 20)
 
 
 def listens(ready: int) -> bool:

@@ -47,13 +47,16 @@ def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapp
         raise UnsupportedError(
             "two functions would have the same MAC address: let the NICs' addresses differ in the last bytes"
         )
+    hosts_of = tuple(number - number % functions for number in range(len(addresses))) if functions > 1 else ()
     by_node = {}
     routed, ordered = layout.routed(), layout.keeps_order()
     for number, node in enumerate(layout.nodes):
         if node.nics:
             nic, first = node.nics[0], number * functions
             adapters = tuple(
-                Adapter(first + function, addresses, nic.mtu, routed=node.name in routed, ordered=ordered)
+                Adapter(
+                    first + function, addresses, nic.mtu, routed=node.name in routed, ordered=ordered, hosts=hosts_of
+                )
                 for function in range(functions)
             )
             by_node[node.name] = Offer(known.split_driver, known.ethertype, nic.name, adapters, hosts, spin)

@@ -1,0 +1,62 @@
+"""Receive queues of a run: workers of shared NICs in namespaces, elsewhere those of the profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from protocols.core.profile import Profile
+from protocols.core.protocol import Protocol, chosen
+from testbed.errors import DescriptionError, Problem, UnsupportedError
+from testbed.runtime.shared.workers import ReceiveQueues
+
+IN_TURN: Final = "round-robin"
+"""Name for frames that go to each queue in turn, whatever they are."""
+
+
+def live_queues(count: int, steering: str, bind: bool, protocol: Protocol, name: str, shared: bool) -> ReceiveQueues:
+    """Return the receive queues of shared NICs. count: of queues. steering: the name of a hash of the protocol, IN_TURN, or
+    empty for the default. bind: workers and programs have processors of their own. name: the protocol's. Raises
+    DescriptionError, UnsupportedError."""
+    _check(count, steering)
+    if count == 1 and not steering:
+        return ReceiveQueues()
+    if not shared:
+        raise UnsupportedError("receive queues in namespaces are processes of shared NICs: add --nics shared")
+    if protocol.split_driver is None or protocol.split_driver.hosts > 1:
+        raise UnsupportedError(f"the NICs of protocol {name} have one receive queue")
+    if steering == IN_TURN:
+        return ReceiveQueues(count, (), bind)
+    return ReceiveQueues(count, _program(steering, protocol, name), bind)
+
+
+def with_queues(profile: Profile, count: int, steering: str, protocol: Protocol, name: str) -> Profile:
+    """Return a profile with that many receive queues, where the options say so. For the rest see `live_queues`."""
+    _check(count, steering)
+    if count == 1 and not steering:
+        return profile
+    if not profile.hosted:
+        raise UnsupportedError(
+            f"profile {profile.name} has no receive queues: its firmware does not run on the host's cores"
+        )
+    if steering == IN_TURN:
+        return replace(profile, receive_queues=count, round_robin=True)
+    _program(steering, protocol, name)
+    return replace(profile, receive_queues=count, steering=steering, round_robin=False)
+
+
+def _check(count: int, steering: str) -> None:
+    if not 1 <= count <= 64:
+        raise DescriptionError("the run", [Problem("queues", str(count), "1 to 64")])
+    if steering and steering != IN_TURN and count == 1:
+        raise DescriptionError("the run", [Problem("steering", repr(steering), "only with several queues")])
+
+
+def _program(steering: str, protocol: Protocol, name: str) -> tuple[tuple[int, int, int, int], ...]:
+    try:
+        found = chosen(protocol.steering, steering)
+    except ValueError as error:
+        raise DescriptionError("the run", [Problem("steering", "", f"{error}, {IN_TURN}")]) from error
+    if found is None:
+        raise UnsupportedError(f"protocol {name} has no hash that chooses receive queues: only --steering {IN_TURN}")
+    return found.program

@@ -1,0 +1,82 @@
+"""Receive queues in namespaces: workers of a shared NIC, among which the kernel deals frames out by the protocol's hash."""
+
+from __future__ import annotations
+
+import pytest
+
+import testbed
+from testbed.controller.runs.runner import RunResult
+from testbed.errors import DescriptionError, UnsupportedError
+from testbed.workloads.random_traffic import RandomTraffic
+from tests.live.testbed_command import testbed as command
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+RANKS = 4
+
+
+def exchanged(queues: int, steering: str = "", **options: bool) -> RunResult:
+    """Exchange messages of which many are pulled, between two nodes of several ranks."""
+    return testbed.run(
+        "star-2", RandomTraffic, protocol="openmx", nics="shared", ranks_per_node=RANKS, queues=queues, steering=steering,
+        settings={"messages": 40, "largest": 90_000}, seed=3, **options,
+    )  # fmt: skip
+
+
+def workers(result: RunResult, node: str, queues: int) -> list[tuple[int, int]]:
+    """Frames that each worker of a node has taken from the wire, and those of them that were another one's."""
+    counted = [result.counted[f"{node}.{rank}"] for rank in range(queues)]
+    return [(counts["worker_taken"], counts["worker_handed_over"]) for counts in counted]
+
+
+@pytest.mark.parametrize("queues", [2, 3])
+def test_the_corrected_hash_leads_every_frame_to_its_endpoints_worker(queues: int) -> None:
+    result = exchanged(queues)
+    assert result.checks is not None
+    assert not result.checks.failed
+    for node in ("n1", "n2"):
+        assert all(taken > 100 and not handed for taken, handed in workers(result, node, queues))
+
+
+def test_the_shipped_hash_leads_pull_replies_astray_unless_the_queues_divide_128() -> None:
+    astray, right = exchanged(3, "myri10ge"), exchanged(2, "myri10ge")
+    for node in ("n1", "n2"):
+        handed = sum(handed for _, handed in workers(astray, node, 3))
+        replies = sum(astray.counted[f"{node}.{rank}"]["recv_pull_reply"] for rank in range(RANKS))
+        # 128 leaves 2 when it is divided by 3: no reply from the wire comes to its endpoint's queue. Others come from ranks
+        # of the same node, without the wire.
+        assert 0.25 * replies < handed < replies
+        assert not sum(handed for _, handed in workers(right, node, 2))
+    for result in (astray, right):
+        assert result.checks is not None
+        assert not result.checks.failed
+
+
+def test_in_turn_half_of_the_frames_come_to_the_other_worker() -> None:
+    result = exchanged(2, "round-robin", bind=False)
+    for node in ("n1", "n2"):
+        (first, handed), (second, also_handed) = workers(result, node, 2)
+        assert abs(first - second) <= 1
+        assert 0.25 < (handed + also_handed) / (first + second) < 0.75
+
+
+def test_queues_that_cannot_be_are_refused_with_what_there_is() -> None:
+    with pytest.raises(UnsupportedError, match="add --nics shared"):
+        testbed.run("star-2", RandomTraffic, protocol="openmx", queues=2, settings={"messages": 1})
+    with pytest.raises(UnsupportedError, match="protocol emp has no hash"):
+        testbed.run("star-2", RandomTraffic, protocol="emp", nics="shared", queues=2, settings={"messages": 1})
+    with pytest.raises(DescriptionError, match=r"no hash 'toeplitz'.*endpoint, myri10ge, round-robin"):
+        testbed.run(
+            "star-2",
+            RandomTraffic,
+            protocol="openmx",
+            nics="shared",
+            queues=2,
+            steering="toeplitz",
+            settings={"messages": 1},
+        )
+    with pytest.raises(UnsupportedError, match="profile ideal has no receive queues"):
+        testbed.run("star-2", RandomTraffic, protocol="openmx", mode="sim", queues=2, settings={"messages": 1})
+    done = command("run", "star-2", "random", "--protocol", "openmx", "--steering", "endpoint", "--nics", "shared")
+    assert done.returncode == 2
+    assert "only with several queues" in done.stderr
