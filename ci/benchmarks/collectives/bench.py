@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--sizes", SIZES, "bytes of Allreduce's message, and of each of Alltoall's blocks")
     session.option(parser, "--ranks", "4,16", "ranks on real frames, each on a node")
     session.option(parser, "--simulated-ranks", "256", "ranks in the simulation, a power of two")
-    session.option(parser, "--volume", str(256 << 20), "bytes of a call in the simulation; larger ones are left out")
+    session.option(parser, "--volume", str(512 << 20), "bytes of a call in the simulation; larger ones are left out")
     session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
@@ -52,7 +52,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
             for call in CALLS:
                 session.console.print(table(session.rows, subject, ranks, call))
     barriers = [row for row in session.rows if row.subject == BARRIER]
-    session.console.print(tables.row_table("Barrier in the simulation", barriers, "ranks"))
+    if barriers:
+        session.console.print(tables.row_table("Barrier in the simulation", barriers, "ranks"))
     found = targets(session.rows)
     session.conclude(found)
     session.console.print(tables.target_table(found))

@@ -16,7 +16,7 @@ from testbed.controller.runs.runner import RunResult
 from testbed.workloads.form import Comm, Node
 from testbed.workloads.imb import BENCHMARKS
 
-PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "Open-MX": "openmx", "AM-II": "am2"}
+PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "AM-II": "am2"}
 """Protocols on Ethernet that run in the simulation, too, by name in tables."""
 KERNEL: Mapping[str, str] = {"TCP": "tcp"}
 OPEN_MPI = "Open MPI on TCP"
