@@ -40,6 +40,7 @@ class OpenMxEndpoint:
         self._endpoint: Final = host.open_endpoint(context_bits=_CONTEXT_BITS, context_shift=_CONTEXT_SHIFT)
         self._endpoint.on_lost = self._lost
         self._index_of = host.index_of
+        self._partners: dict[int, Partner] = {}  # by rank
         self._receives: dict[Request, tuple[int, Receipt]] = {}  # that name a source
         self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []
 
@@ -82,7 +83,9 @@ class OpenMxEndpoint:
         self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch, *, synchronous: bool
     ) -> None:
         endpoint = self._endpoint
-        to = endpoint.partner(destination, self._index_of(destination))
+        to = self._partners.get(destination)
+        if to is None:
+            to = self._partners[destination] = endpoint.partner(destination, self._index_of(destination))
         match_info = context << _CONTEXT_SHIFT | self.rank << _TAG_BITS | tag
         send = endpoint.issend if synchronous else endpoint.isend
         request = send([data], to, match_info, forget=True)

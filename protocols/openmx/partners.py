@@ -221,7 +221,7 @@ class Partner:
                 return
             outgoing = queue.popleft()
             outgoing.seqnum = self._next_send
-            self._next_send = seqnum_after(self._next_send)
+            self._next_send = outgoing.seqnum & ~SEQNUM | (outgoing.seqnum + 1) & SEQNUM
             self._frames += outgoing.frames
             unacked.append(outgoing)
             self._transmit(outgoing)
