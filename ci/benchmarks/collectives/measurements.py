@@ -18,6 +18,8 @@ from testbed.workloads.imb import BENCHMARKS
 
 PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "AM-II": "am2"}
 """Protocols on Ethernet that run in the simulation, too, by name in tables."""
+FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384}}
+"""Settings in the simulation by protocol: of 255 connections and sends at once, VIA's default runs out of descriptors."""
 KERNEL: Mapping[str, str] = {"TCP": "tcp"}
 OPEN_MPI = "Open MPI on TCP"
 
@@ -99,7 +101,15 @@ def _simulated(ranks: int, protocol: str, call: str, size: int) -> tuple[float, 
     cluster, settings = Cluster.star(ranks, **LINKS), {"call": call, "size": size}
     timeout = (_TURNS + 2) * _PERIOD / 1e9
     done = _checked(
-        lambda: run_workload(cluster, calls, protocol=protocol, mode="sim", settings=settings, timeout=timeout)
+        lambda: run_workload(
+            cluster,
+            calls,
+            protocol=protocol,
+            mode="sim",
+            settings=settings,
+            timeout=timeout,
+            firmware=FIRMWARE.get(protocol),
+        )
     )
     return tuple(sum(turn) / ranks / 1e9 for turn in zip(*done.results.values(), strict=True))
 
@@ -119,7 +129,8 @@ def _checked(measure: Callable[[], RunResult]) -> RunResult:
     try:
         done = measure()
     except TestbedError as error:
-        raise ContenderError(str(error).partition("\n")[0]) from error
+        lines = str(error).splitlines()
+        raise ContenderError(" ... ".join(dict.fromkeys((lines[0], lines[-1])))) from error
     if done.verdict.grade is Grade.INVALID:
         raise ContenderError(f"the run is invalid: {done.verdict}")
     return done

@@ -8,7 +8,7 @@ from benchmarks.harness.rows import Row
 from benchmarks.harness.targets import Target
 
 OFF_LOGARITHM = 0.1
-"""Of a barrier's time on n ranks, from log2(n) times that on 2."""
+"""Relative distance of a barrier's time on n ranks from log2(n) times that on 2."""
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
