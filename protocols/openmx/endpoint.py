@@ -64,7 +64,8 @@ class Endpoint:
         self.on_error: Callable[[Status], object] | None = None
         self.on_lost: Callable[[Partner, Status], object] | None = None
         self.is_open = True
-        self.write: Final = library.write
+        self._commands = library.commands
+        self._ring_doorbell = library.ring_doorbell
         self._library: Final = library
         self._work = library.work
         self._memory = library.memory
@@ -94,7 +95,7 @@ class Endpoint:
     def begin(self) -> None:
         """Tell the driver: completions may come at once."""
         entries, address = self.settings.entries, self._ring_address
-        self._library.write(Command(Op.OPEN, self.index, session=self.session, length=entries, address=address))
+        self.write(Command(Op.OPEN, self.index, session=self.session, length=entries, address=address))
 
     # Connections.
 
@@ -265,6 +266,7 @@ class Endpoint:
             request.finish(Status.ENDPOINT_CLOSED)
         for own in self._own_sends.values():
             own.settle(Status.ENDPOINT_CLOSED)
+        self.write(Command(Op.CLOSE, self.index))
         self._library.close(self)
         self._memory.unpin(self._ring_address)
 
@@ -274,6 +276,10 @@ class Endpoint:
         """Pass a command about a partner to the driver. fields: of `Command`."""
         if self.is_open:
             self.write(Command(op, self.index, partner.index, peer=partner.node, **fields))
+
+    def write(self, command: Command, data: bytes = b"") -> None:
+        """Pass a command to the driver."""
+        self._ring_doorbell(self._commands.write(command, data), 0, 0)
 
     def arm(self, partner: Partner) -> None:
         """Let ticks concern a partner."""
@@ -623,7 +629,7 @@ class Endpoint:
     def _set_alarm(self) -> None:
         if not self._has_alarm and self.is_open:
             self._has_alarm = True
-            self._library.write(Command(Op.SET_ALARM, self.index, length=self.settings.tick))
+            self.write(Command(Op.SET_ALARM, self.index, length=self.settings.tick))
 
     def _tick(self) -> None:
         self.ticks += 1
