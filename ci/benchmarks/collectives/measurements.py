@@ -16,7 +16,7 @@ from testbed.controller.runs.runner import RunResult
 from testbed.workloads.form import Comm, Node
 from testbed.workloads.imb import BENCHMARKS
 
-PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "AM-II": "am2"}
+PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "Open-MX": "openmx", "AM-II": "am2"}
 """Protocols on Ethernet that run in the simulation, too, by name in tables."""
 FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384}}
 """Settings in the simulation by protocol: of 255 connections and sends at once, VIA's default runs out of descriptors."""
