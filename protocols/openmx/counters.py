@@ -42,7 +42,7 @@ class Counters:
     """Dropped: too short, or inconsistent with itself."""
     drop_invalid_type: int = 0
     drop_bad_peer: int = 0
-    """Dropped: the address and the number of the sender do not belong together."""
+    """Dropped: for another NIC, or the address and the number of the sender do not belong together."""
     drop_endpoint_closed: int = 0
     drop_bad_session: int = 0
     drop_pull_reply_duplicate: int = 0

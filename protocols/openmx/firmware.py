@@ -239,6 +239,9 @@ class Firmware:
 
     def receive(self, now: int, frame: bytes) -> None:
         driver = self._driver
+        if frame[:6] != driver.address:  # a switch floods frames to addresses that it does not know
+            driver.counters.drop_bad_peer += 1
+            return
         try:
             kind = driver.codec.type_of(frame)
             if kind == TYPE_PULL_REPLY:
