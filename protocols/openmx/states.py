@@ -14,7 +14,7 @@ _MESSAGES: Final = ("recv_messages",)
 _CLOSED: Final = ("drop_endpoint_closed",)
 
 ENDPOINT: Final = StateTable(
-    "Endpoint",
+    "Open-MX endpoint",
     UNOPENED,
     (
         Row(UNOPENED, "open", "hand over the requests for connections that have come before", OPEN),
@@ -40,7 +40,7 @@ _REPLY: Final = ("recv_pull_reply",)
 _DUPLICATE: Final = ("drop_pull_reply_duplicate",)
 
 PULL: Final = StateTable(
-    "Pull",
+    "Open-MX pull",
     PULLING,
     (
         Row(PULLING, "reply", "store it", PULLING, _REPLY),
@@ -76,7 +76,7 @@ _CONNECTED: Final = ("connections",)
 _LOST: Final = ("connections_lost",)
 
 PARTNER: Final = StateTable(
-    "Partner",
+    "Open-MX partner",
     UNCONNECTED,
     (
         Row(UNCONNECTED, "connect", "send a request", CONNECTING),
