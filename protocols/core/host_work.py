@@ -30,11 +30,13 @@ INTERRUPT: Final = "interrupt"
 """Take a NIC's interrupt, up to the start of the softirq. Frames that arrive until that has ended need none."""
 SOFTIRQ: Final = "softirq"
 """Take one frame from the receive ring in the softirq, before the firmware handles it."""
+RETURN: Final = "return"
+"""End a softirq and its interrupt: no frame waits any more, and programs of the core go on afterwards."""
 WAKE: Final = "wake"
 """Wake a core that has been idle, before it takes an interrupt."""
 SWITCH: Final = "switch"
 """Switch to another program: to one that slept until the kernel woke it, or that shares its core with others."""
-STANDARD: Final = (TRAP, COPY, OFFLOAD, INTERRUPT, SOFTIRQ, WAKE, SWITCH)
+STANDARD: Final = (TRAP, COPY, OFFLOAD, INTERRUPT, SOFTIRQ, RETURN, WAKE, SWITCH)
 """The kinds of every profile. A protocol names its own in `Protocol.host_work`."""
 
 # Causes that are not priced by kind.

@@ -22,7 +22,7 @@ OF_PROCESSOR: Final = ("receive", "ring", "tick", "fetched", "stored", "sent", "
 
 FREE_OF_COST: Final = (
     "name", "receive_ring", "receive_queues", "steering", "round_robin", "processors", "ahead", "pages_apart", "bus_burst",
-    "hosted", "polled", "timeslice", "cores", "cores_per_cache",
+    "hosted", "polled", "busy_waiting", "timeslice", "cores", "cores_per_cache",
 )  # fmt: skip
 """The fields that describe structure and cost nothing by themselves."""
 
@@ -61,6 +61,8 @@ class Profile:
     """The firmware runs on the host's cores, by traps, interrupts and softirqs; the NIC only moves frames by DMA."""
     polled: bool = False
     """A hosted NIC has no interrupts: frames wait in it until the host reads them (`HostWork.read_frames`)."""
+    busy_waiting: bool = False
+    """Programs that wait poll: a core with a program is never idle."""
     receive_queues: int = 1
     """Receive queues of a hosted NIC, each with an interrupt of its own (`Protocol.steering`): queue k interrupts core k."""
     steering: str = ""

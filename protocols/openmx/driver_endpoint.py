@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
-from protocols.core.host_work import HostWork, host_work
+from protocols.core.host_work import ANYWHERE, HostWork, host_work
 from protocols.core.memory import Reachable
 from protocols.core.timers import Timers
 from protocols.openmx import states
@@ -17,9 +17,11 @@ from protocols.openmx.mx_names import MAX_FRAGMENT
 from protocols.openmx.settings import Settings
 
 DRIVER: Final = "driver"
-"""Work on the host (`protocols.core.host_work`): the driver carries out a command, beyond the trap, up to the frame."""
+"""Work on the host (`protocols.core.host_work`): the driver makes a frame and passes it to the NIC."""
 LOOKUP: Final = "lookup"
 """Work on the host: the receive handler finds a frame's endpoint and writes the event."""
+LINES: Final = 512
+"""Bytes of an endpoint that a receive handler writes, and the next one reads: eight cache lines. Our count."""
 
 _OVERHEAD: Final = 2 + 32 + 4
 """Bytes behind Ethernet's header that a frame of data has at most, beside the data."""
@@ -34,9 +36,9 @@ class Region(NamedTuple):
 
 
 class DriverEndpoint:
-    """An endpoint as the driver has it."""
+    """An endpoint as the driver has it. touched: the core that has handled a frame for it last."""
 
-    __slots__ = ("index", "regions", "ring", "session", "state")
+    __slots__ = ("index", "regions", "ring", "session", "state", "touched")
 
     def __init__(self, index: int) -> None:
         self.index: Final = index
@@ -44,6 +46,7 @@ class DriverEndpoint:
         self.session = 0
         self.ring: ReceiveRing
         self.regions: dict[int, Region] = {}
+        self.touched = ANYWHERE
 
 
 class Driver:
@@ -79,6 +82,16 @@ class Driver:
         """Return the number of a frame's sender, or -1 if address and index do not belong together."""
         return peer_index if self._numbers.get(src) == peer_index else -1
 
+    def send(self, frame: bytes) -> None:
+        """Pass a frame to the NIC."""
+        self.work.spend(DRIVER)
+        self.nic.send(frame)
+
+    def look_up(self, endpoint: DriverEndpoint) -> None:
+        """Spend what it takes to find a frame's endpoint, which another core may have touched last."""
+        self.work.spend(LOOKUP, LINES, endpoint.touched)
+        endpoint.touched = self.work.core
+
     def post(self, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> bool:
         """Write an event into an endpoint's receive ring; False: it is full."""
         ring = endpoint.ring
@@ -86,8 +99,7 @@ class Driver:
         if slot < 0:
             return False
         ring.write(slot, event)
-        if data:
-            self.nic.dma_write(ring.place(slot, len(data)), data)
+        self.nic.dma_write(ring.place(slot, len(data)), data)
         self.nic.post_completion(endpoint.index << 16 | slot)
         return True
 

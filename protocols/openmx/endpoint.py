@@ -17,6 +17,7 @@ from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Buffer
 from protocols.core.host_work import COPY
 from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_NOTIFY, TYPE_RNDV, TYPE_TRUC
+from protocols.openmx.driver_endpoint import LINES
 from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, PULLS, Command, Event, Op, ReceiveRing
 from protocols.openmx.mx_names import (
     MATCH_NONE,
@@ -63,6 +64,7 @@ class Endpoint:
         self.on_error: Callable[[Status], object] | None = None
         self.on_lost: Callable[[Partner, Status], object] | None = None
         self.is_open = True
+        self.write: Final = library.write
         self._library: Final = library
         self._work = library.work
         self._memory = library.memory
@@ -288,7 +290,7 @@ class Endpoint:
         """Pass a command about a partner to the driver."""
         if self.is_open:
             fields = (flag, partner.node, seqnum, ack, number, turn, session, word, 0, match, length, address)
-            self._library.write(Command(op, self.index, partner.index, *fields), data)
+            self.write(Command(op, self.index, partner.index, *fields), data)
 
     def arm(self, partner: Partner) -> None:
         """Let ticks concern a partner."""
@@ -342,20 +344,35 @@ class Endpoint:
             if sending is not None and sending.partner is partner and sending.turn == event.turn:
                 self._end_sending(event.number, sending, Status.SUCCESS)
             return
-        incoming = Incoming(partner, event.match, event.total)
         receive = self._queues.match(event.match)
+        if receive is not None and event.type != TYPE_RNDV:
+            self._receive(partner, event, data, receive)
+            return
+        incoming = Incoming(partner, event.match, event.total)
         if event.type == TYPE_RNDV:
             incoming.region, incoming.turn = event.number, event.turn
-        elif receive is None:
-            incoming.place = memoryview(bytes(data))
         else:
-            incoming.place = data
+            incoming.place = memoryview(bytes(data))
         if receive is not None:
             self._match(incoming, receive)
         elif not self._is_done_with(incoming):
             self._queues.keep(incoming)
         elif incoming.region >= 0:
             self._notify(incoming)
+
+    def _receive(self, partner: Partner, event: Event, data: memoryview, receive: Request) -> None:
+        """Complete a receive with a message that has come whole."""
+        size, length = len(receive.buffer), event.length
+        receive.peer = partner
+        if length:
+            receive.buffer[:length] = data if length <= size else data[:size]
+            self._work.spend(COPY, length, self._work.writer)
+        if length <= size:
+            receive.finish(Status.SUCCESS, length, length, event.match)
+        else:
+            if self.on_error is not None:
+                self.on_error(Status.TRUNCATED)
+            receive.finish(Status.TRUNCATED, length, size, event.match)
 
     def begin_medium(self, partner: Partner, event: Event) -> Incoming:
         """Begin a message in fragments, at the first that has come."""
@@ -517,7 +534,7 @@ class Endpoint:
     def _take_event(self, slot: int) -> None:
         ring = self._ring
         event = ring.read(slot)
-        self._work.spend(EVENT)
+        self._work.spend(EVENT, LINES, self._work.writer)
         if event.type == TYPE_CONNECT and not event.flag & 1:
             self._answer(event)
         else:

@@ -30,7 +30,7 @@ from protocols.openmx.codec import (
 )
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
-from protocols.openmx.driver_endpoint import DRIVER, LOOKUP, Driver, DriverEndpoint, Region
+from protocols.openmx.driver_endpoint import Driver, DriverEndpoint, Region
 from protocols.openmx.endpoint_memory import ALARM, Command, Commands, Event, Op, ReceiveRing
 from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SMALL_MAX, TINY_MAX
 from protocols.openmx.pulls import Pulls
@@ -115,7 +115,6 @@ class Firmware:
         ):  # fmt: skip
             driver.counters.invalid += 1
             return
-        driver.work.spend(DRIVER)
         self._data, self._now = data, now
         operation(endpoint or DriverEndpoint(command.endpoint), command)
 
@@ -153,7 +152,7 @@ class Firmware:
             pack = driver.codec.pack_tiny
         else:
             driver.counters.send_small += 1
-        driver.nic.send(
+        driver.send(
             pack(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
                 command.seqnum, command.ack, command.match, command.session, self._data,
@@ -173,7 +172,7 @@ class Firmware:
         for number, at in enumerate(range(0, length, room)):
             payload = driver.nic.dma_read([data[at : at + room]])
             driver.counters.send_medium_frag += 1
-            driver.nic.send(
+            driver.send(
                 driver.codec.pack_medium(
                     driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
                     length, command.seqnum, command.ack, command.match, command.session, number, payload,
@@ -183,7 +182,7 @@ class Firmware:
     def _send_rndv(self, endpoint: DriverEndpoint, command: Command) -> None:
         driver = self._driver
         driver.counters.send_rndv += 1
-        driver.nic.send(
+        driver.send(
             driver.codec.pack_rndv(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
                 command.seqnum, command.ack, command.match, command.session, command.length, command.number, command.turn, 0,
@@ -193,7 +192,7 @@ class Firmware:
     def _send_notify(self, endpoint: DriverEndpoint, command: Command) -> None:
         driver = self._driver
         driver.counters.send_notify += 1
-        driver.nic.send(
+        driver.send(
             driver.codec.pack_notify(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
                 command.session, command.length, command.number, command.turn, command.seqnum, command.ack,
@@ -203,7 +202,7 @@ class Firmware:
     def _send_ack(self, endpoint: DriverEndpoint, command: Command) -> None:
         driver = self._driver
         driver.counters.send_liback += 1
-        driver.nic.send(
+        driver.send(
             driver.codec.pack_truc(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
                 command.session, command.ack, command.session, command.word, command.seqnum, 0,
@@ -214,7 +213,7 @@ class Firmware:
         """flag: 1 for an answer, whose status is `turn`."""
         driver = self._driver
         driver.counters.send_connect += 1
-        driver.nic.send(
+        driver.send(
             driver.codec.pack_connect(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
                 command.session, command.word, command.seqnum, command.flag, command.number & 0xFF, command.turn,
@@ -251,7 +250,6 @@ class Firmware:
             elif kind == TYPE_NACK_LIB:
                 self._receive_nack(frame)
             elif kind in _EVENTS:
-                driver.work.spend(LOOKUP)
                 self._receive_message(kind, *_EVENTS[kind](driver.codec, frame))
             else:
                 driver.counters.drop_invalid_type += 1
@@ -270,6 +268,7 @@ class Firmware:
         endpoint = driver.endpoints.get(dst)
         if endpoint is None:
             endpoint = driver.endpoints[dst] = DriverEndpoint(dst)
+        driver.look_up(endpoint)
         if kind == TYPE_CONNECT:
             self._receive_connect(endpoint, event)
         elif endpoint.state != states.OPEN:
@@ -294,11 +293,10 @@ class Firmware:
                 self._early[key] = event, b""
 
     def _hand_over(self, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b"") -> None:
-        if endpoint.ring.is_full:
+        if self._driver.post(endpoint, event, data):
+            self._driver.counters.recv_messages += 1  # the row of a message to an open endpoint
+        else:
             self._step(endpoint, "message without room")
-            return
-        self._step(endpoint, "connection request" if event.type == TYPE_CONNECT else "message")
-        self._driver.post(endpoint, event, data)
 
     def _receive_nack(self, frame: bytes) -> None:
         """Hand the refusal of a message to the library."""
@@ -317,7 +315,7 @@ class Firmware:
         if event.type == TYPE_TRUC:
             return
         driver.counters.send_nack_lib += 1
-        driver.nic.send(
+        driver.send(
             driver.codec.pack_nack_lib(
                 driver.addresses[event.peer], driver.address, driver.number, endpoint.index, nack_type, event.endpoint, 0,
                 event.seqnum,

@@ -49,6 +49,7 @@ class Library:
         self.allocate: Final[Callable[[int], memoryview] | None] = (
             None if isinstance(memory, HostMemory) else memory.allocate
         )
+        self._address = adapter.address
         self._incarnation = adapter.incarnation
         self._nic = nic
         self._commands = commands
@@ -73,12 +74,21 @@ class Library:
                 f"{len(self._endpoints) + 1} endpoints with {self.settings.entries} entries each would have {completions}"
                 f" completions: at most {DOORBELLS} (setting entries)",
             )
+        if self.settings.migrate:
+            self._migrate(index)
         queues = ReceiveQueues(context_bits, context_shift)
         session = (self._incarnation + _SESSION * self._opened) & 0xFFFF_FFFF
         self._opened += 1
         endpoint = self._endpoints[index] = Endpoint(self, index, key, session, queues)
         endpoint.begin()
         return endpoint
+
+    def _migrate(self, index: int) -> None:
+        """Move the program to the core that takes the interrupts of an endpoint (section 3.2 of the paper)."""
+        own = self._address
+        core = self.work.receiving_core(codec.pack_tiny(own, own, self.number, index, index, 0, 0, 0, 0))
+        if core >= 0:
+            self.work.bind(core)
 
     def close(self, endpoint: Endpoint) -> None:
         """Tell the driver that an endpoint is closed."""

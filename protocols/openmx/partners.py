@@ -8,12 +8,13 @@ acknowledged is sent again. Messages that come too early are kept.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from protocols.core.completion import Completion
 from protocols.openmx import states
 from protocols.openmx.codec import TYPE_MEDIUM
-from protocols.openmx.endpoint_memory import Event, Op
+from protocols.openmx.endpoint_memory import Command, Event, Op
 from protocols.openmx.mx_names import (
     EARLY,
     MAX_UNACKED,
@@ -29,6 +30,9 @@ from protocols.openmx.requests import Incoming, Outgoing
 if TYPE_CHECKING:
     from protocols.openmx.endpoint import Endpoint
 
+_RESENT: Final = 16
+"""Messages, the oldest, that are sent again in one tick: most often the others have come, and only their
+acknowledgement waits for the missing one. Ours: the source sends all again."""
 _HALF: Final = 1 << 31
 _WORD: Final = 0xFFFF_FFFF
 
@@ -227,10 +231,12 @@ class Partner:
         endpoint = self._endpoint
         outgoing.sent = endpoint.ticks
         self.owed = 0
-        endpoint.command(
-            outgoing.op, self, seqnum=outgoing.seqnum, ack=self._ack(), number=outgoing.number, turn=outgoing.turn,
-            session=self.session, match=outgoing.match_info, length=outgoing.length, address=outgoing.address,
-            data=outgoing.data,
+        endpoint.write(
+            Command(
+                outgoing.op, endpoint.index, self.index, 0, self.node, outgoing.seqnum, self._ack(), outgoing.number,
+                outgoing.turn, self.session, 0, 0, outgoing.match_info, outgoing.length, outgoing.address,
+            ),
+            outgoing.data,
         )  # fmt: skip
         endpoint.arm(self)
 
@@ -263,7 +269,7 @@ class Partner:
             if self._is_lost():
                 self.lose("unreachable", Status.ENDPOINT_UNREACHABLE)
                 return
-            for outgoing in list(self._unacked):
+            for outgoing in list(islice(self._unacked, _RESENT)):
                 if ticks - outgoing.sent >= settings.resend:
                     self._endpoint.counters.resent += 1
                     self._transmit(outgoing)
@@ -288,10 +294,8 @@ class Partner:
         if self.state != states.CONNECTED or event.seqnum >> SEQNUM_BITS != self._next_match >> SEQNUM_BITS:
             self._endpoint.counters.old_session += 1
             return
-        self._take_ack(event.ack)
-        if self.state != states.CONNECTED:
-            return
-        counters, ahead = self._endpoint.counters, distance(event.seqnum, self._next_match)
+        ahead = (event.seqnum - self._next_match) & SEQNUM
+        self.owed += 1  # a message that the program sends at once acknowledges this one
         if not ahead:
             self._accept(event, data)
             while early := self._early.pop(self._next_match, None):
@@ -299,25 +303,32 @@ class Partner:
                     self._take_or_add(kept, memoryview(kept_data))
         elif event.seqnum in self._partials:
             self._add_fragment(event, data)
-        elif ahead <= EARLY:
-            kept_frames = self._early.setdefault(event.seqnum, [])
-            if event.number in [kept.number for kept, _ in kept_frames]:
-                counters.duplicates += 1
-            else:
-                counters.early += 1
-                kept_frames.append((event, bytes(data)))
-            return
-        elif ahead <= SEQNUM - MAX_UNACKED:
-            counters.too_early += 1
-            return
         else:
-            counters.duplicates += 1
-            self.owed = max(self.owed, self._endpoint.settings.acknowledge - 1)  # the acknowledgement may be lost
-        self.owed += 1
+            self._take_out_of_order(event, data, ahead)
+        if self.state != states.CONNECTED:
+            return
+        self._take_ack(event.ack)
         if self.owed >= self._endpoint.settings.acknowledge:
             self.acknowledge()
-        else:
+        elif self.owed:
             self._endpoint.arm(self)
+
+    def _take_out_of_order(self, event: Event, data: memoryview, ahead: int) -> None:
+        """Keep a message that has come too early, or drop it. ahead: how many messages are missing before it."""
+        counters = self._endpoint.counters
+        if EARLY < ahead and ahead > SEQNUM - MAX_UNACKED:
+            counters.duplicates += 1
+            self.owed = self._endpoint.settings.acknowledge  # the acknowledgement may be lost
+            return
+        self.owed -= 1
+        kept_frames = self._early.setdefault(event.seqnum, []) if ahead <= EARLY else []
+        if ahead > EARLY:
+            counters.too_early += 1
+        elif event.number in [kept.number for kept, _ in kept_frames]:
+            counters.duplicates += 1
+        else:
+            counters.early += 1
+            kept_frames.append((event, bytes(data)))
 
     def _take_or_add(self, event: Event, data: memoryview) -> None:
         if event.seqnum == self._next_match:

@@ -12,6 +12,7 @@ from protocols.openmx.codec import ETHERTYPE
 from protocols.openmx.driver_endpoint import DRIVER, LOOKUP
 from protocols.openmx.endpoint import EVENT, REQUEST
 from protocols.openmx.host import plug
+from protocols.openmx.profile import OPENMX_2009, OPENMX_2009_ROUND_ROBIN, OPENMX_2009_SINGLE
 from protocols.openmx.settings import Settings
 from protocols.openmx.split_driver import split_driver
 from protocols.openmx.steering import HASHES
@@ -29,6 +30,7 @@ PROTOCOL: Final = Protocol(
     ETHERTYPE,
     device,
     _by_scapy,
+    profiles=(OPENMX_2009, OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN),
     split_driver=split_driver(),
     configurable=Configurable(Settings, plug),
     host_work=(DRIVER, LOOKUP, EVENT, REQUEST),

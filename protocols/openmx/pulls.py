@@ -12,7 +12,7 @@ from protocols.core.firmware import Buffer
 from protocols.core.memory import UnpinnedError
 from protocols.openmx import states
 from protocols.openmx.codec import NACK_TYPE_BAD_ENDPOINT, NACK_TYPE_BAD_RDMAWIN, NACK_TYPE_BAD_SESSION
-from protocols.openmx.driver_endpoint import LOOKUP, Driver, DriverEndpoint
+from protocols.openmx.driver_endpoint import Driver, DriverEndpoint
 from protocols.openmx.endpoint_memory import PULL_DONE, PULLS, Command
 from protocols.openmx.mx_names import BLOCK_FRAMES, BLOCKS, MAGIC, Status
 
@@ -118,11 +118,11 @@ class Pulls:
         """Handle bytes of a pull."""
         driver = self._driver
         _, src, peer_index, frame_seqnum, offset, handle, magic, data = driver.codec.unpack_pull_reply(frame)
-        driver.work.spend(LOOKUP)
         pull = self._find(src, peer_index, handle, magic)
         if pull is None:
             driver.counters.drop_pull_reply_bad_handle += 1
             return
+        driver.look_up(pull.endpoint)
         index, rest = divmod(offset, driver.room)
         length = min(driver.room, pull.command.length - offset)
         if rest or len(data) != length or frame_seqnum != index & 0xFF:
@@ -203,7 +203,7 @@ class Pulls:
         behind = block.first + block.missing.bit_length()
         length = min(behind * driver.room, command.length) - begin * driver.room
         driver.counters.send_pull_req += 1
-        driver.nic.send(
+        driver.send(
             driver.codec.pack_pull(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, pull.endpoint.index,
                 command.session, command.length, command.match, command.turn, 0, pull.handle, pull.endpoint.index ^ MAGIC,
@@ -241,7 +241,6 @@ class Pulls:
             _, src, peer_index, dst, src_endpoint, session, total, region_id, turn, begin, handle, magic, skipped, length,
             first, _,
         ) = driver.codec.unpack_pull(frame)  # fmt: skip
-        driver.work.spend(LOOKUP)
         peer = driver.sender(src, peer_index)
         if peer < 0:
             driver.counters.drop_bad_peer += 1
@@ -251,6 +250,7 @@ class Pulls:
         if endpoint is None or endpoint.state != states.OPEN:
             self._refuse(peer, dst, NACK_TYPE_BAD_ENDPOINT, handle, magic)
             return
+        driver.look_up(endpoint)
         if endpoint.session != session:
             self._refuse(peer, dst, NACK_TYPE_BAD_SESSION, handle, magic)
             return
@@ -275,12 +275,14 @@ class Pulls:
         for index, at in enumerate(range(0, len(data), room)):
             payload = nic.dma_read([data[at : at + room]])
             driver.counters.send_pull_reply += 1
-            nic.send(pack(to, driver.address, driver.number, first + index & 0xFF, offset + at, handle, magic, payload))
+            driver.send(
+                pack(to, driver.address, driver.number, first + index & 0xFF, offset + at, handle, magic, payload)
+            )
 
     def _refuse(self, peer: int, endpoint: int, nack_type: int, handle: int, magic: int) -> None:
         driver = self._driver
         driver.counters.send_nack_mcp += 1
-        driver.nic.send(
+        driver.send(
             driver.codec.pack_nack_mcp(
                 driver.addresses[peer], driver.address, driver.number, endpoint, nack_type, handle, magic
             )

@@ -13,18 +13,20 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, Final, Self
 
 from protocols.core.profile import Profile
 from testbed.controller.runs.profiles import profile_of
 from testbed.controller.runs.run_options import DILATE, Mode
+from testbed.controller.runs.run_target import find_target
 from testbed.controller.runs.runner import RunResult, protocol_of, run
 from testbed.errors import TestbedError, UnsupportedError
 from testbed.observe.format.quantities import format_value
 from testbed.observe.papers import Paper, PaperRun, Relation, Row, Shape, Table, figure, figures, paper_of, restrict
+from testbed.spec.layout import Layout
 
 MAX: Final = 0.03
 """Relative difference that a calibrated row may have."""
@@ -171,8 +173,12 @@ def frame_lateness(result: RunResult, factor: int) -> int:
 def _measure(
     protocol: str, paper: Paper, measured_run: PaperRun, own: Profile, mode: Mode, dilate: int | None
 ) -> RunResult:
+    where: str | Layout = measured_run.cluster or paper.cluster
+    if measured_run.cores:
+        layout = find_target(where, mode, None).layout
+        where = replace(layout, nodes=tuple([replace(node, ranks=measured_run.cores) for node in layout.nodes]))
     return run(
-        measured_run.cluster or paper.cluster, measured_run.workload, protocol=protocol, mode=mode,
+        where, measured_run.workload, protocol=protocol, mode=mode,
         settings=measured_run.settings, profiles=measured_run.profiles, ranks_per_node=measured_run.ranks_per_node,
         profile=measured_run.profile or own, firmware=measured_run.firmware, dilate=dilate, check=False, timeout=600,
     )  # fmt: skip
@@ -211,14 +217,15 @@ def _check_relation(relation: Relation, measured: Mapping[str, Rows]) -> Seen:
         return Seen(relation, False, f"{len(left)} values, and {len(right)} to hold them against")
     pairs = zip(left * (most // len(left)), right * (most // len(right)), strict=True)
     ratios = [a / b if b else math.inf for a, b in pairs]
-    low, high = min(ratios), max(ratios)
+    low, high = (mean(ratios),) * 2 if relation.average else (min(ratios), max(ratios))
     holds = low >= relation.least and (not relation.most or high <= relation.most)
     bounds = [
         f"{word} {bound:g}" for word, bound in (("at least", relation.least), ("at most", relation.most)) if bound
     ]
     ratio = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
     ours, theirs = _format_range(left, relation.left.take), _format_range(right, relation.right.take)
-    return Seen(relation, holds, f"{ours} against {theirs}: {ratio} times, {' and '.join(bounds)}")
+    on_average = " on average" if relation.average else ""
+    return Seen(relation, holds, f"{ours} against {theirs}: {ratio} times{on_average}, {' and '.join(bounds)}")
 
 
 def _format_range(values: Sequence[float], key: str) -> str:

@@ -25,6 +25,7 @@ from protocols.core.host_work import (
     INTERRUPT,
     LIBRARY,
     OFFLOAD,
+    RETURN,
     SOFTIRQ,
     SWITCH,
     TRAP,
@@ -339,8 +340,8 @@ class HostedNic(ImmediateNic):
         host = self._host
         if self._profile.round_robin:
             queue.core = host.interrupted = (host.interrupted + 1) % len(host.cores)
-        now, core = self._clock.time, self._host.cores[queue.core]
-        if core.is_idle(now):
+        now, core = self._clock.time, host.cores[queue.core]
+        if core.is_idle(now) and not (self._profile.busy_waiting and core.programs):
             core.preempt(now, self._price(WAKE, 0, ANYWHERE), WAKE)
         core.preempt(now, self._price(INTERRUPT, 0, ANYWHERE), INTERRUPT)
         self._take_next(queue)
@@ -366,6 +367,8 @@ class HostedNic(ImmediateNic):
             self._take_next(queue)
         else:
             queue.active = False
+            core = self._host.cores[queue.core]
+            core.preempt(self._clock.time, self._price(RETURN, 0, ANYWHERE), RETURN)
 
     def handle(self, core: int, frame: bytes) -> None:
         """Pass a frame to the firmware in the kernel, on that core."""

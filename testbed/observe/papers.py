@@ -26,8 +26,7 @@ _MAX_CALIBRATED: Final = 3  # rows
 @dataclass(frozen=True, slots=True)
 class PaperRun:
     """A run to measure. profile, cluster: where they differ from the paper's. profiles: of nodes with another one. firmware:
-    NIC settings that differ from the default.
-
+    NIC settings that differ from the default. cores: of each node's ranks, in order, in place of ranks_per_node.
 
     model: instead of a workload, "module:function" of the protocol's package, which computes rows from a profile; for
     another system on the paper's hosts."""
@@ -40,6 +39,7 @@ class PaperRun:
     profiles: Mapping[str, str] = field(default_factory=dict)
     firmware: Mapping[str, Any] = field(default_factory=dict)
     ranks_per_node: int = 1
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Figures:
 class Relation:
     """A relation between values of our own runs, where the paper has no value: each `left` value is at least `least`
     times and at most `most` times the `right` one. Either side has one value for all, or as many as the other. A bound
-    of 0 is not checked."""
+    of 0 is not checked. average: the mean of the ratios keeps the bounds, whatever each of them is."""
 
     name: str
     source: str
@@ -156,6 +156,7 @@ class Relation:
     right: Figures
     least: float = 0.0
     most: float = 0.0
+    average: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,15 +61,22 @@ def test_in_turn_half_of_the_frames_come_to_the_other_worker() -> None:
 
 
 def test_queues_that_cannot_be_are_refused_with_what_there_is() -> None:
-    traffic = {"settings": {"messages": 1}}
     with pytest.raises(UnsupportedError, match="add --nics shared"):
-        testbed.run("star-2", RandomTraffic, protocol="openmx", queues=2, **traffic)
+        testbed.run("star-2", RandomTraffic, protocol="openmx", queues=2, settings={"messages": 1})
     with pytest.raises(UnsupportedError, match="protocol emp has no hash"):
-        testbed.run("star-2", RandomTraffic, protocol="emp", nics="shared", queues=2, **traffic)
+        testbed.run("star-2", RandomTraffic, protocol="emp", nics="shared", queues=2, settings={"messages": 1})
     with pytest.raises(DescriptionError, match="no hash 'toeplitz'.*endpoint, myri10ge, round-robin"):
-        testbed.run("star-2", RandomTraffic, protocol="openmx", nics="shared", queues=2, steering="toeplitz", **traffic)
+        testbed.run(
+            "star-2",
+            RandomTraffic,
+            protocol="openmx",
+            nics="shared",
+            queues=2,
+            steering="toeplitz",
+            settings={"messages": 1},
+        )
     with pytest.raises(UnsupportedError, match="profile ideal has no receive queues"):
-        testbed.run("star-2", RandomTraffic, protocol="openmx", mode="sim", queues=2, **traffic)
+        testbed.run("star-2", RandomTraffic, protocol="openmx", mode="sim", queues=2, settings={"messages": 1})
     done = command("run", "star-2", "random", "--protocol", "openmx", "--steering", "endpoint", "--nics", "shared")
     assert done.returncode == 2
     assert "only with several queues" in done.stderr

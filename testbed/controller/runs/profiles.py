@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from testbed.controller.runs.run_target import RunTarget
 
 _COUNTS: Final = ("processors", "receive_ring", "receive_queues", "ahead", "cores", "cores_per_cache")
-_FLAGS: Final = ("pages_apart", "hosted", "polled", "round_robin")
+_FLAGS: Final = ("pages_apart", "hosted", "polled", "round_robin", "busy_waiting")
 
 
 def profile_of(

@@ -1,0 +1,110 @@
+"""The Open-MX multiqueue paper beside the simulation: calibrated rows, predictions with their errors, and relations.
+
+In CI the runs of 0 bytes, of one pair of 4 MiB, and around the rendezvous; with TESTBED_LONG=1 all, with all-to-all.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+import testbed
+from protocols.core.host_work import INTERRUPT, RETURN, WAKE
+from protocols.core.profile import Profile
+from protocols.openmx.driver_endpoint import LOOKUP
+from protocols.openmx.endpoint import EVENT
+from protocols.openmx.profile import OPENMX_2009, OPENMX_2009_ROUND_ROBIN, OPENMX_2009_SINGLE, WORK
+from testbed.controller.reproduction import MAX, Reproduction, reproduce
+from testbed.controller.runs.runner import RunResult
+from testbed.observe.papers import paper_of
+from testbed.spec.layout import Layout
+from testbed.spec.loader import load
+from testbed.spec.resolver import resolve
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+RUNS = [
+    name for name in paper_of("openmx").runs if LONG or name.endswith(("-sc", "-cache", "-sp", "-op", "idle", "steps"))
+]
+PAIR = ["single-cache-long", "single-cache-ioat", "multi-cache-ioat"]
+
+
+@pytest.fixture(scope="module")
+def openmx() -> Reproduction:
+    return reproduce("openmx", runs=RUNS if LONG else [*RUNS, *PAIR])
+
+
+def test_calibrated_rows_and_relations_come_out(openmx: Reproduction) -> None:
+    assert openmx.failures == []
+    calibrated = [row for row in openmx.rows if row.row.calibrated]
+    assert openmx.paper.constants < len(calibrated) <= 3
+    assert all(abs(row.error) <= MAX for row in calibrated)
+
+
+def test_all_published_values_of_table_1_are_there_and_none_is_invented() -> None:
+    rows = paper_of("openmx").rows
+    tables = [row.table for row in rows]
+    assert {table: tables.count(table) for table in tables} == {"0 B": 8, "4 MB": 9, "4 MB with I/OAT": 9}
+    assert not [row for row in rows if row.name.startswith("0 B, round robin")], "the paper's text lacks it"
+
+
+def test_the_median_error_of_what_is_predicted_is_below_a_tenth(openmx: Reproduction) -> None:
+    assert openmx.predicts
+    assert openmx.median_error < 0.1
+
+
+def latency(profile: Profile, layout: Layout | str = "openmx-2009", **firmware: int) -> tuple[int, RunResult]:
+    """Half a round trip of 0 bytes, ns, and the run."""
+    result = testbed.run(
+        layout, "pingpong", protocol="openmx", mode="sim", profile=profile, firmware=firmware,
+        settings={"sizes": (0,), "count": 10},
+    )  # fmt: skip
+    return int(result.rows[0]["p50_ns"]), result
+
+
+@pytest.mark.parametrize("kind", [INTERRUPT, RETURN, LOOKUP, EVENT])
+def test_each_cost_of_the_receive_path_is_in_the_way_of_a_message(kind: str) -> None:
+    work = {**WORK, kind: replace(WORK[kind], fixed=WORK[kind].fixed + 1_000)}
+    assert latency(replace(OPENMX_2009, work=work))[0] >= latency(OPENMX_2009)[0] + 900
+
+
+def used(profile: Profile, ranks: int, **options: object) -> dict[str, float]:
+    """Nanoseconds of interrupts by core of node n1, in an exchange among all ranks."""
+    result = testbed.run(
+        "openmx-2009", "random", protocol="openmx", mode="sim", profile=profile, ranks_per_node=ranks, seed=1,
+        settings={"messages": 30, "largest": 60_000}, firmware=options or None,
+    )  # fmt: skip
+    return {core: use.get("interrupt_ns", 0) for core, use in result.used["n1"].items() if core.startswith("core")}
+
+
+def test_each_policy_interrupts_the_cores_that_it_says() -> None:
+    one, robin, multi = (used(profile, 4) for profile in (OPENMX_2009_SINGLE, OPENMX_2009_ROUND_ROBIN, OPENMX_2009))
+    assert {core for core, spent in one.items() if spent} == {"core 0"}
+    assert all(robin.values())
+    assert max(robin.values()) < 1.5 * min(robin.values())
+    assert {core for core, spent in multi.items() if spent} == {"core 0", "core 1", "core 2", "core 3"}
+
+
+def test_a_program_moves_to_the_core_of_its_queue_unless_it_opts_out() -> None:
+    """Rank 0 of each node is placed on core 7; frames for its endpoint 0 interrupt core 0."""
+    layout = resolve(load("openmx-2009").description)
+    layout = replace(layout, nodes=tuple([replace(node, ranks=(7,)) for node in layout.nodes]))
+
+    def busy(migrate: int) -> set[str]:
+        _, result = latency(OPENMX_2009, layout, migrate=migrate)
+        return {core for core, use in result.used["n1"].items() if use.get("event_ns", 0)}
+
+    assert busy(1) == {"core 0"}
+    assert busy(0) == {"core 7"}
+
+
+def test_an_idle_core_wakes_up_and_one_with_a_program_that_waits_does_not() -> None:
+    waiting, _ = latency(OPENMX_2009)
+    sleeping, _ = latency(replace(OPENMX_2009, busy_waiting=False))
+    assert sleeping == waiting + WORK[WAKE].fixed
+
+
+def test_interrupts_that_are_coalesced_come_later_and_are_fewer() -> None:
+    late = replace(OPENMX_2009, coalescing=20_000)
+    assert sum(used(late, 2).values()) < sum(used(OPENMX_2009, 2).values())
