@@ -34,6 +34,7 @@ _RESENT: Final = 16
 """Messages, the oldest, that are sent again in one tick: most often the others have come, and only their
 acknowledgement waits for the missing one. Ours: the source sends all again."""
 _HALF: Final = 1 << 31
+_HALF_REQUESTS: Final = 1 << 7
 _WORD: Final = 0xFFFF_FFFF
 
 
@@ -45,9 +46,9 @@ class Partner:
     """
 
     __slots__ = (
-        "_acknum", "_connect_seqnum", "_early", "_endpoint", "_frames", "_heard_acknum", "_key", "_next_match",
-        "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked", "connected", "context", "index", "is_near",
-        "node", "owed", "session", "state",
+        "_acknum", "_connect_seqnum", "_early", "_endpoint", "_frames", "_heard_acknum", "_heard_request", "_key",
+        "_next_match", "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked", "connected",
+        "context", "index", "is_near", "node", "owed", "session", "state",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, node: int, index: int, is_near: bool) -> None:
@@ -74,9 +75,14 @@ class Partner:
         self._early: dict[int, list[tuple[Event, bytes]]] = {}
         self._acknum = 0
         self._heard_acknum = 0
+        self._heard_request = 0, 0  # session and number of the partner's last connection request
 
     def __repr__(self) -> str:
         return f"<endpoint {self.index} of node {self.node}>"
+
+    @property
+    def is_connected(self) -> bool:
+        return self.state == states.CONNECTED
 
     @property
     def is_active(self) -> bool:
@@ -116,7 +122,16 @@ class Partner:
 
     def receive_request(self, event: Event) -> None:
         """Handle the partner's request, and answer it."""
-        is_same = event.session == self.session and event.seqnum >> SEQNUM_BITS == self._next_send >> SEQNUM_BITS
+        heard_session, heard = self._heard_request
+        if event.session == heard_session and 0 < (heard - event.number) & 0xFF < _HALF_REQUESTS:
+            self._endpoint.counters.old_session += 1
+            return
+        is_same = (
+            event.session == self.session
+            and event.seqnum >> SEQNUM_BITS == self._next_send >> SEQNUM_BITS
+            and (event.session != heard_session or event.number == heard)
+        )
+        self._heard_request = event.session, event.number
         if self.state == states.CONNECTED and is_same:
             self._step("request again")
         else:
@@ -316,7 +331,7 @@ class Partner:
     def _take_out_of_order(self, event: Event, data: memoryview, ahead: int) -> None:
         """Keep a message that has come too early, or drop it. ahead: how many messages are missing before it."""
         counters = self._endpoint.counters
-        if EARLY < ahead and ahead > SEQNUM - MAX_UNACKED:
+        if ahead > max(EARLY, SEQNUM - MAX_UNACKED):
             counters.duplicates += 1
             self.owed = self._endpoint.settings.acknowledge  # the acknowledgement may be lost
             return
@@ -343,6 +358,8 @@ class Partner:
             self._endpoint.take_message(self, event, data)
             return
         incoming = self._endpoint.begin_medium(self, event)
+        if self.state != states.CONNECTED:  # the program's handler has disconnected
+            return
         incoming.seqnum = event.seqnum
         self._partials[event.seqnum] = incoming
         self._add_fragment(event, data)

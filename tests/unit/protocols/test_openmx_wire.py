@@ -83,7 +83,19 @@ def test_a_frame_has_the_sources_layout_and_a_crc_32_behind_its_data(name: str) 
 
 def test_the_types_are_the_sources() -> None:
     assert codec.ETHERTYPE == 0x86DF
-    kinds = ("TRUC", "CONNECT", "TINY", "SMALL", "MEDIUM", "RNDV", "PULL", "PULL_REPLY", "NOTIFY", "NACK_LIB", "NACK_MCP")
+    kinds = (
+        "TRUC",
+        "CONNECT",
+        "TINY",
+        "SMALL",
+        "MEDIUM",
+        "RNDV",
+        "PULL",
+        "PULL_REPLY",
+        "NOTIFY",
+        "NACK_LIB",
+        "NACK_MCP",
+    )
     assert [getattr(codec, f"TYPE_{kind}") for kind in kinds] == list(range(35, 46))
 
 
