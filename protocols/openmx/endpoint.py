@@ -230,8 +230,8 @@ class Endpoint:
         return None if found is None else self._taken(found)
 
     async def wait_any(self, match_info: int = 0, mask: int = 0, timeout: int = 0) -> Result | None:
-        """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`. Raises MxError as `irecv`
-        does."""
+        """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`. Raises MxError as
+        `irecv` does."""
         self._queues.check(match_info, mask)
         tick = self._tick_after(timeout)
         while (found := self._any(match_info, mask)) is None:

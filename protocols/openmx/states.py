@@ -83,6 +83,7 @@ PARTNER: Final = StateTable(
         Row(UNCONNECTED, "request", "answer it", CONNECTED, _CONNECTED),
         Row(CONNECTING, "tick", "send the request again", CONNECTING, ("connect_requests_resent",)),
         Row(CONNECTING, "answer", "send what waits", CONNECTED, _CONNECTED),
+        Row(CONNECTING, "answer with a used session", "send another request", CONNECTING),
         Row(CONNECTING, "request", "answer it and send what waits", CONNECTED, _CONNECTED),
         Row(CONNECTING, "refused", "fail what waits", UNCONNECTED, ("connections_refused",)),
         Row(CONNECTING, "unreachable", "fail what waits", UNCONNECTED, _LOST),

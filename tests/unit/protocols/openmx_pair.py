@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import cast
 
 from protocols.core.firmware import FIRST
@@ -122,6 +123,7 @@ async def result_of(request: Request) -> Result:
     return request.result()
 
 
+@cache
 def pattern(size: int) -> bytes:
     """Bytes that differ at all distances that the protocol has."""
     return bytes(index * 7 + (index >> 8) * 13 + (index >> 16) & 0xFF for index in range(size))
