@@ -37,10 +37,12 @@ MODES: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
         {"mode": "sim", "profile": "now-1998"},
     ),
     ("VIA, simulated", "via", {}, {"mode": "sim"}),
+    ("Open-MX, simulated", "openmx", {}, {"mode": "sim"}),
     ("SSAM, simulated", "ssam", {"kind": "atm"}, {"mode": "sim"}),
     ("EMP, live, in the program's own process", "emp", {}, {}),
     ("AM-II, live, in the program's own process", "am2", {"kind": "myrinet"}, {}),
     ("VIA, live, in the program's own process", "via", {}, {}),
+    ("Open-MX, live, in the program's own process", "openmx", {}, {}),
     ("SSAM, live, in the program's own process", "ssam", {"kind": "atm"}, {}),
 )  # fmt: skip
 BEFORE = 3  # messages

@@ -51,12 +51,8 @@ Steering = Mapping[str, Hash]
 
 
 def chosen(steering: Steering, name: str) -> Hash | None:
-    """Return the hash with that name; empty: the default one, None if there is none. Raises ValueError for another name."""
-    if not name:
-        return next(iter(steering.values()), None)
-    if name not in steering:
-        raise ValueError(f"no hash {name!r} chooses receive queues here: {', '.join(steering) or 'there is none'}")
-    return steering[name]
+    """Return the hash with that name; empty: the default one, None if there is none. Raises KeyError for another name."""
+    return steering[name] if name else next(iter(steering.values()), None)
 
 
 @dataclass(frozen=True, slots=True)

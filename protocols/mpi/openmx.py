@@ -17,8 +17,8 @@ from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 from protocols.openmx.host import Library
 from protocols.openmx.mx_names import MATCH_NONE, Status
+from protocols.openmx.mx_requests import Incoming, Request, Result
 from protocols.openmx.partners import Partner
-from protocols.openmx.requests import Incoming, Request, Result
 
 _TAG_BITS: Final = 32
 _SOURCE_BITS: Final = 16
@@ -40,6 +40,7 @@ class OpenMxEndpoint:
         self._endpoint: Final = host.open_endpoint(context_bits=_CONTEXT_BITS, context_shift=_CONTEXT_SHIFT)
         self._endpoint.on_lost = self._lost
         self._index_of = host.index_of
+        self._partners: dict[int, Partner] = {}  # by rank
         self._receives: dict[Request, tuple[int, Receipt]] = {}  # that name a source
         self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []
 
@@ -82,7 +83,9 @@ class OpenMxEndpoint:
         self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch, *, synchronous: bool
     ) -> None:
         endpoint = self._endpoint
-        to = endpoint.partner(destination, self._index_of(destination))
+        to = self._partners.get(destination)
+        if to is None:
+            to = self._partners[destination] = endpoint.partner(destination, self._index_of(destination))
         match_info = context << _CONTEXT_SHIFT | self.rank << _TAG_BITS | tag
         send = endpoint.issend if synchronous else endpoint.isend
         request = send([data], to, match_info, forget=True)

@@ -50,7 +50,7 @@ class DriverEndpoint:
 
 
 class Driver:
-    """What the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
+    """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
 
     room: bytes of data of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint.
     """

@@ -28,9 +28,9 @@ from protocols.openmx.mx_names import (
     MxError,
     Status,
 )
+from protocols.openmx.mx_requests import Incoming, Outgoing, Request, Result, Sending
 from protocols.openmx.partners import Partner
 from protocols.openmx.receive_queues import ReceiveQueues
-from protocols.openmx.requests import Incoming, Outgoing, Request, Result, Sending
 
 if TYPE_CHECKING:
     from protocols.openmx.host import Library
@@ -64,7 +64,8 @@ class Endpoint:
         self.on_error: Callable[[Status], object] | None = None
         self.on_lost: Callable[[Partner, Status], object] | None = None
         self.is_open = True
-        self.write: Final = library.write
+        self._commands = library.commands
+        self._ring_doorbell = library.ring_doorbell
         self._library: Final = library
         self._work = library.work
         self._memory = library.memory
@@ -95,7 +96,7 @@ class Endpoint:
     def begin(self) -> None:
         """Tell the driver: completions may come at once."""
         entries, address = self.settings.entries, self._ring_address
-        self._library.write(Command(Op.OPEN, self.index, session=self.session, length=entries, address=address))
+        self.write(Command(Op.OPEN, self.index, session=self.session, length=entries, address=address))
 
     # Connections.
 
@@ -270,32 +271,20 @@ class Endpoint:
             request.finish(Status.ENDPOINT_CLOSED)
         for own in list(self._own_sends.values()):
             own.settle(Status.ENDPOINT_CLOSED)
+        self.write(Command(Op.CLOSE, self.index))
         self._library.close(self)
         self._memory.unpin(self._ring_address)
 
     # For the library.
 
-    def command(
-        self,
-        op: Op,
-        partner: Partner,
-        *,
-        flag: int = 0,
-        seqnum: int = 0,
-        ack: int = 0,
-        number: int = 0,
-        turn: int = 0,
-        session: int = 0,
-        word: int = 0,
-        match: int = 0,
-        length: int = 0,
-        address: int = 0,
-        data: bytes = b"",
-    ) -> None:
-        """Pass a command about a partner to the driver."""
+    def command(self, op: Op, partner: Partner, **fields: int) -> None:
+        """Pass a command about a partner to the driver. fields: of `Command`."""
         if self.is_open:
-            fields = (flag, partner.node, seqnum, ack, number, turn, session, word, 0, match, length, address)
-            self.write(Command(op, self.index, partner.index, *fields), data)
+            self.write(Command(op, self.index, partner.index, peer=partner.node, **fields))
+
+    def write(self, command: Command, data: bytes = b"") -> None:
+        """Pass a command to the driver."""
+        self._ring_doorbell(self._commands.write(command, data), 0, 0)
 
     def arm(self, partner: Partner) -> None:
         """Let ticks concern a partner."""
@@ -656,7 +645,7 @@ class Endpoint:
     def _set_alarm(self) -> None:
         if not self._has_alarm and self.is_open:
             self._has_alarm = True
-            self._library.write(Command(Op.SET_ALARM, self.index, length=self.settings.tick))
+            self.write(Command(Op.SET_ALARM, self.index, length=self.settings.tick))
 
     def _tick(self) -> None:
         self.ticks += 1

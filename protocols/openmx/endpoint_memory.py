@@ -134,7 +134,7 @@ class SharedCommands:
 
 
 class Event(NamedTuple):
-    """What the driver tells of a frame. type: the frame's. endpoint, peer: its sender's. session: of the frame; of a
+    """A frame, for the library. type: its own. endpoint, peer: its sender's. session: of the frame; of a
     connection the sender's. length: bytes of data. total: bytes of the message. number: of a fragment, a region, or a
     connection. turn: of the region. word, value: further fields. flag: a bit, or a status."""
 

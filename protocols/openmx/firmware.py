@@ -388,4 +388,4 @@ _EVENTS: Final = {
     TYPE_TRUC: _parse_truc,
     TYPE_CONNECT: _parse_connect,
 }
-"""What makes an event of a frame, by the frame's type: the frame's sender, its endpoint, the event, its data."""
+"""Parsers by a frame's type: they return the frame's sender, its endpoint, the event, its data."""

@@ -48,7 +48,7 @@ NACKS: Final = {1: "BAD_ENDPOINT", 2: "ENDPOINT_CLOSED", 3: "BAD_SESSION", 4: "B
 
 
 class OpenMX(Trailed):
-    """What every frame begins with, 3 bytes."""
+    """The beginning of every frame, 3 bytes."""
 
     name = "Open-MX"
     fields_desc = [  # noqa: RUF012

@@ -13,7 +13,7 @@ from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
 from protocols.openmx.driver_endpoint import room
 from protocols.openmx.endpoint import Endpoint
-from protocols.openmx.endpoint_memory import DOORBELLS, PULLS, Command, Commands, Op, OwnCommands
+from protocols.openmx.endpoint_memory import DOORBELLS, PULLS, Commands, OwnCommands
 from protocols.openmx.firmware import Firmware
 from protocols.openmx.mx_names import RAW_ENDPOINT, MxError, Status
 from protocols.openmx.receive_queues import ReceiveQueues
@@ -51,8 +51,8 @@ class Library:
         )
         self._address = adapter.address
         self._incarnation = adapter.incarnation
-        self._nic = nic
-        self._commands = commands
+        self.commands: Final = commands
+        self.ring_doorbell: Final = nic.ring_doorbell
         self._endpoints: dict[int, Endpoint] = {}
         self._opened = 0
 
@@ -91,13 +91,8 @@ class Library:
             self.work.bind(core)
 
     def close(self, endpoint: Endpoint) -> None:
-        """Tell the driver that an endpoint is closed."""
+        """Forget an endpoint that is closed."""
         del self._endpoints[endpoint.index]
-        self.write(Command(Op.CLOSE, endpoint.index))
-
-    def write(self, command: Command, data: bytes = b"") -> None:
-        """Pass a command to the driver."""
-        self._nic.ring_doorbell(self._commands.write(command, data), 0, 0)
 
     def completed(self, index: int) -> bool | None:
         endpoint = self._endpoints.get(index >> 16)

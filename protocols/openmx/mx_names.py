@@ -12,7 +12,7 @@ SMALL_MAX: Final = 128
 MEDIUM_MAX: Final = 32_768
 """Bytes of a message that is sent eagerly, in fragments; longer ones are pulled by their receiver."""
 SHARED_MEDIUM_MAX: Final = 4_096
-"""The same between endpoints of one node."""
+"""Bytes of an eager message between endpoints of one node."""
 MAX_FRAGMENTS: Final = 32
 MAX_FRAGMENT: Final = 8_192
 """Bytes of a fragment, or of a pull reply, on links of jumbo frames."""

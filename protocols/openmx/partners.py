@@ -25,7 +25,7 @@ from protocols.openmx.mx_names import (
     distance,
     seqnum_after,
 )
-from protocols.openmx.requests import Incoming, Outgoing
+from protocols.openmx.mx_requests import Incoming, Outgoing
 
 if TYPE_CHECKING:
     from protocols.openmx.endpoint import Endpoint
@@ -256,7 +256,7 @@ class Partner:
                 return
             outgoing = queue.popleft()
             outgoing.seqnum = self._next_send
-            self._next_send = seqnum_after(self._next_send)
+            self._next_send = outgoing.seqnum & ~SEQNUM | (outgoing.seqnum + 1) & SEQNUM
             self._frames += outgoing.frames
             unacked.append(outgoing)
             self._transmit(outgoing)

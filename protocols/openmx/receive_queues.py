@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.openmx.mx_names import MAX_CONTEXT_BITS, MxError, Status
-from protocols.openmx.requests import Incoming, Request
+from protocols.openmx.mx_requests import Incoming, Request
 
 if TYPE_CHECKING:
     from protocols.openmx.partners import Partner

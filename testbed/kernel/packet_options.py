@@ -8,6 +8,7 @@ import errno
 import fcntl
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 SOL_PACKET: Final = 263
@@ -19,6 +20,14 @@ ETH_P_ALL: Final = 3
 PACKET_OUTGOING: Final = 4
 _PROGRAM: Final = struct.Struct("H6xQ")  # struct sock_fprog: length, address
 _INSTRUCTION: Final = 8  # bytes of one of classic BPF
+_CODE: Final = struct.Struct("HBBI")
+Instruction = tuple[int, int, int, int]
+"""Classic BPF: code, jump if true, jump if false, k."""
+
+_PACKET_FANOUT, _PACKET_FANOUT_DATA = 18, 22
+_IN_TURN, _BY_PROGRAM = 1, 6  # PACKET_FANOUT_LB, PACKET_FANOUT_CBPF
+_IGNORE_OUTGOING: Final = 0x4000
+_GROUP: Final = struct.Struct("<HH")
 _STATISTICS: Final = struct.Struct("II")  # struct tpacket_stats: frames, of which dropped
 
 SIOCETHTOOL: Final = 0x8946
@@ -43,6 +52,20 @@ def attach_filter(opened: socket.socket, program: bytes) -> None:
     kept = ctypes.create_string_buffer(program, len(program))
     option = _PROGRAM.pack(len(program) // _INSTRUCTION, ctypes.addressof(kept))
     opened.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, option)
+
+
+def join_fanout(opened: socket.socket, group: int, program: Sequence[Instruction] = ()) -> None:
+    """Let a bound packet socket share its frames with others of a group, 0 to 65535, of its interface: each goes to one.
+
+    program: classic BPF, whose result modulo the number of sockets chooses the one; without a program they go to each in
+    turn. It sees a frame from behind its Ethernet header on. Sockets are numbered as they have joined; when one is closed,
+    the last takes its number (net/packet/af_packet.c). OSError."""
+    mode = _BY_PROGRAM if program else _IN_TURN
+    opened.setsockopt(SOL_PACKET, _PACKET_FANOUT, _GROUP.pack(group, mode | _IGNORE_OUTGOING))
+    if program:
+        code = b"".join([_CODE.pack(*instruction) for instruction in program])
+        kept = ctypes.create_string_buffer(code, len(code))
+        opened.setsockopt(SOL_PACKET, _PACKET_FANOUT_DATA, _PROGRAM.pack(len(program), ctypes.addressof(kept)))
 
 
 def take_statistics(opened: socket.socket) -> tuple[int, int]:

@@ -367,8 +367,8 @@ class HostedNic(ImmediateNic):
             self._take_next(queue)
         else:
             queue.active = False
-            core = self._host.cores[queue.core]
-            core.preempt(self._clock.time, self._price(RETURN, 0, ANYWHERE), RETURN)
+            if cost := self._price(RETURN, 0, ANYWHERE):
+                self._host.cores[queue.core].preempt(self._clock.time, cost, RETURN)
 
     def handle(self, core: int, frame: bytes) -> None:
         """Pass a frame to the firmware in the kernel, on that core."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,8 +17,11 @@ from protocols.core.profile import Profile
 from protocols.openmx.driver_endpoint import LOOKUP
 from protocols.openmx.endpoint import EVENT
 from protocols.openmx.profile import OPENMX_2009, OPENMX_2009_ROUND_ROBIN, OPENMX_2009_SINGLE, WORK
+from protocols.openmx.protocol import PROTOCOL
 from testbed.controller.reproduction import MAX, Reproduction, reproduce
+from testbed.controller.runs.profiles import profile_of
 from testbed.controller.runs.runner import RunResult
+from testbed.errors import DescriptionError
 from testbed.observe.papers import paper_of
 from testbed.spec.layout import Layout
 from testbed.spec.loader import load
@@ -108,3 +112,22 @@ def test_an_idle_core_wakes_up_and_one_with_a_program_that_waits_does_not() -> N
 def test_interrupts_that_are_coalesced_come_later_and_are_fewer() -> None:
     late = replace(OPENMX_2009, coalescing=20_000)
     assert sum(used(late, 2).values()) < sum(used(OPENMX_2009, 2).values())
+
+
+def test_a_profile_names_its_hash_and_the_time_of_coalescing(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('like = "openmx-2009"\nsteering = "myri10ge"\ncoalescing = "10us"\nround_robin = true\n')
+    made = profile_of(file, PROTOCOL)
+    assert (made.steering, made.coalescing, made.round_robin) == ("myri10ge", 10_000, True)
+    file.write_text('like = "openmx-2009"\nsteering = "endpint"\n')
+    with pytest.raises(DescriptionError, match=r"unknown hash 'endpint'.*did you mean 'endpoint'"):
+        profile_of(file, PROTOCOL)
+
+
+def test_queues_of_a_simulation_are_those_of_the_run() -> None:
+    for queues, steering, cores in ((2, "", {"core 0", "core 1"}), (1, "round-robin", {f"core {n}" for n in range(8)})):
+        result = testbed.run(
+            "openmx-2009", "random", protocol="openmx", mode="sim", profile="openmx-2009", ranks_per_node=4, seed=1,
+            settings={"messages": 30, "largest": 60_000}, queues=queues, steering=steering,
+        )  # fmt: skip
+        assert {core for core, use in result.used["n1"].items() if use.get("interrupt_ns")} == cores

@@ -20,8 +20,8 @@ from benchmarks.harness.host_programs import (
 )
 from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.host import Library
+from protocols.openmx.mx_requests import Request
 from protocols.openmx.partners import Partner
-from protocols.openmx.requests import Request
 from testbed.runtime.nodes.places import ProgramNode
 
 LARGE = 4 << 20

@@ -124,6 +124,8 @@ def _built(document: Mapping[str, Any], protocol: Protocol, source: str, within:
                 problems.append(Problem(key, repr(value), f"a profile's name: {error}"))
         elif key not in keys:
             problems.append(_unknown("", "key", key, [*keys, "like"], "a key of a profile"))
+        elif key == "steering" and value not in ("", *protocol.steering):
+            problems.append(_unknown("", "hash", str(value), [*protocol.steering], "a hash of the protocol"))
         elif key == "work":
             values[key] = _work(value, protocol, problems)
         else:
@@ -174,7 +176,7 @@ def _work(table: object, protocol: Protocol, problems: list[Problem]) -> Mapping
 
 
 def _value(key: str, value: object) -> object:
-    if key == "name":
+    if key in ("name", "steering"):
         return _of(str, value, "a text")
     if key in _FLAGS:
         return _of(bool, value, "true or false")

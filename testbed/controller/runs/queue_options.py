@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from protocols.core.profile import Profile
-from protocols.core.protocol import Protocol, chosen
+from protocols.core.protocol import Instruction, Protocol, chosen
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.runtime.shared.workers import ReceiveQueues
 
@@ -52,11 +52,12 @@ def _check(count: int, steering: str) -> None:
         raise DescriptionError("the run", [Problem("steering", repr(steering), "only with several queues")])
 
 
-def _program(steering: str, protocol: Protocol, name: str) -> tuple[tuple[int, int, int, int], ...]:
-    try:
-        found = chosen(protocol.steering, steering)
-    except ValueError as error:
-        raise DescriptionError("the run", [Problem("steering", "", f"{error}, {IN_TURN}")]) from error
-    if found is None:
+def _program(steering: str, protocol: Protocol, name: str) -> tuple[Instruction, ...]:
+    if not protocol.steering:
         raise UnsupportedError(f"protocol {name} has no hash that chooses receive queues: only --steering {IN_TURN}")
+    if steering and steering not in protocol.steering:
+        known = ", ".join([*protocol.steering, IN_TURN])
+        raise DescriptionError("the run", [Problem("steering", repr(steering), f"one of {known}")])
+    found = chosen(protocol.steering, steering)
+    assert found is not None
     return found.program

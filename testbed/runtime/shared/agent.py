@@ -30,9 +30,8 @@ from protocols.core.firmware import Adapter
 from protocols.core.split_memory import SplitDriver
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
-from testbed.kernel import packet_fanout
 from testbed.kernel.filesystem import make_sealed
-from testbed.kernel.packet_options import DOWN
+from testbed.kernel.packet_options import DOWN, join_fanout
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import calls
 from testbed.runtime.incarnations import incarnation
@@ -97,7 +96,7 @@ class SharedAgent:
             self._socket.note_lengths(offer.mtus)
         worker = offer.worker
         if worker.queues.count > 1:
-            packet_fanout.join(self._socket.socket, GROUP, worker.queues.program)
+            join_fanout(self._socket.socket, GROUP, worker.queues.program)
         own = [adapter for number, adapter in enumerate(offer.adapters) if worker.has(number)]
         addresses = [adapter.address for adapter in own]
         head = addresses[0] + offer.ethertype.to_bytes(2, "big")
