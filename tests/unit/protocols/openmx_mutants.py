@@ -6,9 +6,9 @@ import pytest
 
 from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.mx_names import SEQNUM
+from protocols.openmx.mx_requests import Outgoing
 from protocols.openmx.partners import Partner
 from protocols.openmx.pulls import Pulls
-from protocols.openmx.requests import Outgoing
 from tests.unit.protocols.mutants import Mutant
 
 

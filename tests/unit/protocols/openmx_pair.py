@@ -11,8 +11,8 @@ from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.firmware import Firmware
 from protocols.openmx.frames import TYPES
 from protocols.openmx.host import Library, plug
+from protocols.openmx.mx_requests import Request, Result
 from protocols.openmx.partners import Partner
-from protocols.openmx.requests import Request, Result
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.host_programs import Program, T, run
 from tests.unit.protocols.list_wires import Wires

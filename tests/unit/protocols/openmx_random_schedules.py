@@ -16,7 +16,7 @@ from protocols.core.memory import HostMemory
 from protocols.openmx.endpoint import Endpoint
 from protocols.openmx.host import Library, plug
 from protocols.openmx.mx_names import Status
-from protocols.openmx.requests import Request
+from protocols.openmx.mx_requests import Request
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.openmx_pair import pattern

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from protocols.core.memory import HostMemory
-from protocols.openmx import endpoint, host, partners, receive_queues, requests
+from protocols.openmx import endpoint, host, mx_requests, partners, receive_queues
 from protocols.openmx.mx_names import MATCH_NONE, MAX_SEGMENTS, MxError, Status
-from protocols.openmx.requests import Result
+from protocols.openmx.mx_requests import Result
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.host_programs import Program
 from tests.unit.protocols.openmx_pair import RESEND, Two, partner_of, pattern
@@ -35,7 +35,7 @@ def status_of(two: Two, program: Program[object]) -> Status:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_has_its_name_in_a_docstring(call: str) -> None:
-    sources = "".join(map(inspect.getsource, (endpoint, host, partners, receive_queues, requests)))
+    sources = "".join(map(inspect.getsource, (endpoint, host, partners, receive_queues, mx_requests)))
     assert re.search(rf"\bmx_{call}\b", sources)
 
 

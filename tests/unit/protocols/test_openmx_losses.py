@@ -9,7 +9,7 @@ import pytest
 
 from protocols.openmx import codec
 from protocols.openmx.mx_names import MAGIC, SEQNUM, Status
-from protocols.openmx.requests import Request, Result
+from protocols.openmx.mx_requests import Request, Result
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.openmx_mutants import USED
 from tests.unit.protocols.openmx_pair import RESEND, EveryNth, Two, kind_of, pattern
