@@ -11,17 +11,20 @@ import pytest
 
 import testbed
 from protocols.openmx.codec import TYPE_PULL_REPLY, TYPE_TINY
-from testbed import Cluster, Comm, Node, Scenario, share_nics
+from testbed import Cluster, RunningCluster, Scenario, share_nics
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.verdict.verdicts import Grade
 from testbed.spec.fault_models import Rule
+from testbed.workloads.form import Comm, Node
 from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 SIZES = (0, 4, 100, 5_000, 70_000)
-LOST = f"drop openmx.type == {TYPE_PULL_REPLY} and nth(2)"
-FIRST_LOST = Scenario().at(0, Rule("all", f"drop openmx.type == {TYPE_TINY} and nth(1)"))
+FIRST_LOST = Scenario(
+    name="first-message",
+    faults=(Rule(on="all", at=0, rules=[f"drop openmx.type == {TYPE_TINY} and nth(1)"]),),
+)
 ATTACHED = """
 from testbed import attach
 
@@ -51,7 +54,8 @@ def test_messages_of_every_size_go_round_under_loss_with_ranks_on_a_node(mode: M
     cluster = Cluster.star(3, rate="1gbit", delay="100us", loss="1%", seed=7)
     result = testbed.run(cluster, ring, protocol="openmx", mode=mode, ranks_per_node=2, timeout=60)
     assert set(map(tuple, result.results.values())) == {SIZES}
-    assert sum(counted["resent"] for counted in result.counted.values())
+    if mode == "sim":  # ranks that share a live NIC have their library, and its counters, in other processes
+        assert sum(counted["resent"] for counted in result.counted.values())
     assert sum(counted["recv_pull_reply"] for counted in result.counted.values())
 
 
@@ -64,32 +68,44 @@ def test_a_rule_by_field_loses_the_frames_that_it_names(mode: Mode) -> None:
     assert sum(counted["resent"] for counted in result.counted.values()) >= 1
 
 
+def output(*arguments: str) -> list[str]:
+    """Lines of a command that succeeds."""
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 def test_a_run_is_captured_decoded_and_reported(tmp_path: Path) -> None:
-    ran = command(
-        "run", "star-2", "pingpong", "--protocol", "openmx", "--set", "sizes=4,70000", "--capture", "--output",
-        str(tmp_path / "run"), "--check",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stderr
-    [capture, *_] = sorted((tmp_path / "run").rglob("*.pcapng"))
-    lines = command("decode", str(capture), "--json").stdout.splitlines()
-    types = {json.loads(line)["fields"].get("openmx.type") for line in lines}
+    run, capture, report = tmp_path / "run", tmp_path / "all.pcapng", tmp_path / "report.html"
+    with Cluster.star(2, delay="100us").up() as cluster, cluster.capture("all", capture):
+        ran = command(
+            "run", cluster.name, "pingpong", "--protocol", "openmx", "--set", "sizes=4,70000", "--set", "count=5",
+            "--output", str(run), "--check",
+        )  # fmt: skip
+    assert ran.returncode in (0, 8), ran.stderr  # 8: a busy machine
+    types = {json.loads(line)["fields"].get("openmx.type") for line in output("decode", str(capture), "--json")}
     assert {TYPE_TINY, TYPE_PULL_REPLY} <= types
-    assert command("report", str(tmp_path / "run")).returncode == 0
+    assert any("Open-MX CONNECT" in line for line in output("decode", str(capture)))
+    output("report", str(run), "-o", str(report))
+    assert "openmx" in report.read_text()
 
 
 def test_shared_nics_serve_programs_that_attach() -> None:
+    def start(cluster: RunningCluster, node: str) -> subprocess.Popen[str]:
+        return cluster[node].popen([sys.executable, "-c", ATTACHED], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
     with Cluster.star(2).up() as cluster, share_nics(cluster, "openmx", functions=1):
-        programs = [
-            subprocess.Popen(
-                [*cluster.nodes[name].prefix, sys.executable, "-c", ATTACHED], stdout=subprocess.PIPE, text=True
-            )
-            for name in ("n1", "n2")
-        ]
-        said = sorted(program.communicate(timeout=60)[0].strip() for program in programs)
-    assert said == ["0 from n2", "1 from n1"]
+        heard = []
+        for script in [start(cluster, node) for node in ("n1", "n2")]:
+            said, errors = script.communicate(timeout=60)
+            assert script.returncode == 0, errors
+            heard.append(said)
+    assert sorted(heard) == ["0 from n2\n", "1 from n1\n"]
 
 
 def test_runs_with_shared_nics_come_to_the_same_end() -> None:
-    result = testbed.run(Cluster.star(2, loss="1%", seed=3), ring, protocol="openmx", nics="shared", timeout=60)
+    result = testbed.run(
+        Cluster.star(2, loss="1%", seed=3), ring, protocol="openmx", mode="live", nics="shared", timeout=60
+    )
     assert set(map(tuple, result.results.values())) == {SIZES}
     assert result.verdict.grade in (Grade.TRUSTED, Grade.DEGRADED)
