@@ -67,6 +67,8 @@ PROBE: Final = 1 << 4
 """Report the message that the receive would get, without receiving it."""
 WAIT: Final = 1 << 5
 """With PROBE: wait until there is one."""
+STANDING: Final = WAIT
+"""Without PROBE: a receive that nobody waits for, kept for messages that may come."""
 CLAIM: Final = 1 << 6
 """With PROBE: keep the message for the receive that names it."""
 CLAIMED: Final = 1 << 7

@@ -214,6 +214,9 @@ class Firmware:
                 self._receiver.post(posted)
             elif kind & stat.PROBE:
                 self._receiver.probe(posted, bool(kind & stat.WAIT), bool(kind & stat.CLAIM))
+            elif kind & stat.STANDING:
+                posted.is_standing = True
+                self._receiver.post(posted)
             else:
                 self._receiver.post_claimed(posted)
         elif known:

@@ -176,6 +176,11 @@ class Endpoint:
             raise ValueError(_READ_ONLY)
         return self._post(kind, source, tag, view)
 
+    def post_standing(self, tag: int, buffer: memoryview) -> Completion[Received]:
+        """Receive from any node, as `post_receive`, into a buffer of one page at most. Nobody waits for such a receive, so
+        that reports of what is waited for leave it out."""
+        return self._post(stat.RECEIVE | stat.STANDING, ANY_SOURCE, tag, buffer)
+
     def post_claimed(self, found: ProbeResult, buffer: bytearray | memoryview) -> Completion[Received]:
         """Receive a message that a probe has claimed; otherwise as `post_receive`."""
         return self._post(stat.RECEIVE | stat.CLAIMED, found.source, found.message, _writable(buffer))
@@ -252,7 +257,7 @@ class Endpoint:
 
     def waiting(self) -> list[str]:
         return [
-            *[transfer.what for transfer in self._transfers.values()],
+            *[transfer.what for transfer in self._transfers.values() if not transfer.kind & stat.STANDING],
             *[probe.what for probe in self._probes.values()],
             *[command.what for command in self._commands.values()],
         ]

@@ -31,12 +31,13 @@ _DONE: Final = stat.DONE
 
 
 class Posted:
-    """A receive, or a probe, that waits for its message."""
+    """A receive, or a probe, that waits for its message. is_standing: nobody waits for it."""
 
-    __slots__ = ("index", "mask", "source", "span", "tag")
+    __slots__ = ("index", "is_standing", "mask", "source", "span", "tag")
 
     def __init__(self, index: int, source: int, tag: int, any_tag: int, span: Span) -> None:
         self.index = index
+        self.is_standing = False
         self.source = source
         if any_tag:
             self.tag = tag & stat.CONTEXT
@@ -250,6 +251,8 @@ class Receiver:
         """Return a sentence for each waiting receive, each incomplete message, and each message without a receive."""
         out = []
         for posted in self._posted:
+            if posted.is_standing:
+                continue
             source = "any node" if posted.source == stat.ANY_SOURCE else f"node {posted.source}"
             out.append(f"a receive from {source}, tag {posted.tag}: no message has come")
         for probe, _ in self._probes:

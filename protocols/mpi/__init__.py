@@ -8,9 +8,10 @@ programs that block. Calls behave as the MPI Forum's "MPI: A Message-Passing Int
 
 from protocols.mpi import mpi_names
 from protocols.mpi.comm import Comm
+from protocols.mpi.constants import COMM_NULL
 from protocols.mpi.mpi_messages import Message
 from protocols.mpi.mpi_names import *  # noqa: F403
 from protocols.mpi.requests import Prequest, Request
 
-__all__ = ["Comm", "Message", "Prequest", "Request"]
+__all__ = ["COMM_NULL", "Comm", "Message", "Prequest", "Request"]
 __all__ += mpi_names.__all__

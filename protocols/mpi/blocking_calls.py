@@ -1,187 +1,102 @@
-"""mpi4py's blocking interface: the calls of `comm`, `requests` and `mpi_messages` without an await. Each returns when
-the awaited one would.
-
-There is one implementation. A call here makes the awaited call's coroutine and passes it to `run`, which the
-environment of a blocking program provides: it drives the coroutine, and lets everything else run while that waits.
+"""mpi4py's calls of communicators for programs that block: the names and arguments of `comm`, none awaited. Each returns
+when the awaited one would. `blocking_requests` has requests and messages.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
-from functools import wraps
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
 
 from protocols.mpi import comm as awaited
-from protocols.mpi import mpi_messages, requests
+from protocols.mpi.blocking_requests import (
+    MESSAGE_NO_PROC,
+    MESSAGE_NULL,
+    REQUEST_NULL,
+    Face,
+    Message,
+    Prequest,
+    Request,
+    Run,
+    Work,
+    at_once,
+    begun,
+    blocking,
+    persistent,
+)
 from protocols.mpi.collectives.choices import Algorithms
-from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import nothing
+from protocols.mpi.comm_properties import (
+    CopyAttribute,
+    DeleteAttribute,
+    Errhandler,
+    Properties,
+    create_keyval,
+    free_keyval,
+)
+from protocols.mpi.constants import (
+    ANY_SOURCE,
+    ANY_TAG,
+    CART,
+    COMM_TYPE_SHARED,
+    TAG_UB,
+    UNDEFINED,
+    UNIVERSE_SIZE,
+)
 from protocols.mpi.groups import Group
+from protocols.mpi.info import Info
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, MPIError
 from protocols.mpi.mpi_status import Status
 
-A = TypeVar("A")
-T = TypeVar("T")
-P = ParamSpec("P")
-
-Work = Coroutine[Any, None, T]
-"""Coroutine of an ``async def`` in this package: it yields what it waits for, and is sent nothing."""
+__all__ = [
+    "COMM_NULL", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "Cartcomm", "Comm", "Message", "Prequest", "Request",
+    "Run", "Work",
+]  # fmt: skip
 
 
-class Run(Protocol):
-    """Drives a coroutine to its end, and returns or raises its result."""
+class Comm(Face[awaited.Comm]):
+    """See `comm.Comm`. Without an argument it is COMM_NULL, as a communicator is once it has been freed."""
 
-    def __call__(self, work: Work[T], /) -> T: ...
+    __slots__ = ("properties",)
 
-
-class _Face(Generic[A]):
-    """Blocking wrapper. awaited: the wrapped object."""
-
-    __slots__ = ("awaited", "run")
-
-    def __init__(self, awaited: A, run: Run) -> None:
-        self.awaited = awaited
-        self.run = run
-
-    def __repr__(self) -> str:
-        return repr(self.awaited)
-
-
-def _blocking(method: Callable[Concatenate[A, P], Work[T]]) -> Callable[Concatenate[_Face[Any], P], T]:
-    @wraps(method)
-    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> T:
-        return face.run(method(face.awaited, *args, **named))
-
-    return call
-
-
-def _begun(
-    method: Callable[Concatenate[A, P], Work[requests.Request]],
-) -> Callable[Concatenate[_Face[Any], P], Request]:
-    @wraps(method)
-    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> Request:
-        return Request(face.run(method(face.awaited, *args, **named)), face.run)
-
-    return call
-
-
-def _persistent(
-    method: Callable[Concatenate[A, P], Work[requests.Prequest]],
-) -> Callable[Concatenate[_Face[Any], P], Prequest]:
-    @wraps(method)
-    def call(face: _Face[Any], /, *args: P.args, **named: P.kwargs) -> Prequest:
-        return Prequest(face.run(method(face.awaited, *args, **named)), face.run)
-
-    return call
-
-
-def _together(
-    method: Callable[Concatenate[Sequence[requests.Request], P], Work[T]],
-) -> Callable[Concatenate[type[Request], Sequence[Request], P], T]:
-    @wraps(method)
-    def call(_: type[Request], several: Sequence[Request], /, *args: P.args, **named: P.kwargs) -> T:
-        run = next((one.run for one in several if one.awaited.active), _at_once)
-        return run(method([one.awaited for one in several], *args, **named))
-
-    return call
-
-
-class Request(_Face[requests.Request]):
-    """See `requests.Request`."""
-
-    __slots__ = ()
-
-    @property
-    def active(self) -> bool:
-        """Whether it has not been waited for yet."""
-        return self.awaited.active
+    def __init__(
+        self, comm: awaited.Comm | Comm | None = None, run: Run | None = None, properties: Properties | None = None
+    ) -> None:
+        """comm: also another handle of the same communicator."""
+        if isinstance(comm, Comm):
+            run, properties, comm = comm.run, comm.properties, comm.awaited
+        elif comm is None:
+            comm = awaited.Comm.null()
+        elif not isinstance(comm, awaited.Comm):
+            raise TypeError(f"a Comm is expected, not {type(comm).__name__}")
+        super().__init__(comm, run or at_once)
+        self.properties: Properties = properties or Properties()
 
     def __bool__(self) -> bool:
-        """Whether it is not REQUEST_NULL, which a completed request becomes."""
-        return self.awaited.active
+        """Whether it is not COMM_NULL."""
+        return self.awaited.size != 0
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are one request, or both REQUEST_NULL."""
-        return isinstance(other, Request) and (self is other or not (self or other))
+        if not isinstance(other, Comm):
+            return False
+        return self.awaited is other.awaited or not (self or other)
 
-    __hash__ = object.__hash__
+    __hash__ = None  # type: ignore[assignment]  # it changes
 
-    Wait = _blocking(requests.Request.Wait)
-    wait = _blocking(requests.Request.wait)
-    Test = _blocking(requests.Request.Test)
-    test = _blocking(requests.Request.test)
-    Get_status = _blocking(requests.Request.Get_status)
-    get_status = Get_status
-    Cancel = _blocking(requests.Request.Cancel)
-    cancel = Cancel
-
-    Waitall = classmethod(_together(requests.Request.Waitall))
-    waitall = classmethod(_together(requests.Request.waitall))
-    Testall = classmethod(_together(requests.Request.Testall))
-    testall = classmethod(_together(requests.Request.testall))
-    Waitany = classmethod(_together(requests.Request.Waitany))
-    waitany = classmethod(_together(requests.Request.waitany))
-    Testany = classmethod(_together(requests.Request.Testany))
-    testany = classmethod(_together(requests.Request.testany))
-    Waitsome = classmethod(_together(requests.Request.Waitsome))
-    waitsome = classmethod(_together(requests.Request.waitsome))
-    Testsome = classmethod(_together(requests.Request.Testsome))
-    testsome = classmethod(_together(requests.Request.testsome))
-
-
-class Prequest(Request):
-    """See `requests.Prequest`."""
-
-    __slots__ = ("_is_freed", "_persistent")
-
-    def __init__(self, awaited: requests.Prequest, run: Run) -> None:
-        super().__init__(awaited, run)
-        self._persistent = awaited
-        self._is_freed = False
-
-    def Start(self) -> None:
-        """Start the transfer."""
-        self.run(self._persistent.Start())
-
-    @classmethod
-    def Startall(cls, several: Sequence[Prequest]) -> None:
-        """Start all, in order."""
-        for one in several:
-            one.Start()
-
-    def Free(self) -> None:
-        """Free the request, which cannot be used afterwards: it becomes REQUEST_NULL."""
-        self._persistent.Free()
-        self._is_freed = True
-
-    def __bool__(self) -> bool:
-        return not self._is_freed
-
-
-class Message(_Face[mpi_messages.Message]):
-    """See `mpi_messages.Message`."""
-
-    __slots__ = ()
-
-    Recv = _blocking(mpi_messages.Message.Recv)
-    recv = _blocking(mpi_messages.Message.recv)
-    Irecv = _begun(mpi_messages.Message.Irecv)
-    irecv = _begun(mpi_messages.Message.irecv)
-
-
-class Comm(_Face[awaited.Comm]):
-    """See `comm.Comm`."""
-
-    __slots__ = ()
+    def handle(self, error: MPIError) -> None:
+        """End the program, if the communicator's error handler says so."""
+        if self.properties.errhandler.number > 1:
+            raise SystemExit(
+                f"rank {self.awaited.rank}: {error}, and errors are fatal here (Set_errhandler)"
+            ) from error
 
     @property
     def rank(self) -> int:
-        return self.awaited.rank
+        return self.Get_rank()
 
     @property
     def size(self) -> int:
-        return self.awaited.size
+        return self.Get_size()
 
     @property
     def tag_ub(self) -> int:
@@ -189,44 +104,55 @@ class Comm(_Face[awaited.Comm]):
         return self.awaited.tag_ub
 
     def Get_rank(self) -> int:
+        self._check()
         return self.awaited.rank
 
     def Get_size(self) -> int:
+        self._check()
         return self.awaited.size
 
-    Send = _blocking(awaited.Comm.Send)
-    Ssend = _blocking(awaited.Comm.Ssend)
-    Recv = _blocking(awaited.Comm.Recv)
-    Sendrecv = _blocking(awaited.Comm.Sendrecv)
-    Bsend = _blocking(awaited.Comm.Bsend)
-    Ibsend = _begun(awaited.Comm.Ibsend)
-    Bsend_init = _persistent(awaited.Comm.Bsend_init)
-    Detach_buffer = _blocking(awaited.Comm.Detach_buffer)
-    Sendrecv_replace = _blocking(awaited.Comm.Sendrecv_replace)
-    Rsend = _blocking(awaited.Comm.Rsend)
-    Irsend = _begun(awaited.Comm.Irsend)
-    Rsend_init = _persistent(awaited.Comm.Rsend_init)
-    Isend = _begun(awaited.Comm.Isend)
-    Issend = _begun(awaited.Comm.Issend)
-    Irecv = _begun(awaited.Comm.Irecv)
-    Send_init = _persistent(awaited.Comm.Send_init)
-    Ssend_init = _persistent(awaited.Comm.Ssend_init)
-    Recv_init = _persistent(awaited.Comm.Recv_init)
+    def _check(self) -> None:
+        if not self.awaited.size:
+            self._refuse()
 
-    send = _blocking(awaited.Comm.send)
-    rsend = _blocking(awaited.Comm.rsend)
-    irsend = _begun(awaited.Comm.irsend)
-    bsend = _blocking(awaited.Comm.bsend)
-    ibsend = _begun(awaited.Comm.ibsend)
-    ssend = _blocking(awaited.Comm.ssend)
-    recv = _blocking(awaited.Comm.recv)
-    sendrecv = _blocking(awaited.Comm.sendrecv)
-    isend = _begun(awaited.Comm.isend)
-    issend = _begun(awaited.Comm.issend)
-    irecv = _begun(awaited.Comm.irecv)
+    def _refuse(self) -> NoReturn:
+        raise MPIError(ERR_COMM, "COMM_NULL, or a communicator that was freed")
 
-    Probe = _blocking(awaited.Comm.Probe)
-    Iprobe = _blocking(awaited.Comm.Iprobe)
+    Send = blocking(awaited.Comm.Send)
+    Ssend = blocking(awaited.Comm.Ssend)
+    Recv = blocking(awaited.Comm.Recv)
+    Sendrecv = blocking(awaited.Comm.Sendrecv)
+    Bsend = blocking(awaited.Comm.Bsend)
+    Ibsend = begun(awaited.Comm.Ibsend)
+    Bsend_init = persistent(awaited.Comm.Bsend_init)
+    Detach_buffer = blocking(awaited.Comm.Detach_buffer)
+    Sendrecv_replace = blocking(awaited.Comm.Sendrecv_replace)
+    Isendrecv = begun(awaited.Comm.Isendrecv)
+    Isendrecv_replace = begun(awaited.Comm.Isendrecv_replace)
+    Rsend = blocking(awaited.Comm.Rsend)
+    Irsend = begun(awaited.Comm.Irsend)
+    Rsend_init = persistent(awaited.Comm.Rsend_init)
+    Isend = begun(awaited.Comm.Isend)
+    Issend = begun(awaited.Comm.Issend)
+    Irecv = begun(awaited.Comm.Irecv)
+    Send_init = persistent(awaited.Comm.Send_init)
+    Ssend_init = persistent(awaited.Comm.Ssend_init)
+    Recv_init = persistent(awaited.Comm.Recv_init)
+
+    send = blocking(awaited.Comm.send)
+    rsend = blocking(awaited.Comm.rsend)
+    irsend = begun(awaited.Comm.irsend)
+    bsend = blocking(awaited.Comm.bsend)
+    ibsend = begun(awaited.Comm.ibsend)
+    ssend = blocking(awaited.Comm.ssend)
+    recv = blocking(awaited.Comm.recv)
+    sendrecv = blocking(awaited.Comm.sendrecv)
+    isend = begun(awaited.Comm.isend)
+    issend = begun(awaited.Comm.issend)
+    irecv = begun(awaited.Comm.irecv)
+
+    Probe = blocking(awaited.Comm.Probe)
+    Iprobe = blocking(awaited.Comm.Iprobe)
     probe = Probe
     iprobe = Iprobe
 
@@ -242,52 +168,52 @@ class Comm(_Face[awaited.Comm]):
     mprobe = Mprobe
     improbe = Improbe
 
-    Barrier = _blocking(awaited.Comm.Barrier)
-    Bcast = _blocking(awaited.Comm.Bcast)
-    Gather = _blocking(awaited.Comm.Gather)
-    Gatherv = _blocking(awaited.Comm.Gatherv)
-    Scatter = _blocking(awaited.Comm.Scatter)
-    Scatterv = _blocking(awaited.Comm.Scatterv)
-    Allgather = _blocking(awaited.Comm.Allgather)
-    Allgatherv = _blocking(awaited.Comm.Allgatherv)
-    Alltoall = _blocking(awaited.Comm.Alltoall)
-    Alltoallv = _blocking(awaited.Comm.Alltoallv)
-    Alltoallw = _blocking(awaited.Comm.Alltoallw)
-    Reduce = _blocking(awaited.Comm.Reduce)
-    Allreduce = _blocking(awaited.Comm.Allreduce)
-    Reduce_scatter_block = _blocking(awaited.Comm.Reduce_scatter_block)
-    Reduce_scatter = _blocking(awaited.Comm.Reduce_scatter)
-    Scan = _blocking(awaited.Comm.Scan)
-    Exscan = _blocking(awaited.Comm.Exscan)
+    Barrier = blocking(awaited.Comm.Barrier)
+    Bcast = blocking(awaited.Comm.Bcast)
+    Gather = blocking(awaited.Comm.Gather)
+    Gatherv = blocking(awaited.Comm.Gatherv)
+    Scatter = blocking(awaited.Comm.Scatter)
+    Scatterv = blocking(awaited.Comm.Scatterv)
+    Allgather = blocking(awaited.Comm.Allgather)
+    Allgatherv = blocking(awaited.Comm.Allgatherv)
+    Alltoall = blocking(awaited.Comm.Alltoall)
+    Alltoallv = blocking(awaited.Comm.Alltoallv)
+    Alltoallw = blocking(awaited.Comm.Alltoallw)
+    Reduce = blocking(awaited.Comm.Reduce)
+    Allreduce = blocking(awaited.Comm.Allreduce)
+    Reduce_scatter_block = blocking(awaited.Comm.Reduce_scatter_block)
+    Reduce_scatter = blocking(awaited.Comm.Reduce_scatter)
+    Scan = blocking(awaited.Comm.Scan)
+    Exscan = blocking(awaited.Comm.Exscan)
 
-    Ibarrier = _begun(awaited.Comm.Ibarrier)
-    Ibcast = _begun(awaited.Comm.Ibcast)
-    Igather = _begun(awaited.Comm.Igather)
-    Igatherv = _begun(awaited.Comm.Igatherv)
-    Iscatter = _begun(awaited.Comm.Iscatter)
-    Iscatterv = _begun(awaited.Comm.Iscatterv)
-    Iallgather = _begun(awaited.Comm.Iallgather)
-    Iallgatherv = _begun(awaited.Comm.Iallgatherv)
-    Ialltoall = _begun(awaited.Comm.Ialltoall)
-    Ialltoallv = _begun(awaited.Comm.Ialltoallv)
-    Ialltoallw = _begun(awaited.Comm.Ialltoallw)
-    Ireduce = _begun(awaited.Comm.Ireduce)
-    Iallreduce = _begun(awaited.Comm.Iallreduce)
-    Ireduce_scatter_block = _begun(awaited.Comm.Ireduce_scatter_block)
-    Ireduce_scatter = _begun(awaited.Comm.Ireduce_scatter)
-    Iscan = _begun(awaited.Comm.Iscan)
-    Iexscan = _begun(awaited.Comm.Iexscan)
+    Ibarrier = begun(awaited.Comm.Ibarrier)
+    Ibcast = begun(awaited.Comm.Ibcast)
+    Igather = begun(awaited.Comm.Igather)
+    Igatherv = begun(awaited.Comm.Igatherv)
+    Iscatter = begun(awaited.Comm.Iscatter)
+    Iscatterv = begun(awaited.Comm.Iscatterv)
+    Iallgather = begun(awaited.Comm.Iallgather)
+    Iallgatherv = begun(awaited.Comm.Iallgatherv)
+    Ialltoall = begun(awaited.Comm.Ialltoall)
+    Ialltoallv = begun(awaited.Comm.Ialltoallv)
+    Ialltoallw = begun(awaited.Comm.Ialltoallw)
+    Ireduce = begun(awaited.Comm.Ireduce)
+    Iallreduce = begun(awaited.Comm.Iallreduce)
+    Ireduce_scatter_block = begun(awaited.Comm.Ireduce_scatter_block)
+    Ireduce_scatter = begun(awaited.Comm.Ireduce_scatter)
+    Iscan = begun(awaited.Comm.Iscan)
+    Iexscan = begun(awaited.Comm.Iexscan)
 
     barrier = Barrier
-    bcast = _blocking(awaited.Comm.bcast)
-    gather = _blocking(awaited.Comm.gather)
-    scatter = _blocking(awaited.Comm.scatter)
-    allgather = _blocking(awaited.Comm.allgather)
-    alltoall = _blocking(awaited.Comm.alltoall)
-    reduce = _blocking(awaited.Comm.reduce)
-    allreduce = _blocking(awaited.Comm.allreduce)
-    scan = _blocking(awaited.Comm.scan)
-    exscan = _blocking(awaited.Comm.exscan)
+    bcast = blocking(awaited.Comm.bcast)
+    gather = blocking(awaited.Comm.gather)
+    scatter = blocking(awaited.Comm.scatter)
+    allgather = blocking(awaited.Comm.allgather)
+    alltoall = blocking(awaited.Comm.alltoall)
+    reduce = blocking(awaited.Comm.reduce)
+    allreduce = blocking(awaited.Comm.allreduce)
+    scan = blocking(awaited.Comm.scan)
+    exscan = blocking(awaited.Comm.exscan)
 
     @property
     def algorithms(self) -> Algorithms:
@@ -298,11 +224,15 @@ class Comm(_Face[awaited.Comm]):
         """See `point_to_point.PointToPoint.Attach_buffer`."""
         self.awaited.Attach_buffer(buf)
 
-    def Dup(self, info: None = None) -> Comm:
-        """See `comm.Comm.Dup`."""
-        return Comm(self.run(self.awaited.Dup(info)), self.run)
+    def Dup(self, info: Info | None = None) -> Comm:
+        """See `comm.Comm.Dup`. The duplicate gets the attributes whose keys say so."""
+        copy = self._made(self.run(self.awaited.Dup()))
+        self.properties.copy_to(self, copy.properties)
+        if info:
+            copy.properties.info = info.Dup()
+        return copy
 
-    Clone = Dup
+    Dup_with_info = Clone = Dup
 
     def Is_intra(self) -> bool:
         return True
@@ -313,32 +243,49 @@ class Comm(_Face[awaited.Comm]):
     is_intra = property(Is_intra)
     is_inter = property(Is_inter)
 
-    def Split(self, color: int = 0, key: int = 0) -> Comm | None:
+    def Split(self, color: int = 0, key: int = 0) -> Comm:
         """See `comm.Comm.Split`."""
-        part = self.run(self.awaited.Split(color, key))
-        return None if part is None else Comm(part, self.run)
+        return self._made(self.run(self.awaited.Split(color, key)))
 
-    def Idup(self) -> tuple[Comm, Request]:
+    def Split_type(self, split_type: int, key: int = 0, info: Info | None = None) -> Comm:  # noqa: ARG002  mpi4py's
+        """Make communicators of the ranks that share memory (COMM_TYPE_SHARED): those of one node. UNDEFINED: of none.
+        Raises MPIError (ERR_ARG) for other types."""
+        if split_type not in (COMM_TYPE_SHARED, UNDEFINED):
+            raise MPIError(ERR_ARG, f"a split type of {split_type}: COMM_TYPE_SHARED or UNDEFINED")
+        processors = self.run(self.awaited.allgather(self.properties.processor))
+        color = processors.index(self.properties.processor) if split_type != UNDEFINED else UNDEFINED
+        return self.Split(color, key)
+
+    def Idup(self, info: Info | None = None) -> tuple[Comm, Request]:  # noqa: ARG002  mpi4py's
         """See `comm.Comm.Idup`."""
         made, request = self.run(self.awaited.Idup())
-        return Comm(made, self.run), Request(request, self.run)
+        copy = self._made(made)
+        self.properties.copy_to(self, copy.properties)
+        return copy, Request(request, self.run)
 
-    def Create(self, group: Group) -> Comm | None:
+    def Create(self, group: Group) -> Comm:
         """See `comm.Comm.Create`."""
-        part = self.run(self.awaited.Create(group))
-        return None if part is None else Comm(part, self.run)
+        return self._made(self.run(self.awaited.Create(group)))
 
-    def Create_group(self, group: Group, tag: int = 0) -> Comm | None:
+    def Create_group(self, group: Group, tag: int = 0) -> Comm:
         """See `comm.Comm.Create_group`."""
-        part = self.run(self.awaited.Create_group(group, tag))
-        return None if part is None else Comm(part, self.run)
+        return self._made(self.run(self.awaited.Create_group(group, tag)))
+
+    def _made(self, made: awaited.Comm | None) -> Comm:
+        """Wrap a communicator that was made from this one; None becomes COMM_NULL."""
+        return Comm(made, self.run, self._derived(made))
+
+    def _derived(self, made: awaited.Comm | None) -> Properties:
+        properties = properties_of(made, self.properties.processor)
+        properties.errhandler = self.properties.errhandler
+        return properties
 
     def Create_cart(
         self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
-    ) -> Cartcomm | None:
+    ) -> Comm:
         """See `comm.Comm.Create_cart`."""
         part = self.run(self.awaited.Create_cart(dims, periods, reorder))
-        return None if part is None else Cartcomm(part, self.run)
+        return self._made(None) if part is None else Cartcomm(part, self.run, self._derived(part))
 
     def Get_group(self) -> Group:
         """See `comm.Comm.Get_group`."""
@@ -354,8 +301,92 @@ class Comm(_Face[awaited.Comm]):
         return self.awaited.Get_group()
 
     def Free(self) -> None:
-        """See `comm.Comm.Free`."""
+        """See `comm.Comm.Free`. Its attributes are deleted. Raises MPIError (ERR_COMM) for COMM_WORLD and COMM_SELF."""
+        self._check()
+        if self.properties.is_predefined:
+            raise MPIError(ERR_COMM, f"{self.name} is MPI's own and cannot be freed")
+        self.properties.free(self)
         self.awaited.Free()
+
+    Disconnect = Free
+
+    # Properties.
+
+    def Get_name(self) -> str:
+        self._check()
+        return self.properties.name
+
+    def Set_name(self, name: str) -> None:
+        self._check()
+        self.properties.name = name
+
+    name = property(Get_name, Set_name)
+
+    def Get_info(self) -> Info:
+        """Return a copy of its hints."""
+        self._check()
+        return self.properties.info.Dup()
+
+    def Set_info(self, info: Info) -> None:
+        self._check()
+        self.properties.info = info.Dup()
+
+    info = property(Get_info, Set_info)
+
+    def Get_errhandler(self) -> Errhandler:
+        self._check()
+        return Errhandler(self.properties.errhandler)
+
+    def Set_errhandler(self, errhandler: Errhandler) -> None:
+        """Say what an error of its calls does; see `comm_properties`. Raises MPIError (ERR_ARG) for ERRHANDLER_NULL."""
+        self._check()
+        if not errhandler:
+            raise MPIError(ERR_ARG, "ERRHANDLER_NULL handles no errors")
+        self.properties.errhandler = Errhandler(errhandler)
+
+    def Call_errhandler(self, errorcode: int) -> None:
+        """Let the error handler handle an error; ERRORS_RETURN does nothing."""
+        self._check()
+        self.handle(MPIError(errorcode))
+
+    @classmethod
+    def Create_keyval(
+        cls,
+        copy_fn: CopyAttribute = None,
+        delete_fn: DeleteAttribute = None,
+        nopython: bool = False,  # noqa: ARG003
+    ) -> int:
+        """Make a key for attributes. copy_fn: whether a duplicate gets them, or a function that says so."""
+        return create_keyval(copy_fn, delete_fn)
+
+    @classmethod
+    def Free_keyval(cls, keyval: int) -> int:
+        """Free a key; returns KEYVAL_INVALID."""
+        return free_keyval(keyval)
+
+    def Get_attr(self, keyval: int) -> Any:
+        """Return an attribute; None if it was not set."""
+        self._check()
+        return self.properties.get(keyval)
+
+    def Set_attr(self, keyval: int, attrval: Any) -> None:
+        self._check()
+        self.properties.set(self, keyval, attrval)
+
+    def Delete_attr(self, keyval: int) -> None:
+        self._check()
+        self.properties.delete(self, keyval)
+
+    def Get_topology(self) -> int:
+        """Return CART, or UNDEFINED for a communicator without a topology."""
+        self._check()
+        return CART if isinstance(self.awaited, awaited.Cartcomm) else UNDEFINED
+
+    topology = property(Get_topology)
+
+    @property
+    def is_topo(self) -> bool:
+        return self.Get_topology() != UNDEFINED
 
     def Abort(self, errorcode: int = 1) -> None:
         """End the program, and the run."""
@@ -367,9 +398,18 @@ class Cartcomm(Comm):
 
     __slots__ = ("_cartesian",)
 
-    def __init__(self, awaited: awaited.Cartcomm, run: Run) -> None:
-        super().__init__(awaited, run)
-        self._cartesian = awaited
+    def __init__(self, comm: awaited.Cartcomm, run: Run, properties: Properties | None = None) -> None:
+        super().__init__(comm, run, properties)
+        self._cartesian = comm
+
+    @property
+    def neighbours(self) -> list[int]:
+        """The ranks before and behind this one in each dimension."""
+        return [rank for dimension in range(self.dim) for rank in self.Shift(dimension, 1)]
+
+    indegree = outdegree = property(lambda self: 2 * self.dim)
+    inedges = outedges = neighbours
+    inoutedges = property(lambda self: (self.neighbours, self.neighbours))
 
     @property
     def dim(self) -> int:
@@ -416,23 +456,17 @@ class Cartcomm(Comm):
 
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         """See `comm.Cartcomm.Sub`."""
-        return Cartcomm(self.run(self._cartesian.Sub(remain_dims)), self.run)
+        part = self.run(self._cartesian.Sub(remain_dims))
+        return Cartcomm(part, self.run, self._derived(part))
 
 
-def _at_once(work: Work[T], /) -> T:
-    """Run a coroutine of completed transfers, which does not wait."""
-    while True:
-        try:
-            work.send(None)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+def properties_of(comm: awaited.Comm | None, processor: str, name: str = "") -> Properties:
+    """Make the properties of a new communicator. processor: name of the rank's node."""
+    if comm is None:
+        return Properties(processor=processor)
+    fixed: dict[int, object] = {TAG_UB: comm.tag_ub, UNIVERSE_SIZE: comm.size}
+    return Properties(name, processor, fixed)
 
 
-def _null() -> Request:
-    null = requests.Request(nothing())
-    null.active = False
-    return Request(null, _at_once)
-
-
-REQUEST_NULL: Final = _null()
-"""The null request: it is complete."""
+COMM_NULL: Final = Comm()
+"""The null communicator: its calls raise MPI.Exception with ERR_COMM."""

@@ -23,8 +23,9 @@ from protocols.mpi.collectives.reductions import (
     scan_doubling,
 )
 from protocols.mpi.constants import ANY_SOURCE, InPlace
-from protocols.mpi.device import Device
+from protocols.mpi.device import CallArguments, Communicator, Device
 from protocols.mpi.iovec import Data, IoVec, gathered
+from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import (
     ERR_BUFFER,
     ERR_COMM,
@@ -34,7 +35,7 @@ from protocols.mpi.mpi_errors import (
     MPIError,
 )
 from protocols.mpi.operations import SUM, Op
-from protocols.mpi.point_to_point import PointToPoint
+from protocols.mpi.point_to_point import NULL, PointToPoint
 from protocols.mpi.send_buffer import SendBuffer
 
 T = TypeVar("T")
@@ -47,7 +48,8 @@ class CollectiveCalls(PointToPoint):
     all ranks.
 
     Raises MPIError: ERR_ROOT for an invalid root; ERR_COUNT where a rank's own buffers do not fit each other; ERR_TRUNCATE
-    where another rank's do not fit them; ERR_OP and ERR_TYPE for reductions of what an operation is not defined for.
+    where another rank's do not fit them; ERR_OP and ERR_TYPE for reductions of what an operation is not defined for;
+    ERR_PROC_FAILED where a rank is gone.
     """
 
     __slots__ = ("_calls", "algorithms")
@@ -76,7 +78,7 @@ class CollectiveCalls(PointToPoint):
         whole = _Contiguous(data, filled=self.rank == root)
         name = self.algorithms.get("Bcast") or choices.bcast(self.size, len(data))
         broadcast = rooted.broadcast_binomial if name == "binomial" else rooted.broadcast_in_parts
-        await broadcast(self._exchange("Bcast"), whole.data, root)
+        await broadcast(self._exchange("Bcast", root=root, size=len(data)), whole.data, root)
         if self.rank != root:
             whole.scatter()
 
@@ -87,7 +89,9 @@ class CollectiveCalls(PointToPoint):
         block = self._own(out, "Gather") if isinstance(sendbuf, InPlace) else gathered(readable(sendbuf))
         if out is not None and len(block) * self.size != len(out.data):
             raise _unequal("Gather", len(block), len(out.data), self.size)
-        await rooted.gather_binomial(self._exchange("Gather"), block, root, None if out is None else out.data)
+        await rooted.gather_binomial(
+            self._exchange("Gather", root=root, size=len(block)), block, root, None if out is None else out.data
+        )
         if out is not None:
             out.scatter()
 
@@ -104,7 +108,12 @@ class CollectiveCalls(PointToPoint):
             block = gathered(readable(sendbuf))
             if out is not None and len(block) != len(out.data[self.rank]):
                 raise _unequal("Gatherv", len(block), len(out.data[self.rank]), 1)
-        await rooted.gather_linear(self._exchange("Gatherv"), block, root, None if out is None else out.data)
+        await rooted.gather_linear(
+            self._exchange("Gatherv", root=root, out=[len(block)], into=_sizes(out)),
+            block,
+            root,
+            None if out is None else out.data,
+        )
         if out is not None:
             out.scatter()
 
@@ -120,7 +129,7 @@ class CollectiveCalls(PointToPoint):
             own = _Contiguous(writable(recvbuf))
         if data is not None and len(own.data) * self.size != len(data):
             raise _unequal("Scatter", len(own.data), len(data), self.size)
-        await rooted.scatter_binomial(self._exchange("Scatter"), data, root, own.data)
+        await rooted.scatter_binomial(self._exchange("Scatter", root=root, size=len(own.data)), data, root, own.data)
         own.scatter()
 
     async def Scatterv(self, sendbuf: Message, recvbuf: Message | InPlace = None, root: int = 0) -> None:
@@ -135,7 +144,9 @@ class CollectiveCalls(PointToPoint):
             own = _Contiguous(writable(recvbuf))
         if data is not None and len(own.data) != len(data[self.rank]):
             raise _unequal("Scatterv", len(own.data), len(data[self.rank]), 1)
-        await rooted.scatter_linear(self._exchange("Scatterv"), data, root, own.data)
+        sizes = None if data is None else [len(block) for block in data]
+        exchange = self._exchange("Scatterv", root=root, out=sizes, into=[len(own.data)])
+        await rooted.scatter_linear(exchange, data, root, own.data)
         own.scatter()
 
     async def Allgather(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
@@ -150,11 +161,11 @@ class CollectiveCalls(PointToPoint):
             out.data[self.rank * step : (self.rank + 1) * step] = block
         name = self.algorithms.get("Allgather") or choices.allgather(self.size, len(out.data))
         if name == "doubling" and not self.size & self.size - 1:
-            await unrooted.allgather_doubling(self._exchange("Allgather"), out.data)
+            await unrooted.allgather_doubling(self._exchange("Allgather", size=step), out.data)
         elif name == "ring":
-            await unrooted.allgather_ring(self._exchange("Allgather"), _cut(out.data, self.size))
+            await unrooted.allgather_ring(self._exchange("Allgather", size=step), _cut(out.data, self.size))
         else:
-            await unrooted.allgather_bruck(self._exchange("Allgather"), out.data)
+            await unrooted.allgather_bruck(self._exchange("Allgather", size=step), out.data)
         out.scatter()
 
     async def Allgatherv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
@@ -166,7 +177,9 @@ class CollectiveCalls(PointToPoint):
             if len(block) != len(out.data[self.rank]):
                 raise _unequal("Allgatherv", len(block), len(out.data[self.rank]), 1)
             out.data[self.rank][:] = block
-        await unrooted.allgather_ring(self._exchange("Allgatherv"), out.data)
+        sizes = [len(block) for block in out.data]
+        exchange = self._exchange("Allgatherv", out=[sizes[self.rank]], into=sizes)
+        await unrooted.allgather_ring(exchange, out.data)
         out.scatter()
 
     async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
@@ -180,10 +193,14 @@ class CollectiveCalls(PointToPoint):
             raise _unequal("Alltoall", len(data), len(out.data), 1)
         name = self.algorithms.get("Alltoall") or choices.alltoall(self.size, len(data) // self.size)
         if name == "bruck":
-            await unrooted.alltoall_bruck(self._exchange("Alltoall"), data, out.data)
+            await unrooted.alltoall_bruck(self._exchange("Alltoall", size=len(data) // self.size), data, out.data)
         else:
             exchange_all = unrooted.alltoall_spread if name == "spread" else unrooted.alltoall_pairwise
-            await exchange_all(self._exchange("Alltoall"), _cut(data, self.size), _cut(out.data, self.size))
+            await exchange_all(
+                self._exchange("Alltoall", size=len(data) // self.size),
+                _cut(data, self.size),
+                _cut(out.data, self.size),
+            )
         out.scatter()
 
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
@@ -209,7 +226,8 @@ class CollectiveCalls(PointToPoint):
         self._check_collective(call)
         if len(data[self.rank]) != len(out.data[self.rank]):
             raise _unequal(call, len(data[self.rank]), len(out.data[self.rank]), 1)
-        await unrooted.alltoall_spread(self._exchange(call), data, out.data)
+        exchange = self._exchange(call, out=[len(block) for block in data], into=[len(block) for block in out.data])
+        await unrooted.alltoall_spread(exchange, data, out.data)
         out.scatter()
 
     async def Reduce(
@@ -220,10 +238,9 @@ class CollectiveCalls(PointToPoint):
         out, data, reduction = self._reduction(
             "Reduce", sendbuf, recvbuf if self.rank == root else None, op, self.rank == root
         )
-        if (self.algorithms.get("Reduce") or self._way(reduction, data)) == "parts" and op.commutes:
-            await rooted.reduce_in_parts(self._exchange("Reduce"), reduction, data, root)
-        else:
-            await rooted.reduce_binomial(self._exchange("Reduce"), reduction, data, root)
+        way = self.algorithms.get("Reduce") or self._way(reduction, data)
+        reduce = rooted.reduce_in_parts if way == "parts" and op.commutes else rooted.reduce_binomial
+        await reduce(self._reducing("Reduce", reduction, len(data), root), reduction, data, root)
         if out is not None:
             out[:] = data
 
@@ -232,10 +249,9 @@ class CollectiveCalls(PointToPoint):
         self._check_collective("Allreduce")
         out, data, reduction = self._reduction("Allreduce", sendbuf, recvbuf, op)
         assert out is not None
-        if (self.algorithms.get("Allreduce") or self._way(reduction, data)) == "parts" and op.commutes:
-            await allreduce_in_parts(self._exchange("Allreduce"), reduction, data)
-        else:
-            await allreduce_doubling(self._exchange("Allreduce"), reduction, data)
+        way = self.algorithms.get("Allreduce") or self._way(reduction, data)
+        allreduce = allreduce_in_parts if way == "parts" and op.commutes else allreduce_doubling
+        await allreduce(self._reducing("Allreduce", reduction, len(data)), reduction, data)
         out[:] = data
 
     async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
@@ -271,19 +287,42 @@ class CollectiveCalls(PointToPoint):
         """Check a collective call, before its arguments. Raises MPIError: ERR_COMM for a communicator that was freed,
         ERR_ROOT."""
         if not self.size:
-            raise MPIError(ERR_COMM, "a communicator that was freed")
+            raise MPIError(ERR_COMM, NULL)
         if not 0 <= root < self.size:
             raise MPIError(ERR_ROOT, f"{call}: a root of {root}: 0 to {self.size - 1}")
         if self.losses.known:
             self._check_losses(ANY_SOURCE)
+        departures = self._device.departures
+        if departures.known and self.size > 1 and (error := departures.error(call, self.size, self._peer)) is not None:
+            raise error
 
-    def _exchange(self, call: str, root: int = 0) -> Exchange:
-        """Begin a collective call whose arguments are right: a refused one must not count, since ranks count alike. Raises
-        as `_check_collective`."""
-        self._check_collective(call, root)
-        tag = 2 * (self._calls % (self._device.max_tag // 2))
+    def _exchange(
+        self,
+        call: str,
+        *,
+        root: int | None = None,
+        size: int = -1,
+        op: str = "",
+        datatype: str = "",
+        out: Sequence[int] | None = None,
+        into: Sequence[int] | None = None,
+    ) -> Exchange:
+        """Begin a collective call whose arguments are right: a refused one must not count, since ranks count alike. For the
+        arguments see `CallArguments`. Raises as `_check_collective`."""
+        self._check_collective(call, 0 if root is None else root)
+        device = self._device
+        if device.slots and device.mailbox is None:
+            device.mailbox = Mailbox(device, device.slots)
+        number, context = self._calls, self._contexts[1]
         self._calls += 1
-        return Exchange(call, self._device, self._peer, self.rank, self.size, self._contexts[1], tag)
+        arguments = CallArguments(-1 if root is None else root, size, op, datatype, out, into)
+        device.note_collective(call, Communicator(context, self._ranks, number), arguments)
+        tag = 2 * (number % (device.max_tag // 2))
+        return Exchange(call, device, self._peer, self.rank, self.size, context, tag)
+
+    def _reducing(self, call: str, reduction: Reduction, size: int, root: int | None = None) -> Exchange:
+        """Begin a reduction of so many bytes."""
+        return self._exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
 
     def _own(self, out: _Contiguous | None, call: str) -> memoryview:
         """Return this rank's block of the root's receive buffer, for IN_PLACE."""
@@ -341,17 +380,18 @@ class CollectiveCalls(PointToPoint):
         ends = [sum(sizes[: rank + 1]) for rank in range(self.size)]
         cuts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         reduction = Reduction(op, datatype)
+        exchange = self._reducing(call, reduction, len(data))
         if op.commutes:
-            await reduce_scatter_pairwise(self._exchange(call), reduction, data, cuts, mine)
+            await reduce_scatter_pairwise(exchange, reduction, data, cuts, mine)
         else:
-            await rooted.reduce_binomial(self._exchange(call), reduction, data, 0)
-            await rooted.scatter_linear(self._exchange(call), [data[slice(*cut)] for cut in cuts], 0, mine)
+            await rooted.reduce_binomial(exchange, reduction, data, 0)
+            await rooted.scatter_linear(exchange, [data[slice(*cut)] for cut in cuts], 0, mine)
 
     async def _scan(self, call: str, sendbuf: Message | InPlace, recvbuf: Message, op: Op, inclusive: bool) -> None:
         self._check_collective(call)
         out, data, reduction = self._reduction(call, sendbuf, recvbuf, op)
         assert out is not None
-        await scan_doubling(self._exchange(call), reduction, data, inclusive)
+        await scan_doubling(self._reducing(call, reduction, len(data)), reduction, data, inclusive)
         if inclusive or self.rank:
             out[:] = data
 
@@ -391,6 +431,10 @@ class _Blocks:
     def scatter(self) -> None:
         for each in self._all:
             each.scatter()
+
+
+def _sizes(out: _Blocks | None) -> list[int] | None:
+    return None if out is None else [len(block) for block in out.data]
 
 
 def _cut(data: memoryview, number: int) -> list[memoryview]:

@@ -20,6 +20,7 @@ from protocols.mpi.constants import UNDEFINED, InPlace
 from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.mpi_errors import (
     ERR_ARG,
+    ERR_COMM,
     ERR_COUNT,
     ERR_OTHER,
     NOBODY,
@@ -27,6 +28,7 @@ from protocols.mpi.mpi_errors import (
     MPIError,
 )
 from protocols.mpi.operations import SUM, Op
+from protocols.mpi.point_to_point import NULL
 from protocols.mpi.requests import Request
 
 T = TypeVar("T")
@@ -37,6 +39,13 @@ class Comm(CollectiveCalls):
     algorithms."""
 
     __slots__ = ()
+
+    @classmethod
+    def null(cls) -> Comm:
+        """Make COMM_NULL, whose calls raise MPIError (ERR_COMM)."""
+        comm = cls.__new__(cls)
+        comm.rank, comm.size, comm.send_buffer = UNDEFINED, 0, None
+        return comm
 
     # Non-blocking: each begins the call of its name, and returns a request. Buffers must not change meanwhile.
 
@@ -99,11 +108,11 @@ class Comm(CollectiveCalls):
 
     async def bcast(self, obj: Any, root: int = 0) -> Any:
         """Return the root's object at all ranks."""
-        return await objects.broadcast(self._exchange("bcast", root), obj, root)
+        return await objects.broadcast(self._exchange("bcast", root=root), obj, root)
 
     async def gather(self, sendobj: T, root: int = 0) -> list[T] | None:
         """Return all ranks' objects at the root, None elsewhere."""
-        return await objects.gather(self._exchange("gather", root), sendobj, root)
+        return await objects.gather(self._exchange("gather", root=root), sendobj, root)
 
     async def scatter(self, sendobj: Sequence[T] | None, root: int = 0) -> T:
         """Return the k-th of the root's objects at rank k."""
@@ -111,7 +120,7 @@ class Comm(CollectiveCalls):
         if self.rank == root and (sendobj is None or len(sendobj) != self.size):
             what = "none" if sendobj is None else str(len(sendobj))
             raise MPIError(ERR_COUNT, f"scatter: the root has to pass {self.size} objects, and has passed {what}")
-        return await objects.scatter(self._exchange("scatter"), sendobj, root)
+        return await objects.scatter(self._exchange("scatter", root=root), sendobj, root)
 
     async def allgather(self, sendobj: T) -> list[T]:
         """Return all ranks' objects at all of them."""
@@ -126,20 +135,20 @@ class Comm(CollectiveCalls):
 
     async def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM, root: int = 0) -> Any:
         """Return the combination of all ranks' objects at the root, None elsewhere."""
-        return await objects.reduce(self._exchange("reduce", root), sendobj, op, root)
+        return await objects.reduce(self._exchange("reduce", root=root, op=_name_of(op)), sendobj, op, root)
 
     async def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of all ranks' objects."""
-        combined = await objects.reduce(self._exchange("allreduce"), sendobj, op, 0)
-        return await objects.broadcast(self._exchange("allreduce"), combined, 0)
+        exchange = self._exchange("allreduce", op=_name_of(op))
+        return await objects.broadcast(exchange, await objects.reduce(exchange, sendobj, op, 0), 0)
 
     async def scan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of the objects of this rank and all lower ones."""
-        return await objects.scan(self._exchange("scan"), sendobj, op, True)
+        return await objects.scan(self._exchange("scan", op=_name_of(op)), sendobj, op, True)
 
     async def exscan(self, sendobj: Any, op: Callable[[Any, Any], Any] = SUM) -> Any:
         """Return the combination of all lower ranks' objects; None at rank 0."""
-        return await objects.scan(self._exchange("exscan"), sendobj, op, False)
+        return await objects.scan(self._exchange("exscan", op=_name_of(op)), sendobj, op, False)
 
     # Communicators.
 
@@ -201,16 +210,19 @@ class Comm(CollectiveCalls):
         return False
 
     def Get_group(self) -> Group:
-        """Return the group of its ranks."""
+        """Return the group of its ranks. Raises MPIError (ERR_COMM) for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         return Group([self._peer(rank) for rank in range(self.size)], self._device.rank)
 
     @classmethod
     def Compare(cls, comm1: Comm, comm2: Comm) -> int:
         """Return IDENT for one communicator, CONGRUENT for the same ranks in order, SIMILAR for another order, else
         UNEQUAL."""
-        if comm1._contexts == comm2._contexts and comm1.Get_group() == comm2.Get_group():
+        group1, group2 = comm1.Get_group(), comm2.Get_group()
+        if comm1._contexts == comm2._contexts and group1 == group2:
             return IDENT
-        compared = Group.Compare(comm1.Get_group(), comm2.Get_group())
+        compared = Group.Compare(group1, group2)
         return CONGRUENT if compared == IDENT else compared
 
     def alone(self) -> Comm:
@@ -219,6 +231,8 @@ class Comm(CollectiveCalls):
 
     def Free(self) -> None:
         """Free the communicator and its context. No transfer may be in progress in it, at any rank."""
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         self._device.taken.discard(self._contexts[0] // 2)
         self.size = 0
 
@@ -228,7 +242,9 @@ class Comm(CollectiveCalls):
         return made
 
     def _free_contexts(self) -> int:
-        """Return the free contexts, as a bit mask."""
+        """Return the free contexts, as a bit mask. Raises MPIError (ERR_COMM) for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         taken = self._device.taken
         return sum(1 << number for number in range(self._device.contexts // 2) if number not in taken)
 
@@ -296,6 +312,10 @@ def _with_grid(comm: Comm, grid: Grid) -> Cartcomm:
     made.algorithms.update(comm.algorithms)
     made.grid = grid
     return made
+
+
+def _name_of(op: Callable[[Any, Any], Any]) -> str:
+    return op.name if isinstance(op, Op) else getattr(op, "__name__", "")
 
 
 async def _nothing() -> None:

@@ -9,8 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import calcsize
 from typing import Final
 
+from protocols.mpi.constants import ORDER_C
 from protocols.mpi.iovec import Span, joined
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_TYPE, MPIError
+
+_NULL: Final = "MPI_DATATYPE_NULL"
 
 
 class Datatype:
@@ -23,15 +26,27 @@ class Datatype:
     A derived type must be committed before it is used (`Commit`).
     """
 
-    __slots__ = ("committed", "extent", "lb", "name", "size", "spans", "typecode")
+    __slots__ = ("__weakref__", "committed", "extent", "lb", "name", "size", "spans", "typecode")
 
-    def __init__(self, name: str, typecode: str, spans: Iterable[Span], lb: int, extent: int) -> None:
-        self.name = name
-        self.typecode = typecode
+    def __init__(
+        self,
+        name: str | Datatype | None = None,
+        typecode: str = "",
+        spans: Iterable[Span] = (),
+        lb: int = 0,
+        extent: int = 0,
+    ) -> None:
+        """name: also a datatype, for another handle of it; None: DATATYPE_NULL."""
+        if isinstance(name, Datatype):
+            typecode, spans, lb, extent, name = name.typecode, name.spans, name.lb, name.extent, name.name
+        elif name is not None and not isinstance(name, str):
+            raise TypeError(f"a Datatype is expected, not {type(name).__name__}")
+        self.name: str = name or _NULL
+        self.typecode: str = typecode
         self.spans: Sequence[Span] = tuple(joined(spans))
         self.size = sum(length for _, length in self.spans)
-        self.lb = lb
-        self.extent = extent
+        self.lb: int = lb
+        self.extent: int = extent
         self.committed = bool(typecode)
 
     def __repr__(self) -> str:
@@ -39,7 +54,15 @@ class Datatype:
 
     def __bool__(self) -> bool:
         """Whether it is not DATATYPE_NULL."""
-        return self is not DATATYPE_NULL
+        return self.name != _NULL
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Datatype):
+            return False
+        return (self.name, self.spans, self.lb, self.extent) == (other.name, other.spans, other.lb, other.extent)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.lb, self.extent))
 
     @property
     def ub(self) -> int:
@@ -50,8 +73,30 @@ class Datatype:
     def is_predefined(self) -> bool:
         return bool(self.typecode)
 
+    @property
+    def true_lb(self) -> int:
+        """Offset of an item's first byte."""
+        return min((begin for begin, _ in self.spans), default=0)
+
+    @property
+    def true_ub(self) -> int:
+        """Offset of the end of an item's last byte."""
+        return max((begin + length for begin, length in self.spans), default=0)
+
+    @property
+    def true_extent(self) -> int:
+        """Bytes from an item's first byte to its last."""
+        return self.true_ub - self.true_lb
+
     def Get_size(self) -> int:
         return self.size
+
+    def Get_true_extent(self) -> tuple[int, int]:
+        """Return true lower bound and true extent."""
+        return self.true_lb, self.true_extent
+
+    def Set_name(self, name: str) -> None:
+        self.name = name
 
     def Get_extent(self) -> tuple[int, int]:
         """Return lower bound and extent."""
@@ -61,17 +106,21 @@ class Datatype:
         return self.name
 
     def Commit(self) -> Datatype:
-        """Allow its use, and return itself."""
+        """Allow its use, and return itself. Raises MPIError (ERR_TYPE) for DATATYPE_NULL."""
+        if not self:
+            raise MPIError(ERR_TYPE, _NULL)
         self.committed = True
         return self
 
     def Free(self) -> None:
         """Forbid its use; transfers in progress continue. Raises MPIError (ERR_TYPE) for a basic type."""
-        if self.typecode:
+        if self.typecode or not self:
             raise MPIError(ERR_TYPE, f"{self.name} is MPI's own and cannot be freed")
         self.committed = False
 
     def Dup(self) -> Datatype:
+        if not self:
+            raise MPIError(ERR_TYPE, _NULL)
         copy = Datatype(self.name, self.typecode, self.spans, self.lb, self.extent)
         copy.committed = self.committed
         return copy
@@ -98,6 +147,62 @@ class Datatype:
         """Derive a type of blocks of one length."""
         return self.Create_indexed([blocklength] * len(displacements), displacements)
 
+    def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
+        """Derive as Create_vector does, with a stride in bytes."""
+        _check(count)
+        name = f"{count} x {blocklength} of {self.name}, {stride} bytes apart"
+        return self._blocks(name, [(number * stride, blocklength) for number in range(count)], 1)
+
+    def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
+        """Derive as Create_indexed does, with displacements in bytes."""
+        if len(blocklengths) != len(displacements):
+            raise MPIError(ERR_ARG, f"{len(blocklengths)} lengths of blocks, and {len(displacements)} displacements")
+        name = f"{len(blocklengths)} blocks of {self.name}"
+        return self._blocks(name, list(zip(displacements, blocklengths, strict=True)), 1)
+
+    def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
+        """Derive as Create_indexed_block does, with displacements in bytes."""
+        return self.Create_hindexed([blocklength] * len(displacements), displacements)
+
+    @classmethod
+    def Create_struct(
+        cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Datatype]
+    ) -> Datatype:
+        """Derive a type of blocks of several types; displacements in bytes. There is no padding at its end, as in MPI 4.1,
+        section 5.1.6, an implementation may choose: resize it to C's size."""
+        if not len(blocklengths) == len(displacements) == len(datatypes):
+            raise MPIError(
+                ERR_ARG, f"{len(blocklengths)} lengths, {len(displacements)} displacements, {len(datatypes)} types"
+            )
+        for length in blocklengths:
+            _check(length)
+        parts = [
+            (place, datatype, length)
+            for place, datatype, length in zip(displacements, datatypes, blocklengths, strict=True)
+            if length
+        ]
+        spans = [span for place, datatype, length in parts for span in datatype.at(place, length)]
+        lb = min((place + datatype.lb for place, datatype, _ in parts), default=0)
+        ub = max((place + (length - 1) * datatype.extent + datatype.ub for place, datatype, length in parts), default=0)
+        return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)
+
+    def Create_subarray(
+        self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = ORDER_C
+    ) -> Datatype:
+        """Derive a type of a part of an array of items; its extent is that of the array. order: ORDER_C or ORDER_FORTRAN.
+        Raises MPIError (ERR_ARG) for a part that is not in the array."""
+        dimensions = list(zip(sizes, subsizes, starts, strict=True))
+        if not dimensions or any(not 0 <= start <= size - part or part < 1 for size, part, start in dimensions):
+            raise MPIError(ERR_ARG, f"a part of {list(subsizes)} from {list(starts)} on, of an array of {list(sizes)}")
+        if order == ORDER_C:
+            dimensions.reverse()
+        places, step = [0], 1
+        for size, part, start in dimensions:  # the fastest one first
+            places = [place + (start + number) * step for number in range(part) for place in places]
+            step *= size
+        spans = [span for place in places for span in self.at(place * self.extent, 1)]
+        return Datatype(f"a part of {list(sizes)} of {self.name}", "", spans, 0, step * self.extent)
+
     def Create_resized(self, lb: int, extent: int) -> Datatype:
         """Derive a type with other bounds, and so another distance between items; for a matrix's columns, for
         example."""
@@ -113,14 +218,17 @@ class Datatype:
             (place + number * extent + begin, length) for number in range(count) for begin, length in self.spans
         )
 
-    def _blocks(self, name: str, blocks: Sequence[tuple[int, int]]) -> Datatype:
-        """Derive a type of blocks. blocks: beginning and length of each, in items. MPI 4.1, section 5.1.2: the bounds
-        are the least and the greatest of any item; without items both are 0."""
+    def _blocks(self, name: str, blocks: Sequence[tuple[int, int]], unit: int = 0) -> Datatype:
+        """Derive a type of blocks. blocks: beginning of each, in units of bytes (0: of an item), and length, in items. MPI
+        4.1, section 5.1.2: the bounds are the least and the greatest of any item; without items both are 0."""
+        unit = unit or self.extent
         for _, length in blocks:
             _check(length)
         filled = [(first, length) for first, length in blocks if length]
-        spans = [span for first, length in filled for span in self.at(first * self.extent, length)]
-        places = [place * self.extent for first, length in filled for place in (first, first + length - 1)]
+        spans = [span for first, length in filled for span in self.at(first * unit, length)]
+        places = [
+            place for first, length in filled for place in (first * unit, first * unit + (length - 1) * self.extent)
+        ]
         if not places:
             return Datatype(name, "", (), 0, 0)
         return Datatype(name, "", spans, min(places) + self.lb, max(places) - min(places) + self.extent)
@@ -166,14 +274,35 @@ C_FLOAT_COMPLEX: Final = _basic("C_FLOAT_COMPLEX", "F", 8)
 C_DOUBLE_COMPLEX: Final = _basic("C_DOUBLE_COMPLEX", "D", 16)
 LONG_DOUBLE: Final = _basic("LONG_DOUBLE", "g", 16)
 C_LONG_DOUBLE_COMPLEX: Final = _basic("C_LONG_DOUBLE_COMPLEX", "G", 32)
-DATATYPE_NULL: Final = Datatype("MPI_DATATYPE_NULL", "", (), 0, 0)
+PACKED: Final = _native("PACKED", "B")
+WCHAR: Final = _basic("WCHAR", "i", calcsize("i"))
+AINT: Final = _native("AINT", "l")
+OFFSET: Final = _native("OFFSET", "l")
+COUNT: Final = _native("COUNT", "l")
+CHARACTER: Final = _native("CHARACTER", "c")
+LOGICAL: Final = _native("LOGICAL", "i")
+INTEGER: Final = _native("INTEGER", "i")
+REAL: Final = _native("REAL", "f")
+DOUBLE_PRECISION: Final = _native("DOUBLE_PRECISION", "d")
+COMPLEX: Final = _basic("COMPLEX", "F", 8)
+DOUBLE_COMPLEX: Final = _basic("DOUBLE_COMPLEX", "D", 16)
+INTEGER1: Final = _native("INTEGER1", "b")
+INTEGER2: Final = _native("INTEGER2", "h")
+INTEGER4: Final = _native("INTEGER4", "i")
+INTEGER8: Final = _native("INTEGER8", "q")
+REAL4: Final = _native("REAL4", "f")
+REAL8: Final = _native("REAL8", "d")
+COMPLEX8: Final = _basic("COMPLEX8", "F", 8)
+COMPLEX16: Final = _basic("COMPLEX16", "D", 16)
+DATATYPE_NULL: Final = Datatype()
 
 FLOAT_INT: Final = _basic("FLOAT_INT", "fi", 8)
 DOUBLE_INT: Final = _basic("DOUBLE_INT", "di", 16)
 LONG_INT: Final = _basic("LONG_INT", "li", 16)
 SHORT_INT: Final = _basic("SHORT_INT", "hi", 8)
+LONG_DOUBLE_INT: Final = _basic("LONG_DOUBLE_INT", "gi", 32)
 TWOINT: Final = _basic("2INT", "ii", 8)
-PAIRS: Final = frozenset(("fi", "di", "li", "hi", "ii"))
+PAIRS: Final = frozenset(("fi", "di", "li", "hi", "ii", "gi"))
 """Typecodes of the pairs of a value and an index, for MAXLOC and MINLOC, as C's structures."""
 
 BY_TYPECODE: Final[Mapping[str, Datatype]] = {

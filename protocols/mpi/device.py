@@ -26,15 +26,16 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
-from protocols.mpi.endpoints import ConnectingEndpoint, MatchingEndpoint, ScatteringEndpoint
+from protocols.mpi.departures import Departures
+from protocols.mpi.endpoints import ConnectingEndpoint, DroppingEndpoint, MatchingEndpoint, ScatteringEndpoint
 from protocols.mpi.iovec import Data, IoVec
 from protocols.mpi.mpi_errors import (
     CANCELLED,
@@ -48,12 +49,57 @@ from protocols.mpi.mpi_errors import (
 )
 
 if TYPE_CHECKING:
+    from protocols.mpi.mailbox import Mailbox
     from protocols.mpi.send_buffer import SendBuffer
 
+
 FIRST: Final = 4096
-_HEAD: Final = Struct("!4sIQ")
-_MAGIC: Final = b"\x80PY\x01"  # 0x80: no text begins so; 1: version of the layout
+_MAGIC: Final = bytes.fromhex("80500059 9d1ce4a7 53f0b26e 4d8801c5")  # ours: no pickle begins so
+_HEAD: Final = Struct("!16sIQ")
 _ROOM: Final = FIRST - _HEAD.size
+
+
+class Pickle:
+    """The functions that convert objects, which a program may replace (mpi4py's MPI.pickle). PROTOCOL: of pickle."""
+
+    def __init__(
+        self,
+        dumps: Callable[..., bytes] | None = None,
+        loads: Callable[[Any], Any] | None = None,
+        protocol: int | None = None,
+    ) -> None:
+        self._dumps = dumps or pickle.dumps
+        self._loads = loads or pickle.loads
+        self.PROTOCOL = pickle.HIGHEST_PROTOCOL if protocol is None and dumps is None else protocol
+
+    def dumps(self, obj: object) -> bytes:
+        return self._dumps(obj) if self.PROTOCOL is None else self._dumps(obj, self.PROTOCOL)
+
+    def loads(self, data: bytes | memoryview) -> Any:
+        return self._loads(data)
+
+
+pickler: Final = Pickle()
+
+
+class Communicator(NamedTuple):
+    """A communicator as its collective calls name it. ranks: the device's; None: all. number: of the call in it, from 0."""
+
+    context: int
+    ranks: Sequence[int] | None
+    number: int
+
+
+class CallArguments(NamedTuple):
+    """Arguments of a collective call that ranks must agree on. root, size: equal at all ranks; size in bytes, of each
+    block; -1: there is none. op, datatype: names, of reductions. out, into: bytes to each rank, and from each."""
+
+    root: int = -1
+    size: int = -1
+    op: str = ""
+    datatype: str = ""
+    out: Sequence[int] | None = None
+    into: Sequence[int] | None = None
 
 
 class ProbeResult(NamedTuple):
@@ -272,16 +318,22 @@ class Device:
     """A node's endpoint with queues in front; all of the node's communicators share one."""
 
     __slots__ = (
-        "_continuation", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way", "attached", "contexts",
-        "losses", "max_message_size", "max_tag", "rank", "size", "taken",
+        "_continuation", "_dropping", "_endpoint", "_pumping", "_receives", "_scattering", "_sends", "_under_way",
+        "attached", "contexts", "departures", "losses", "mailbox", "max_message_size", "max_tag", "rank", "size", "slots",
+        "standing", "taken",
     )  # fmt: skip
 
     def __init__(self, endpoint: MatchingEndpoint) -> None:
         self._endpoint = endpoint
         self._scattering = endpoint if isinstance(endpoint, ScatteringEndpoint) else None
+        self._dropping = endpoint if isinstance(endpoint, DroppingEndpoint) else None
         self.rank = endpoint.rank
         self.size = endpoint.size
+        self.slots: Final = self._dropping.slots if self._dropping is not None else 0
+        """Receives of the mailbox that collective calls need, where the NIC drops what has no receive; 0: they need none."""
         self.contexts = endpoint.contexts
+        self.standing: Final = (1, endpoint.max_tag - 1)
+        """Context and tag of the mailbox's messages: the library's of the first communicator, and one that no call has."""
         self.max_tag = endpoint.max_tag
         self.max_message_size = endpoint.max_message_size
         self.taken: set[int] = set()
@@ -289,6 +341,9 @@ class Device:
         self.losses: Final = Losses()
         self.attached: SendBuffer | None = None
         """The program's own buffer for buffered sends (MPI_Buffer_attach)."""
+        self.departures: Final = Departures()
+        self.mailbox: Mailbox | None = None
+        """Made by the first collective call."""
         self._sends: deque[_Waiting] = deque()  # waiting for descriptors
         self._receives: deque[_Waiting] = deque()  # including waiting probes
         self._under_way = 0
@@ -323,6 +378,14 @@ class Device:
             begin = partial(self._endpoint.receive, source, context, tag, self._contiguous(buffer, over), over)
         self._begin(self._receives, begin, over, source, context, tag)
         return over
+
+    def receive_standing(self, buffer: memoryview) -> Receipt | None:
+        """Post a receive of the mailbox, from any rank; None if no descriptor is free. It is no transfer in progress: others
+        do not wait for its descriptor."""
+        context, tag = self.standing
+        over = Receipt(ANY_SOURCE, tag, len(buffer))
+        assert self._dropping is not None
+        return over if self._dropping.receive_standing(context, tag, buffer, over) else None
 
     def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
         """Receive a message that a probe in that context has claimed, or queue this."""
@@ -366,6 +429,9 @@ class Device:
                     return
         if isinstance(over, Receipt) and over.take_back is not None and not over.done:
             over.take_back()
+
+    def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
+        """Note that this rank makes a collective call; a history records it, so that the calls of ranks can be compared."""
 
     def next_continuation(self) -> int:
         """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Even ones are those of
@@ -451,7 +517,7 @@ def send_object(
 
 
 def pickled(obj: object) -> bytes:
-    return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    return pickler.dumps(obj)
 
 
 def send_pickled(
@@ -460,8 +526,8 @@ def send_pickled(
     """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it does not complete
     before it is matched. Raises MPIError (ERR_COUNT) if it is too large."""
     size = len(data)
-    if size <= _ROOM:
-        return device.send(destination, contexts[0], tag, memoryview(_HEAD.pack(_MAGIC, 0, size) + data), synchronous)
+    if size <= FIRST:
+        return device.send(destination, contexts[0], tag, memoryview(data), synchronous)
     if size - _ROOM > device.max_message_size:
         raise MPIError(ERR_COUNT, f"a pickled object of {size} bytes: at most {device.max_message_size + _ROOM}")
     view = memoryview(data)
@@ -529,8 +595,14 @@ class Incoming:
         self.first.add_callback(self._first)
 
     def load(self) -> object:
-        """Return the object, once it is complete. Raises the exceptions of unpickling."""
-        return pickle.loads(self._data)
+        """Return the object, once it is complete; None, as in mpi4py, of an empty message. Raises MPIError (ERR_TYPE) if
+        it is no pickle, and the exceptions of unpickling."""
+        if not self._data:
+            return None
+        try:
+            return pickler.loads(self._data)
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise _no_object(self._envelope) from error
 
     def _first(self, first: Completion[Envelope]) -> None:
         try:
@@ -541,19 +613,14 @@ class Incoming:
         if envelope is CANCELLED:
             self.over.complete(envelope)
             return
-        if length < _HEAD.size:
-            self.over.fail(_no_object(first.result()))
+        if length != FIRST or self._data[: len(_MAGIC)] != _MAGIC:
+            self._envelope = envelope
+            self._data = self._data[:length]
+            self.over.complete(envelope)
             return
-        magic, continuation, size = _HEAD.unpack_from(self._data)
-        if magic != _MAGIC or length != _HEAD.size + min(size, _ROOM):
-            self.over.fail(_no_object(first.result()))
-            return
+        _, continuation, size = _HEAD.unpack_from(self._data)
         self._envelope = Envelope(source, tag, size)
-        begin = self._data[_HEAD.size : length]
-        if size <= _ROOM:
-            self._data = begin
-            self.over.complete(self._envelope)
-            return
+        begin = self._data[_HEAD.size :]
         try:
             self._data = memoryview(bytearray(size))
         except (MemoryError, OverflowError):
@@ -570,6 +637,15 @@ class Incoming:
             self.over.fail(error)
         else:
             self.over.complete(self._envelope)
+
+
+def _no_object(envelope: Envelope | None) -> MPIError:
+    who = f" from rank {envelope.source}, tag {envelope.tag}," if envelope else ""
+    return MPIError(
+        ERR_TYPE,
+        f"the message{who} is no object: its bytes are no pickle, or more than {FIRST}; Recv receives it",
+        envelope,
+    )
 
 
 def nothing() -> Dispatch:
@@ -594,8 +670,3 @@ def _sought(source: int, tag: int) -> str:
 
 def _sentence(dispatch: Dispatch) -> str:
     return f"{dispatch.what}, was reported done, and has failed since: {dispatch.failure()}"
-
-
-def _no_object(envelope: Envelope | None) -> MPIError:
-    who = f" from rank {envelope.source}, tag {envelope.tag}," if envelope else ""
-    return MPIError(ERR_TYPE, f"the message{who} is no object: what Send sends, Recv receives", envelope)

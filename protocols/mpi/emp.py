@@ -34,6 +34,8 @@ _TAG_BITS: Final = 24
 _TAG: Final = (1 << _TAG_BITS) - 1
 _LONGEST_CHAIN: Final = 4
 """Descriptors."""
+_SLOTS: Final = 8
+"""Standing receives (ours): each is posted again as soon as its message has been copied."""
 _WORTH: Final = 256
 """Minimum mean size of the segments, in bytes, for which the NIC moves a message in place; the host copies others. Ours."""
 
@@ -57,6 +59,7 @@ class EmpEndpoint:
         "max_tag",
         "rank",
         "size",
+        "slots",
     )  # fmt: skip
 
     def __init__(self, host: Endpoint) -> None:
@@ -69,6 +72,7 @@ class EmpEndpoint:
         count = host.free
         self._most = count - max(count // 8, min(_LONGEST_CHAIN, count // 2))
         self._max_together = count - 1 if count // 8 > _LONGEST_CHAIN else 2 * count
+        self.slots = min(_SLOTS, count // 16)
         self._sends = 0  # descriptors in use
         self._receives = 0
 
@@ -117,6 +121,14 @@ class EmpEndpoint:
     def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
         post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
         return self._receive(post, _descriptors(buffer), len(buffer), over)
+
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+        try:
+            posted = self._host.post_standing(context << _TAG_BITS | tag, buffer)
+        except DescriptorsExhaustedError:
+            return False
+        posted.add_callback(partial(_finish, over, size=len(buffer)))
+        return True
 
     def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
         assert isinstance(found.handle, EmpFound)

@@ -96,6 +96,21 @@ class ScatteringEndpoint(MatchingEndpoint, Protocol):
 
 
 @runtime_checkable
+class DroppingEndpoint(MatchingEndpoint, Protocol):
+    """An endpoint whose NIC drops the data of messages that have no receive, and gets it again after a time-out."""
+
+    @property
+    def slots(self) -> int:
+        """Number of standing receives that there are descriptors for, equal at all ranks."""
+        ...
+
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+        """Receive from any rank, as `receive`. Nobody waits for such a receive: reports of what is waited for leave it
+        out."""
+        ...
+
+
+@runtime_checkable
 class ConnectingEndpoint(MatchingEndpoint, Protocol):
     """An endpoint whose ranks are connected before they exchange messages."""
 

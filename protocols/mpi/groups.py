@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.mpi.constants import PROC_NULL, UNDEFINED
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_RANK, MPIError
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_GROUP, ERR_RANK, MPIError
 
 IDENT: Final = 0
 CONGRUENT: Final = 1
@@ -18,22 +18,39 @@ UNEQUAL: Final = 3
 
 
 class Group:
-    """A group. processes: in the order of its ranks. own: this process."""
+    """A group. Without an argument it is GROUP_NULL, as a group is once it has been freed."""
 
-    __slots__ = ("_own", "processes")
+    __slots__ = ("__weakref__", "_own", "_processes")
 
-    def __init__(self, processes: Sequence[int] = (), own: int = UNDEFINED) -> None:
-        self.processes: Final = tuple(processes)
-        self._own = own
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __init__(self, processes: Sequence[int] | Group | None = None, own: int = UNDEFINED) -> None:
+        """processes: in the order of its ranks; or another handle of the same group. own: this process."""
+        self._own: int = processes._own if isinstance(processes, Group) else own
+        self._processes: tuple[int, ...] | None
+        if processes is None or isinstance(processes, Group):
+            self._processes = None if processes is None else processes._processes
+        elif isinstance(processes, list | tuple | range):
+            self._processes = tuple(processes)
+        else:
+            raise TypeError(f"a Group is expected, not {type(processes).__name__}")
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Processes in the order of ranks. Raises MPIError (ERR_GROUP) for GROUP_NULL."""
+        if self._processes is None:
+            raise MPIError(ERR_GROUP, "GROUP_NULL, or a group that was freed")
+        return self._processes
+
+    def __bool__(self) -> bool:
+        """Whether it is not GROUP_NULL."""
+        return self._processes is not None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Group) and self.processes == other.processes
-
-    def __hash__(self) -> int:
-        return hash(self.processes)
+        return isinstance(other, Group) and self._processes == other._processes
 
     def __repr__(self) -> str:
-        return f"<Group of {list(self.processes)}>"
+        return f"<Group of {list(self.processes)}>" if self else "<Group: GROUP_NULL>"
 
     @property
     def size(self) -> int:
@@ -107,7 +124,10 @@ class Group:
         return self._of(self.processes)
 
     def Free(self) -> None:
-        """Do nothing: a group holds nothing."""
+        """Free it: it becomes GROUP_NULL."""
+        if not self:
+            raise MPIError(ERR_GROUP, "GROUP_NULL, or a group that was freed")
+        self._processes = None
 
     def _of(self, processes: Sequence[int]) -> Group:
         return Group(processes, self._own)
@@ -124,4 +144,5 @@ def _ranged(ranges: Sequence[tuple[int, int, int]]) -> list[int]:
     return [rank for first, last, stride in ranges for rank in range(first, last + (1 if stride > 0 else -1), stride)]
 
 
-GROUP_EMPTY: Final = Group()
+GROUP_EMPTY: Final = Group(())
+GROUP_NULL: Final = Group()

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import total_ordering
 from typing import Final, NamedTuple
 
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
@@ -17,17 +18,67 @@ ERR_TAG: Final = 4
 ERR_COMM: Final = 5
 ERR_RANK: Final = 6
 ERR_ROOT: Final = 7
+ERR_GROUP: Final = 8
 ERR_OP: Final = 9
+ERR_TOPOLOGY: Final = 10
 ERR_DIMS: Final = 11
 ERR_ARG: Final = 12
+ERR_UNKNOWN: Final = 13
 ERR_TRUNCATE: Final = 14
 ERR_OTHER: Final = 15
+ERR_INTERN: Final = 16
 ERR_IN_STATUS: Final = 17
+ERR_PENDING: Final = 18
 ERR_REQUEST: Final = 19
+ERR_ACCESS: Final = 20
+ERR_AMODE: Final = 21
+ERR_BAD_FILE: Final = 22
+ERR_CONVERSION: Final = 23
+ERR_DUP_DATAREP: Final = 24
+ERR_FILE_EXISTS: Final = 25
+ERR_FILE_IN_USE: Final = 26
+ERR_FILE: Final = 27
+ERR_INFO: Final = 28
+ERR_INFO_KEY: Final = 29
+ERR_INFO_VALUE: Final = 30
+ERR_INFO_NOKEY: Final = 31
+ERR_IO: Final = 32
+ERR_NAME: Final = 33
 ERR_NO_MEM: Final = 34
+ERR_NOT_SAME: Final = 35
+ERR_NO_SPACE: Final = 36
+ERR_NO_SUCH_FILE: Final = 37
+ERR_PORT: Final = 38
+ERR_QUOTA: Final = 39
+ERR_READ_ONLY: Final = 40
+ERR_SERVICE: Final = 41
+ERR_SPAWN: Final = 42
+ERR_UNSUPPORTED_DATAREP: Final = 43
+ERR_UNSUPPORTED_OPERATION: Final = 44
+ERR_WIN: Final = 45
+ERR_BASE: Final = 46
+ERR_LOCKTYPE: Final = 47
+ERR_KEYVAL: Final = 48
+ERR_RMA_CONFLICT: Final = 49
+ERR_RMA_SYNC: Final = 50
+ERR_SIZE: Final = 51
+ERR_DISP: Final = 52
+ERR_ASSERT: Final = 53
 ERR_PROC_FAILED: Final = 101
 """The peer has restarted or does not answer. MPI 4 has no such class; this is the one of its fault-tolerance proposal
 (ULFM), which mpi4py has, too."""
+ERR_LASTCODE: Final = 0x3FFF_FFFF
+
+_WORDS: Final = {
+    ERR_BUFFER: "invalid buffer", ERR_COUNT: "invalid count", ERR_TYPE: "invalid datatype", ERR_TAG: "invalid tag",
+    ERR_COMM: "invalid communicator", ERR_RANK: "invalid rank", ERR_ROOT: "invalid root", ERR_GROUP: "invalid group",
+    ERR_OP: "invalid operation", ERR_TOPOLOGY: "invalid topology", ERR_DIMS: "invalid dimensions",
+    ERR_ARG: "invalid argument", ERR_UNKNOWN: "unknown error", ERR_TRUNCATE: "message longer than the buffer",
+    ERR_OTHER: "other error", ERR_INTERN: "internal error", ERR_IN_STATUS: "error code in a status",
+    ERR_PENDING: "pending request", ERR_REQUEST: "invalid request", ERR_INFO: "invalid info",
+    ERR_INFO_KEY: "invalid info key", ERR_INFO_VALUE: "invalid info value", ERR_INFO_NOKEY: "no such info key",
+    ERR_NO_MEM: "out of memory", ERR_KEYVAL: "invalid attribute key", ERR_PROC_FAILED: "a process has failed",
+}  # fmt: skip
 
 
 class Envelope(NamedTuple):
@@ -46,20 +97,42 @@ NOBODY: Final = Envelope(PROC_NULL, ANY_TAG, 0)
 """Result of a receive from PROC_NULL."""
 
 
+@total_ordering
 class MPIError(RuntimeError):
-    """mpi4py's MPI.Exception: an invalid call, or a failed transfer.
+    """mpi4py's MPI.Exception: an invalid call, or a failed transfer. It equals, and is ordered by, its error code.
 
     envelope: of the message, if a receive has failed although one arrived; its length is what the buffer holds of it.
     """
 
-    def __init__(self, error_class: int, message: str, envelope: Envelope | None = None) -> None:
-        super().__init__(message)
-        self.error_class = error_class
+    def __init__(self, error_class: int = SUCCESS, message: str = "", envelope: Envelope | None = None) -> None:
+        """message: by default, the class in words."""
+        super().__init__(message or Get_error_string(error_class))
+        self.error_class = Get_error_class(error_class)
+        self.error_code = error_class
         self.envelope = envelope
 
-    @property
-    def error_code(self) -> int:
-        return self.error_class
+    def __repr__(self) -> str:
+        return f"MPI.Exception({self.error_code})"
+
+    def __reduce__(self) -> tuple[type[MPIError], tuple[int, str, Envelope | None]]:
+        return MPIError, (self.error_code, str(self), self.envelope)
+
+    def __int__(self) -> int:
+        return self.error_code
+
+    def __bool__(self) -> bool:
+        return self.error_code != SUCCESS
+
+    def __hash__(self) -> int:
+        return hash(self.error_code)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, int | MPIError) and self.error_code == int(other)
+
+    def __lt__(self, other: int | MPIError) -> bool:
+        return self.error_code < int(other)
 
     @property
     def error_string(self) -> str:
@@ -69,7 +142,48 @@ class MPIError(RuntimeError):
         return self.error_class
 
     def Get_error_code(self) -> int:
-        return self.error_class
+        return self.error_code
 
     def Get_error_string(self) -> str:
         return str(self)
+
+
+_added: dict[int, tuple[int, str]] = {}  # error codes of programs: their class, and their string
+
+
+def Get_error_class(errorcode: int) -> int:
+    """Return an error code's class."""
+    return _added[errorcode][0] if errorcode in _added else errorcode
+
+
+def Get_error_string(errorcode: int) -> str:
+    """Return an error code in words."""
+    if errorcode in _added:
+        return _added[errorcode][1]
+    return "no error" if errorcode == SUCCESS else _WORDS.get(errorcode, f"error {errorcode}")
+
+
+def last_used_code() -> int:
+    """Return the greatest error code (MPI_LASTUSEDCODE)."""
+    return ERR_LASTCODE + len(_added)
+
+
+def Add_error_class() -> int:
+    """Make an error class of the program's own."""
+    code = last_used_code() + 1
+    _added[code] = code, ""
+    return code
+
+
+def Add_error_code(errorclass: int) -> int:
+    """Make an error code of a class."""
+    code = last_used_code() + 1
+    _added[code] = errorclass, ""
+    return code
+
+
+def Add_error_string(errorcode: int, string: str) -> None:
+    """Say an error code of the program's own in words. Raises MPIError (ERR_ARG) for others."""
+    if errorcode not in _added:
+        raise MPIError(ERR_ARG, f"{errorcode} is no error code of the program's own")
+    _added[errorcode] = _added[errorcode][0], string

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from protocols.mpi.buffers import Message as Buffer
 from protocols.mpi.buffers import writable
@@ -21,14 +22,26 @@ class Message:
     __slots__ = ("_contexts", "_device", "_found", "_ranks", "_received")
 
     def __init__(
-        self, device: Device, contexts: tuple[int, int], ranks: Sequence[int] | None, found: ProbeResult | None
+        self, device: Device | None, contexts: tuple[int, int], ranks: Sequence[int] | None, found: ProbeResult | None
     ) -> None:
-        """found: None for the null message (MPI_MESSAGE_NO_PROC)."""
+        """found, device: None for MPI_MESSAGE_NO_PROC."""
         self._device = device
         self._contexts = contexts
         self._ranks = ranks
         self._found = found
         self._received = False
+
+    @classmethod
+    def null(cls) -> Message:
+        """Make MPI_MESSAGE_NULL, which cannot be received."""
+        message = cls(None, (0, 0), None, None)
+        message._received = True
+        return message
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it has been received."""
+        return self._received
 
     async def Recv(self, buf: Buffer, status: Status | None = None) -> None:
         """Receive it. Raises MPIError: ERR_TRUNCATE as Comm.Recv, ERR_REQUEST if it was received before."""
@@ -38,7 +51,10 @@ class Message:
         """Begin to receive it."""
         buffer = writable(buf)
         found = self._take()
-        over = nothing() if found is None else self._device.receive_claimed(found, self._contexts[0], buffer)
+        device = self._device
+        over = (
+            nothing() if found is None or device is None else device.receive_claimed(found, self._contexts[0], buffer)
+        )
         return Request(over, None, True, self._device, self._ranks)
 
     async def recv(self, status: Status | None = None) -> object:
@@ -48,7 +64,7 @@ class Message:
     async def irecv(self) -> Request:
         """Begin to receive it as an object; `Request.wait` returns the object."""
         found = self._take()
-        if found is None:
+        if found is None or self._device is None:
             return Request(nothing(), None, True, self._device)
         incoming = Incoming(self._device, found.envelope.source, self._contexts, found.envelope.tag, found)
         return Request(incoming.over, incoming, True, self._device, self._ranks)
@@ -56,5 +72,9 @@ class Message:
     def _take(self) -> ProbeResult | None:
         if self._received:
             raise MPIError(ERR_REQUEST, "the message was received before")
-        self._received = True
+        self._received = self._found is not None
         return self._found
+
+
+NO_PROC: Final = Message(None, (0, 0), None, None)
+"""MPI_MESSAGE_NO_PROC."""

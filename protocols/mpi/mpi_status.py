@@ -4,16 +4,20 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, UNDEFINED
 from protocols.mpi.datatypes import BYTE, Datatype
-from protocols.mpi.mpi_errors import CANCELLED, SUCCESS, Envelope
+from protocols.mpi.mpi_errors import CANCELLED, ERR_TYPE, SUCCESS, Envelope, MPIError
+
+_FIELDS: Final = ("cancelled", "count", "error", "source", "tag")
 
 
 class Status:
     """A status, filled by the call that it is passed to. count: bytes. error: an error class. cancelled: the transfer
     was cancelled."""
 
-    __slots__ = ("cancelled", "count", "error", "source", "tag")
+    __slots__ = ("__weakref__", "cancelled", "count", "error", "source", "tag")
 
     def __init__(self, status: Status | None = None) -> None:
         """status: to be copied."""
@@ -23,13 +27,18 @@ class Status:
         self.error: int = SUCCESS
         self.cancelled: bool = False
         if status is not None:
+            if not isinstance(status, Status):
+                raise TypeError(f"a Status is expected, not {type(status).__name__}")
             self.fill(Envelope(status.source, status.tag, status.count), status.error)
             self.cancelled = status.cancelled
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Status) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return isinstance(other, Status) and all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
 
     __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _status, tuple(getattr(self, name) for name in _FIELDS)
 
     def __repr__(self) -> str:
         return f"<Status: source {self.source}, tag {self.tag}, {self.count} bytes, error {self.error}>"
@@ -50,7 +59,10 @@ class Status:
         return self.error
 
     def Get_count(self, datatype: Datatype = BYTE) -> int:
-        """Return the number of items of the datatype received; UNDEFINED if it is not whole."""
+        """Return the number of items of the datatype received; UNDEFINED if it is not whole. Raises MPIError (ERR_TYPE) for
+        DATATYPE_NULL, as do the other calls."""
+        if not datatype:
+            raise MPIError(ERR_TYPE, "DATATYPE_NULL has no items")
         if not datatype.size:
             return 0 if not self.count else UNDEFINED
         whole, rest = divmod(self.count, datatype.size)
@@ -58,7 +70,7 @@ class Status:
 
     def Get_elements(self, datatype: Datatype) -> int:
         """Return the number of basic items received; UNDEFINED for a derived datatype, whose basic one is not known."""
-        return self.Get_count(datatype) if datatype.typecode else UNDEFINED
+        return self.Get_count(datatype) if datatype.typecode or not datatype else UNDEFINED
 
     def Is_cancelled(self) -> bool:
         return self.cancelled
@@ -74,7 +86,17 @@ class Status:
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Set the count to that of so many items."""
+        if not datatype:
+            raise MPIError(ERR_TYPE, "DATATYPE_NULL has no items")
         self.count = count * datatype.size
 
     def Set_cancelled(self, flag: bool) -> None:
         self.cancelled = flag
+
+
+def _status(*fields: Any) -> Status:
+    """Make a status of its fields, for pickling."""
+    status = Status()
+    for name, value in zip(_FIELDS, fields, strict=True):
+        setattr(status, name, value)
+    return status

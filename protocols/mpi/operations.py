@@ -27,16 +27,29 @@ OnBuffers = Callable[[memoryview, memoryview, Datatype], object]
 class Op:
     """An operation, associative. `op(x, y)` combines two objects. name: MPI's. commutes: operands may change places."""
 
-    __slots__ = ("_on_buffers", "_on_objects", "commutes", "is_predefined", "name")
+    __slots__ = ("__weakref__", "_on_buffers", "_on_objects", "commutes", "is_predefined", "name")
 
-    def __init__(
-        self, name: str, on_objects: OnObjects, on_buffers: OnBuffers, commutes: bool = True, predefined: bool = False
-    ) -> None:
-        self.name = name
-        self.commutes = commutes
-        self.is_predefined = predefined
-        self._on_objects: OnObjects | None = on_objects
-        self._on_buffers = on_buffers
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __init__(self, op: Op | None = None) -> None:
+        """op: another handle of the same operation; without one it is OP_NULL."""
+        if op is not None and not isinstance(op, Op):
+            raise TypeError(f"an Op is expected, not {type(op).__name__}")
+        self.name: str = op.name if op is not None else "MPI_OP_NULL"
+        self.commutes: bool = op.commutes if op is not None else False
+        self.is_predefined: bool = op.is_predefined if op is not None else True
+        self._on_objects: OnObjects | None = op._on_objects if op is not None else _refused
+        self._on_buffers: OnBuffers = op._on_buffers if op is not None else _refused
+
+    @classmethod
+    def of(
+        cls, name: str, on_objects: OnObjects, on_buffers: OnBuffers, commutes: bool = True, predefined: bool = False
+    ) -> Op:
+        """Make an operation of functions; for the library."""
+        op = cls()
+        op.name, op.commutes, op.is_predefined = name, commutes, predefined
+        op._on_objects, op._on_buffers = on_objects, on_buffers
+        return op
 
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
@@ -46,7 +59,7 @@ class Op:
         def on_objects(left: Any, right: Any) -> Any:
             return function(left, right, None)
 
-        return cls(getattr(function, "__name__", "a function"), on_objects, function, commute)
+        return cls.of(getattr(function, "__name__", "a function"), on_objects, function, commute)
 
     def Free(self) -> None:
         """Free the operation. Raises MPIError (ERR_OP) for a predefined one."""
@@ -66,7 +79,12 @@ class Op:
 
     def __bool__(self) -> bool:
         """Whether it is not OP_NULL."""
-        return self is not OP_NULL
+        return self._on_objects not in (None, _refused)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Op):
+            return False
+        return self._on_objects is other._on_objects or not (self or other)
 
     def __call__(self, left: Any, right: Any) -> Any:
         if self._on_objects is None:
@@ -157,7 +175,7 @@ def _refused(*_: object) -> object:
 
 
 def _predefined(name: str, on_objects: OnObjects, ufunc: str) -> Op:
-    return Op(f"MPI_{name}", on_objects, _ufunc(name, ufunc), predefined=True)
+    return Op.of(f"MPI_{name}", on_objects, _ufunc(name, ufunc), predefined=True)
 
 
 MAX: Final = _predefined("MAX", max, "maximum")
@@ -170,8 +188,8 @@ LXOR: Final = _predefined("LXOR", lambda left, right: bool(left) ^ bool(right), 
 BAND: Final = _predefined("BAND", operator.and_, "bitwise_and")
 BOR: Final = _predefined("BOR", operator.or_, "bitwise_or")
 BXOR: Final = _predefined("BXOR", operator.xor, "bitwise_xor")
-MAXLOC: Final = Op("MPI_MAXLOC", _maxloc, _located("MAXLOC", "greater"), predefined=True)
-MINLOC: Final = Op("MPI_MINLOC", _minloc, _located("MINLOC", "less"), predefined=True)
-REPLACE: Final = Op("MPI_REPLACE", lambda _left, right: right, _refused, predefined=True)
-NO_OP: Final = Op("MPI_NO_OP", lambda left, _right: left, _refused, predefined=True)
-OP_NULL: Final = Op("MPI_OP_NULL", _refused, _refused, predefined=True)
+MAXLOC: Final = Op.of("MPI_MAXLOC", _maxloc, _located("MAXLOC", "greater"), predefined=True)
+MINLOC: Final = Op.of("MPI_MINLOC", _minloc, _located("MINLOC", "less"), predefined=True)
+REPLACE: Final = Op.of("MPI_REPLACE", lambda _left, right: right, _refused, predefined=True)
+NO_OP: Final = Op.of("MPI_NO_OP", lambda left, _right: left, _refused, predefined=True)
+OP_NULL: Final = Op()

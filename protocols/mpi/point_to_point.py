@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import index
+from typing import Final
 
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.buffers import Message, readable, writable
@@ -28,10 +29,13 @@ from protocols.mpi.mpi_errors import (
     Envelope,
     MPIError,
 )
+from protocols.mpi.mpi_messages import NO_PROC
 from protocols.mpi.mpi_messages import Message as Matched
 from protocols.mpi.mpi_status import Status
 from protocols.mpi.requests import Prequest, Request
 from protocols.mpi.send_buffer import SendBuffer
+
+NULL: Final = "COMM_NULL, or a communicator that was freed"
 
 
 class PointToPoint:
@@ -164,6 +168,30 @@ class PointToPoint:
         """Send the buffer's contents, and receive others into it."""
         await self.Sendrecv(bytes(gathered(readable(buf))), dest, sendtag, buf, source, recvtag, status)
 
+    async def Isendrecv(
+        self,
+        sendbuf: Message,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Message = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+    ) -> Request:
+        """Begin a Sendrecv; the request's status is the receive's."""
+        data = self._data(sendbuf, dest, sendtag)
+        received = self._receive(recvbuf, source, recvtag)
+        both: Completion[Envelope] = Completion("%s", received)
+        sent = self._send_bytes(data, dest, sendtag)
+        for half in (received, sent):
+            half.add_callback(partial(_complete_both, received, sent, both))
+        return self._request(both, received=True)
+
+    async def Isendrecv_replace(
+        self, buf: Message, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
+    ) -> Request:
+        """Begin a Sendrecv_replace."""
+        return await self.Isendrecv(bytes(gathered(readable(buf))), dest, sendtag, buf, source, recvtag)
+
     # A ready send's receive has been posted; the library needs not know.
     Rsend = Send
     Irsend = Isend
@@ -214,7 +242,7 @@ class PointToPoint:
     async def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Matched:
         """Probe, and reserve the message: only the returned object can receive it."""
         found = await self._probe(source, tag, status, wait=True, claim=True)
-        return Matched(self._device, self._contexts, self._ranks, found)
+        return NO_PROC if found is None else Matched(self._device, self._contexts, self._ranks, found)
 
     async def Improbe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
@@ -226,7 +254,7 @@ class PointToPoint:
             found = await self._probe(source, tag, status, claim=True)
             if found is None:
                 return None
-        return Matched(self._device, self._contexts, self._ranks, found)
+        return NO_PROC if found is None else Matched(self._device, self._contexts, self._ranks, found)
 
     probe = Probe
     iprobe = Iprobe
@@ -402,9 +430,9 @@ class PointToPoint:
     def _check(self, peer: int, tag: int, receive: bool = False) -> None:
         if type(peer) is not int or type(tag) is not int:
             index(peer), index(tag)  # raises TypeError for a float, as mpi4py does
+        if not self.size:
+            raise MPIError(ERR_COMM, NULL)
         if not 0 <= peer < self.size and peer != PROC_NULL and not (receive and peer == ANY_SOURCE):
-            if not self.size:
-                raise MPIError(ERR_COMM, "a communicator that was freed")
             raise MPIError(ERR_RANK, f"a rank of {peer}: 0 to {self.size - 1}")
         if not 0 <= tag <= self._device.max_tag and not (receive and tag == ANY_TAG):
             raise MPIError(ERR_TAG, f"a tag of {tag}: 0 to {self._device.max_tag}")
@@ -413,3 +441,18 @@ class PointToPoint:
 
     def _check_losses(self, peer: int) -> None:
         self.losses.check(self._contexts, self._peer(peer))
+
+
+def _complete_both(
+    received: Completion[Envelope], sent: Completion[Envelope], both: Completion[Envelope], _: object
+) -> None:
+    """Complete a Sendrecv when its halves are done; if both fail, with the receive's error."""
+    if not (received.done and sent.done):
+        return
+    try:
+        envelope = received.result()
+        sent.result()
+    except MPIError as error:
+        both.fail(error)
+    else:
+        both.complete(envelope)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from protocols.core.completion import Completion, Yield
 from protocols.mpi.constants import UNDEFINED
 from protocols.mpi.device import Device, Dispatch, Incoming, Observer
-from protocols.mpi.mpi_errors import CANCELLED, ERR_ARG, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
+from protocols.mpi.mpi_errors import CANCELLED, ERR_IN_STATUS, ERR_REQUEST, Envelope, MPIError
 from protocols.mpi.mpi_status import Status
 
 
@@ -110,7 +110,6 @@ class Request:
     async def waitall(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> list[object]:
         """Wait for all; returns their objects. Raises MPIError (ERR_IN_STATUS) when all are complete and some have
         failed."""
-        _check(requests, statuses)
         for request in requests:
             if request.active:
                 await request._end()
@@ -126,7 +125,6 @@ class Request:
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[bool, list[object] | None]:
         """Whether all are complete, and their objects. Raises as Waitall."""
-        _check(requests, statuses)
         if not _are_over(requests):
             await Yield()
             if not _are_over(requests):
@@ -171,7 +169,6 @@ class Request:
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[list[int] | None, list[object] | None]:
         """Wait as Waitsome, and also return the objects."""
-        _check(requests, statuses)
         await _end_of_any(requests)
         return _take_some(requests, statuses)
 
@@ -185,7 +182,6 @@ class Request:
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[list[int] | None, list[object] | None]:
         """Test as Testsome, and also return the objects."""
-        _check(requests, statuses)
         if not _some(requests):
             await Yield()
         return _take_some(requests, statuses)
@@ -223,7 +219,14 @@ class Request:
         if isinstance(self._over, Dispatch):
             self._over.taken()
         envelope = self._over.result()
-        return self._incoming.load() if self._incoming is not None and envelope is not CANCELLED else None
+        if self._incoming is None or envelope is CANCELLED:
+            return None
+        try:
+            return self._incoming.load()
+        except MPIError as error:
+            if status is not None:
+                status.error = error.error_class
+            raise
 
     def _seen(self, envelope: Envelope | None) -> Envelope | None:
         """Convert to the communicator's rank."""
@@ -283,11 +286,6 @@ class Prequest(Request):
         """Free the request, which cannot be used afterwards."""
 
 
-def _check(requests: Sequence[Request], statuses: Sequence[Status] | None) -> None:
-    if statuses is not None and len(statuses) < len(requests) and not isinstance(statuses, list):
-        raise MPIError(ERR_ARG, f"{len(statuses)} statuses for {len(requests)} requests")
-
-
 def _are_over(requests: Sequence[Request]) -> bool:
     return all(request.is_over for request in requests)
 
@@ -334,7 +332,9 @@ def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) ->
     failures: list[MPIError] = []
     for place, request in enumerate(requests):
         try:
-            objects.append(request._take(None if statuses is None else statuses[place]))
+            # A tuple that is too short gets what it has room for, as in mpi4py.
+            has_place = statuses is not None and place < len(statuses)
+            objects.append(request._take(statuses[place] if statuses is not None and has_place else None))
         except MPIError as error:
             failures.append(error)
     if failures:

@@ -12,13 +12,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from protocols.mpi.constants import BSEND_OVERHEAD
 from protocols.mpi.device import Dispatch, Observer
 from protocols.mpi.mpi_errors import MPIError
 
 ROOM: Final = 1 << 20
 """Bytes, about as many as the kernel buffers of a TCP connection."""
-BSEND_OVERHEAD: Final = 1024
-"""Bytes that a program adds to each message's for the size of its own buffer; a message counts for at least as many."""
 
 
 class SendBuffer:

@@ -4,24 +4,42 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from protocols.mpi import mpi_names
-from protocols.mpi.blocking_calls import REQUEST_NULL, Cartcomm, Comm, Message, Prequest, Request
+from protocols.mpi.blocking_calls import (
+    COMM_NULL,
+    MESSAGE_NO_PROC,
+    MESSAGE_NULL,
+    REQUEST_NULL,
+    Cartcomm,
+    Comm,
+    Message,
+    Prequest,
+    Request,
+)
+from protocols.mpi.device import Pickle, pickler
+from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.mpi_names import *  # noqa: F403
-from protocols.mpi.send_buffer import BSEND_OVERHEAD
+from protocols.mpi.mpi_names import ERR_BUFFER, SUBVERSION, VERSION, Info
 from testbed.mpi.mpi_programs import current
 
 __all__ = [
-    "BSEND_OVERHEAD",
+    "COMM_NULL",
     "COMM_SELF",
     "COMM_WORLD",
+    "MESSAGE_NO_PROC",
+    "MESSAGE_NULL",
     "REQUEST_NULL",
     "THREAD_FUNNELED",
     "THREAD_MULTIPLE",
     "THREAD_SERIALIZED",
     "THREAD_SINGLE",
+    "Aint_add",
+    "Aint_diff",
     "Alloc_mem",
     "Attach_buffer",
     "Cartcomm",
@@ -29,24 +47,31 @@ __all__ = [
     "Detach_buffer",
     "Finalize",
     "Free_mem",
+    "Get_address",
     "Get_library_version",
     "Get_processor_name",
     "Get_version",
     "Init",
+    "Init_thread",
     "Intracomm",
     "Is_finalized",
     "Is_initialized",
+    "Is_thread_main",
     "Message",
+    "Pcontrol",
+    "Pickle",
     "Prequest",
     "Query_thread",
     "Request",
     "Wtick",
     "Wtime",
     "get_vendor",
+    "pickle",
 ]  # fmt: skip
 __all__ += mpi_names.__all__
 
 Intracomm = Comm
+pickle = pickler
 
 THREAD_SINGLE = 0
 THREAD_FUNNELED = 1
@@ -68,7 +93,7 @@ def __getattr__(name: str) -> Comm:
         return current().alone
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py, which docs/mpi.md describes")
+    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/mpi.md)")
 
 
 def Wtime() -> float:
@@ -88,7 +113,7 @@ def Get_processor_name() -> str:
 
 def Get_version() -> tuple[int, int]:
     """Return the version of the MPI standard."""
-    return 4, 1
+    return VERSION, SUBVERSION
 
 
 def Get_library_version() -> str:
@@ -112,7 +137,29 @@ def Detach_buffer() -> object:
     return current().world.Detach_buffer()
 
 
-def Alloc_mem(size: int, info: None = None) -> memoryview:  # noqa: ARG001  for mpi4py's signature
+def Get_address(location: Any) -> int:
+    """Return the address of a buffer; 0 of BOTTOM."""
+    if location is None:
+        return 0
+    view = memoryview(location)
+    if not view.nbytes:
+        return 0
+    if view.readonly:
+        raise MPIError(ERR_BUFFER, "the address of a buffer that cannot be written")
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+def Aint_add(base: int, disp: int) -> int:
+    """Return an address so many bytes behind another."""
+    return base + disp
+
+
+def Aint_diff(addr1: int, addr2: int) -> int:
+    """Return the bytes between two addresses."""
+    return addr1 - addr2
+
+
+def Alloc_mem(size: int, info: Info | None = None) -> memoryview:  # noqa: ARG001  for mpi4py's signature
     """Return memory of so many bytes."""
     return memoryview(bytearray(size))
 
@@ -130,6 +177,20 @@ def Finalize() -> None:
     """Finalize, as a run does when the program ends. Raises MPIError where a send has failed since it was reported
     done."""
     current().finalize()
+
+
+def Init_thread(required: int = THREAD_MULTIPLE) -> int:  # noqa: ARG001  for mpi4py's signature
+    """Do nothing; return the level of threads that there is."""
+    return THREAD_SINGLE
+
+
+def Is_thread_main() -> bool:
+    """Whether the calling thread is the program's own."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def Pcontrol(level: int) -> None:
+    """Do nothing: nothing profiles."""
 
 
 def Is_initialized() -> bool:

@@ -29,12 +29,16 @@ class AttachedRank:
         """COMM_WORLD of this process. From the first access on its sends are buffered, as only blocking programs need."""
         if self._world.send_buffer is None:
             self._world.send_buffer = SendBuffer()
-        return blocking_calls.Comm(self._world, self._complete)
+        properties = blocking_calls.properties_of(self._world, self.name, "MPI_COMM_WORLD")
+        return blocking_calls.Comm(self._world, self._complete, properties)
 
     @cached_property
     def alone(self) -> blocking_calls.Comm:
         """COMM_SELF of this process."""
-        return blocking_calls.Comm(self.world.awaited.alone(), self._complete)
+        alone = self.world.awaited.alone()
+        return blocking_calls.Comm(
+            alone, self._complete, blocking_calls.properties_of(alone, self.name, "MPI_COMM_SELF")
+        )
 
     def finalize(self) -> None:
         """Wait until no send is buffered any more. Raises MPIError where a send has failed that was reported done."""

@@ -26,6 +26,7 @@ from testbed.engine.tracebacks import program_line, stack
 from testbed.engine.waitables import Awaited
 from testbed.mpi.attached_world import AttachedRank, last_attached
 from testbed.mpi.escape import never_free
+from testbed.spec.placement import node_of
 
 T = TypeVar("T")
 
@@ -52,7 +53,8 @@ class Program(greenlet):
         self._wait: Final = getcurrent().switch  # switches to the greenlet of the loop
         if world.send_buffer is None:
             world.send_buffer = SendBuffer()
-        self.world: Final = blocking_calls.Comm(world, self.wait_for)
+        properties = blocking_calls.properties_of(world, node_of(name), "MPI_COMM_WORLD")
+        self.world: Final = blocking_calls.Comm(world, self.wait_for, properties)
         self.now: Final = now
         self.name: Final = name
         self._main = main
@@ -112,7 +114,10 @@ class Program(greenlet):
     @cached_property
     def alone(self) -> blocking_calls.Comm:
         """COMM_SELF of this program."""
-        return blocking_calls.Comm(self.world.awaited.alone(), self.wait_for)
+        alone = self.world.awaited.alone()
+        return blocking_calls.Comm(
+            alone, self.wait_for, blocking_calls.properties_of(alone, self.name, "MPI_COMM_SELF")
+        )
 
     def finalize(self) -> None:
         """Raise MPIError where sends have failed and no call has reported it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Final
 
 from protocols.core.firmware import Adapter, Agent, Host
@@ -27,6 +28,8 @@ class SimNode:
         self.rank: Final = rank
         self.core = core
         self.tasks: Final[dict[Task[object], Work[object]]] = {}
+        self.departed: Final[list[Callable[[int], object]]] = []
+        """Functions to call with each rank that crashes."""
         self.nic: ImmediateNic
         self.agent: Agent
         self.adapter: Adapter
@@ -63,6 +66,7 @@ class SimNode:
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()  # nobody will await it
         self.tasks.clear()
+        self.departed.clear()
 
     def waiting(self) -> list[str]:
         """A sentence for each condition that its host or its firmware waits for."""

@@ -259,6 +259,10 @@ class Simulation:
             task.cancel()
         for rank in host.ranks:
             rank.end_tasks()
+        for rank in host.ranks:
+            for other in self.nodes.values():
+                for report in other.departed:
+                    report(rank.number)
         if returns:
             self._open += len(broken)
 

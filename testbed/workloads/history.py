@@ -11,12 +11,17 @@ its program may forget before it is known whether its message arrives:
     {"clock_ns": 60, "what": "cancelled", "n": 7}
     {"clock_ns": 71, "what": "buffered", "n": 8}
     {"clock_ns": 90, "what": "undelivered", "n": 8, "error": "node 2 has restarted", "class": 101}
+    {"clock_ns": 95, "what": "collective", "n": 0, "call": "Bcast", "context": 1, "at": "a.py:7 in f", "root": 0, "bytes": 8}
 
 n numbers a node's transfers in the order in which they began. peer and tag of a receive are those it was posted for (-1
 for any), of a received message its own. bytes of a receive is its buffer's size; one whose message a probe has claimed
 begins with the message's. A transfer that began and never ended was under way at the end of the run. class is MPI's
 error class; a truncated receive has peer, tag and bytes, too, of the part in its buffer. Without a history the plain
 device is used, at no cost.
+
+n of a collective call numbers those of its communicator, which context and ranks name (the device's; without: all). at is
+the program's line. root, bytes (of each block), op, datatype, out and into (bytes to and from each rank) are its arguments,
+as far as it has them. Its messages are transfers like others.
 
 A message that is sent has arrived, as far as its protocol knows: EMP's has been received, AM-II's is in the hands of
 the receiver's library, TCP's and UDP's is in the kernel's buffer. AM-II's is buffered before: the program goes on, and
@@ -26,6 +31,7 @@ The fate of a message that is buffered and nothing more is unknown.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -33,13 +39,18 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
+from protocols.mpi.constants import ANY_SOURCE
+from protocols.mpi.device import CallArguments, Communicator, Device, Dispatch, ProbeResult, Receipt
 from protocols.mpi.iovec import Data, gathered
+from protocols.mpi.mailbox import Mailbox
 from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
+from protocols.mpi.send_buffer import SendBuffer
+from testbed.engine.tracebacks import program_line, stack
 
 Tell = Callable[[Mapping[str, object]], object]
 
 
+COLLECTIVE: Final = "collective"
 _ENVELOPE: Final = ("peer", "context", "tag", "bytes")
 _HAS: Final[Mapping[str, tuple[str, ...]]] = {
     "send": (*_ENVELOPE, "digest"),
@@ -50,6 +61,7 @@ _HAS: Final[Mapping[str, tuple[str, ...]]] = {
     "cancelled": (),
     "buffered": (),
     "undelivered": ("error",),
+    COLLECTIVE: ("call", "context", "at"),
 }
 
 
@@ -63,12 +75,15 @@ def check_event(event: Mapping[str, Any]) -> None:
     for key in _HAS[what]:
         if key not in event:
             raise ValueError(f"{what!r} has no {key}")
-    for key in ("peer", "context", "tag", "bytes", "class"):
+    for key in ("peer", "context", "tag", "bytes", "class", "root"):
         if not _is_number(event.get(key, 0)):
             raise ValueError(f"{key} of {what!r} is no whole number")
-    for key in ("digest", "error"):
+    for key in ("digest", "error", "call", "at", "op", "datatype"):
         if not isinstance(event.get(key, ""), str):
             raise ValueError(f"{key} of {what!r} is no text")
+    for key in ("ranks", "out", "into"):
+        if not isinstance(event.get(key, []), list) or not all(map(_is_number, event.get(key, []))):
+            raise ValueError(f"{key} of {what!r} is no list of whole numbers")
     if what == "failed" and "peer" in event and not {"tag", "bytes"} <= event.keys():
         raise ValueError("a failed receive with a peer also has a tag and bytes")
 
@@ -81,8 +96,8 @@ class HistoryDevice:
     """A device that records its transfers, for use in place of a `Device`."""
 
     __slots__ = (
-        "_claimed", "_clock", "_count", "_device", "_tell", "cancel", "contexts", "losses", "max_message_size", "max_tag",
-        "next_continuation", "rank", "size", "taken",
+        "_claimed", "_clock", "_count", "_device", "_tell", "attached", "cancel", "contexts", "departures", "losses",
+        "mailbox", "max_message_size", "max_tag", "next_continuation", "rank", "size", "slots", "standing", "taken",
     )  # fmt: skip
 
     def __init__(self, device: Device, clock: Callable[[], int], tell: Tell) -> None:
@@ -101,6 +116,11 @@ class HistoryDevice:
         self.taken = device.taken
         self.cancel = device.cancel
         self.losses = device.losses
+        self.departures = device.departures
+        self.attached: SendBuffer | None = None
+        self.mailbox: Mailbox | None = None
+        self.slots = device.slots
+        self.standing = device.standing
 
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
         number = self._begin("send", destination, context, tag, len(data), digest=digest(gathered(data)))
@@ -112,6 +132,14 @@ class HistoryDevice:
         number = self._begin("receive", source, context, tag, len(buffer))
         over = self._device.receive(source, context, tag, buffer)
         over.add_callback(partial(self._received, number, context, buffer))
+        return over
+
+    def receive_standing(self, buffer: memoryview) -> Receipt | None:
+        over = self._device.receive_standing(buffer)
+        if over is not None:
+            context, tag = self.standing
+            number = self._begin("receive", ANY_SOURCE, context, tag, len(buffer))
+            over.add_callback(partial(self._received, number, context, buffer))
         return over
 
     def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:
@@ -126,6 +154,17 @@ class HistoryDevice:
         if claim:
             over.add_callback(partial(self._claim, context))
         return over
+
+    def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
+        facts: dict[str, object] = {"n": communicator.number, "call": call, "context": communicator.context}
+        facts["at"] = program_line(stack(sys._getframe()))
+        if communicator.ranks is not None:
+            facts["ranks"] = list(communicator.ranks)
+        root, size, op, datatype, out, into = arguments
+        facts |= {name: number for name, number in (("root", root), ("bytes", size)) if number >= 0}
+        facts |= {name: word for name, word in (("op", op), ("datatype", datatype)) if word}
+        facts |= {name: list(sizes) for name, sizes in (("out", out), ("into", into)) if sizes is not None}
+        self._tell({"clock_ns": self._clock(), "what": COLLECTIVE, **facts})
 
     def waiting(self) -> list[str]:
         return self._device.waiting()

@@ -114,6 +114,31 @@ def _alltoall(comm: Comm, size: int) -> Call:
     return lambda _: comm.Alltoall(out, into)
 
 
+def _gatherv(comm: Comm, size: int) -> Call:
+    own, every = bytes(size), _blocks(comm, size)
+    return lambda number: comm.Gatherv(own, every, number % comm.size)
+
+
+def _scatterv(comm: Comm, size: int) -> Call:
+    own, every = bytearray(size), _blocks(comm, size)
+    return lambda number: comm.Scatterv(every, own, number % comm.size)
+
+
+def _allgatherv(comm: Comm, size: int) -> Call:
+    own, every = bytes(size), _blocks(comm, size)
+    return lambda _: comm.Allgatherv(own, every)
+
+
+def _alltoallv(comm: Comm, size: int) -> Call:
+    out, into = _blocks(comm, size), _blocks(comm, size)
+    return lambda _: comm.Alltoallv(out, into)
+
+
+def _blocks(comm: Comm, size: int) -> list[Any]:
+    """Return a block of so many bytes for each rank, as calls take it whose blocks may differ."""
+    return [bytearray(size * comm.size), [size] * comm.size]
+
+
 def _reduce(comm: Comm, size: int) -> Call:
     own, result = _floats(size), _floats(size)
     return lambda number: comm.Reduce(own, result, root=number % comm.size)
@@ -138,7 +163,8 @@ def _floats(size: int) -> list[Any]:
 
 BENCHMARKS: Final[Mapping[str, Callable[[Comm, int], Call]]] = {
     "PingPong": _ping_pong, "PingPing": _ping_ping, "Sendrecv": _sendrecv, "Exchange": _exchange, "Barrier": _barrier,
-    "Bcast": _bcast, "Gather": _gather, "Scatter": _scatter, "Allgather": _allgather, "Alltoall": _alltoall,
+    "Bcast": _bcast, "Gather": _gather, "Gatherv": _gatherv, "Scatter": _scatter, "Scatterv": _scatterv,
+    "Allgather": _allgather, "Allgatherv": _allgatherv, "Alltoall": _alltoall, "Alltoallv": _alltoallv,
     "Reduce": _reduce, "Allreduce": _allreduce, "Reduce_scatter": _reduce_scatter,
 }  # fmt: skip
 _OF_PAIRS: Final = frozenset(("PingPong", "PingPing"))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 SMALL: Mapping[str, Mapping[str, object]] = {
     "imb": {"count": 3, "sizes": (0, 1024)},
+    "nas": {},
     "pingpong": {"count": 10, "sizes": (0, 1024)},
     "bandwidth": {"count": 20, "sizes": (1024, 65536)},
     "rate": {"count": 200},

@@ -169,3 +169,19 @@ def test_what_happens_beside_a_run_is_what_it_recovers_from() -> None:
     assert result.checks.passed
     assert result.checks.checks["recovery"].checked == 1
     assert 0 < result.checks.figures["longest recovery, seconds"] < 1
+
+
+@pytest.mark.parametrize("protocol", ["emp", "am2"])
+def test_a_message_that_nobody_receives_is_a_note_of_the_verdict(tmp_path: Path, protocol: str) -> None:
+    async def program(comm: Comm, node: Node) -> None:
+        if comm.rank == 0:
+            await comm.Isend(b"wanted", 1, 1)
+            await comm.Isend(b"unwanted", 1, 2)
+        else:
+            await comm.Recv(bytearray(6), 0, 1)
+        await node.sleep(10_000_000)
+
+    result = testbed.run(Cluster.star(2), program, protocol=protocol, mode="sim", check=True, output=tmp_path / "run")
+    (note,) = [note for note in result.verdict.notes if "nobody" in note]
+    assert note.startswith("nobody has received message 2 of n1 to n2 (context 0, tag 2, 8 bytes; ")
+    assert result.verdict.grade is testbed.Grade.TRUSTED

@@ -54,3 +54,11 @@ def test_long_messages_are_sent_less_often() -> None:
 def test_an_unknown_benchmark_is_refused() -> None:
     with pytest.raises(DescriptionError, match="names of benchmarks: PingPong, PingPing"):
         rows(2, benchmarks="PongPing")
+
+
+def test_blocks_of_any_sizes_take_as_long_as_equal_ones() -> None:
+    names = ("Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall", "Alltoallv")
+    found = {row["benchmark"]: row for row in rows(2, benchmarks=",".join(names), sizes="512", count=6)}
+    assert set(found) == set(names)
+    for name in names[::2]:
+        assert found[f"{name}v"]["avg_ns"] == pytest.approx(found[name]["avg_ns"], rel=0.1)

@@ -4,17 +4,23 @@ that no other call uses."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from protocols.core.completion import Completion
-from protocols.mpi.device import Device, Dispatch, Incoming, send_object
+from protocols.mpi.device import Device, Dispatch, Incoming, pickled, send_object
+from protocols.mpi.mailbox import Delivery
 from protocols.mpi.mpi_errors import ERR_TRUNCATE, Envelope, MPIError
 
 
 class Exchange:
-    """One collective call at one rank. call: its name, for errors. rank, size: in its communicator."""
+    """One collective call at one rank. call: its name, for errors. rank, size: in its communicator.
 
-    __slots__ = ("_context", "_device", "_peer", "_tag", "call", "rank", "size")
+    Every transfer that is awaited raises MPIError where it fails, and ERR_PROC_FAILED as soon as a rank of the communicator
+    is known to be gone (`departures`): what the call has begun to receive is cancelled then.
+    """
+
+    __slots__ = ("_context", "_device", "_mailbox", "_peer", "_pending", "_tag", "_waits", "call", "rank", "size")
 
     def __init__(
         self, call: str, device: Device, peer: Callable[[int], int], rank: int, size: int, context: int, tag: int
@@ -24,24 +30,31 @@ class Exchange:
         self.rank = rank
         self.size = size
         self._device = device
+        self._mailbox = device.mailbox
         self._peer = peer
         self._context = context
         self._tag = tag
+        self._pending: list[Completion[Envelope]] = []  # receives that nobody has waited for yet
+        self._waits: Completion[None] | None = None
 
     # Bytes.
 
     def begin_send(self, to: int, data: memoryview) -> Dispatch:
-        """Begin a send; the data must not change until it is complete."""
-        return self._device.send(self._peer(to), self._context, self._tag, data)
+        """Begin a send, for `end`; the data must not change until it is complete."""
+        through = self._device if self._mailbox is None else self._mailbox
+        return through.send(self._peer(to), self._context, self._tag, data)
 
     def begin_receive(self, source: int, buffer: memoryview) -> Completion[Envelope]:
         """Begin a receive; `end_receive` awaits it."""
-        return self._device.receive(self._peer(source), self._context, self._tag, buffer)
+        through = self._device if self._mailbox is None else self._mailbox
+        over = through.receive(self._peer(source), self._context, self._tag, buffer)
+        self._pending.append(over)
+        return over
 
     async def end_receive(self, source: int, buffer: memoryview, over: Completion[Envelope]) -> None:
         """Wait for a receive. Raises MPIError (ERR_TRUNCATE) if the message has not the buffer's size."""
         try:
-            length = (await over).length
+            length = (await self.end(over)).length
         except MPIError as error:
             if error.error_class != ERR_TRUNCATE:
                 raise
@@ -49,8 +62,32 @@ class Exchange:
         if length != len(buffer):
             raise self._differs(source, len(buffer), str(length))
 
+    async def end(self, over: Completion[Envelope]) -> Envelope:
+        """Wait for a transfer."""
+        if not over.done:
+            waits: Completion[None] = Completion("%s", over)
+            self._waits = waits
+            over.add_callback(partial(_wake, waits))
+            calls = self._device.departures.waiting
+            calls[self] = None
+            try:
+                await waits
+            except MPIError:
+                self._abandon()
+                raise
+            finally:
+                self._waits = None
+                del calls[self]
+        if over in self._pending:
+            self._pending.remove(over)
+        try:
+            return over.result()
+        except MPIError:
+            self._abandon()
+            raise
+
     async def send(self, to: int, data: memoryview) -> None:
-        await self.begin_send(to, data)
+        await self.end(self.begin_send(to, data))
 
     async def receive(self, source: int, buffer: memoryview) -> None:
         """Receive exactly the buffer's size. Raises MPIError as `end_receive`."""
@@ -68,7 +105,7 @@ class Exchange:
         received = self.begin_receive(source, buffer)
         sent = self.begin_send(to, data)
         await self.end_receive(source, buffer, received)
-        await sent
+        await self.end(sent)
 
     def _differs(self, source: int, expected: int, came: str) -> MPIError:
         return MPIError(
@@ -80,27 +117,56 @@ class Exchange:
     # Objects.
 
     def begin_send_object(self, to: int, obj: object) -> Dispatch:
+        if self._mailbox is not None:
+            return self._mailbox.send(self._peer(to), self._context, self._tag, memoryview(pickled(obj)))
         contexts = self._context, self._context
         return send_object(self._device, self._peer(to), contexts, self._tag, obj)
 
     async def send_object(self, to: int, obj: object) -> None:
-        await self.begin_send_object(to, obj)
+        await self.end(self.begin_send_object(to, obj))
 
     async def receive_object(self, source: int) -> Any:
         incoming = self._begin_receive_object(source)
-        await incoming.over
+        await self.end(incoming.over)
         return incoming.load()
 
     async def swap_objects(self, to: int, obj: object, source: int) -> Any:
         """Send an object to one rank and receive one from a rank at once."""
         incoming = self._begin_receive_object(source)
         sent = self.begin_send_object(to, obj)
-        await incoming.over
-        await sent
+        await self.end(incoming.over)
+        await self.end(sent)
         return incoming.load()
 
-    def _begin_receive_object(self, source: int) -> Incoming:
-        return Incoming(self._device, self._peer(source), (self._context, self._context), self._tag)
+    def _begin_receive_object(self, source: int) -> Incoming | Delivery:
+        incoming: Incoming | Delivery
+        if self._mailbox is not None:
+            incoming = self._mailbox.receive(self._peer(source), self._context, self._tag, None)
+        else:
+            incoming = Incoming(self._device, self._peer(source), (self._context, self._context), self._tag)
+        self._pending.append(incoming.first)
+        return incoming
+
+    # Failures.
+
+    def on_departure(self) -> None:
+        """Fail the call, if a rank of the communicator has departed."""
+        waits = self._waits
+        error = self._device.departures.error(self.call, self.size, self._peer)
+        if error is not None and waits is not None and not waits.done:
+            waits.fail(error)
+
+    def _abandon(self) -> None:
+        """Cancel the receives: their buffers are the program's again."""
+        pending, self._pending = self._pending, []
+        for over in pending:
+            if not over.done:
+                self._device.cancel(over)
+
+
+def _wake(waits: Completion[None], _: object) -> None:
+    if not waits.done:
+        waits.complete(None)
 
 
 def power_below(size: int) -> int:

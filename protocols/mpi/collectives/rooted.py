@@ -114,7 +114,7 @@ async def scatter_linear(exchange: Exchange, data: Sequence[memoryview] | None, 
     sends = [exchange.begin_send(rank, data[rank]) for rank in range(exchange.size) if rank != root]
     block[:] = data[root]
     for send in sends:
-        await send
+        await exchange.end(send)
 
 
 async def reduce_binomial(exchange: Exchange, reduction: Reduction, data: memoryview, root: int) -> None:

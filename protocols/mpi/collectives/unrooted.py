@@ -80,7 +80,7 @@ async def alltoall_spread(exchange: Exchange, data: Sequence[memoryview], out: S
     for source, over in zip(sources, receives, strict=True):
         await exchange.end_receive(source, out[source], over)
     for send in sends:
-        await send
+        await exchange.end(send)
 
 
 async def alltoall_pairwise(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:

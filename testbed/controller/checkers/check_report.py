@@ -43,11 +43,13 @@ class Ambiguity:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """checks: all, by name. figures: recovery times in seconds, and counts that are no violations."""
+    """checks: all, by name. figures: recovery times in seconds, and counts that are no violations. notes: for the
+    verdict."""
 
     checks: Mapping[str, Check]
     ambiguities: tuple[Ambiguity, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -89,6 +91,7 @@ class Report:
                 for doubt in self.ambiguities
             ],
             "figures": dict(self.figures),
+            **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     @classmethod
@@ -101,7 +104,9 @@ class Report:
         doubts = [
             Ambiguity(doubt["message"], doubt["told"], doubt["truth"], doubt["why"]) for doubt in data["ambiguous"]
         ]
-        return cls({check.name: check for check in checks}, tuple(doubts), data["figures"])
+        return cls(
+            {check.name: check for check in checks}, tuple(doubts), data["figures"], tuple(data.get("notes", ()))
+        )
 
     def in_words(self) -> str:
         """Format as lines: every check, its violations, and the fate of ambiguous messages."""
@@ -118,6 +123,7 @@ class Report:
                 lines.append(
                     f"of messages that were returned or never ended, {len(doubts):,} {truth}: {doubts[0].message}"
                 )
+        lines += self.notes
         lines += [f"{name}: {value:.6g}" for name, value in self.figures.items()]
         return "\n".join(lines)
 

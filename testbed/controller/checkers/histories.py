@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from testbed.runtime.journal import broken_line, read_numbered
-from testbed.workloads.history import check_event
+from testbed.workloads.history import COLLECTIVE, check_event
 
 UNDER_WAY: Final = -1
 """End of a transfer that has not ended."""
@@ -89,13 +89,43 @@ class Receive(Transfer):
         )
 
 
+@dataclass(slots=True, eq=False)
+class Collective:
+    """A collective call of one rank. number: in its communicator, of `context` and `ranks` (by rank in the run; None: all).
+    at: the program's line. For root, size, op, datatype, out and into see `CallArguments`."""
+
+    node: str
+    number: int
+    call: str
+    context: int
+    ranks: tuple[int, ...] | None
+    at: str
+    root: int = -1
+    size: int = -1
+    op: str = ""
+    datatype: str = ""
+    out: Sequence[int] | None = None
+    into: Sequence[int] | None = None
+
+    def __str__(self) -> str:
+        words = [f"root {self.root}"] if self.root >= 0 else []
+        words += [self.op] if self.op else []
+        if self.size >= 0:
+            words.append(f"{self.size} bytes" + (f" of {self.datatype}" if self.datatype else ""))
+        words += [f"sends {list(self.out)} bytes"] if self.out is not None else []
+        words += [f"expects {list(self.into)} bytes"] if self.into is not None else []
+        return f"{self.node} calls {self.call}({', '.join(words)})" + (f" at {self.at}" if self.at else "")
+
+
 @dataclass(slots=True)
 class Histories:
-    """Transfers of all nodes of a run, by rank. sends, receives: in the order in which each program began them."""
+    """Transfers of all nodes of a run, by rank. sends, receives, collectives: in the order in which each program began
+    them."""
 
     names: Sequence[str]
     sends: list[list[Send]] = field(default_factory=list)
     receives: list[list[Receive]] = field(default_factory=list)
+    collectives: list[list[Collective]] = field(default_factory=list)
     lives: list[list[tuple[int, int]]] = field(default_factory=list)
     """By program: the times of the first and last event of each of its lives, in nanoseconds."""
     last: int = 0
@@ -130,6 +160,7 @@ def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapp
     sends: list[Send] = []
     receives: list[Receive] = []
     lives: list[tuple[int, int]] = []
+    collectives: list[Collective] = []
     begun: dict[int, Send | Receive] = {}
     for line, event in events:
         try:
@@ -151,6 +182,8 @@ def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapp
                 sends.append(transfer)
             else:
                 receives.append(transfer)
+        elif what == COLLECTIVE:
+            collectives.append(_collective(histories.names[rank], event))
         elif number in begun:
             transfer = begun[number]
             if what != "cancelled":
@@ -163,6 +196,7 @@ def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapp
             lives[-1] = lives[-1][0], clock
     histories.sends.append(sends)
     histories.receives.append(receives)
+    histories.collectives.append(collectives)
     histories.lives.append(lives)
 
 
@@ -173,6 +207,24 @@ def _begun(names: Sequence[str], rank: int, event: Mapping[str, Any], location: 
         return Receive(*common)
     to = names[peer] if 0 <= peer < len(names) else f"rank {peer}"
     return Send(*common, to=to, digest=event["digest"])
+
+
+def _collective(node: str, event: Mapping[str, Any]) -> Collective:
+    ranks = event.get("ranks")
+    return Collective(
+        node,
+        event["n"],
+        event["call"],
+        event["context"],
+        None if ranks is None else tuple(ranks),
+        event["at"],
+        event.get("root", -1),
+        event.get("bytes", -1),
+        event.get("op", ""),
+        event.get("datatype", ""),
+        event.get("out"),
+        event.get("into"),
+    )
 
 
 def _end(transfer: Send | Receive, event: Mapping[str, Any]) -> None:

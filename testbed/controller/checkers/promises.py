@@ -10,6 +10,7 @@
 - progress: a message and a receive that fits it do not wait for each other for ever; and a sender whose message was
   received is notified.
 - recovery: after a fault has ended, they wait no longer than a bound.
+- collective calls: a promise of the programs to each other: see `collective_agreement`.
 
 No violation is reported where the history can be explained: see `lanes` and `alignment`.
 
@@ -25,7 +26,17 @@ from enum import Enum
 from typing import Final
 
 from testbed.controller.checkers.check_report import Ambiguity, Check, Report
-from testbed.controller.checkers.disturbances import OTHER, OUTAGE, Disturbance, consequences, healed_before, is_allowed
+from testbed.controller.checkers.collective_agreement import AGREEMENT, check_agreement
+from testbed.controller.checkers.disturbances import (
+    CRASH,
+    OTHER,
+    OUTAGE,
+    RESET,
+    Disturbance,
+    consequences,
+    healed_before,
+    is_allowed,
+)
 from testbed.controller.checkers.histories import UNDER_WAY, Histories, Receive, Send
 from testbed.controller.checkers.lanes import Pairing, match_messages
 from testbed.controller.checkers.unreceived import Heard, Restarts, Spare, sort_by_proof
@@ -74,6 +85,7 @@ def check_histories(histories: Histories, circumstances: Circumstances = Circums
     look.errors()
     look.progress()
     look.recovery()
+    look.agreement()
     return look.report()
 
 
@@ -101,9 +113,14 @@ class _HistoryCheck:
         # Frames lost with a process of the tool that died are no violations.
         self._outages = [disturbance for disturbance in circumstances.disturbances if disturbance.kind == OUTAGE]
         self._figures: dict[str, float] = {}
+        self._unwanted: list[Send] = []  # nobody has posted a receive for them
 
     def report(self) -> Report:
-        return Report(self._checks, tuple(self._ambiguous), self._figures)
+        notes: tuple[str, ...] = ()
+        if self._unwanted and self._how.ending is Ending.DONE:
+            more = f" and {len(self._unwanted) - 1:,} more" if len(self._unwanted) > 1 else ""
+            notes = (f"nobody has received {self._unwanted[0]}{more}",)
+        return Report(self._checks, tuple(self._ambiguous), self._figures, notes)
 
     def messages(self) -> None:
         checks, pairing = self._checks, self._pairing
@@ -162,6 +179,7 @@ class _HistoryCheck:
             self._checks[LOST].add_violation(f"{send} was sent, and not received, though later ones of its kind were")
         else:
             self._count("nobody has asked for")
+            self._unwanted.append(send)
 
     def _has_waited(self, send: Send, receive: Receive, heard: Heard) -> bool:
         """Whether the message had time to arrive, and its receiver to notice."""
@@ -192,6 +210,8 @@ class _HistoryCheck:
             self._doubt(send, "not delivered", f"{waiting} still waits for it")
         else:
             self._doubt(send, "unknown", f"{send.to} has not posted a receive")
+            if not send.error:
+                self._unwanted.append(send)
 
     def _is_allowed(self, receive: Receive) -> bool:
         """Whether the receive failed and a fault explains it."""
@@ -261,6 +281,16 @@ class _HistoryCheck:
             disturbance.touches(send.node, send.to)
             and (disturbance.end > self._end or disturbance in self._restarts.faults)
             for disturbance in self._how.disturbances
+        )
+
+    def agreement(self) -> None:
+        """Compare the ranks' collective calls, where there are any."""
+        if not any(self._histories.collectives):
+            return
+        is_over = self._how.ending is not Ending.BROKEN_OFF
+        faults = [fault for fault in self._how.disturbances if fault.kind in (CRASH, RESET)]
+        self._checks[AGREEMENT] = check_agreement(
+            self._histories, is_over, lambda node: any(fault.touches(node) for fault in faults)
         )
 
     def recovery(self) -> None:

@@ -77,7 +77,9 @@ class Checking:
     def add_to(self, execution: Execution) -> Execution:
         """Add the last report to an execution and its findings to its verdict."""
         report, verdict = self.reports[-1], execution.verdict
-        whole = verdict_of([*verdict.findings, *report.findings()], verdict.notes, verdict.seconds, verdict.slow)
+        whole = verdict_of(
+            [*verdict.findings, *report.findings()], (*verdict.notes, *report.notes), verdict.seconds, verdict.slow
+        )
         return replace(execution, verdict=whole, checks=report)
 
     def _check(self, part: Part, ending: Ending, end: int, settled: bool, *more: Disturbance) -> None:

@@ -197,11 +197,27 @@ def _beyond(layout: Layout) -> LaidOutNode | None:
     return next((node for end, node in firsts.items() if end not in reached), None)
 
 
+Departed = Callable[[int], object]
+"""Called with a rank that has crashed."""
+
+
+def _ignore(_: Departed) -> None:
+    """Leave the function out: no crash is reported."""
+
+
 async def run_rank(
-    plan: Plan, part: Part, names: Sequence[str], number: int, host: Host, clock: Clock, starts: int = 1
+    plan: Plan,
+    part: Part,
+    names: Sequence[str],
+    number: int,
+    host: Host,
+    clock: Clock,
+    starts: int = 1,
+    on_departures: Callable[[Departed], object] = _ignore,
 ) -> object:
     """Run the workload on one node, between its NIC's host library and the files of its repetition. starts: how often
-    the program has been started. Raises TestbedError for a protocol with too few contexts."""
+    the program has been started. on_departures: called with the function that is to be told of crashed ranks. Raises
+    TestbedError for a protocol with too few contexts."""
     name = names[number]
     tell = partial(_numbered, part) if part.number else part.rows.write
     history = UnbufferedLines(part.history / f"{name}.jsonl")
@@ -211,6 +227,9 @@ async def run_rank(
     device = plan.protocol.device(host)
     if device.contexts < _CONTEXTS:
         raise UnsupportedError(f"the protocol has {device.contexts} contexts; {_CONTEXTS} are needed")
+    if starts > 1:
+        device.departures.report(number, "was started again, and has no part in the communicators of its former life")
+    on_departures(device.departures.report)
     await device.connect()
     if plan.history:  # of barriers, too: a protocol owes them the same
         device = cast(Device, HistoryDevice(device, clock.now, history.write))

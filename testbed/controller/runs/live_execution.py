@@ -47,7 +47,7 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
     async def rank(endpoint: Host, here: ProgramNode) -> object:
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, here.loop, addresses)
-        return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts)
+        return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts, here.departed.append)
 
     programs = dict.fromkeys(names, rank)
     dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steering) if plan.dilate else None

@@ -95,7 +95,8 @@ def simulate(layout: Layout, base: Path, plan: Plan, part: Part) -> Execution:
             starts[node.name] += 1
             try:
                 node_clock = clock(simulation, node, output)
-                return await run_rank(plan, part, names, node.number, endpoint, node_clock, starts[node.name])
+                count, on_departures = starts[node.name], node.departed.append
+                return await run_rank(plan, part, names, node.number, endpoint, node_clock, count, on_departures)
             except (ProgramError, FirmwareError):  # raised by an awaited task, or by its NIC
                 raise
             except (Exception, SystemExit) as error:  # any error of a program is reported with its place

@@ -3,7 +3,7 @@ it is stopped.
 
 Words that it sends by its channel: "ready" when its NIC takes frames; "done" with the program's result; "failed" with a
 traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. Words that it receives: "go",
-"stop", and "model" with a fault.
+"stop", "model" with a fault, and "departed" with a rank that has crashed.
 """
 
 from __future__ import annotations
@@ -198,6 +198,7 @@ class _Node:
         self._port: VethPort | NodesNic
         self._driver: Driver | DilatedHost | HostDriver
         self._agents: list[_RankAgent] = []
+        self._departed: list[Callable[[int], object]] = []
         self._programs: list[Task[object]] = []
         if placement.model is not None:
             self._wire, dilated = build_dilated_host(orders, placement.device, placement.model, starts, watched)
@@ -228,7 +229,9 @@ class _Node:
     def _spawn(self, rank: _RankAgent) -> None:
         """Spawn a rank's program."""
         orders = self._orders
-        here = ProgramNode(rank.name, rank.number, orders.numbers, self._loop, rank.model, self._starts)
+        here = ProgramNode(
+            rank.name, rank.number, orders.numbers, self._loop, rank.model, self._starts, departed=self._departed
+        )
         if self._dilated is not None and rank.model is not None:
             here = replace(here, adopt=partial(self._dilated.adopt, rank.model))
         task = self._loop.spawn(orders.programs[rank.name](rank.host, here), "program")
@@ -242,12 +245,14 @@ class _Node:
         message = self._channel.receive()
         if message is None:
             return
+        started, listens = cast("tuple[int, bool]", message[1])
         if self._dilated is not None:
-            assert isinstance(message[1], int)
-            self._dilated.go(message[1], again=self._starts > 1)
+            self._dilated.go(started, again=self._starts > 1)
             self._driver.loop.watch(self._channel.fileno(), self._on_word)
         else:
             self._started = time.monotonic_ns()
+            if listens:
+                self._driver.loop.watch(self._channel.fileno(), self._on_word)
         self._begun = self._used()
         loop = self._loop
         for program in self._programs:
@@ -269,7 +274,8 @@ class _Node:
             self._channel.send("done", ByRank(zip(names, results, strict=True)))
         if isinstance(self._driver, Driver | HostDriver):
             self._driver.spin = 0
-            loop.watch(self._channel.fileno(), self._on_word)
+            if not listens:
+                loop.watch(self._channel.fileno(), self._on_word)
         self._run_loop()
         self._channel.send("report", self._report())
 
@@ -286,12 +292,15 @@ class _Node:
                 self._channel.send("failed", (error.what, error.when - self._started))
 
     def _on_word(self, _now: int) -> None:
-        """Process a word: a model's fault while the program runs, "stop" when all programs have ended."""
+        """Process a word: a model's fault or a crashed rank while the program runs, "stop" when all programs have ended."""
         message = self._channel.receive()
         if message is None:  # the starting process is gone
             os._exit(1)
         if message[0] == "stop":
             self._driver.loop.stop()
+        elif message[0] == "departed":
+            for report in self._departed:
+                report(cast(int, message[1]))
         elif self._dilated is not None:
             self._dilated.apply_fault(cast("ModelFault", message[1]))
 

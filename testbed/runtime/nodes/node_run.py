@@ -183,6 +183,17 @@ class Run:
         while node not in self._ended:
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its process does not end within {PATIENCE:g} s", {})
+        self._report_departure(node)
+
+    def _report_departure(self, node: str) -> None:
+        """Tell the other programs that a node's ranks have crashed."""
+        place = next(placement for placement in self._orders.places if placement.name == node)
+        adapters = place.model.adapters if place.model is not None else (place.adapter,)
+        for name, channel in self._channels.items():
+            if name != node and name not in self._ended:
+                for adapter in adapters:
+                    with contextlib.suppress(ConnectionError):  # it has just ended
+                        channel.send("departed", adapter.number)
 
     def restart(self, node: str) -> None:
         """Restart a node process that `crash` has ended: its NIC with another incarnation, its program from the beginning.
@@ -200,7 +211,7 @@ class Run:
         while not self._has_ended(node, "ready", ()):
             if not self._receive(deadline):
                 raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
-        channel.send("go", self.begun)
+        channel.send("go", (self.begun, True))
 
     def pause(self, node: str) -> None:
         """Stop a node process until `resume`, or until all programs have ended."""
@@ -338,7 +349,7 @@ class Run:
         started = time.monotonic_ns() + (_LEAD if self._orders.dilation is not None else 0)
         for channel in self._channels.values():
             with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
-                channel.send("go", started)
+                channel.send("go", (started, bool(self._due)))  # only a scheduled call crashes nodes
         self._begun = started
 
     def _until(self, word: str, without: Collection[str]) -> None:

@@ -85,7 +85,8 @@ def _ignore(_: object) -> None:
 class ProgramNode:
     """The node on which a host program runs, for the program. numbers: node name -> number. loop: with its clock and tasks,
     ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how often its node has
-    been started in this run. adopt: called with each task that the program spawns."""
+    been started in this run. adopt: called with each task that the program spawns. departed: functions to call with each
+    rank that crashes."""
 
     name: str
     number: int
@@ -94,6 +95,7 @@ class ProgramNode:
     model: Model | None = None
     starts: int = 1
     adopt: Callable[[Task[object]], object] = _ignore
+    departed: list[Callable[[int], object]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,9 @@ class Wire:
         "port",
     )
 
-    def __init__(self, port: VethPort, own: frozenset[bytes], others: Mapping[bytes, socket.socket]) -> None:
+    def __init__(
+        self, port: VethPort, own: frozenset[bytes], others: Mapping[bytes, socket.socket] | None = None
+    ) -> None:
         """own: the functions' addresses. others: inboxes of the workers that have further functions. In a network with
         back-pressure, which has routes, a frame to its own sender takes its way through it, as a probe does."""
         self.port: Final = port
@@ -63,7 +65,7 @@ class Wire:
         """Frames between functions, or workers, for which there was no room."""
         self.handed_over = 0
         """Frames from the wire that were another worker's."""
-        self._others = others
+        self._others = others or {}
         self._own = own
         self._send = port.send
         self._has_routes = isinstance(port, HoldingPort)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from protocols import mpi
 from testbed.engine.tracebacks import complete_traceback, program_traceback
 from testbed.errors import TestbedError
 from testbed.spec import units
@@ -15,7 +16,7 @@ from testbed.spec.loader import parse
 def raised(program: str, path: str) -> BaseException:
     """Return the error that a program in a file of this name raises."""
     with pytest.raises(Exception) as caught:  # noqa: PT011  each has another
-        exec(compile(program, path, "exec"), {"parse": parse, "units": units})
+        exec(compile(program, path, "exec"), {"parse": parse, "units": units, "MPI": mpi})
     # The first frame is this test's, which stands for what runs programs.
     return caught.value.with_traceback(caught.value.__traceback__.tb_next if caught.value.__traceback__ else None)
 
@@ -36,6 +37,15 @@ def test_what_runs_a_program_is_left_out_but_in_the_log() -> None:
     error = caught.value.with_traceback(caught.tb.tb_next)
     assert program_traceback(error).splitlines()[1] == '  File "/home/me/work.py", line 2, in work'
     assert units.__file__ in complete_traceback(error)
+
+
+def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
+    said = program_traceback(raised("def call():\n  MPI.INT.Free()\ncall()", "/home/me/work.py")).splitlines()
+    assert [line for line in said if "File" in line] == [
+        '  File "/home/me/work.py", line 3, in <module>',
+        '  File "/home/me/work.py", line 2, in call',
+    ]
+    assert said[-1].endswith("MPI_INT is MPI's own and cannot be freed")
 
 
 def test_a_shipped_workload_is_a_program() -> None:

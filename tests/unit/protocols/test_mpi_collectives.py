@@ -15,6 +15,7 @@ from protocols import mpi as MPI  # noqa: N812  as programs name it
 from protocols.mpi import Comm, Op
 from protocols.mpi.collectives.choices import NAMES
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COUNT, ERR_OP, ERR_ROOT, ERR_TRUNCATE, ERR_TYPE, MPIError
+from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.host_programs import Program
 from tests.unit.protocols.mpi_devices import RanksOf, everywhere
 from tests.unit.protocols.nicless_endpoints import by_library
@@ -280,6 +281,50 @@ def test_every_protocol_carries_them_also_several_at_once(ranks_of: RanksOf) -> 
         assert np.array_equal(seen, [(by, comm.rank) for by in range(size)])
 
     run(size, program, ranks_of)
+
+
+@pytest.mark.parametrize("count", [10, 5_000])
+def test_on_emp_no_message_waits_for_a_time_out_though_ranks_come_one_after_the_other(count: int) -> None:
+    ranks = Ranks(4)
+    ranks.run(*[Comm.Barrier] * 4)  # makes the mailboxes
+    before = [agent.firmware.counted()["unmatched"] for agent in ranks.wires.agents]
+
+    async def program(comm: Comm) -> None:
+        for number in range(20):
+            for _ in range((7 * comm.rank + 3 * number) % 11):  # other ranks and the network go on meanwhile
+                await comm.Iprobe()
+            total = np.zeros(count, "i")
+            await comm.Allreduce(np.full(count, comm.rank, "i"), total)
+            assert np.array_equal(total, np.full(count, 6))
+            assert await comm.bcast(bytes(8 * count) if comm.rank == number % 4 else None, number % 4) == bytes(
+                8 * count
+            )
+
+    ranks.run(*[program] * 4)
+    assert ranks.at_rest()
+    counted = [agent.firmware.counted() for agent in ranks.wires.agents]
+    assert counted[0]["messages_received"] > 40
+    assert [counts["unmatched"] for counts in counted] == before
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(8, 4_000), (4_000, 8), (8, 40_000), (40_000, 8), (40_000, 80_000)])
+@everywhere
+def test_a_message_of_another_size_than_expected_is_told_whatever_way_it_takes(
+    ranks_of: RanksOf, sent: int, expected: int
+) -> None:
+    async def program(comm: Comm) -> None:
+        if not comm.rank:
+            await comm.Bcast(bytes(sent))
+            return
+        with pytest.raises(MPIError, match=f"expects {expected} bytes from rank 0") as caught:
+            await comm.Bcast(bytearray(expected))
+        assert caught.value.Get_error_class() == ERR_TRUNCATE
+
+    async def both(comm: Comm) -> None:
+        await program(comm)
+        assert await comm.allgather(comm.rank) == [0, 1], "the next call is not disturbed"
+
+    run(2, both, ranks_of)
 
 
 def test_pairs_are_compared_by_value_then_index() -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks of MPI's collective calls over every protocol, beside Open MPI."""

@@ -1,0 +1,76 @@
+"""``ci/bench collectives``: Allreduce and Alltoall by size over every protocol, beside Open MPI on TCP in the same cluster,
+and on many ranks in the simulation; Barrier by number of ranks."""
+
+import argparse
+from functools import partial
+
+from rich.table import Table
+
+from benchmarks.collectives import measurements
+from benchmarks.collectives.measurements import BARRIER, CALLS, LIVE, PROTOCOLS, SIMULATED
+from benchmarks.collectives.targets import targets
+from benchmarks.harness import session, tables
+from benchmarks.harness.rows import REPOSITORY, Row
+from benchmarks.harness.session import Session
+from testbed.spec.units import format_size
+
+SUBJECTS = (LIVE, SIMULATED, BARRIER)
+SIZES = "8,64,512,4096,32768,262144,1048576"
+OUTPUT = REPOSITORY / "results" / "bench-collectives.jsonl"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    session.option(parser, "--repeat", "3", "turns on real frames")
+    session.option(parser, "--count", "100", "calls of a size in a turn, of a second at most")
+    session.option(parser, "--sizes", SIZES, "bytes of Allreduce's message, and of each of Alltoall's blocks")
+    session.option(parser, "--ranks", "4,16", "ranks on real frames, each on a node")
+    session.option(parser, "--simulated-ranks", "256", "ranks in the simulation, a power of two")
+    session.option(parser, "--volume", str(512 << 20), "bytes of a call in the simulation; larger ones are left out")
+    session.subjects(parser, SUBJECTS)
+    session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
+
+
+def run(options: argparse.Namespace, session: Session) -> None:
+    sizes = [int(size) for size in options.sizes.split(",")]
+    many = int(options.simulated_ranks)
+    if LIVE in options.subjects:
+        numbers = [int(ranks) for ranks in options.ranks.split(",")]
+        count, repeat = int(options.count), int(options.repeat)
+        live = partial(measurements.live, numbers, sizes, count, repeat, session.directory, session.progress)
+        session.attempt(LIVE, live)
+    for contender in PROTOCOLS:
+        if SIMULATED in options.subjects:
+            volume = int(options.volume)
+            simulated = partial(measurements.simulated, contender, many, sizes, volume, session.progress)
+            session.attempt(f"{SIMULATED}, {contender}", simulated)
+        if BARRIER in options.subjects:
+            session.attempt(
+                f"{BARRIER}, {contender}", partial(measurements.barriers, contender, many, session.progress)
+            )
+    for subject in (LIVE, SIMULATED):
+        for ranks in sorted({row.hosts for row in session.rows if row.subject == subject}):
+            for call in CALLS:
+                session.console.print(table(session.rows, subject, ranks, call))
+    barriers = [row for row in session.rows if row.subject == BARRIER]
+    if barriers:
+        session.console.print(tables.row_table("Barrier in the simulation", barriers, "ranks"))
+    found = targets(session.rows)
+    session.conclude(found)
+    session.console.print(tables.target_table(found))
+
+
+def table(rows: list[Row], subject: str, ranks: int, call: str) -> Table:
+    """Sizes by contenders: medians of the turns' averages."""
+    chosen = [row for row in rows if (row.subject, row.hosts, row.measure) == (subject, ranks, call)]
+    contenders = list(dict.fromkeys(row.contender for row in chosen))
+    shown = Table(title=f"{call}, {ranks} ranks, {subject}")
+    for heading in ("size", *contenders):
+        shown.add_column(heading, justify="right")
+    cells = {(row.contender, row.settings["size_bytes"]): tables.figure(row.median, row.unit) for row in chosen}
+    for size in sorted({size for _, size in cells}):
+        shown.add_row(format_size(size), *(cells.get((contender, size), "") for contender in contenders))
+    return shown
+
+
+def main(options: argparse.Namespace) -> int:
+    return session.main("collectives", options.output, lambda session: run(options, session))

@@ -1,0 +1,166 @@
+"""Measurements of collective calls, and their rows. Ours are those of the workload `imb`; Open MPI's are taken alike by
+`collectives.c`."""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness.contenders import ContenderError
+from benchmarks.harness.rows import Row
+from testbed import Cluster, Grade, RunningCluster, TestbedError
+from testbed import run as run_workload
+from testbed.controller.runs.runner import RunResult
+from testbed.workloads.form import Comm, Node
+from testbed.workloads.imb import BENCHMARKS
+
+PROTOCOLS: Mapping[str, str] = {"EMP": "emp", "VIA": "via", "Open-MX": "openmx", "AM-II": "am2"}
+"""Protocols on Ethernet that run in the simulation, too, by name in tables."""
+FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384}}
+"""Settings in the simulation by protocol: of 255 connections and sends at once, VIA's default runs out of descriptors."""
+KERNEL: Mapping[str, str] = {"TCP": "tcp"}
+OPEN_MPI = "Open MPI on TCP"
+
+LIVE, SIMULATED, BARRIER = "real frames", "simulation", "Barrier"
+CALLS = ("Allreduce", "Alltoall")
+SOURCE = Path(__file__).with_name("collectives.c")
+LINKS = {"delay": "5us", "rate": "1gbit"}
+"""Links in the simulation, whose NICs cost nothing."""
+PATIENCE = 600.0  # s for a turn of one contender
+_SAMPLE = 1  # s
+_TURNS = 2  # in the simulation
+_PERIOD = 100_000_000_000  # ns of virtual time, longer than any call
+
+Line = Mapping[str, Any]
+Progress = Callable[[str], None]
+
+
+def live(
+    ranks: Sequence[int], sizes: Sequence[int], count: int, repeat: int, directory: Path, progress: Progress
+) -> Iterator[Row]:
+    """Measure all contenders in turn, in one star of nodes for each number of ranks."""
+    program = _compiled(directory)
+    for number in ranks:
+        with Cluster.star(number).up() as cluster:
+            cluster.ssh()
+            found: dict[tuple[str, str, int], list[float]] = {}
+            for turn in range(1, repeat + 1):
+                for contender in (*PROTOCOLS, *KERNEL, OPEN_MPI):
+                    progress(f"{number} ranks, {contender}: {turn} of {repeat}")
+                    if contender == OPEN_MPI:
+                        lines = _open_mpi(cluster, program, sizes, count)
+                    else:
+                        lines = _ours(cluster, {**PROTOCOLS, **KERNEL}[contender], sizes, count)
+                    for line in lines:
+                        key = contender, line["benchmark"], line["size_bytes"]
+                        found.setdefault(key, []).append(line["avg_ns"] / 1e9)
+        for (contender, call, size), samples in found.items():
+            settings = {"size_bytes": size, "count": count, "cluster": f"star of {number}", "waiting": "sleeping"}
+            if contender == OPEN_MPI:
+                settings |= {"mpirun": " ".join(_mpirun(number)), "waiting": "yielding"}
+            yield Row(LIVE, contender, call, number, "s", tuple(samples), settings)
+
+
+def simulated(contender: str, ranks: int, sizes: Sequence[int], volume: int, progress: Progress) -> Iterator[Row]:
+    """Measure calls that move no more than `volume` bytes, in virtual time."""
+    moved = {"Allreduce": 2 * ranks, "Alltoall": ranks * (ranks - 1)}
+    for call in CALLS:
+        for size in sizes:
+            if moved[call] * size <= volume:
+                progress(f"{ranks} simulated ranks, {contender}: {call} of {size:,} bytes")
+                samples = _simulated(ranks, PROTOCOLS[contender], call, size)
+                yield Row(SIMULATED, contender, call, ranks, "s", samples, {"size_bytes": size, **LINKS})
+
+
+def barriers(contender: str, ranks: int, progress: Progress) -> list[Row]:
+    """Measure Barrier on 2, 4, 8, ... ranks, in virtual time."""
+    rows = []
+    for number in (1 << power for power in range(1, ranks.bit_length())):
+        progress(f"{BARRIER}: {number} simulated ranks, {contender}")
+        samples = _simulated(number, PROTOCOLS[contender], BARRIER, 0)
+        rows.append(Row(BARRIER, contender, BARRIER, number, "s", samples, dict(LINKS)))
+    return rows
+
+
+async def calls(comm: Comm, node: Node, *, call: str, size: int) -> list[int]:
+    """Make calls that all ranks begin at once, since virtual time is the same on all nodes. Returns their nanoseconds
+    but for the first one, which may connect."""
+    made, times = BENCHMARKS[call](comm, size), []
+    for number in range(_TURNS + 1):
+        await node.sleep(_PERIOD - node.now() % _PERIOD)
+        begun = node.now()
+        await made(number)
+        times.append(node.now() - begun)
+    return times[1:]
+
+
+def _simulated(ranks: int, protocol: str, call: str, size: int) -> tuple[float, ...]:
+    """Return the seconds of each turn, the mean of all ranks."""
+    cluster, settings = Cluster.star(ranks, **LINKS), {"call": call, "size": size}
+    timeout = (_TURNS + 2) * _PERIOD / 1e9
+    done = _checked(
+        lambda: run_workload(
+            cluster,
+            calls,
+            protocol=protocol,
+            mode="sim",
+            settings=settings,
+            timeout=timeout,
+            firmware=FIRMWARE.get(protocol),
+        )
+    )
+    return tuple(sum(turn) / ranks / 1e9 for turn in zip(*done.results.values(), strict=True))
+
+
+def _ours(cluster: RunningCluster, protocol: str, sizes: Sequence[int], count: int) -> Sequence[Line]:
+    settings = {
+        "benchmarks": CALLS, "sizes": tuple(sizes), "count": count, "least_ranks": len(list(cluster)),
+        "most": _SAMPLE * 10**9,
+    }  # fmt: skip
+    rows: Sequence[Line] = _checked(
+        lambda: run_workload(cluster, "imb", protocol=protocol, settings=settings, timeout=PATIENCE)
+    ).rows
+    return rows
+
+
+def _checked(measure: Callable[[], RunResult]) -> RunResult:
+    try:
+        done = measure()
+    except TestbedError as error:
+        lines = str(error).splitlines()
+        raise ContenderError(" ... ".join(dict.fromkeys((lines[0], lines[-1])))) from error
+    if done.verdict.grade is Grade.INVALID:
+        raise ContenderError(f"the run is invalid: {done.verdict}")
+    return done
+
+
+def _mpirun(ranks: int) -> list[str]:
+    hosts = ",".join(f"n{number}" for number in range(1, ranks + 1))
+    return [
+        *("mpirun", "--allow-run-as-root", "--host", hosts, "-np", str(ranks), "--bind-to", "none"),
+        *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"),
+        *("--mca", "mpi_yield_when_idle", "1"),
+    ]
+
+
+def _open_mpi(cluster: RunningCluster, program: str, sizes: Sequence[int], count: int) -> Sequence[Line]:
+    command = [*_mpirun(len(list(cluster))), program, str(count), str(_SAMPLE), *map(str, sizes)]
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            done = cluster["n1"].run(command, cwd=place, timeout=PATIENCE)
+        except TestbedError as error:
+            raise ContenderError(str(error)) from error
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def _compiled(directory: Path) -> str:
+    program = directory / SOURCE.stem
+    try:
+        done = subprocess.run(["mpicc", "-O2", "-o", program, SOURCE], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise ContenderError("Open MPI needs mpicc: apt-get install openmpi-bin libopenmpi-dev gcc") from error
+    if done.returncode:
+        raise ContenderError(f"{SOURCE.name} does not compile:\n{done.stderr}")
+    return str(program)

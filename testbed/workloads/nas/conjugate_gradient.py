@@ -1,0 +1,206 @@
+"""CG: the smallest eigenvalue of a sparse matrix, by inverse iteration with conjugate gradients (RNR-94-007, section
+2.3.1 and 3.4).
+
+The matrix is cut into blocks over a grid of ranks, of as many or twice as many columns as rows (NAS-95-020). A vector is
+cut into as many pieces as there are columns of ranks; all ranks of a column have its piece.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import Final
+
+import numpy as np
+
+from testbed.workloads.form import Comm, VerificationError
+from testbed.workloads.nas.problem_classes import STEPS_OF_CG, CgClass
+from testbed.workloads.nas.random_numbers import Array, stream
+
+_CONDITION: Final = 0.1
+_DIAGONAL: Final = 0.5
+_TOLERANCE: Final = 1e-10
+
+
+@dataclass(frozen=True, slots=True)
+class RankGrid:
+    """Place of a rank in the grid. wide: 2 where there are twice as many columns as rows, else 1."""
+
+    order: int
+    rank: int
+    columns: int
+    wide: int
+
+    @classmethod
+    def of(cls, order: int, ranks: int, rank: int) -> RankGrid:
+        rows = isqrt(ranks)
+        wide = 1 if rows * rows == ranks else 2
+        return cls(order, rank, wide * isqrt(ranks // wide), wide)
+
+    @property
+    def row(self) -> int:
+        return self.rank // self.columns
+
+    @property
+    def column(self) -> int:
+        return self.rank % self.columns
+
+    def edge(self, column: int) -> int:
+        """Return where a column's piece begins."""
+        return column * self.order // self.columns
+
+    @property
+    def piece(self) -> tuple[int, int]:
+        """Our columns of the matrix: begin and end."""
+        return self.edge(self.column), self.edge(self.column + 1)
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Our rows of the matrix."""
+        return self.edge(self.row * self.wide), self.edge((self.row + 1) * self.wide)
+
+    def half(self, other: bool = False) -> tuple[int, int]:
+        """The part of our rows that we sum up; of a square grid all of them. other: the one of our neighbour."""
+        part = self.row * self.wide + (self.column + other) % self.wide
+        return self.edge(part), self.edge(part + 1)
+
+    def partners(self) -> list[int]:
+        """The ranks of our row with which we sum up, nearest first."""
+        return [self.rank ^ 1 << step for step in range((self.columns - 1).bit_length())]
+
+    @property
+    def transposed(self) -> int:
+        """The rank that has summed up our piece, and that needs ours."""
+        return (self.column // self.wide) * self.columns + self.row * self.wide + self.column % self.wide
+
+
+@dataclass(frozen=True, slots=True)
+class SparseBlock:
+    """A block of the matrix, from its first row and column on. Elements of one place are to be added."""
+
+    rows: Array
+    columns: Array
+    values: Array
+    height: int
+
+    def multiply(self, vector: Array) -> Array:
+        return np.bincount(self.rows, self.values * vector[self.columns], self.height)
+
+
+def make_block(problem: CgClass, rows: tuple[int, int], columns: tuple[int, int]) -> SparseBlock:
+    """Return a block of the matrix: the sum of outer products of random sparse vectors with themselves, of weights from 1
+    to 0.1 in geometric progression, and a diagonal."""
+    places, values = _vectors(problem)
+    weights = _CONDITION ** (np.arange(problem.order) / problem.order)
+    found: tuple[list[int], list[int], list[float]] = ([], [], [])
+    for place, value, weight in zip(places, values, weights.tolist(), strict=True):
+        ours = [(row, entry) for row, entry in zip(place, value, strict=True) if rows[0] <= row < rows[1]]
+        if not ours:
+            continue
+        for column, entry in zip(place, value, strict=True):
+            if columns[0] <= column < columns[1]:
+                scale = weight * entry
+                for row, factor in ours:
+                    found[0].append(row - rows[0])
+                    found[1].append(column - columns[0])
+                    found[2].append(factor * scale)
+    for diagonal in range(max(rows[0], columns[0]), min(rows[1], columns[1])):
+        found[0].append(diagonal - rows[0])
+        found[1].append(diagonal - columns[0])
+        found[2].append(_CONDITION - problem.shift)
+    return SparseBlock(
+        np.array(found[0], np.int64), np.array(found[1], np.int64), np.array(found[2]), rows[1] - rows[0]
+    )
+
+
+def _vectors(problem: CgClass) -> tuple[list[list[int]], list[list[float]]]:
+    """Return places and values of the random vectors, each with 0.5 in its own place."""
+    scale = 1 << (problem.order - 1).bit_length()
+    places: list[list[int]] = []
+    values: list[list[float]] = []
+    chance = stream(2)  # NPB takes one before
+    for own in range(problem.order):
+        vector: dict[int, float] = {}
+        while len(vector) < problem.nonzeros:
+            value = next(chance)
+            place = int(scale * next(chance))
+            if place < problem.order:
+                vector.setdefault(place, value)
+        vector[own] = _DIAGONAL
+        places.append(list(vector))
+        values.append(list(vector.values()))
+    return places, values
+
+
+class ConjugateGradient:
+    """One rank of the solver."""
+
+    def __init__(self, comm: Comm, problem: CgClass) -> None:
+        self._comm = comm
+        self._problem = problem
+        self._grid = RankGrid.of(problem.order, comm.size, comm.rank)
+        self._block = make_block(problem, self._grid.rows, self._grid.piece)
+        self._zeta = 0.0
+
+    async def prepare(self) -> None:
+        """Do nothing: data are made without the others."""
+
+    async def solve(self) -> None:
+        begin, end = self._grid.piece
+        x = np.ones(end - begin)
+        for _ in range(self._problem.iterations):
+            z = await self._solve_system(x)
+            along, square = await self._sum(np.array([x @ z, z @ z]))
+            self._zeta = self._problem.shift + 1 / along
+            x = z / np.sqrt(square)
+
+    async def verify(self) -> float:
+        """Return zeta. Raises VerificationError if it differs from NPB's."""
+        if not abs(self._zeta - self._problem.zeta) <= _TOLERANCE:
+            raise VerificationError(f"CG: zeta is {self._zeta:.13f}, not {self._problem.zeta:.13f}")
+        return self._zeta
+
+    async def _solve_system(self, x: Array) -> Array:
+        """Return z of A z = x after some steps."""
+        z, r, p = np.zeros_like(x), x.copy(), x.copy()
+        (rho,) = await self._sum(np.array([r @ r]))
+        for _ in range(STEPS_OF_CG):
+            q = await self._multiply(p)
+            (d,) = await self._sum(np.array([p @ q]))
+            alpha = rho / d
+            z += alpha * p
+            r -= alpha * q
+            before = rho
+            (rho,) = await self._sum(np.array([r @ r]))
+            p = r + rho / before * p
+        difference = x - await self._multiply(z)
+        await self._sum(np.array([difference @ difference]))  # NPB reports its norm
+        return z
+
+    async def _multiply(self, vector: Array) -> Array:
+        """Return our piece of A times a vector."""
+        grid, comm = self._grid, self._comm
+        first, part = grid.rows[0], slice(0, None)
+        product = self._block.multiply(vector)
+        partners = grid.partners()
+        ours = product
+        if grid.wide == 2:
+            part, other = (slice(begin - first, end - first) for begin, end in (grid.half(), grid.half(other=True)))
+            ours = product[part]
+            ours = ours + await self._swap(partners.pop(0), product[other], len(ours))
+        for partner in partners:
+            ours = ours + await self._swap(partner, ours, len(ours))
+        if grid.transposed == comm.rank:
+            return ours
+        return await self._swap(grid.transposed, ours, len(vector))
+
+    async def _sum(self, values: Array) -> Array:
+        """Return the sums over our row of ranks, which has all pieces."""
+        for partner in reversed(self._grid.partners()):
+            values = values + await self._swap(partner, values, len(values))
+        return values
+
+    async def _swap(self, partner: int, values: Array, count: int) -> Array:
+        received = np.empty(count)
+        await self._comm.Sendrecv(values.data, partner, 0, received.data, partner, 0)
+        return received

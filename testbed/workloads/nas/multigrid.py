@@ -1,0 +1,293 @@
+"""MG: Poisson's equation on a cube with periodic boundaries, by V cycles of multigrid (RNR-94-007, sections 2.4 and 3.3).
+
+Ranks form a box (NAS-95-020), each with a part of every level's grid and one layer of neighbours' points around it. A
+level with fewer points along an axis than there are ranks is kept by those whose fine points are the coarse ones.
+Axes are z, y, x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from protocols.mpi.operations import MAX
+from testbed.workloads.form import Comm, VerificationError
+from testbed.workloads.nas.problem_classes import MgClass
+from testbed.workloads.nas.random_numbers import Array, numbers
+
+AXES: Final = (2, 1, 0)  # x first, as NPB
+CHARGES: Final = 10
+"""Points of each sign."""
+_OPERATOR: Final = (-8 / 3, 0.0, 1 / 6, 1 / 12)
+_TOLERANCE: Final = 1e-8
+_INNER: Final = slice(1, -1)
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankBox:
+    """Place of a rank in the box of ranks."""
+
+    rank: int
+    shape: Shape
+
+    @classmethod
+    def of(cls, ranks: int, rank: int) -> RankBox:
+        bits = ranks.bit_length() - 1
+        x = bits // 3
+        y = (bits - x) // 2
+        return cls(rank, (1 << (bits - x - y), 1 << y, 1 << x))
+
+    def place(self, axis: int) -> int:
+        _, y, x = self.shape
+        return (self.rank // (x * y), self.rank // x % y, self.rank % x)[axis]
+
+    def neighbour(self, axis: int, distance: int) -> int:
+        """Return the rank that is so far away along an axis."""
+        stride = (self.shape[1] * self.shape[2], self.shape[2], 1)[axis]
+        place = self.place(axis)
+        return self.rank + ((place + distance) % self.shape[axis] - place) * stride
+
+    def stride(self, axis: int, level: int) -> int:
+        """Return the distance of ranks that have points of a level."""
+        return max(1, self.shape[axis] >> level)
+
+    def has(self, level: int, axes: tuple[int, ...] = AXES) -> bool:
+        """Whether this rank has points of a level, as far as these axes decide."""
+        return all((self.place(axis) + 1) % self.stride(axis, level) == 0 for axis in axes)
+
+    def points(self, axis: int, level: int) -> int:
+        """Return how many points along an axis each rank has of a level that it has points of."""
+        return max(1, (1 << level) // self.shape[axis])
+
+    def grid(self, level: int) -> Shape:
+        """Return the shape of our part of a level, with the layer around it."""
+        z, y, x = (self.points(axis, level) + 2 for axis in range(3))
+        return z, y, x
+
+    def is_alone(self, axis: int, level: int) -> bool:
+        """Whether this rank has all points along an axis."""
+        return self.points(axis, level) == 1 << level
+
+    def role(self, axis: int, level: int) -> Literal["doubles", "gives", "takes", ""]:
+        """Return what this rank does along an axis when a level's points are interpolated: it has the finer ones too and
+        nobody else's, it gives points to a rank that has finer ones only, it takes them, or it has none."""
+        if self.stride(axis, level) == 1:
+            return "doubles"
+        if self.has(level, (axis,)):
+            return "gives"
+        return "takes" if self.has(level + 1, (axis,)) else ""
+
+
+def along(axis: int, part: slice | int) -> tuple[slice | int, ...]:
+    """Return an index into an array: of one axis, and everything of the others."""
+    return (slice(None),) * axis + (part,)
+
+
+def layer(axis: int, place: int) -> tuple[slice | int, ...]:
+    """Return the index of the layer that is exchanged along an axis: with what was exchanged before it."""
+    return tuple(place if each == axis else _INNER if each < axis else slice(None) for each in range(3))
+
+
+class MultiGrid:
+    """One rank of the solver."""
+
+    def __init__(self, comm: Comm, problem: MgClass) -> None:
+        self._comm = comm
+        self._problem = problem
+        self._box = RankBox.of(comm.size, comm.rank)
+        self._top = problem.log_edge
+        self._norm = 0.0
+        self._right = np.zeros(0)
+        self._u: dict[int, Array] = {}
+        self._r: dict[int, Array] = {}
+
+    async def prepare(self) -> None:
+        self._right = await self._charges()
+
+    async def solve(self) -> None:
+        top, charges = self._top, self._right
+        self._u[top] = np.zeros_like(charges)
+        self._r[top] = await self._residual(top, charges)
+        await self._measure()
+        for _ in range(self._problem.iterations):
+            await self._cycle(charges)
+            self._r[top] = await self._residual(top, charges)
+        self._norm = await self._measure()
+
+    async def verify(self) -> float:
+        """Return the residual's norm. Raises VerificationError if it differs from NPB's."""
+        if not abs(self._norm - self._problem.norm) <= _TOLERANCE * self._problem.norm:
+            raise VerificationError(f"MG: the residual's norm is {self._norm:.13e}, not {self._problem.norm:.13e}")
+        return self._norm
+
+    async def _charges(self) -> Array:
+        """Return the right side: 1 where the ten greatest random numbers of the grid are, -1 where the least are."""
+        box, edge = self._box, self._problem.edge
+        shape = [box.points(axis, self._top) for axis in range(3)]
+        first = [box.place(axis) * shape[axis] for axis in range(3)]
+        values = np.empty(shape)
+        for z in range(shape[0]):
+            plane = first[2] + edge * (first[1] + edge * (first[0] + z))
+            for y in range(shape[1]):
+                values[z, y] = numbers(plane + edge * y + 1, shape[2])
+        order = np.argsort(values, axis=None)
+        ours = np.zeros((2, CHARGES, 4))
+        for number, places in enumerate((order[:CHARGES], order[::-1][:CHARGES])):
+            ours[number, : len(places), 0] = values.flat[places]
+            ours[number, : len(places), 1:] = np.transpose(np.unravel_index(places, shape)) + first
+            ours[number, len(places) :, 0] = (2, -1)[number]  # never among the ten
+        everybody = np.zeros((self._comm.size, *ours.shape))
+        await self._comm.Allgather(ours.data, everybody.data)
+        charges = np.zeros(box.grid(self._top))
+        for number, charge in enumerate((-1.0, 1.0)):
+            found = everybody[:, number].reshape(-1, 4)
+            ranked = np.argsort(found[:, 0])
+            for place in found[ranked[:CHARGES] if number == 0 else ranked[-CHARGES:], 1:].astype(int) - first:
+                if all(0 <= each < most for each, most in zip(place, shape, strict=True)):
+                    charges[tuple(place + 1)] = charge
+        await self._exchange(self._top, charges)
+        return charges
+
+    async def _cycle(self, charges: Array) -> None:
+        """One V cycle."""
+        box, top = self._box, self._top
+        for level in range(top, 1, -1):
+            if box.has(level):
+                await self._restrict(level)
+        if box.has(1):
+            self._u[1] = np.zeros(box.grid(1))
+            await self._smooth(1)
+        for level in range(2, top):
+            fine = await self._interpolated(level - 1)
+            if box.has(level):
+                assert fine is not None
+                self._u[level] = fine
+                self._r[level] = await self._residual(level, self._r[level])
+                await self._smooth(level)
+        fine = await self._interpolated(top - 1)
+        assert fine is not None
+        self._u[top] += fine
+        self._r[top] = await self._residual(top, charges)
+        await self._smooth(top)
+
+    async def _residual(self, level: int, right: Array) -> Array:
+        found = np.zeros_like(right)
+        found[_INNER, _INNER, _INNER] = right[_INNER, _INNER, _INNER] - _stencil(self._u[level], _OPERATOR)
+        await self._exchange(level, found)
+        return found
+
+    async def _smooth(self, level: int) -> None:
+        self._u[level][_INNER, _INNER, _INNER] += _stencil(self._r[level], (*self._problem.smoother, 0.0))
+        await self._exchange(level, self._u[level])
+
+    async def _restrict(self, level: int) -> None:
+        """Make the residual of the level below."""
+        values = self._r[level]
+        for axis in range(3):
+            last = values.shape[axis] - 1
+            # The centres are our points 1, 3, ...; of a single point, that one.
+            begin = 1 if last == 2 else 2
+            centre, low, high = (values[along(axis, slice(begin + at, last + 1 + at, 2))] for at in (0, -1, 1))
+            values = centre + (low + high) / 2
+        if not self._box.has(level - 1):
+            return
+        coarse = np.zeros(self._box.grid(level - 1))
+        coarse[_INNER, _INNER, _INNER] = values / 2
+        await self._exchange(level - 1, coarse)
+        self._r[level - 1] = coarse
+
+    async def _interpolated(self, level: int) -> Array | None:
+        """Return a level's solution on the points of the finer one, if we have any."""
+        box = self._box
+        values = self._u[level] if box.has(level) else None
+        for number, axis in enumerate(AXES):
+            role = box.role(axis, level)
+            if not role or not box.has(level, AXES[number + 1 :]) or not box.has(level + 1, AXES[:number]):
+                continue  # takes part along another axis, or not at all
+            distance = box.stride(axis, level + 1)
+            if role == "takes":
+                shape = [
+                    box.points(each, level + (each in AXES[:number])) + 2 if each != axis else 2 for each in range(3)
+                ]
+                values = np.empty(shape)
+                await self._comm.Recv(values.data, box.neighbour(axis, distance), axis)
+                values = _doubled(values, axis)
+                continue
+            assert values is not None
+            doubled = _doubled(values, axis)
+            if role == "gives":
+                # Below us is a rank that has finer points only: between our first point and the one below it.
+                pair = np.ascontiguousarray(values[along(axis, slice(0, 2))])
+                await self._comm.Send(pair.data, box.neighbour(axis, -distance), axis)
+                values = doubled[along(axis, slice(1, 4))]
+            else:
+                values = doubled[along(axis, slice(0, -1))]
+        return np.ascontiguousarray(values) if values is not None and box.has(level + 1) else None
+
+    async def _exchange(self, level: int, values: Array) -> None:
+        """Fill the layer around our points from the neighbours', axis by axis."""
+        box, comm = self._box, self._comm
+        for axis in AXES:
+            edges = [(layer(axis, -2), layer(axis, 0)), (layer(axis, 1), layer(axis, -1))]
+            if box.is_alone(axis, level):
+                for edge, beyond in edges:
+                    values[beyond] = values[edge]
+                continue
+            stride = box.stride(axis, level)
+            received, sent = [], []
+            for direction, (_, beyond) in zip((1, -1), edges, strict=True):
+                buffer = np.empty_like(values[beyond], order="C")
+                source = box.neighbour(axis, -direction * stride)
+                received.append((beyond, buffer, await comm.Irecv(buffer.data, source, direction + 1)))
+            for direction, (edge, _) in zip((1, -1), edges, strict=True):
+                data = np.ascontiguousarray(values[edge])
+                sent.append(await comm.Isend(data.data, box.neighbour(axis, direction * stride), direction + 1))
+            for beyond, buffer, request in received:
+                await request.Wait()
+                values[beyond] = buffer
+            for request in sent:
+                await request.Wait()
+
+    async def _measure(self) -> float:
+        """Return the residual's norm; as NPB, find its greatest value, too."""
+        inner = self._r[self._top][_INNER, _INNER, _INNER]
+        total, most = np.zeros(1), np.zeros(1)
+        await self._comm.Allreduce(np.array([np.sum(inner * inner)]).data, total.data)
+        await self._comm.Allreduce(np.array([np.abs(inner).max()]).data, most.data, MAX)
+        return float(np.sqrt(total[0] / self._problem.edge**3))
+
+
+def _stencil(values: Array, factors: tuple[float, float, float, float]) -> Array:
+    """Return sums over each inner point and its 26 neighbours. factors: of the centre, faces, edges and corners."""
+    total = factors[0] * values[_INNER, _INNER, _INNER]
+    for distance, factor in enumerate(factors[1:], 1):
+        if factor:
+            total += factor * sum(values[index] for index in _neighbours(distance))
+    return total
+
+
+def _neighbours(distance: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Yield the inner points' neighbours that differ along so many axes."""
+    for axes in combinations(range(3), distance):
+        for signs in range(1 << distance):
+            parts = [_INNER, _INNER, _INNER]
+            for number, axis in enumerate(axes):
+                parts[axis] = slice(0, -2) if signs >> number & 1 else slice(2, None)
+            yield parts[0], parts[1], parts[2]
+
+
+def _doubled(values: Array, axis: int) -> Array:
+    """Put the mean of each two points between them."""
+    shape: list[Any] = list(values.shape)
+    shape[axis] = 2 * shape[axis] - 1
+    found = np.empty(shape)
+    found[along(axis, slice(0, None, 2))] = values
+    low, high = values[along(axis, slice(0, -1))], values[along(axis, slice(1, None))]
+    found[along(axis, slice(1, None, 2))] = (low + high) / 2
+    return found

@@ -1,0 +1,157 @@
+"""Workload ``nas``: one of NPB's kernels, or its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, Literal, Protocol
+
+from protocols.mpi.constants import UNDEFINED
+from testbed.errors import TestbedError
+from testbed.workloads.form import Comm, Node, Workload
+from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
+
+
+class Problem(Protocol):
+    """A class of a kernel."""
+
+    @property
+    def iterations(self) -> int: ...
+
+    def operations(self) -> float: ...
+
+
+_CLASSES: Final[Mapping[str, Mapping[str, Problem]]] = {"is": IS, "cg": CG, "mg": MG, "ft": FT}
+_MILLION: Final = 1e6
+_SECOND: Final = 1e9  # ns
+
+
+class Kernel(Protocol):
+    """One rank of a kernel. Only `solve` is measured."""
+
+    async def prepare(self) -> None: ...
+
+    async def solve(self) -> None: ...
+
+    async def verify(self) -> float:
+        """Return the value that NPB looks at. Raises VerificationError."""
+        ...
+
+
+class Nas(Workload):
+    """NAS Parallel Benchmarks: the kernels IS, CG, MG and FT, verified, or only their messages.
+
+    kernel, problem: as in NPB's "is.S". As many ranks take part as is the greatest power of two. schedule: exchange the
+    kernel's messages without its data, and let each rank's processor be busy instead for NPB's number of operations.
+    mops: millions of them a second; ours, of no published machine.
+    iterations: of a schedule, up to the class's; 0: all.
+    """
+
+    bears_restarts = False
+
+    kernel: Literal["is", "cg", "mg", "ft"] = "is"
+    problem: Literal["S", "W", "A", "B", "C"] = "S"
+    schedule: bool = False
+    mops: int = 500
+    iterations: int = 0
+
+    def __post_init__(self) -> None:
+        if self.mops < 1:
+            raise ValueError("mops: 1 or more")
+        most = _CLASSES[self.kernel][self.problem].iterations if self.schedule else 0
+        if not 0 <= self.iterations <= most:
+            raise ValueError(f"iterations: 0 to {most}, of {self.kernel}.{self.problem} with schedule={self.schedule}")
+        if self.kernel == "ft" and not self.schedule and not FT[self.problem].checksums:
+            raise ValueError(f"ft.{self.problem}: its checksums are not here, only its messages: schedule=true")
+
+    @property
+    def chosen(self) -> Any:
+        """The kernel's problem class."""
+        problem: Any = _CLASSES[self.kernel][self.problem]
+        return replace(problem, iterations=self.iterations) if self.iterations else problem
+
+    async def rank(self, comm: Comm, node: Node) -> None:
+        ranks = 1 << (comm.size.bit_length() - 1)
+        limit = _most_ranks(self.kernel, self.problem)
+        if ranks > limit:
+            raise ValueError(f"{self.kernel}.{self.problem} runs on up to {limit} ranks, not {ranks}")
+        group = await comm.Split(0 if comm.rank < ranks else UNDEFINED, comm.rank)
+        if group is not None:
+            await self._measured(group, node)
+            group.Free()
+
+    async def _measured(self, comm: Comm, node: Node) -> None:
+        kernel = self._kernel(comm, node)
+        await kernel.prepare()
+        await comm.Barrier()
+        begun = node.now()
+        await kernel.solve()
+        took = node.now() - begun
+        value = await kernel.verify()
+        times = await comm.gather(took)
+        if times is None:
+            return
+        slowest = max(times)
+        operations = self.chosen.operations()
+        rate = {"mops": operations / _MILLION / slowest * _SECOND} if slowest else {}
+        verified = {} if self.schedule else {"verified": True, "value": value}
+        node.row(
+            kernel=self.kernel, problem=self.problem, ranks=comm.size, schedule=self.schedule, took_ns=slowest,
+            **rate, **verified,
+        )  # fmt: skip
+
+    def _kernel(self, comm: Comm, node: Node) -> Kernel:
+        try:
+            import numpy  # noqa: F401  optional
+        except ImportError:
+            raise TestbedError("NAS kernels need NumPy: pip install 'netns-testbed[mpi]'") from None
+        if self.schedule:
+            return _Scheduled(self, comm, node)
+        problem = self.chosen
+        if self.kernel == "is":
+            from testbed.workloads.nas.integer_sort import IntegerSort
+
+            return IntegerSort(comm, problem)
+        if self.kernel == "cg":
+            from testbed.workloads.nas.conjugate_gradient import ConjugateGradient
+
+            return ConjugateGradient(comm, problem)
+        if self.kernel == "mg":
+            from testbed.workloads.nas.multigrid import MultiGrid
+
+            return MultiGrid(comm, problem)
+        from testbed.workloads.nas.fourier_transform import FourierTransform
+
+        return FourierTransform(comm, problem)
+
+
+class _Scheduled:
+    """A kernel's messages."""
+
+    def __init__(self, form: Nas, comm: Comm, node: Node) -> None:
+        self._form = form
+        self._comm = comm
+        self._node = node
+
+    async def prepare(self) -> None: ...
+
+    async def solve(self) -> None:
+        from testbed.workloads.nas.schedules import SCHEDULES, Messages
+
+        await SCHEDULES[self._form.kernel](Messages(self._comm), self._form.chosen, self._compute)
+
+    async def verify(self) -> float:
+        return 0.0
+
+    async def _compute(self, operations: float) -> None:
+        await self._node.compute(round(operations / (self._form.mops * _MILLION) * _SECOND))
+
+
+def _most_ranks(kernel: str, problem: str) -> int:
+    """Return how many ranks a problem can be cut for."""
+    if kernel == "ft":
+        return FT[problem].shape[2]
+    if kernel == "mg":
+        return MG[problem].edge ** 3
+    # A rank of IS has some keys of each bucket; a rank of CG has some rows.
+    return IS[problem].buckets if kernel == "is" else 1 << (CG[problem].order.bit_length() - 1)

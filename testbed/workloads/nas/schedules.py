@@ -1,0 +1,237 @@
+"""The kernels' messages without their data: who sends how much to whom, in which order, and operations that take time.
+
+Every message goes from and into one block of memory, as long as the longest; of IS each rank counts its keys by bucket,
+which decides how many go where. Test of equality with the kernels: tests/unit/workloads/test_nas_schedules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from protocols.mpi.collectives import choices
+from protocols.mpi.datatypes import BYTE, DOUBLE
+from protocols.mpi.operations import MAX
+from protocols.mpi.requests import Request
+from testbed.workloads.form import Comm
+from testbed.workloads.nas.conjugate_gradient import RankGrid
+from testbed.workloads.nas.integer_sort import (
+    TESTED,
+    change,
+    count_buckets,
+    last_buckets,
+    parcels,
+)
+from testbed.workloads.nas.multigrid import AXES, RankBox
+from testbed.workloads.nas.problem_classes import (
+    ITERATIONS_OF_IS,
+    STEPS_OF_CG,
+    CgClass,
+    FtClass,
+    IsClass,
+    MgClass,
+)
+from testbed.workloads.nas.random_numbers import key_chunks, make_keys
+
+Compute = Callable[[float], Awaitable[None]]
+"""Let the time of so many operations pass."""
+
+_REAL: Final = 8  # bytes
+_COMPLEX: Final = 16
+_INT: Final = 4
+
+
+class Messages:
+    """Messages of given sizes, bytes, of one rank."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+        self._out, self._into = bytearray(), bytearray()
+
+    def out(self, size: int) -> memoryview:
+        if len(self._out) < size:
+            self._out = bytearray(size)
+        return memoryview(self._out)[:size]
+
+    def into(self, size: int) -> memoryview:
+        if len(self._into) < size:
+            self._into = bytearray(size)
+        return memoryview(self._into)[:size]
+
+    async def swap(self, peer: int, out: int, into: int) -> None:
+        await self.comm.Sendrecv(self.out(out), peer, 0, self.into(into), peer, 0)
+
+    async def allreduce_real(self) -> None:
+        await self.comm.Allreduce([self.out(_REAL), DOUBLE], [self.into(_REAL), DOUBLE], MAX)
+
+    async def alltoall(self, block: int) -> None:
+        """Alltoall, of which each block has the same memory if blocks are exchanged by pairs of ranks."""
+        comm, size = self.comm, self.comm.size
+        if choices.alltoall(size, block) != "pairwise":
+            await comm.Alltoall(self.out(block * size), self.into(block * size))
+            return
+        for step in range(1, size):  # a power of two
+            await self.swap(comm.rank ^ step, block, block)
+
+    async def alltoallv(self, out: Sequence[int], into: Sequence[int]) -> None:
+        nowhere = [0] * self.comm.size
+        sent: list[Any] = [self.out(max(out)), out, nowhere, BYTE]
+        received: list[Any] = [self.into(max(into)), into, nowhere, BYTE]
+        await self.comm.Alltoallv(sent, received)
+
+
+async def integer_sort(messages: Messages, problem: IsClass, compute: Compute) -> None:
+    comm = messages.comm
+    share = problem.keys // comm.size
+    counts = np.zeros(problem.buckets, np.int64)
+    for keys in key_chunks(problem, comm.rank * share, share):
+        counts += count_buckets(problem, keys)
+    first = make_keys(problem, comm.rank * share, min(share, 2 * ITERATIONS_OF_IS + 1))  # some of them change
+    half = problem.operations() / comm.size / problem.iterations / 2
+    for iteration in range(1, problem.iterations + 1):
+        if comm.rank == 0:
+            counts -= count_buckets(problem, first)
+            change(problem, first, iteration)
+            counts += count_buckets(problem, first)
+        own = np.zeros(problem.buckets + TESTED, np.int32)
+        own[: problem.buckets] = counts
+        await compute(half)
+        totals, got = np.zeros_like(own), np.zeros(comm.size, np.int32)
+        await comm.Allreduce(own.data, totals.data)
+        sent = parcels(own[: problem.buckets], last_buckets(totals[: problem.buckets].astype(np.int64), comm.size))
+        await comm.Alltoall(sent.data, got.data)
+        await messages.alltoallv((_INT * sent).tolist(), (_INT * got).tolist())
+        await compute(half)
+
+
+async def conjugate_gradient(messages: Messages, problem: CgClass, compute: Compute) -> None:
+    comm = messages.comm
+    grid = RankGrid.of(problem.order, comm.size, comm.rank)
+    partners = grid.partners()
+    ours, other, piece = (end - begin for begin, end in (grid.half(), grid.half(other=True), grid.piece))
+    each = problem.operations() / comm.size / problem.iterations / (STEPS_OF_CG + 1)
+
+    async def add_up(count: int) -> None:
+        for partner in reversed(partners):
+            await messages.swap(partner, _REAL * count, _REAL * count)
+
+    async def multiply() -> None:
+        await compute(each)
+        for partner in partners:
+            halves = grid.wide == 2 and partner == partners[0]
+            await messages.swap(partner, _REAL * (other if halves else ours), _REAL * ours)
+        if grid.transposed != comm.rank:
+            await messages.swap(grid.transposed, _REAL * ours, _REAL * piece)
+
+    for _ in range(problem.iterations):
+        await add_up(1)
+        for _ in range(STEPS_OF_CG):
+            await multiply()
+            await add_up(1)
+            await add_up(1)
+        await multiply()
+        await add_up(1)
+        await add_up(2)
+
+
+class _MultiGridSchedule:
+    """Passes over all points cost alike: four on each level, and two on the coarsest, of an iteration's operations."""
+
+    def __init__(self, messages: Messages, problem: MgClass, compute: Compute) -> None:
+        self._messages = messages
+        self._problem = problem
+        self._compute = compute
+        self._box = RankBox.of(messages.comm.size, messages.comm.rank)
+        passes = sum((4 if level > 1 else 2) << 3 * level for level in range(1, problem.log_edge + 1))
+        self._each = problem.operations() / problem.iterations / passes
+
+    async def solve(self) -> None:
+        top = self._problem.log_edge
+        await self._exchange(top)
+        await self._measure()
+        for _ in range(self._problem.iterations):
+            await self._cycle()
+            await self._pass(top)
+        await self._measure()
+
+    async def _measure(self) -> None:
+        await self._messages.allreduce_real()
+        await self._messages.allreduce_real()
+
+    async def _cycle(self) -> None:
+        box, top = self._box, self._problem.log_edge
+        for level in range(top - 1, 0, -1):
+            if box.has(level):
+                await self._pass(level)
+        if box.has(1):
+            await self._pass(1)
+        for level in range(2, top + 1):
+            await self._interpolate(level - 1)
+            if box.has(level):
+                await self._work(level)
+                await self._pass(level)
+                await self._pass(level)
+
+    async def _pass(self, level: int) -> None:
+        await self._work(level)
+        await self._exchange(level)
+
+    async def _work(self, level: int) -> None:
+        z, y, x = (self._box.points(axis, level) for axis in range(3))
+        await self._compute(self._each * z * y * x)
+
+    async def _interpolate(self, level: int) -> None:
+        box, messages = self._box, self._messages
+        for number, axis in enumerate(AXES):
+            role = box.role(axis, level)
+            if not box.has(level, AXES[number + 1 :]) or not box.has(level + 1, AXES[:number]):
+                continue
+            points = [box.points(each, level + (each in AXES[:number])) + 2 for each in range(3)]
+            points[axis] = 2
+            size = _REAL * points[0] * points[1] * points[2]
+            distance = box.stride(axis, level + 1)
+            if role == "gives":
+                await messages.comm.Send(messages.out(size), box.neighbour(axis, -distance), axis)
+            elif role == "takes":
+                await messages.comm.Recv(messages.into(size), box.neighbour(axis, distance), axis)
+
+    async def _exchange(self, level: int) -> None:
+        box, messages = self._box, self._messages
+        for axis in AXES:
+            if box.is_alone(axis, level):
+                continue
+            size = _REAL
+            for each in range(3):
+                if each != axis:
+                    size *= box.points(each, level) + (2 if each > axis else 0)
+            away = [(direction, box.neighbour(axis, direction * box.stride(axis, level))) for direction in (1, -1)]
+            into, out = messages.into(2 * size), messages.out(size)
+            requests = [
+                await messages.comm.Irecv(into[number * size : (number + 1) * size], rank, 1 - direction)
+                for number, (direction, rank) in enumerate(reversed(away))
+            ]
+            requests += [await messages.comm.Isend(out, rank, direction + 1) for direction, rank in away]
+            await Request.Waitall(requests)
+
+
+async def multigrid(messages: Messages, problem: MgClass, compute: Compute) -> None:
+    await _MultiGridSchedule(messages, problem, compute).solve()
+
+
+async def fourier_transform(messages: Messages, problem: FtClass, compute: Compute) -> None:
+    comm = messages.comm
+    block = _COMPLEX * problem.points // comm.size**2
+    half = problem.operations() / comm.size / (problem.iterations + 1) / 2
+    for iteration in range(problem.iterations + 1):
+        await compute(half)
+        await messages.alltoall(block)
+        await compute(half)
+        if iteration:
+            await comm.Reduce([messages.out(_COMPLEX), DOUBLE], [messages.into(_COMPLEX), DOUBLE])
+
+
+SCHEDULES: Final[Mapping[str, Callable[[Messages, Any, Compute], Awaitable[None]]]] = {
+    "is": integer_sort, "cg": conjugate_gradient, "mg": multigrid, "ft": fourier_transform,
+}  # fmt: skip

@@ -1,0 +1,80 @@
+"""All collective calls, and runs in which a rank crashes during one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import testbed
+from protocols.mpi import SUM, Comm
+from protocols.mpi.mpi_errors import MPIError
+from testbed import Cluster, Scenario
+from testbed.spec.fault_models import Crash
+from testbed.workloads.form import Node
+
+Call = Callable[[Comm, int], Awaitable[object]]
+"""A collective call, with messages of so many bytes, a multiple of 8."""
+
+MILLISECOND: Final = 1_000_000
+_LATE: Final = 200 * MILLISECOND
+"""When the node crashes that takes no part in the last call: the others wait for it by then."""
+
+
+def _ints(size: int) -> list[Any]:
+    return [bytearray(size), "l"]
+
+
+CALLS: Final[dict[str, Call]] = {
+    "Barrier": lambda comm, _: comm.Barrier(),
+    "Bcast": lambda comm, size: comm.Bcast(bytearray(size)),
+    "Gather": lambda comm, size: comm.Gather(bytes(size), bytearray(size * comm.size)),
+    "Gatherv": lambda comm, size: comm.Gatherv(bytes(size), bytearray(size * comm.size)),
+    "Scatter": lambda comm, size: comm.Scatter(bytes(size * comm.size), bytearray(size)),
+    "Scatterv": lambda comm, size: comm.Scatterv(bytes(size * comm.size), bytearray(size)),
+    "Allgather": lambda comm, size: comm.Allgather(bytes(size), bytearray(size * comm.size)),
+    "Allgatherv": lambda comm, size: comm.Allgatherv(bytes(size), bytearray(size * comm.size)),
+    "Alltoall": lambda comm, size: comm.Alltoall(bytes(size * comm.size), bytearray(size * comm.size)),
+    "Alltoallv": lambda comm, size: comm.Alltoallv(bytes(size * comm.size), bytearray(size * comm.size)),
+    "Reduce": lambda comm, size: comm.Reduce(_ints(size), _ints(size)),
+    "Allreduce": lambda comm, size: comm.Allreduce(_ints(size), _ints(size)),
+    "Reduce_scatter_block": lambda comm, size: comm.Reduce_scatter_block(_ints(size * comm.size), _ints(size)),
+    "Reduce_scatter": lambda comm, size: comm.Reduce_scatter(_ints(size * comm.size), _ints(size)),
+    "Scan": lambda comm, size: comm.Scan(_ints(size), _ints(size)),
+    "Exscan": lambda comm, size: comm.Exscan(_ints(size), _ints(size)),
+    "bcast": lambda comm, size: comm.bcast(bytes(size)),
+    "gather": lambda comm, size: comm.gather(bytes(size)),
+    "scatter": lambda comm, size: comm.scatter([bytes(size)] * comm.size),
+    "allgather": lambda comm, size: comm.allgather(bytes(size)),
+    "alltoall": lambda comm, size: comm.alltoall([bytes(size)] * comm.size),
+    "reduce": lambda comm, size: comm.reduce([size], SUM),
+    "allreduce": lambda comm, size: comm.allreduce([size], SUM),
+    "scan": lambda comm, size: comm.scan([size], SUM),
+    "exscan": lambda comm, size: comm.exscan([size], SUM),
+    "Dup": lambda comm, _: comm.Dup(),
+    "Split": lambda comm, _: comm.Split(0),
+}
+
+
+def ends(
+    folder: Path, call: Call, size: int, victim: int, cluster: Cluster, rounds: int, **options: Any
+) -> dict[str, tuple[int, str, int]]:
+    """Let all ranks make a call again and again until it fails. The victim makes it so many times, and then crashes.
+    Returns each survivor's error class, message, and time from the crash on in ns."""
+
+    async def program(comm: Comm, node: Node) -> tuple[int, str, int]:
+        begun, count = node.now(), 0
+        while True:
+            if comm.rank == victim and count == rounds:
+                await node.sleep(1_000 * MILLISECOND)
+            try:
+                await call(comm, size)
+            except MPIError as error:
+                return error.Get_error_class(), str(error), node.now() - begun - _LATE
+            count += 1
+            await node.sleep(MILLISECOND)
+
+    crash = Crash(on=f"n{victim + 1}", at=f"{_LATE}ns")
+    scenario = Scenario(name="crash", faults=(crash,))
+    result = testbed.run(cluster, program, scenario=scenario, output=folder / "run", timeout=20.0, **options)
+    return result.results

@@ -1,0 +1,156 @@
+"""Ranks whose collective calls do not fit each other are told with who has called what, and where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import testbed
+from protocols.mpi import INT, MAX, SUM, UNDEFINED, Comm
+from testbed import Cluster
+from testbed.errors import TestbedError
+from testbed.workloads.form import Node
+
+STAR = Cluster.star(3)
+Call = Callable[[Comm], Awaitable[object]]
+
+
+def ints(size: int) -> list[Any]:
+    return [bytearray(4 * size), INT]
+
+
+def floats(size: int) -> list[Any]:
+    return [bytearray(4 * size), "f"]
+
+
+def checked(folder: Path, *calls: Call) -> dict[str, Any]:
+    """Let each rank make its call, behind one that all make; return the check of collective calls."""
+
+    async def program(comm: Comm, _: Node) -> None:
+        await comm.Barrier()
+        await calls[comm.rank](comm)
+
+    with suppress(TestbedError):  # the run stalls, or a rank gets an error: the checks are the same
+        testbed.run(STAR, program, mode="sim", check=True, output=folder / "run", timeout=5.0)
+    checks = json.loads((folder / "run" / "checks.json").read_text())["checks"]
+    (found,) = [check for check in checks if check["check"] == "collective calls"]
+    return dict(found)
+
+
+MUTANTS: dict[str, tuple[Call, Call, str]] = {
+    "another root": (
+        lambda comm: comm.Bcast(bytearray(8), 0),
+        lambda comm: comm.Bcast(bytearray(8), 1),
+        "roots differ: n1 calls Bcast(root 0, 8 bytes)",
+    ),
+    "another call": (
+        lambda comm: comm.Barrier(),
+        lambda comm: comm.allgather(1),
+        "calls differ: n1 calls Barrier()",
+    ),
+    "an object's call for a buffer's": (
+        lambda comm: comm.Bcast(bytearray(8)),
+        lambda comm: comm.bcast(None),
+        "calls differ: n1 calls Bcast(root 0, 8 bytes)",
+    ),
+    "another size": (
+        lambda comm: comm.Allreduce(ints(4), ints(4)),
+        lambda comm: comm.Allreduce(ints(5), ints(5)),
+        "sizes differ: n1 calls Allreduce(MPI_SUM, 16 bytes of MPI_INT)",
+    ),
+    "another operation": (
+        lambda comm: comm.Reduce(ints(4), ints(4), SUM, 2),
+        lambda comm: comm.Reduce(ints(4), ints(4), MAX, 2),
+        "operations differ: n1 calls Reduce(root 2, MPI_SUM, 16 bytes of MPI_INT)",
+    ),
+    "another operation on objects": (
+        lambda comm: comm.allreduce(1, SUM),
+        lambda comm: comm.allreduce(1, MAX),
+        "operations differ: n1 calls allreduce(MPI_SUM)",
+    ),
+    "another datatype": (
+        lambda comm: comm.Scan(ints(4), ints(4)),
+        lambda comm: comm.Scan(floats(4), floats(4)),
+        "datatypes differ: n1 calls Scan(MPI_SUM, 16 bytes of MPI_INT)",
+    ),
+    "another block for one rank": (
+        lambda comm: comm.Alltoallv([bytes(6), [1, 2, 3]], [bytearray(6), [1 + comm.rank] * 3]),
+        lambda comm: comm.Alltoallv([bytes(7), [2, 2, 3]], [bytearray(6), [1 + comm.rank] * 3]),
+        "rank 1 sends 2 bytes to rank 0, which expects 1",
+    ),
+    "another block for the root": (
+        lambda comm: comm.Gatherv(bytes(4), [bytearray(12), [4] * 3]),
+        lambda comm: comm.Gatherv(bytes(3)),
+        "rank 1 sends 3 bytes to rank 0, which expects 4",
+    ),
+    "another block from the root": (
+        lambda comm: comm.Scatterv([bytes(12), [4] * 3], bytearray(4)),
+        lambda comm: comm.Scatterv(None, bytearray(5)),
+        "rank 0 sends 4 bytes to rank 1, which expects 5",
+    ),
+    "another block at all ranks": (
+        lambda comm: comm.Allgatherv(bytes(4), [bytearray(12), [4] * 3]),
+        lambda comm: comm.Allgatherv(bytes(4), [bytearray(13), [4, 4, 5]]),
+        "rank 2 sends 4 bytes to rank 1, which expects 5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_rank_that_differs_is_told_with_its_line(tmp_path: Path, name: str) -> None:
+    right, wrong, sentence = MUTANTS[name]
+    good = checked(tmp_path / "good", right, right, right)
+    assert (good["checked"], good["failed"]) == (2, 0)
+    bad = checked(tmp_path / "bad", right, wrong, right)
+    assert bad["failed"] == 1
+    (told,) = bad["violations"]
+    assert sentence in told
+    assert told.startswith("collective call 2 of ranks [0, 1, 2] (context 1), ")
+    assert told.count(f" at {__file__}:") == 2, "both ranks' lines"
+    assert "n2 calls" in told
+
+
+async def nothing(comm: Comm) -> None:
+    """Make no call."""
+
+
+def test_a_call_that_a_rank_has_not_made_is_told_when_nothing_can_happen_any_more(tmp_path: Path) -> None:
+    found = checked(tmp_path, Comm.Barrier, nothing, Comm.Barrier)
+    (told,) = found["violations"]
+    assert told.startswith("collective call 2 of ranks [0, 1, 2] (context 1), not made by n2: n1 calls Barrier() at ")
+
+
+async def in_parts(comm: Comm) -> None:
+    """Make calls in communicators of some ranks, and in two of which the second gets the context of the first."""
+    part = await comm.Split(0 if comm.rank < 2 else UNDEFINED)
+    if part is not None:
+        await part.Bcast(bytearray(4), 1)
+    for size in (4, 8):
+        copy = await comm.Dup()
+        await copy.Bcast(bytearray(size))
+        copy.Free()
+
+
+def test_communicators_are_told_apart(tmp_path: Path) -> None:
+    found = checked(tmp_path, in_parts, in_parts, in_parts)
+    assert found["failed"] == 0
+    assert found["checked"] == 7  # the first Barrier, Split, two Dup, three Bcast
+
+
+async def in_another_part(comm: Comm) -> None:
+    """Make a call in a communicator of some ranks with another root than theirs."""
+    part = await comm.Split(0)
+    assert part is not None
+    await part.Bcast(bytearray(4), comm.rank)
+
+
+def test_a_difference_in_another_communicator_is_told_of_that_one(tmp_path: Path) -> None:
+    (told,) = checked(tmp_path, in_another_part, in_another_part, in_another_part)["violations"]
+    assert told.startswith(
+        "collective call 1 of ranks [0, 1, 2] (context 5), roots differ: n1 calls Bcast(root 0, 4 bytes)"
+    )

@@ -1,0 +1,36 @@
+"""Random collective calls beside NumPy on one process, in the simulation with loss, with their histories checked. With
+TESTBED_LONG=1 there are more, of a fresh seed."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+import testbed
+from testbed import Cluster, Grade
+from tests.sim.collective_reference import compare
+
+RANKS = 6
+LONG = bool(os.environ.get("TESTBED_LONG"))
+SEED = random.SystemRandom().randrange(1 << 30) if LONG else 11
+RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent", "ssam": "resent"}
+
+
+@pytest.mark.parametrize("seed", [SEED])
+@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam"])
+def test_every_result_is_numpys_though_frames_are_lost(tmp_path: Path, protocol: str, seed: int) -> None:
+    cases = 200 if LONG else 8 if protocol == "ssam" else 20  # ATM's cells are many
+    network = {"kind": "atm", "rate": "140mbit", "overhead": 2} if protocol == "ssam" else {"rate": "1gbit"}
+    cluster = Cluster.star(RANKS, delay="20us", loss="1%", seed=4, **network)
+    result = testbed.run(
+        cluster, compare, protocol=protocol, mode="sim", seed=seed, check=True, output=tmp_path / "run", timeout=600.0,
+        settings={"cases": cases},
+    )  # fmt: skip
+    assert result.results == {f"n{rank + 1}": cases for rank in range(RANKS)}
+    assert result.verdict.grade is Grade.TRUSTED
+    assert result.checks is not None
+    assert result.checks.checks["collective calls"].checked >= cases
+    assert sum(counters.get(RESENT[protocol], 0) for counters in result.counted.values())

@@ -1,0 +1,32 @@
+"""Every collective call under a crash ends with MPI's error at every survivor, and not with a hang."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from protocols.mpi import ERR_PROC_FAILED
+from testbed import Cluster
+from tests.sim.collective_crashes import CALLS, MILLISECOND, ends
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+STAR = Cluster.star(4, delay="20us")
+ATM = Cluster.star(4, kind="atm", rate="140mbit", overhead=2, delay="20us")
+
+
+@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "ssam", "openmx"])
+@pytest.mark.parametrize("name", CALLS)
+def test_every_survivor_gets_an_error(tmp_path: Path, name: str, protocol: str) -> None:
+    both = ((2, 64), (0, 9_600))
+    which = (list(CALLS).index(name) + len(protocol)) % 2  # in the long mode both
+    for victim, size in both if LONG else both[which : which + 1]:
+        folder = tmp_path / str(victim)
+        cluster = ATM if protocol == "ssam" else STAR
+        told = ends(folder, CALLS[name], size, victim, cluster, 3, mode="sim", protocol=protocol, check=True)
+        assert set(told) == {f"n{rank + 1}" for rank in range(4) if rank != victim}
+        for error_class, message, after in told.values():
+            assert error_class == ERR_PROC_FAILED
+            assert message.endswith(f"rank {victim} has crashed")
+            assert 0 <= after < 5 * MILLISECOND, "at once: nobody waits for a time-out"

@@ -1,0 +1,79 @@
+"""NAS kernels in the simulation: verified, schedules that take the time of their operations, and refusals. With
+TESTBED_LONG=1 every kernel over every protocol, and all classes of the Open-MX paper."""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+from typing import Any
+
+import pytest
+
+import testbed
+from testbed import Cluster
+from testbed.errors import DescriptionError, TestbedError
+from testbed.workloads.nas.problem_classes import MG
+
+PAPERS = [("cg", "B"), ("ft", "B"), ("is", "B"), ("is", "C")]
+LONG = bool(os.environ.get("TESTBED_LONG"))
+
+
+def row(nodes: int = 4, protocol: str = "am2", **settings: object) -> dict[str, Any]:
+    cluster = Cluster.star(nodes, delay="5us", rate="1gbit")
+    (found,) = testbed.run(cluster, "nas", protocol=protocol, mode="sim", settings=settings).rows
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "protocol"),
+    product(["is", "cg", "mg", "ft"], ["emp", "am2", "via", "openmx"])
+    if LONG
+    else [("is", "openmx"), ("cg", "via"), ("mg", "emp"), ("ft", "am2")],
+)
+def test_class_s_is_verified(kernel: str, protocol: str) -> None:
+    found = row(protocol=protocol, kernel=kernel)
+    assert (found["kernel"], found["problem"], found["ranks"], found["verified"]) == (kernel, "S", 4, True)
+    assert found["took_ns"] > 0
+
+
+def test_class_s_is_verified_over_cells() -> None:
+    cluster = Cluster.star(2, kind="atm", rate="140mbit", overhead=2)
+    (found,) = testbed.run(cluster, "nas", protocol="ssam", mode="sim", settings={"kernel": "mg"}).rows
+    assert (found["ranks"], found["verified"]) == (2, True)
+
+
+@pytest.mark.parametrize("kernel", ["is", "ft", *(["cg", "mg"] if LONG else [])])
+def test_class_w_is_verified(kernel: str) -> None:
+    assert row(kernel=kernel, problem="W", protocol="via")["verified"]
+
+
+def test_ranks_above_a_power_of_two_take_no_part() -> None:
+    assert row(7, kernel="ft")["ranks"] == 4
+
+
+def test_a_schedule_takes_the_time_of_its_operations_and_messages() -> None:
+    slow, fast = (row(kernel="mg", schedule=True, mops=mops)["took_ns"] for mops in (1, 1_000_000))
+    computed = MG["S"].operations() / 4 / 1e6 * 1e9
+    assert slow - fast == pytest.approx(computed, rel=0.01)
+    assert "verified" not in row(kernel="is", schedule=True)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem"), [("mg", "B"), *([("cg", "B"), ("ft", "B"), ("is", "B"), ("is", "C")] if LONG else [])]
+)
+def test_a_schedule_of_the_papers_classes_runs_on_sixteen_ranks(kernel: str, problem: str) -> None:
+    found = row(16, "via", kernel=kernel, problem=problem, schedule=True, iterations=1)
+    assert (found["ranks"], found["schedule"]) == (16, True)
+
+
+def test_what_cannot_run_is_told() -> None:
+    with pytest.raises(DescriptionError, match="one of is, cg, mg, ft"):
+        row(kernel="lu")
+    with pytest.raises(TestbedError, match=r"ft\.B: its checksums are not here.*schedule=true"):
+        row(kernel="ft", problem="B")
+    with pytest.raises(TestbedError, match=r"iterations: 0 to 4, of mg\.S"):
+        row(kernel="mg", schedule=True, iterations=5)
+    with pytest.raises(TestbedError, match=r"iterations: 0 to 0, of is\.S with schedule=False"):
+        row(iterations=1)
+    with pytest.raises(TestbedError, match=r"ft\.S runs on up to 64 ranks, not 128"):
+        row(128, kernel="ft")

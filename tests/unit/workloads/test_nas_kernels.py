@@ -1,0 +1,120 @@
+"""NAS kernels: verification for any power of two of ranks, and a wrong result that it finds."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocols.mpi import Comm
+from testbed.workloads.form import VerificationError
+from testbed.workloads.nas.conjugate_gradient import ConjugateGradient, RankGrid, make_block
+from testbed.workloads.nas.fourier_transform import FourierTransform
+from testbed.workloads.nas.integer_sort import IntegerSort
+from testbed.workloads.nas.multigrid import MultiGrid
+from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
+from testbed.workloads.nas.random_numbers import key_chunks, make_keys, numbers, states, stream
+from testbed.workloads.nas.schedules import Messages, multigrid
+from tests.unit.protocols.nicless_endpoints import by_library
+
+KERNELS: dict[str, tuple[Any, Any]] = {
+    "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
+    "ft": (FourierTransform, FT["S"]),
+}  # fmt: skip
+KEY_AWRY = (*IS["S"].ranks[:4], IS["S"].ranks[4] + 1)
+WRONG: dict[str, Any] = {
+    "is": replace(IS["S"], ranks=KEY_AWRY),
+    "cg": replace(CG["S"], zeta=CG["S"].zeta + 2e-10),
+    "mg": replace(MG["S"], norm=MG["S"].norm * (1 + 2e-8)),
+    "ft": replace(FT["S"], checksums=(FT["S"].checksums[0] * (1 + 2e-12), *FT["S"].checksums[1:])),
+}
+OTHERS: dict[str, Any] = {
+    "is": replace(IS["S"], log_keys=15),
+    "cg": replace(CG["S"], nonzeros=8),
+    "mg": replace(MG["S"], iterations=3),
+    "ft": replace(FT["S"], shape=(64, 32, 128)),
+}
+"""Other problems with the values of verification of class S."""
+
+
+def solve(name: str, problem: Any, size: int) -> list[float]:
+    async def program(comm: Comm) -> float:
+        solver = KERNELS[name][0](comm, problem)
+        await solver.prepare()
+        await solver.solve()
+        return float(await solver.verify())
+
+    return by_library(size).run(*[program] * size)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 16])
+@pytest.mark.parametrize("name", KERNELS)
+def test_class_s_is_verified_on_any_power_of_two_of_ranks(name: str, size: int) -> None:
+    solve(name, KERNELS[name][1], size)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_just_outside_of_the_tolerance_fails(name: str) -> None:
+    with pytest.raises(VerificationError, match=f"^{name.upper()}"):
+        solve(name, WRONG[name], 2)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_problem_fails(name: str) -> None:
+    with pytest.raises(VerificationError, match=f"^{name.upper()}"):
+        solve(name, OTHERS[name], 2)
+
+
+def test_a_random_number_is_reached_without_those_before_it() -> None:
+    state, found = 314_159_265, []
+    for _ in range(3000):
+        state = 5**13 * state % 2**46
+        found.append(state)
+    assert states(1, 3000).tolist() == found
+    assert states(1235, 17).tolist() == found[1234:1251]
+    assert numbers(2, 1)[0] == found[1] / 2**46
+    each = stream(1)
+    assert [next(each) for _ in range(3000)] == numbers(1, 3000).tolist()
+
+
+def test_pieces_of_the_keys_are_the_keys() -> None:
+    problem = IS["A"]
+    whole = make_keys(problem, 100, 3 << 19)
+    assert np.array_equal(np.concatenate(list(key_chunks(problem, 100, 3 << 19))), whole)
+    assert 0 <= whole.min() <= whole.max() < 1 << problem.log_max
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 32])
+def test_blocks_of_the_matrix_are_the_matrix(ranks: int) -> None:
+    problem = CG["S"]
+    whole = (0, problem.order)
+    vector = np.linspace(0, 1, problem.order)
+    expected = make_block(problem, whole, whole).multiply(vector)
+    found = np.zeros(problem.order)
+    for rank in range(ranks):
+        grid = RankGrid.of(problem.order, ranks, rank)
+        rows, piece = slice(*grid.rows), slice(*grid.piece)
+        found[rows] += make_block(problem, grid.rows, grid.piece).multiply(vector[piece])
+    assert np.allclose(found, expected, rtol=1e-12)
+
+
+def test_a_schedule_takes_no_memory_for_the_grid() -> None:
+    problem, computed = replace(MG["B"], iterations=1), []
+
+    async def compute(operations: float) -> None:
+        computed.append(operations)
+
+    async def program(comm: Comm) -> None:
+        await multigrid(Messages(comm), problem, compute)
+
+    tracemalloc.start()
+    try:
+        by_library(16).run(*[program] * 16)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sum(computed) == pytest.approx(problem.operations())
+    assert most < problem.edge**3 * 8 / 4, "a quarter of one array"

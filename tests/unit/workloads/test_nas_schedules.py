@@ -1,0 +1,67 @@
+"""NAS kernels as schedules: the same messages as the kernels, by sender, receiver, size and order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from protocols.mpi import Comm
+from testbed.workloads.nas.conjugate_gradient import ConjugateGradient
+from testbed.workloads.nas.fourier_transform import FourierTransform
+from testbed.workloads.nas.integer_sort import IntegerSort
+from testbed.workloads.nas.multigrid import MultiGrid
+from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
+from testbed.workloads.nas.schedules import SCHEDULES, Messages
+from tests.unit.protocols.host_programs import Program
+from tests.unit.protocols.nicless_endpoints import by_library
+
+KERNELS: dict[str, tuple[Any, Any]] = {
+    "is": (IntegerSort, IS["S"]), "cg": (ConjugateGradient, CG["S"]), "mg": (MultiGrid, MG["S"]),
+    "ft": (FourierTransform, FT["S"]),
+}  # fmt: skip
+HEAD = 19  # bytes of a frame before its message
+
+
+def sent(size: int, program: Callable[[Comm], Program[Any]]) -> list[list[tuple[int, int]]]:
+    """Run the ranks. Returns what each has sent: receivers and sizes, in order."""
+    ranks = by_library(size)
+    found: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+    give = ranks.wires.give
+
+    def record(frame: bytes) -> None:
+        found[frame[11] - 1].append((frame[5] - 1, len(frame) - HEAD))
+        give(frame)
+
+    ranks.wires.give = record  # type: ignore[method-assign]
+    ranks.run(*[program] * size)
+    assert ranks.at_rest()
+    return found
+
+
+@pytest.mark.parametrize("size", [2, 4, 8, 16])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_schedule_sends_what_the_kernel_sends(name: str, size: int) -> None:
+    make, problem = KERNELS[name]
+    operations = [0.0]
+
+    async def compute(count: float) -> None:
+        operations[0] += count
+
+    async def prepare(comm: Comm) -> Any:
+        solver = make(comm, problem)
+        await solver.prepare()
+        return solver
+
+    async def solve(comm: Comm) -> None:
+        await (await prepare(comm)).solve()
+
+    async def schedule(comm: Comm) -> None:
+        await SCHEDULES[name](Messages(comm), problem, compute)
+
+    before = [len(messages) for messages in sent(size, prepare)]
+    messages = [rank[first:] for rank, first in zip(sent(size, solve), before, strict=True)]
+    assert all(messages)
+    assert sent(size, schedule) == messages
+    assert operations[0] == pytest.approx(problem.operations())
