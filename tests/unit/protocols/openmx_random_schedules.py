@@ -220,7 +220,7 @@ class Schedule:
 
 
 def waits_for(sentences: list[str], but: str) -> list[str]:
-    """What is waited for but for some."""
+    """Return the sentences that do not name `but`."""
     return [sentence for sentence in sentences if but not in sentence]
 
 

@@ -103,7 +103,7 @@ def test_a_wrong_check_and_an_unknown_type_are_counted() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_driver_survives_random_commands(seed: int) -> None:
-    """As a host writes that is not trusted: each field has any value that its slot has room for."""
+    """A host is not trusted: each field has any value that its slot has room for."""
     two, chance = Two(), random.Random(seed)
     limits = (None, 1, 1, 1, 2, 2, 2, 2, 1, 4, 4, 4, 8, 8, 8)
     library = two.library(0)
