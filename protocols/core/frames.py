@@ -58,6 +58,10 @@ class Trailed(Packet):
         check = crc32(_below(self) + pkt + pay) if self.check is None else self.check
         return pkt + pay + check.to_bytes(4, "big")
 
+    def post_dissect(self, s: bytes) -> bytes:
+        self.raw_packet_cache = None  # it would have bytes of the payload
+        return s
+
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
         end = self.payload_end(s)
         return s[:end], s[end:]

@@ -84,8 +84,9 @@ class Endpoint:
         self._unpulled: deque[tuple[Incoming, Request]] = deque()  # that wait for a number
         self._own_sends: dict[Incoming, Request] = {}  # synchronous, to itself, unmatched
         self._finished: deque[Request] = deque()
-        self._waiters: list[tuple[int, Completion[None]]] = []
-        self._is_woken = False
+        self._time_outs: list[tuple[int, Completion[bool]]] = []  # by tick
+        self._waiters: list[Completion[bool]] = []  # for any request that is done
+        self._claimed: set[Incoming] = set()
         size = ReceiveRing.size(self.settings.entries, self._room)
         memory = memoryview(bytearray(size)) if library.allocate is None else library.allocate(size)
         self._ring_address = self._memory.pin_page(memory)
@@ -173,6 +174,7 @@ class Endpoint:
         """Receive a message that `claim` has taken. Ours: MX has no matched probe."""
         view = memoryview(buffer).cast("B")
         request = Request("a receive", view, incoming.match_info, MATCH_NONE, context, None, receive=True)
+        self._claimed.discard(incoming)
         self._match(incoming, request)
         return request
 
@@ -205,7 +207,7 @@ class Endpoint:
         if not timeout:
             await request
             return self._taken(request)
-        done = self._deadline(timeout)
+        done = self._time_out(self._tick_after(timeout))
         request.add_callback(partial(_complete, done))
         await done
         return self._taken(request) if request.done else None
@@ -217,54 +219,57 @@ class Endpoint:
     async def peek(self, timeout: int = 0) -> Request | None:
         """Wait for a request that is done (mx_peek); None after a time-out or `wakeup`. timeout: as for `wait`."""
         if not self._finished:
-            await self._deadline(timeout)
+            await self._next_finished(self._tick_after(timeout))
         return self.ipeek()
 
     async def test_any(self, match_info: int = 0, mask: int = 0) -> Result | None:
-        """Return the result of a finished request that matches, or None (mx_test_any)."""
+        """Return the result of a finished request that matches, or None (mx_test_any). Raises MxError as `irecv` does."""
+        self._queues.check(match_info, mask)
         if self._any(match_info, mask) is None:
             await Yield()
         found = self._any(match_info, mask)
         return None if found is None else self._taken(found)
 
     async def wait_any(self, match_info: int = 0, mask: int = 0, timeout: int = 0) -> Result | None:
-        """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`."""
+        """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`. Raises MxError as
+        `irecv` does."""
+        self._queues.check(match_info, mask)
+        tick = self._tick_after(timeout)
         while (found := self._any(match_info, mask)) is None:
-            woken = self._deadline(timeout)
-            await woken
-            if self._any(match_info, mask) is None and (timeout or self._is_woken):
-                self._is_woken = False
+            if not await self._next_finished(tick):
                 return None
         return self._taken(found)
 
     def iprobe(self, match_info: int = 0, mask: int = 0) -> Incoming | None:
-        """Return the first unexpected message that matches, or None (mx_iprobe)."""
+        """Return the first unexpected message that matches, or None (mx_iprobe). Raises MxError as `irecv` does."""
+        self._queues.check(match_info, mask)
         return self._queues.find(match_info, mask)
 
     def probe(self, match_info: int = 0, mask: int = 0) -> Completion[Incoming | None]:
-        """Wait for an unexpected message that matches (mx_probe); None after `wakeup`."""
+        """Wait for an unexpected message that matches (mx_probe); None after `wakeup`. Raises MxError as `irecv` does."""
+        self._queues.check(match_info, mask)
         return self._queues.probe(match_info, mask)
 
     def claim(self, incoming: Incoming) -> None:
         """Take an unexpected message, so that only `receive_claimed` can receive it. Ours."""
         self._queues.claim(incoming)
+        self._claimed.add(incoming)
 
     def wakeup(self) -> None:
         """End all waits of `peek`, `wait_any` and `probe` (mx_wakeup)."""
-        self._is_woken = True
         self._queues.wake()
-        self._wake_waiters()
+        self._wake_waiters(False)
 
     def close(self) -> None:
         """Close the endpoint (mx_close_endpoint): requests in progress end with ENDPOINT_CLOSED."""
         if not self.is_open:
             return
-        for partner in self._partners.values():
+        for partner in list(self._partners.values()):
             partner.disconnect()
         self.is_open = False
         for request in self._queues.clear():
             request.finish(Status.ENDPOINT_CLOSED)
-        for own in self._own_sends.values():
+        for own in list(self._own_sends.values()):
             own.settle(Status.ENDPOINT_CLOSED)
         self.write(Command(Op.CLOSE, self.index))
         self._library.close(self)
@@ -313,11 +318,16 @@ class Endpoint:
             self._unregistered.remove(waiting)
             assert waiting[1].request is not None
             waiting[1].request.settle(status)
-        for incoming in partials:
-            incoming.error = status
+        for incoming in [*partials, *self._queues.unpulled(partner)]:
             self._queues.forget(incoming)
             if incoming.receive is not None:
                 self._finish(incoming, incoming.receive, status)
+        for incoming in self._claimed:
+            if incoming.source is partner and (incoming.missing or incoming.region >= 0):
+                incoming.error = status
+        for waiting_pull in [waiting for waiting in self._unpulled if waiting[0].source is partner]:
+            self._unpulled.remove(waiting_pull)
+            self._finish(*waiting_pull, status)
         for number, (incoming, request, _) in list(self._pulls.items()):
             if incoming.source is partner:
                 self.command(Op.CLOSE_PULL, partner, number=number)
@@ -346,7 +356,7 @@ class Endpoint:
             self._match(incoming, receive)
         elif not self._is_done_with(incoming):
             self._queues.keep(incoming)
-        elif incoming.region >= 0:
+        elif incoming.region >= 0 and partner.is_connected:
             self._notify(incoming)
 
     def _receive(self, partner: Partner, event: Event, data: memoryview, receive: Request) -> None:
@@ -554,7 +564,9 @@ class Endpoint:
     def _match(self, incoming: Incoming, receive: Request) -> None:
         """Match a message with its receive."""
         receive.peer = incoming.source
-        if incoming.region >= 0:
+        if incoming.error is not Status.SUCCESS:
+            self._finish(incoming, receive, incoming.error)
+        elif incoming.region >= 0:
             self._pull(incoming, receive)
         elif incoming.missing:
             incoming.receive = receive
@@ -581,10 +593,14 @@ class Endpoint:
         receive.finish(status, incoming.length, transferred, incoming.match_info)
 
     def _is_done_with(self, incoming: Incoming) -> bool:
-        """Count an unexpected message; return whether the program's handler is done with it."""
+        """Count an unexpected message; return whether the program's handler is done with it, or has ended the connection
+        before all of it has come."""
         self.counters.unexpected += 1
-        handler = self.on_unexpected
-        return handler is not None and handler(incoming.source, incoming.match_info, incoming.length)
+        handler, source = self.on_unexpected, incoming.source
+        if handler is None:
+            return False
+        is_done = handler(source, incoming.match_info, incoming.length)
+        return is_done or (not source.is_connected and (bool(incoming.missing) or incoming.region >= 0))
 
     def _pull(self, incoming: Incoming, receive: Request) -> None:
         """Pull a message into its receive's buffer."""
@@ -637,35 +653,44 @@ class Endpoint:
             partner.on_tick(self.ticks)
             if not partner.is_active:
                 self._active.pop(partner, None)
-        due = [done for tick, done in self._waiters if tick and tick <= self.ticks]
-        self._waiters = [(tick, done) for tick, done in self._waiters if done not in due]
+        due = [done for tick, done in self._time_outs if tick <= self.ticks]
+        self._time_outs = [(tick, done) for tick, done in self._time_outs if tick > self.ticks and not done.done]
         for done in due:
             if not done.done:
-                done.complete(None)
-        if self._active or [tick for tick, _ in self._waiters if tick]:
+                done.complete(False)
+        if self._active or self._time_outs:
             self._set_alarm()
 
     # Completion.
 
-    def _deadline(self, timeout: int) -> Completion[None]:
-        """Return what is done after a time, and when a request is done, or at `wakeup`."""
-        done: Completion[None] = Completion("a request that is done")
-        tick = self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
-        self._waiters.append((tick, done))
-        if timeout:
+    def _tick_after(self, timeout: int) -> int:
+        """Return the tick after a time-out of nanoseconds; 0: never."""
+        return self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
+
+    def _time_out(self, tick: int) -> Completion[bool]:
+        """Return what is done with False at that tick; 0: never."""
+        done: Completion[bool] = Completion("a request that is done")
+        if tick:
+            self._time_outs.append((tick, done))
             self._set_alarm()
         return done
 
-    def _wake_waiters(self) -> None:
+    def _next_finished(self, tick: int) -> Completion[bool]:
+        """Return what is done with True when a request is, and with False at that tick or at `wakeup`."""
+        done = self._time_out(tick)
+        self._waiters.append(done)
+        return done
+
+    def _wake_waiters(self, finished: bool) -> None:
         waiters, self._waiters = self._waiters, []
-        for _, done in waiters:
+        for done in waiters:
             if not done.done:
-                done.complete(None)
+                done.complete(finished)
 
     def _keep_finished(self, request: Completion[Result]) -> None:
         assert isinstance(request, Request)
         self._finished.append(request)
-        self._wake_waiters()
+        self._wake_waiters(True)
 
     def _any(self, match_info: int, mask: int) -> Request | None:
         return next((one for one in self._finished if one.result().match_info & mask == match_info), None)
@@ -683,6 +708,6 @@ class Endpoint:
             raise MxError(Status.BAD_ENDPOINT, f"endpoint {self.index} is closed")
 
 
-def _complete(done: Completion[None], _request: Completion[Result]) -> None:
+def _complete(done: Completion[bool], _request: Completion[Result]) -> None:
     if not done.done:
-        done.complete(None)
+        done.complete(True)

@@ -6,6 +6,7 @@ library's. Pulls are its own (`pulls`). A connection request to an endpoint that
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -34,7 +35,7 @@ from protocols.openmx.driver_endpoint import Driver, DriverEndpoint, Region
 from protocols.openmx.endpoint_memory import ALARM, Command, Commands, Event, Op, ReceiveRing
 from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SMALL_MAX, TINY_MAX
 from protocols.openmx.pulls import Pulls
-from protocols.openmx.settings import Settings
+from protocols.openmx.settings import MAX_ENTRIES, MIN_ENTRIES, Settings
 
 _MAX_EARLY: Final = 1024
 """Connection requests that are kept for endpoints that have not been opened."""
@@ -116,7 +117,10 @@ class Firmware:
             driver.counters.invalid += 1
             return
         self._data, self._now = data, now
-        operation(endpoint or DriverEndpoint(command.endpoint), command)
+        try:
+            operation(endpoint or DriverEndpoint(command.endpoint), command)
+        except struct.error:  # fields beyond those of the frame
+            driver.counters.invalid += 1
 
     def _open(self, endpoint: DriverEndpoint, command: Command) -> None:
         driver = self._driver
@@ -125,7 +129,7 @@ class Firmware:
         except UnpinnedError:
             driver.counters.invalid += 1
             return
-        if endpoint.state == states.OPEN:
+        if endpoint.state == states.OPEN or not MIN_ENTRIES <= command.length <= MAX_ENTRIES:
             driver.counters.invalid += 1
             return
         driver.endpoints[endpoint.index] = endpoint
@@ -253,7 +257,10 @@ class Firmware:
             elif kind == TYPE_NACK_LIB:
                 self._receive_nack(frame)
             elif kind in _EVENTS:
-                self._receive_message(kind, *_EVENTS[kind](driver.codec, frame))
+                src, dst, event, data = _EVENTS[kind](driver.codec, frame)
+                if kind == TYPE_MEDIUM and len(data) != min(driver.room, event.total - event.number * driver.room):
+                    raise MalformedError("frag_length")
+                self._receive_message(kind, src, dst, event, data)
             else:
                 driver.counters.drop_invalid_type += 1
         except MalformedError as error:
@@ -349,7 +356,7 @@ def _parse_small(codec: Codec, frame: bytes) -> _Parsed:
 
 def _parse_medium(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, own, total, seqnum, ack, match, session, number, data = codec.unpack_medium(frame)
-    if not 0 < total <= MEDIUM_MAX or number >= MAX_FRAGMENTS or len(data) > total:
+    if not 0 < total <= MEDIUM_MAX or number >= MAX_FRAGMENTS:
         raise MalformedError("msg_length")
     event = Event(TYPE_MEDIUM, own, 0, 0, peer, seqnum, ack, number, len(data), total, session, 0, match)
     return src, dst, event, data

@@ -34,6 +34,7 @@ _RESENT: Final = 16
 """Messages, the oldest, that are sent again in one tick: most often the others have come, and only their
 acknowledgement waits for the missing one. Ours: the source sends all again."""
 _HALF: Final = 1 << 31
+_HALF_REQUESTS: Final = 1 << 7
 _WORD: Final = 0xFFFF_FFFF
 
 
@@ -45,9 +46,9 @@ class Partner:
     """
 
     __slots__ = (
-        "_acknum", "_connect_seqnum", "_early", "_endpoint", "_frames", "_heard_acknum", "_key", "_next_match",
-        "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked", "connected", "context", "index", "is_near",
-        "node", "owed", "session", "state",
+        "_acknum", "_connect_seqnum", "_early", "_endpoint", "_frames", "_heard_acknum", "_heard_request", "_is_asked",
+        "_key", "_next_match", "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked", "_used",
+        "connected", "context", "index", "is_near", "node", "owed", "session", "state",
     )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, node: int, index: int, is_near: bool) -> None:
@@ -69,14 +70,23 @@ class Partner:
         self._unacked: deque[Outgoing] = deque()
         self._frames = 0  # of the unacknowledged messages
         self._next_send = 0
-        self._next_match = 0  # number of the next message to match
+        # Number of the next message to match. An endpoint that is opened again begins with another session, since messages
+        # and acknowledgements of the former may still come.
+        self._next_match = (endpoint.session % SESSIONS) << SEQNUM_BITS
         self._partials: dict[int, Incoming] = {}  # messages with fragments to come, oldest first
         self._early: dict[int, list[tuple[Event, bytes]]] = {}
         self._acknum = 0
         self._heard_acknum = 0
+        self._used = 0, 0  # the partner's session and its number of the last messages to it
+        self._is_asked = False  # the partner's last request has made this connection
+        self._heard_request = 0, 0  # session and number of the partner's last connection request
 
     def __repr__(self) -> str:
         return f"<endpoint {self.index} of node {self.node}>"
+
+    @property
+    def is_connected(self) -> bool:
+        return self.state == states.CONNECTED
 
     @property
     def is_active(self) -> bool:
@@ -103,10 +113,7 @@ class Partner:
         elif self.state == states.UNCONNECTED:
             self._step("connect")
             self._tries = 0
-            self._connect_seqnum = (self._connect_seqnum + 1) & 0xFF
-            self.session = 0
-            self._begin_receiving()
-            self._ask()
+            self._begin_asking()
         return done
 
     def disconnect(self) -> None:
@@ -116,7 +123,21 @@ class Partner:
 
     def receive_request(self, event: Event) -> None:
         """Handle the partner's request, and answer it."""
-        is_same = event.session == self.session and event.seqnum >> SEQNUM_BITS == self._next_send >> SEQNUM_BITS
+        heard_session, heard = self._heard_request
+        if event.session == heard_session and 0 < (heard - event.number) & 0xFF < _HALF_REQUESTS:
+            self._endpoint.counters.old_session += 1
+            return
+        if self.state != states.CONNECTED and (event.session, event.number) == self._heard_request:
+            # We have answered it, and ended that connection: the partner, which may not know that, must begin another one.
+            self._endpoint.counters.old_session += 1
+            self.connect(self._key)
+            return
+        is_same = (
+            event.session == self.session
+            and event.seqnum >> SEQNUM_BITS == self._next_send >> SEQNUM_BITS
+            and (not self._is_asked or event.number == heard)
+        )
+        self._heard_request = event.session, event.number
         if self.state == states.CONNECTED and is_same:
             self._step("request again")
         else:
@@ -128,6 +149,7 @@ class Partner:
                     self._begin_receiving()
                 self._step("request")
             self.session = event.session
+            self._is_asked = True
             self._begin_sending(event.seqnum)
         self._endpoint.command(
             Op.CONNECT, self, flag=1, session=event.session, word=self._endpoint.session, seqnum=self._next_match,
@@ -145,9 +167,14 @@ class Partner:
             self._endpoint.counters.old_session += 1
         elif event.turn:
             self.lose("refused", Status.BAD_KEY)
+        elif (event.word, event.seqnum >> SEQNUM_BITS) == self._used:
+            # We have answered the partner's request and sent messages, which may still come, with this session's numbers.
+            self._step("answer with a used session")
+            self._begin_asking()
         else:
             self._step("answer")
             self.session = event.word
+            self._is_asked = False
             self._begin_sending(event.seqnum)
             self._connected(Status.SUCCESS)
 
@@ -168,6 +195,13 @@ class Partner:
         partials, self._partials, self._early = self._partials, {}, {}
         self._endpoint.forget_partner(self, [*unacked, *queue], list(partials.values()), status)
         self._connected(status)
+
+    def _begin_asking(self) -> None:
+        """Send a request for another connection."""
+        self._connect_seqnum = (self._connect_seqnum + 1) & 0xFF
+        self.session = 0
+        self._begin_receiving()
+        self._ask()
 
     def _ask(self) -> None:
         endpoint = self._endpoint
@@ -193,6 +227,7 @@ class Partner:
 
     def _begin_sending(self, seqnum: int) -> None:
         """Begin a session of messages to the partner."""
+        self._used = self.session, seqnum >> SEQNUM_BITS
         self._next_send = seqnum
         self._tries = 0
         self._acknum = 0
@@ -316,7 +351,7 @@ class Partner:
     def _take_out_of_order(self, event: Event, data: memoryview, ahead: int) -> None:
         """Keep a message that has come too early, or drop it. ahead: how many messages are missing before it."""
         counters = self._endpoint.counters
-        if ahead > EARLY and ahead > SEQNUM - MAX_UNACKED:
+        if ahead > max(EARLY, SEQNUM - MAX_UNACKED):
             counters.duplicates += 1
             self.owed = self._endpoint.settings.acknowledge  # the acknowledgement may be lost
             return
@@ -343,6 +378,8 @@ class Partner:
             self._endpoint.take_message(self, event, data)
             return
         incoming = self._endpoint.begin_medium(self, event)
+        if self.state != states.CONNECTED:  # the program's handler has disconnected
+            return
         incoming.seqnum = event.seqnum
         self._partials[event.seqnum] = incoming
         self._add_fragment(event, data)

@@ -18,6 +18,8 @@ from protocols.openmx.mx_names import BLOCK_FRAMES, BLOCKS, MAGIC, Status
 
 _NUMBER_BITS: Final = 6
 assert PULLS == 1 << _NUMBER_BITS
+_SPREAD: Final = 0x9E37_79B1
+"""Between the first serial numbers of sessions."""
 _SERIALS: Final = 1 << 32 - _NUMBER_BITS
 _REFUSALS: Final = {
     NACK_TYPE_BAD_ENDPOINT: Status.BAD_ENDPOINT,
@@ -76,11 +78,18 @@ class Pulls:
             driver.counters.invalid += 1
             self._return(endpoint, command.number, Status.BAD_RDMAWIN)
             return
-        # The serial number tells the pull from former ones of the same number, whose late replies may still come.
-        self._serial = (self._serial + 1) % _SERIALS
-        handle = self._serial << _NUMBER_BITS | command.number
+        handle = self._next_handle(endpoint, command.number)
         self._pulls[handle] = pull = Pull(handle, endpoint, command, target, driver.room)
         self._ask_for_next(now, pull)
+
+    def _next_handle(self, endpoint: DriverEndpoint, number: int) -> int:
+        """Return a handle that tells the pull from former ones of the same number, whose late replies may still come: also
+        from those before a restart."""
+        while True:
+            self._serial += 1
+            handle = (endpoint.session * _SPREAD + self._serial) % _SERIALS << _NUMBER_BITS | number
+            if handle not in self._pulls:
+                return handle
 
     def forget(self, endpoint: DriverEndpoint) -> None:
         """End the pulls of an endpoint that is closed."""

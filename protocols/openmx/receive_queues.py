@@ -7,11 +7,14 @@ bits of the match information that every receive names, and each has queues of i
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.openmx.mx_names import MAX_CONTEXT_BITS, MxError, Status
 from protocols.openmx.mx_requests import Incoming, Request
+
+if TYPE_CHECKING:
+    from protocols.openmx.partners import Partner
 
 
 class _Probe(NamedTuple):
@@ -109,6 +112,11 @@ class ReceiveQueues:
         kept = self._unexpected.get(incoming.match_info & self._contexts, deque())
         if incoming in kept:
             kept.remove(incoming)
+
+    def unpulled(self, source: Partner) -> list[Incoming]:
+        """Return a partner's unexpected messages that would have to be pulled."""
+        kept = [incoming for queue in self._unexpected.values() for incoming in queue]
+        return [incoming for incoming in kept if incoming.source is source and incoming.region >= 0]
 
     def posted(self) -> list[Request]:
         """Return the receives without a message."""

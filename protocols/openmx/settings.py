@@ -9,6 +9,8 @@ from protocols.openmx.mx_names import MAX_UNACKED
 
 SECOND: Final = 1_000_000_000
 MAX_TIME: Final = 1 << 62
+MIN_ENTRIES: Final = 32
+MAX_ENTRIES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Settings:
             "tick": (1000, MAX_TIME), "resend": (1, 1 << 20), "resends": (0, 1 << 30), "acknowledge": (1, 128),
             "zombies": (0, 1 << 20), "unacked": (1, MAX_UNACKED), "pull_timeout": (1, MAX_TIME),
             "offload": (0, 1 << 30), "rendezvous": (128, 32_768), "shared_rendezvous": (128, 32_768),
-            "entries": (32, 16_384), "migrate": (0, 1),
+            "entries": (MIN_ENTRIES, MAX_ENTRIES), "migrate": (0, 1),
         }  # fmt: skip
         for name, (least, most) in limits.items():
             value = getattr(self, name)

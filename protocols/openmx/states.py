@@ -14,7 +14,7 @@ _MESSAGES: Final = ("recv_messages",)
 _CLOSED: Final = ("drop_endpoint_closed",)
 
 ENDPOINT: Final = StateTable(
-    "Endpoint",
+    "Open-MX endpoint",
     UNOPENED,
     (
         Row(UNOPENED, "open", "hand over the requests for connections that have come before", OPEN),
@@ -40,7 +40,7 @@ _REPLY: Final = ("recv_pull_reply",)
 _DUPLICATE: Final = ("drop_pull_reply_duplicate",)
 
 PULL: Final = StateTable(
-    "Pull",
+    "Open-MX pull",
     PULLING,
     (
         Row(PULLING, "reply", "store it", PULLING, _REPLY),
@@ -76,13 +76,14 @@ _CONNECTED: Final = ("connections",)
 _LOST: Final = ("connections_lost",)
 
 PARTNER: Final = StateTable(
-    "Partner",
+    "Open-MX partner",
     UNCONNECTED,
     (
         Row(UNCONNECTED, "connect", "send a request", CONNECTING),
         Row(UNCONNECTED, "request", "answer it", CONNECTED, _CONNECTED),
         Row(CONNECTING, "tick", "send the request again", CONNECTING, ("connect_requests_resent",)),
         Row(CONNECTING, "answer", "send what waits", CONNECTED, _CONNECTED),
+        Row(CONNECTING, "answer with a used session", "send another request", CONNECTING),
         Row(CONNECTING, "request", "answer it and send what waits", CONNECTED, _CONNECTED),
         Row(CONNECTING, "refused", "fail what waits", UNCONNECTED, ("connections_refused",)),
         Row(CONNECTING, "unreachable", "fail what waits", UNCONNECTED, _LOST),

@@ -30,7 +30,15 @@ from testbed.spec.layout import Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 from tests.sim.am2_exchanges import CASES, STRANGERS, Active
-from tests.sim.exhaustive_exchanges import EMP_MATCHING, EXCHANGES, SSAM_MATCHING, VIA_MATCHING, Matching
+from tests.sim.exhaustive_exchanges import (
+    EMP_MATCHING,
+    EXCHANGES,
+    MX_EAGER,
+    MX_PULLED,
+    SSAM_MATCHING,
+    VIA_MATCHING,
+    Matching,
+)
 from tests.sim.swarm_faults import Violation, unwrapped
 from tests.sim.trials import print_line
 
@@ -81,7 +89,16 @@ SSAM: Final = Subject(
 VIA: Final = Subject(
     "via", {name: partial(Matching, VIA_MATCHING, exchange) for name, exchange in EXCHANGES.items()}, depth=4
 )
-SUBJECTS: Final = {subject.name: subject for subject in (EMP, AM2, SSAM, VIA)}
+OPENMX: Final = Subject(
+    "openmx",
+    {
+        f"{kind}{name}": partial(Matching, matched, exchange)
+        for kind, matched in (("", MX_EAGER), ("pulled-", MX_PULLED))
+        for name, exchange in EXCHANGES.items()
+    },
+    depth=4,
+)
+SUBJECTS: Final = {subject.name: subject for subject in (EMP, AM2, SSAM, VIA, OPENMX)}
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from random import Random
 from typing import Any, Final
@@ -15,6 +15,7 @@ from protocols.emp import host as emp
 from protocols.emp.settings import Settings
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import Envelope, MPIError
+from protocols.openmx import host as openmx
 from protocols.ssam import plug as ssam
 from protocols.via import host as via
 from testbed.registry import PROTOCOLS, load
@@ -102,6 +103,19 @@ VIA_MATCHING: Final = Matched(
     "via", payload=1400, bound=4 * via.Settings().longest_timeout + MILLISECOND,
     resources=lambda host: (len(host.waiting()),), plug=via.plug(via.Settings(window=2, acknowledge=1)),
 )  # fmt: skip
+
+
+# A connection request that was lost, and then a message, are each sent again after the resend's ticks, by a clock of ticks.
+_MX_TICK: Final = 100_000
+_MX: Final = openmx.Settings(tick=_MX_TICK, resend=4, pull_timeout=4 * _MX_TICK)
+MX_EAGER: Final = Matched(
+    "openmx", payload=1462, bound=2 * (_MX.resend + 2) * _MX_TICK + MILLISECOND,
+    resources=lambda host: (len(host.waiting()),), plug=openmx.plug(_MX),
+)  # fmt: skip
+# A pull that has lost its last request waits for a time-out more.
+MX_PULLED: Final = replace(
+    MX_EAGER, bound=MX_EAGER.bound + _MX.pull_timeout, plug=openmx.plug(replace(_MX, rendezvous=128))
+)
 
 
 class Matching:

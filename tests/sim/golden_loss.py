@@ -25,8 +25,10 @@ from protocols.core.firmware import Plug
 from protocols.emp import host as emp
 from protocols.mpi import emp as mpi
 from protocols.mpi.device import Device
+from protocols.mpi.openmx import device as openmx_device
 from protocols.mpi.ssam import device as ssam_device
 from protocols.mpi.via import device as via_device
+from protocols.openmx.host import plug as openmx_plug
 from protocols.ssam.plug import plug as ssam_plug
 from protocols.via.host import plug as via_plug
 from testbed.engine.tasks import Task
@@ -189,6 +191,17 @@ SUBJECTS: Final = {
         partial(by_device, via_device),
         via_plug(),
         "each sent when the one before has been copied",
+    ),
+    "openmx": Subject(
+        {
+            "frames": ("send_tiny", "send_small", "send_medium_frag", "send_rndv", "send_pull_reply"),
+            "resent": ("resent",),
+            "acks": ("send_liback",),
+            "time-outs": ("pull_timeout_handler_first_block",),
+        },
+        partial(by_device, openmx_device),
+        openmx_plug(),
+        "each sent when the one before has left its buffer",
     ),
 }
 """frames, packets: data, for the first time. acks: NACKs, too. time-outs: how often something was sent again as a whole."""

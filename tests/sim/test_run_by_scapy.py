@@ -13,6 +13,9 @@ from testbed.errors import UnsupportedError
 from testbed.spec.model import Description
 from testbed.workloads.form import Comm, Node
 
+CORRUPT = {"am2": "corrupt", "emp": "corrupt", "openmx": "drop_bad_check", "via": "corrupt"}
+"""By protocol: the counter of frames with a wrong check."""
+
 
 def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
     cluster = Description.star(3, loss="5%", corrupt="2%", delay="10us", seed=4)
@@ -27,18 +30,18 @@ def captured(folder: Path, protocol: str, codec: Codec) -> dict[str, bytes]:
         capture=True,
     )
     assert [result.results[name]["received"] for name in result.results]
-    assert sum(counted["corrupt"] for counted in result.counted.values())
+    assert sum(counted[CORRUPT[protocol]] for counted in result.counted.values())
     return {path.name: path.read_bytes() for path in sorted((folder / codec).rglob("*.pcapng"))}
 
 
-@pytest.mark.parametrize("protocol", ["am2", "emp", "via"])
+@pytest.mark.parametrize("protocol", CORRUPT)
 def test_captures_are_equal_whoever_makes_the_frames(tmp_path: Path, protocol: str) -> None:
     expected = captured(tmp_path, protocol, "generated")
     assert expected
     assert captured(tmp_path, protocol, "scapy") == expected
 
 
-@pytest.mark.parametrize("protocol", ["am2", "emp", "via"])
+@pytest.mark.parametrize("protocol", CORRUPT)
 @pytest.mark.parametrize("codec", ["generated", "scapy"])
 def test_scapy_builds_the_frames_if_it_is_asked_for_and_only_then(
     monkeypatch: pytest.MonkeyPatch, protocol: str, codec: Codec

@@ -43,6 +43,9 @@ local function called(values, names, flags, name, how)
     return table.concat(set, "+")
   end
   if names[name] then return names[name][value] or tostring(value) end
+  if type(value) == "userdata" then  -- of 64 bits: Lua's own numbers have 53
+    return how == "0x%x" and "0x" .. value:tohex():gsub("^0+(%x)", "%1") or tostring(value)
+  end
   return string.format(how, value)
 end
 
@@ -101,7 +104,7 @@ end
 
 local function any(values, ...)
   for _, name in ipairs({...}) do
-    if (values[name] or 0) ~= 0 then return true end
+    if tostring(values[name] or 0) ~= "0" then return true end
   end
   return false
 end
@@ -305,7 +308,7 @@ def _value(item: Item) -> str:
     """Lua expression for a number. One of more than 4 bytes is shown, but nothing can depend on it."""
     order = "le_" if item.little else ""
     if item.size > 4:
-        return f"tvb(at, {item.size}):{order}{item.kind}64():tonumber()"
+        return f"tvb(at, {item.size}):{order}{item.kind}64()"
     return f"tvb(at, {item.size}):{order}{item.kind}()"
 
 

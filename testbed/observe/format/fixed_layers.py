@@ -155,7 +155,7 @@ class _Shape:
         names = ["do_dissect", "guess_payload_class", "do_dissect_payload"]
         names += [] if self.last is not None else ["pre_dissect", "post_dissect"]
         return layer.extract_padding is known.extract_padding and all(
-            getattr(layer, name) is getattr(Packet, name) for name in names
+            getattr(layer, name) is getattr(known, name) for name in names
         )
 
 

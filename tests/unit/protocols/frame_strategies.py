@@ -14,7 +14,7 @@ from scapy.fields import MACField
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
 import protocols
-from protocols.core.frames import Passing, trailing
+from protocols.core.frames import Passing, Sized, Trailed, header_size, trailing
 from protocols.myrinet.envelope import sealed
 
 _ROOT = Path(protocols.__path__[0])
@@ -40,9 +40,22 @@ class Drawn:
         whole = bytes(self.packet)
         return whole[: len(whole) - trailing(self.layers)]
 
+    @property
+    def headers(self) -> int:
+        """Bytes of the headers, behind which the payload begins."""
+        return sum(header_size(layer) for layer in self.layers) - 4 * sum(
+            issubclass(one, Trailed) for one in self.layers
+        )
+
 
 def frames_of(package: str) -> ModuleType:
     return importlib.import_module(f"{package}.frames")
+
+
+def lengths_of(module: ModuleType) -> tuple[str, ...]:
+    """Return the names of the fields for the bytes of payload."""
+    lengths: str | tuple[str, ...] = getattr(module, "LENGTH", ())
+    return (lengths,) if isinstance(lengths, str) else lengths
 
 
 def on_a_link(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
@@ -83,7 +96,7 @@ def field_values(layer: type[Packet], field: object) -> st.SearchStrategy[int | 
 def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, most: int = 200) -> Drawn:
     """most: bytes of payload."""
     layers = module.STACKS[stack]
-    made = {getattr(module, "LENGTH", None), getattr(module, "CHECK", None)}
+    made = {*lengths_of(module), getattr(module, "CHECK", None)}
     arguments: list[int | bytes] = []
     headers: list[Packet] = []
     for layer, above in zip(layers, (*layers[1:], None), strict=True):
@@ -97,7 +110,8 @@ def drawn_frames(draw: st.DrawFn, module: ModuleType, stack: str, most: int = 20
             if len(possible(layer, field)) != 1:
                 arguments.append(value)
         headers.append(layer(**values))
-    payload = draw(st.binary(max_size=most))
+    has_none = issubclass(layers[-1], Sized) and not layers[-1].payload_size
+    payload = b"" if has_none else draw(st.binary(max_size=most))
     packet = reduce(truediv, [*headers, Raw(payload)] if payload else headers)
     return Drawn(tuple(arguments), payload, packet, layers)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocols.core.malformed import MalformedError
 from protocols.core.scapy_codec import scapy_codec
 from tests.unit.protocols.frame_strategies import drawn_frames
-from tests.unit.protocols.test_codec import MODULES
+from tests.unit.protocols.test_codec import MODULES, pack
 
 EVERY_STACK = pytest.mark.parametrize(
     ("frames", "codec", "by_scapy", "stack"),
@@ -38,8 +38,8 @@ def test_both_pack_the_same_bytes(
     frames: ModuleType, codec: ModuleType, by_scapy: ModuleType, stack: str, data: st.DataObject
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
-    packed = getattr(by_scapy, f"pack_{stack}")(*drawn.arguments, drawn.payload)
-    assert packed == getattr(codec, f"pack_{stack}")(*drawn.arguments, drawn.payload)
+    packed = pack(by_scapy, stack, *drawn.arguments, drawn.payload)
+    assert packed == pack(codec, stack, *drawn.arguments, drawn.payload)
     if hasattr(frames, "PREFIX"):
         values = getattr(codec, f"unpack_{stack}_behind")(packed)
         assert getattr(by_scapy, f"unpack_{stack}_behind")(packed) == values
@@ -62,7 +62,7 @@ def test_both_say_the_same_of_whole_frames_and_of_broken_ones(
     flips: list[int],
 ) -> None:
     drawn = data.draw(drawn_frames(frames, stack))
-    frame = bytearray(getattr(codec, f"pack_{stack}")(*drawn.arguments, drawn.payload) + padding)
+    frame = bytearray(pack(codec, stack, *drawn.arguments, drawn.payload) + padding)
     assert said(by_scapy, f"unpack_{stack}", bytes(frame)) == said(codec, f"unpack_{stack}", bytes(frame))
     for bit in flips:
         frame[(bit >> 3) % len(frame)] ^= 1 << (bit & 7)

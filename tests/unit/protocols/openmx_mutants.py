@@ -1,0 +1,72 @@
+"""Open-MX with one mistake each, for searches that must find it."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.openmx.endpoint import Endpoint
+from protocols.openmx.mx_names import SEQNUM
+from protocols.openmx.mx_requests import Outgoing
+from protocols.openmx.partners import Partner
+from protocols.openmx.pulls import Pulls
+from tests.unit.protocols.mutants import Mutant
+
+
+def any_session(patch: pytest.MonkeyPatch) -> None:
+    receive = Partner.receive
+
+    def as_of_this_session(partner: Partner, event: object, data: memoryview) -> None:
+        seqnum = event.seqnum & SEQNUM | partner._next_match & ~SEQNUM  # type: ignore[attr-defined]  # an Event
+        receive(partner, event._replace(seqnum=seqnum), data)  # type: ignore[attr-defined]
+
+    patch.setattr(Partner, "receive", as_of_this_session)
+
+
+def used_session(patch: pytest.MonkeyPatch) -> None:
+    begin = Partner._begin_sending
+
+    def forgets(partner: Partner, seqnum: int) -> None:
+        begin(partner, seqnum)
+        partner._used = 0, 0
+
+    patch.setattr(Partner, "_begin_sending", forgets)
+
+
+def handle_again(patch: pytest.MonkeyPatch) -> None:
+    begin = Pulls.begin
+
+    def without_serial(pulls: Pulls, now: int, endpoint: object, command: object) -> None:
+        pulls._serial = -1
+        begin(pulls, now, endpoint, command)  # type: ignore[arg-type]  # as they came
+
+    patch.setattr(Pulls, "begin", without_serial)
+
+
+def plain_comparison(patch: pytest.MonkeyPatch) -> None:
+    take = Partner._take_ack
+
+    def if_greater(partner: Partner, ack: int) -> None:
+        if partner._unacked and ack > partner._unacked[0].seqnum:
+            take(partner, ack)
+
+    patch.setattr(Partner, "_take_ack", if_greater)
+
+
+def forgotten_zombie(patch: pytest.MonkeyPatch) -> None:
+    has_sent = Endpoint.has_sent
+
+    def forgets(endpoint: Endpoint, outgoing: Outgoing) -> None:
+        has_sent(endpoint, outgoing)
+        if outgoing.is_zombie and outgoing.request is not None and outgoing.request.peer is not None:
+            outgoing.request.peer._unacked.remove(outgoing)
+
+    patch.setattr(Endpoint, "has_sent", forgets)
+
+
+MUTANTS = [
+    Mutant("any session", "a late duplicate of an old session is taken", any_session),
+    Mutant("handle again", "a pull's handle is used again while replies to it may still come", handle_again),
+    Mutant("forgotten zombie", "a send that is done is not sent again", forgotten_zombie),
+]
+USED = Mutant("used session", "a session's numbers are used again while its messages may still come", used_session)
+WRAP = Mutant("plain comparison", "acknowledgements are compared without their wrap", plain_comparison)

@@ -1,0 +1,134 @@
+"""Two of Open-MX's nodes joined by lists, with an endpoint each, and the wire between them in a test's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import cast
+
+from protocols.core.firmware import FIRST
+from protocols.openmx.endpoint import Endpoint
+from protocols.openmx.firmware import Firmware
+from protocols.openmx.frames import TYPES
+from protocols.openmx.host import Library, plug
+from protocols.openmx.mx_requests import Request, Result
+from protocols.openmx.partners import Partner
+from protocols.openmx.settings import Settings
+from tests.unit.protocols.host_programs import Program, T, run
+from tests.unit.protocols.list_wires import Wires
+
+Lose = Callable[[bytes], bool]
+RESEND = Settings().tick * (Settings().resend + 2)
+"""Nanoseconds after which a lost message has been sent again."""
+
+
+def kind_of(frame: bytes) -> str:
+    return TYPES[frame[16]]
+
+
+class EveryNth:
+    """Loses every n-th frame of a kind, as Open-MX's own fault injection does."""
+
+    def __init__(self, kind: str, every: int) -> None:
+        self.lost = 0
+        self._kind = kind
+        self._every = every
+        self._seen = 0
+
+    def __call__(self, frame: bytes) -> bool:
+        if kind_of(frame) != self._kind:
+            return False
+        self._seen += 1
+        loses = self._seen % self._every == 0
+        self.lost += loses
+        return loses
+
+
+class Two:
+    """Two nodes. ends: their endpoints. to: for each its partner at the other, connected. lose: whether a frame is lost."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        connects: bool = True,
+        context_bits: int = 0,
+        context_shift: int = 0,
+        incarnation: int = FIRST,
+    ) -> None:
+        self.wires = Wires(plug(settings), 2, incarnation=incarnation)
+        self.lose: Lose = lambda _: False
+        self.sent: list[str] = []
+        self.ends = [
+            self.library(number).open_endpoint(context_bits=context_bits, context_shift=context_shift)
+            for number in range(2)
+        ]
+        self.to = [end.partner(1 - number) for number, end in enumerate(self.ends)]
+        if connects:
+            self.run(self.ends[0].connect(1))
+
+    def library(self, number: int) -> Library:
+        return cast(Library, self.wires.agents[number].host)
+
+    def driver(self, number: int) -> Firmware:
+        return cast(Firmware, self.wires.agents[number].firmware)
+
+    def counted(self, number: int, name: str) -> int:
+        return self.driver(number).counted()[name]
+
+    def carry(self) -> None:
+        """Deliver frames until no node sends any more."""
+        while any(nic.sent for nic in self.wires.nics):
+            for number in range(2):
+                for frame in self.wires.take(number):
+                    self.sent.append(kind_of(frame))
+                    if not self.lose(frame):
+                        self.wires.give(frame)
+
+    def run(self, *programs: Program[T]) -> list[T]:
+        return run(self.wires, *programs, deliver=self.carry)
+
+    def elapse(self, span: int) -> None:
+        """Let time pass."""
+        end = self.wires.now + span
+        self.carry()
+        while (deadline := self.wires.deadline) is not None and deadline <= end:
+            self.wires.tick()
+            self.carry()
+        self.wires.now = end
+
+    def send(self, data: bytes, match: int = 5, *, synchronous: bool = False) -> Request:
+        """Begin a send from the first node to the second."""
+        end = self.ends[0]
+        return (end.issend if synchronous else end.isend)([data], self.to[0], match)
+
+    def receive(self, size: int, match: int = 5) -> tuple[bytearray, Request]:
+        """Begin a receive at the second node."""
+        buffer = bytearray(size)
+        return buffer, self.ends[1].irecv(buffer, match)
+
+    def finish(self, *requests: Request) -> list[Result]:
+        """Let everything arrive that these requests need."""
+        return self.run(*(result_of(request) for request in requests))
+
+    def restart(self, number: int) -> Endpoint:
+        """Restart a node and open its endpoint again."""
+        self.wires.restart(number)
+        self.ends[number] = self.library(number).open_endpoint()
+        return self.ends[number]
+
+
+async def result_of(request: Request) -> Result:
+    await request
+    return request.result()
+
+
+@cache
+def pattern(size: int) -> bytes:
+    """Bytes that differ at all distances that the protocol has."""
+    return bytes(index * 7 + (index >> 8) * 13 + (index >> 16) & 0xFF for index in range(size))
+
+
+def partner_of(two: Two, number: int) -> Partner:
+    """How a node's endpoint knows the other's."""
+    return two.ends[number].partner(1 - number)

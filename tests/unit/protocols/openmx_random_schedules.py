@@ -1,0 +1,228 @@
+"""Random schedules of Open-MX on list wires: several endpoints a node, frames lost, repeated, late and out of order,
+connections that end and begin again, nodes that restart.
+
+Each message names its direction and number. Whatever happens, a direction's messages are received at most once, unchanged,
+and in order; what a send says has arrived has been received; and when frames are lost no more, everything ends.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from itertools import permutations
+from typing import NamedTuple, cast
+
+from protocols.core.memory import HostMemory
+from protocols.openmx.endpoint import Endpoint
+from protocols.openmx.host import Library, plug
+from protocols.openmx.mx_names import Status
+from protocols.openmx.mx_requests import Request
+from protocols.openmx.settings import Settings
+from tests.unit.protocols.list_wires import Wires
+from tests.unit.protocols.openmx_pair import pattern
+
+LARGEST = 40_000
+SIZES = (8, 8, 8, 33, 100, 129, 2_000, 5_000, 33_000, LARGEST)
+STEPS = 400
+PATIENCE = 4_000
+"""Deadlines within which everything ends when frames are lost no more."""
+YOUNG = 2
+"""Connections begun since a frame was sent, up to which it may come again: sequence numbers tell four sessions apart."""
+
+Direction = tuple[int, int]
+
+
+class Sent(NamedTuple):
+    """A send. number: in its direction."""
+
+    number: int
+    told: list[Status]
+
+
+class Late(NamedTuple):
+    """A frame that may come again. connections: begun until it was sent."""
+
+    frame: bytes
+    connections: int
+
+
+def message(direction: Direction, number: int, size: int) -> bytes:
+    head = bytes((*direction, number >> 8, number & 0xFF))
+    return head + pattern(size)[4:]
+
+
+class Schedule:
+    """One run. is_calm: connections end only at the schedule's end, and no node restarts."""
+
+    def __init__(self, seed: int) -> None:
+        chance = self.chance = random.Random(seed)
+        self.is_calm = bool(seed % 2)
+        self.restarts = not self.is_calm and seed % 4 == 0
+        self.per_node = chance.choice((1, 1, 2))
+        settings = Settings(
+            tick=1_000_000,
+            resend=chance.choice((2, 8)),
+            resends=0 if self.is_calm else 30,
+            acknowledge=chance.choice((1, 4)),
+            zombies=chance.choice((0, 2, 512)),
+            unacked=chance.choice((2, 40, 8_191)),
+            pull_timeout=5_000_000,
+            entries=chance.choice((32, 1_024)),
+        )
+        self.wires = Wires(plug(settings), 2)
+        self.ends: list[Endpoint] = [
+            self.library(end // self.per_node).open_endpoint(end % self.per_node) for end in range(2 * self.per_node)
+        ]
+        self.lives = [0] * len(self.ends)
+        self.air: deque[bytes] = deque()
+        self.old: deque[Late] = deque(maxlen=80)
+        self.sent: dict[Direction, list[Sent]] = {}
+        self.received: dict[Direction, list[tuple[Request, bytearray]]] = {}
+
+    def library(self, node: int) -> Library:
+        return cast(Library, self.wires.agents[node].host)
+
+    def run(self) -> None:
+        """Run it. AssertionError for what is wrong."""
+        for _ in range(STEPS):
+            self.step()
+        self.heal()
+        self.check()
+
+    def step(self) -> None:
+        chance = self.chance.random()
+        if chance < 0.12:
+            self.send(self.direction())
+        elif chance < 0.24:
+            self.receive(self.direction())
+        elif chance < 0.28:
+            self.wires.tick()
+        elif chance < 0.285 and not self.is_calm:
+            self.disconnect()
+        elif chance < 0.287 and self.restarts:
+            self.restart()
+        else:
+            self.deliver()
+        self.take()
+
+    def direction(self) -> Direction:
+        return cast(Direction, tuple(self.chance.sample(range(len(self.ends)), 2)))
+
+    def send(self, direction: Direction) -> None:
+        source, sink = direction
+        sent = self.sent.setdefault(direction, [])
+        end, size = self.ends[source], self.chance.choice(SIZES)
+        to = end.partner(sink // self.per_node, sink % self.per_node)
+        data = bytearray(message(direction, len(sent), size))
+        send = end.issend if self.chance.random() < 0.2 else end.isend
+        request, told = send([data], to, source), list[Status]()
+        request.on_arrival = told.append
+        if request.is_settled:
+            told.append(request.result().status)
+        request.add_callback(lambda _: data.__setitem__(slice(None), bytes(len(data))))  # the program uses it again
+        sent.append(Sent(len(sent), told))
+
+    def receive(self, direction: Direction) -> None:
+        source, sink = direction
+        buffer = bytearray(LARGEST)
+        self.received.setdefault(direction, []).append((self.ends[sink].irecv(buffer, source), buffer))
+
+    def take(self) -> None:
+        connections = self.connections()
+        for node in range(2):
+            for frame in self.wires.take(node):
+                self.air.append(frame)
+                self.old.append(Late(frame, connections))
+
+    def connections(self) -> int:
+        return sum(agent.firmware.counted()["connections"] for agent in self.wires.agents) + 9 * sum(self.lives)
+
+    def deliver(self) -> None:
+        chance = self.chance
+        if chance.random() < 0.1 and self.old:
+            late = chance.choice(self.old)
+            if self.connections() - late.connections <= YOUNG:
+                self.wires.give(late.frame)
+        if not self.air:
+            return
+        if chance.random() < 0.2:
+            self.air.rotate(chance.randrange(len(self.air)))
+        frame = self.air.popleft()
+        if chance.random() > 0.1:
+            self.wires.give(frame)
+
+    def disconnect(self) -> None:
+        source, sink = self.direction()
+        self.ends[source].disconnect(self.ends[source].partner(sink // self.per_node, sink % self.per_node))
+
+    def restart(self) -> None:
+        node = self.chance.randrange(2)
+        for end in range(node * self.per_node, (node + 1) * self.per_node):
+            self.ends[end].close()
+        self.wires.restart(node)
+        for end in range(node * self.per_node, (node + 1) * self.per_node):
+            self.ends[end] = self.library(node).open_endpoint(end % self.per_node)
+            self.lives[end] += 1
+
+    def heal(self) -> None:
+        """Lose nothing more, and receive everything. All talk to all once more: a disconnect tells the peer nothing, so that
+        only the next connection ends what it waits for."""
+        for direction in permutations(range(len(self.ends)), 2):
+            self.send(direction)
+        for direction, sent in self.sent.items():
+            for _ in sent:
+                self.receive(direction)
+        for count in range(PATIENCE):
+            if count % 500 == 499:  # a connection was found to be lost: programs begin another one
+                for direction in self.sent:
+                    self.send(direction)
+                    self.receive(direction)
+            while self.air:
+                self.wires.give(self.air.popleft())
+                self.take()
+            if not any(waits_for(agent.host.waiting(), "a receive") for agent in self.wires.agents):
+                break
+            self.wires.tick()
+            self.take()
+        else:
+            raise AssertionError(f"no progress without losses: {waits_for(self.wires.waiting(), 'a receive')}")
+        for end in self.ends:
+            end.close()
+        for node in range(2):
+            pinned = len(cast(HostMemory, self.library(node).memory))
+            assert not pinned, f"node {node} leaks {pinned} regions of memory"
+        assert not [end for end in self.ends if end._zombies], "a zombie is left"
+
+    def check(self) -> None:
+        for direction, sent in self.sent.items():
+            numbers = []
+            for request, buffer in self.received[direction]:
+                result = request.result()
+                if result.status is not Status.SUCCESS:
+                    continue
+                number = buffer[2] << 8 | buffer[3]
+                expected = message(direction, number, result.length)
+                assert bytes(buffer[: result.length]) == expected, f"{direction}: message {number} is changed"
+                numbers.append(number)
+            assert numbers == sorted(set(numbers)), f"{direction}: twice, or out of order: {numbers}"
+            arrived = [
+                one.number for one in sent
+                if one.told == [Status.SUCCESS]
+            ]  # fmt: skip
+            missing = Counter(arrived) - Counter(numbers)
+            # After a restart an acknowledgement of the former life may come: frames do not tell lives apart, sessions do
+            # as long as they differ.
+            assert not missing or self.restarts, (
+                f"{direction}: said to have arrived, but not received: {sorted(missing)}"
+            )
+            if self.is_calm:
+                assert numbers == list(range(len(sent))), f"{direction}: lost, of {len(sent)}: {numbers}"
+
+
+def waits_for(sentences: list[str], but: str) -> list[str]:
+    """Return the sentences that do not name `but`."""
+    return [sentence for sentence in sentences if but not in sentence]
+
+
+def trial(seed: int) -> None:
+    Schedule(seed).run()

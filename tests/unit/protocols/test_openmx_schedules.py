@@ -1,0 +1,71 @@
+"""Open-MX under random schedules: fixed seeds in CI, fresh ones with TESTBED_LONG=1; and the mistakes that they find."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from protocols.openmx import steering
+from protocols.openmx.mx_names import SEQNUM
+from tests.unit.protocols.mutants import Mutant, find
+from tests.unit.protocols.openmx_mutants import MUTANTS, WRAP
+from tests.unit.protocols.openmx_pair import RESEND, Two
+from tests.unit.protocols.openmx_random_schedules import trial
+from tests.unit.protocols.test_openmx_wire import (
+    STEERED,
+)
+from tests.unit.protocols.test_openmx_wire import (
+    test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_queues_divide_128 as steers,
+)
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+CASES = 20_000 if LONG else 120
+MOST = 3_000
+"""Cases within which each mutant is found."""
+
+
+@pytest.mark.timeout(3600)
+def test_whatever_happens_messages_arrive_once_in_order_and_unchanged(
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property("note", f"random schedules of Open-MX: {CASES:,} from {FIRST} on")
+    for seed in range(FIRST, FIRST + CASES):
+        try:
+            trial(seed)
+        except AssertionError as error:
+            raise AssertionError(f"tests.unit.protocols.openmx_random_schedules.trial({seed}): {error}") from error
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_random_schedules_find_a_mistake(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    found = find(mutant, trial, 10_000, MOST)
+    record_property("note", f"{mutant} ({mutant.mistake}): found within {found.cases} cases: {found.complaint}")
+
+
+def test_messages_across_the_wrap_find_acknowledgements_that_are_compared_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    across_the_wrap()
+    WRAP.put_in(monkeypatch)
+    with pytest.raises(AssertionError, match=r"not acknowledged|a send of 1 bytes"):
+        across_the_wrap()
+
+
+def across_the_wrap() -> None:
+    two = Two()
+    for _ in range(0, SEQNUM + 500, 1000):
+        received = [two.receive(1)[1] for _ in range(1000)]
+        two.finish(*[two.send(b"x") for _ in range(1000)], *received)
+        two.elapse(2 * RESEND)
+        assert two.wires.waiting() == [], "not acknowledged"
+
+
+def test_pull_replies_show_a_hash_of_the_wrong_byte_with_three_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert STEERED
+    monkeypatch.setattr("tests.unit.protocols.test_openmx_wire.endpoint_queue", steering.myri10ge_queue)
+    with pytest.raises(AssertionError):
+        steers()
