@@ -204,8 +204,10 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     check_offset = check[0].offset if check else stack.size
     head = ", ".join([*(["prefix"] if behind else []), *(value for at, value in values.items() if at < check_offset)])
     if format_.trailer:
-        behind_header = " + payload" if format_.find_length(stack) else ""
-        lines += [f"    frame = _pack_{name}({head}){behind_header}", "    return frame + _pack_check(crc32(frame))"]
+        lines.append(f"    frame = _pack_{name}({head})")
+        if format_.find_length(stack):
+            lines.append("    frame += payload")
+        lines.append("    return frame + _pack_check(crc32(frame))")
     elif check is None:
         lines.append(f"    return _pack_{name}({head}) + payload")
     else:
@@ -290,8 +292,9 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         end = str(stack.size)
         lines += [f"    if len(raw) < {stack.size + _CHECK}:", '        raise MalformedError("short")']
     if format_.trailer:
+        check_place = "end : end + 4" if end == "end" else f"{end}:{stack.size + _CHECK}"
         lines += [
-            f'    if crc32(raw[:{end}]) != int.from_bytes(raw[{end}:{end}{check_size}], "big"):',
+            f'    if crc32(raw[:{end}]) != int.from_bytes(raw[{check_place}], "big"):',
             '        raise MalformedError("check")',
         ]
     if check := format_.find(stack, format_.check):
@@ -363,7 +366,7 @@ def _mended_trailer(format_: Format) -> str:
     lines += [
         f"    if not end or end + {_CHECK} > len(raw):",
         "        return raw",
-        f"    return raw[:end] + _pack_check(crc32(raw[:end])) + raw[end + {_CHECK}:]",
+        f"    return raw[:end] + _pack_check(crc32(raw[:end])) + raw[end + {_CHECK} :]",
     ]
     return "\n".join(lines)
 

@@ -54,7 +54,8 @@ def folded(line: str) -> list[str]:
     is_def = line.lstrip().startswith("def ")
     begin, end = groups[0] if is_def else groups[-1]
     inner = line[begin + 1 : end]
-    each = is_def or (line[begin] != "(" and len(_items(inner)) > 1)
+    is_call = line[begin] == "(" and not line[:begin].endswith(" in ")
+    each = is_def or (not is_call and len(_items(inner)) > 1)
     return _group(indent, line[: begin + 1].strip(), inner, line[end:], each=each)
 
 

@@ -405,7 +405,7 @@ def unpack_truc(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, int
         raise MalformedError("truc_end")
     if len(raw) < 48:
         raise MalformedError("short")
-    if crc32(raw[:44]) != int.from_bytes(raw[44 : 44 + 4], "big"):
+    if crc32(raw[:44]) != int.from_bytes(raw[44:48], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -518,7 +518,7 @@ def unpack_connect(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, 
         raise MalformedError("connect_end")
     if len(raw) < 52:
         raise MalformedError("short")
-    if crc32(raw[:48]) != int.from_bytes(raw[48 : 48 + 4], "big"):
+    if crc32(raw[:48]) != int.from_bytes(raw[48:52], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -549,25 +549,23 @@ def pack_tiny(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / OpenMX / Tiny."""
-    frame = (
-        _pack_tiny(
-            dst,
-            src,
-            ETHERTYPE,
-            peer_index,
-            TYPE_TINY,
-            dst_endpoint,
-            src_endpoint,
-            SRC_GENERATION,
-            len(payload),
-            CHECKSUM,
-            seqnum,
-            ack,
-            match_info,
-            session,
-        )
-        + payload
+    frame = _pack_tiny(
+        dst,
+        src,
+        ETHERTYPE,
+        peer_index,
+        TYPE_TINY,
+        dst_endpoint,
+        src_endpoint,
+        SRC_GENERATION,
+        len(payload),
+        CHECKSUM,
+        seqnum,
+        ack,
+        match_info,
+        session,
     )
+    frame += payload
     return frame + _pack_check(crc32(frame))
 
 
@@ -622,25 +620,23 @@ def pack_small(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / OpenMX / Small."""
-    frame = (
-        _pack_small(
-            dst,
-            src,
-            ETHERTYPE,
-            peer_index,
-            TYPE_SMALL,
-            dst_endpoint,
-            src_endpoint,
-            SRC_GENERATION,
-            len(payload),
-            CHECKSUM,
-            seqnum,
-            ack,
-            match_info,
-            session,
-        )
-        + payload
+    frame = _pack_small(
+        dst,
+        src,
+        ETHERTYPE,
+        peer_index,
+        TYPE_SMALL,
+        dst_endpoint,
+        src_endpoint,
+        SRC_GENERATION,
+        len(payload),
+        CHECKSUM,
+        seqnum,
+        ack,
+        match_info,
+        session,
     )
+    frame += payload
     return frame + _pack_check(crc32(frame))
 
 
@@ -697,29 +693,27 @@ def pack_medium(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / OpenMX / Medium."""
-    frame = (
-        _pack_medium(
-            dst,
-            src,
-            ETHERTYPE,
-            peer_index,
-            TYPE_MEDIUM,
-            dst_endpoint,
-            src_endpoint,
-            SRC_GENERATION,
-            msg_length,
-            seqnum,
-            ack,
-            match_info,
-            session,
-            len(payload),
-            frag_seqnum,
-            PAD,
-            CHECKSUM,
-            REST,
-        )
-        + payload
+    frame = _pack_medium(
+        dst,
+        src,
+        ETHERTYPE,
+        peer_index,
+        TYPE_MEDIUM,
+        dst_endpoint,
+        src_endpoint,
+        SRC_GENERATION,
+        msg_length,
+        seqnum,
+        ack,
+        match_info,
+        session,
+        len(payload),
+        frag_seqnum,
+        PAD,
+        CHECKSUM,
+        REST,
     )
+    frame += payload
     return frame + _pack_check(crc32(frame))
 
 
@@ -799,29 +793,27 @@ def pack_rndv(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / OpenMX / Rendezvous."""
-    frame = (
-        _pack_rndv(
-            dst,
-            src,
-            ETHERTYPE,
-            peer_index,
-            TYPE_RNDV,
-            dst_endpoint,
-            src_endpoint,
-            SRC_GENERATION,
-            len(payload),
-            CHECKSUM,
-            seqnum,
-            ack,
-            match_info,
-            session,
-            msg_length,
-            rdma_id,
-            rdma_seqnum,
-            rdma_offset,
-        )
-        + payload
+    frame = _pack_rndv(
+        dst,
+        src,
+        ETHERTYPE,
+        peer_index,
+        TYPE_RNDV,
+        dst_endpoint,
+        src_endpoint,
+        SRC_GENERATION,
+        len(payload),
+        CHECKSUM,
+        seqnum,
+        ack,
+        match_info,
+        session,
+        msg_length,
+        rdma_id,
+        rdma_seqnum,
+        rdma_offset,
     )
+    frame += payload
     return frame + _pack_check(crc32(frame))
 
 
@@ -967,7 +959,7 @@ def unpack_pull(
         raise MalformedError("pull_rest")
     if len(raw) < 64:
         raise MalformedError("short")
-    if crc32(raw[:60]) != int.from_bytes(raw[60 : 60 + 4], "big"):
+    if crc32(raw[:60]) != int.from_bytes(raw[60:64], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -1000,12 +992,10 @@ def pack_pull_reply(
     payload: Buffer = b"",
 ) -> bytes:
     """Ether / OpenMX / PullReply."""
-    frame = (
-        _pack_pull_reply(
-            dst, src, ETHERTYPE, peer_index, TYPE_PULL_REPLY, frame_seqnum, len(payload), msg_offset, pull_handle, magic
-        )
-        + payload
+    frame = _pack_pull_reply(
+        dst, src, ETHERTYPE, peer_index, TYPE_PULL_REPLY, frame_seqnum, len(payload), msg_offset, pull_handle, magic
     )
+    frame += payload
     return frame + _pack_check(crc32(frame))
 
 
@@ -1104,7 +1094,7 @@ def unpack_notify(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int, i
         raise MalformedError("notify_end")
     if len(raw) < 44:
         raise MalformedError("short")
-    if crc32(raw[:40]) != int.from_bytes(raw[40 : 40 + 4], "big"):
+    if crc32(raw[:40]) != int.from_bytes(raw[40:44], "big"):
         raise MalformedError("check")
     return (
         dst,
@@ -1195,7 +1185,7 @@ def unpack_nack_lib(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int,
         raise MalformedError("nacklib_end")
     if len(raw) < 36:
         raise MalformedError("short")
-    if crc32(raw[:32]) != int.from_bytes(raw[32 : 32 + 4], "big"):
+    if crc32(raw[:32]) != int.from_bytes(raw[32:36], "big"):
         raise MalformedError("check")
     return dst, src, peer_index, src_endpoint, nack_type, dst_endpoint, dst_peer_index, seqnum, memoryview(raw)[32:32]
 
@@ -1241,7 +1231,7 @@ def unpack_nack_mcp(raw: Buffer) -> tuple[bytes, bytes, int, int, int, int, int,
         raise MalformedError("pad")
     if len(raw) < 36:
         raise MalformedError("short")
-    if crc32(raw[:32]) != int.from_bytes(raw[32 : 32 + 4], "big"):
+    if crc32(raw[:32]) != int.from_bytes(raw[32:36], "big"):
         raise MalformedError("check")
     return dst, src, peer_index, src_endpoint, nack_type, pull_handle, magic, memoryview(raw)[32:32]
 

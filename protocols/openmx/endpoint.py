@@ -18,7 +18,7 @@ from protocols.core.firmware import Buffer
 from protocols.core.host_work import COPY
 from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_NOTIFY, TYPE_RNDV, TYPE_TRUC
 from protocols.openmx.driver_endpoint import LINES
-from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, PULLS, Command, Event, Op, ReceiveRing
+from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, Command, Event, Op, ReceiveRing
 from protocols.openmx.mx_names import (
     MATCH_NONE,
     MAX_ENDPOINTS,
@@ -80,7 +80,7 @@ class Endpoint:
         self._next_region = 0
         self._unregistered: deque[tuple[Partner, Outgoing]] = deque()  # that wait for a region
         self._pulls: dict[int, tuple[Incoming, Request, int]] = {}  # by number; with the pinned address
-        self._numbers = list(range(PULLS))
+        self._numbers = list(range(self.settings.pulls))
         self._unpulled: deque[tuple[Incoming, Request]] = deque()  # that wait for a number
         self._own_sends: dict[Incoming, Request] = {}  # synchronous, to itself, unmatched
         self._finished: deque[Request] = deque()

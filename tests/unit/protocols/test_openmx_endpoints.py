@@ -329,13 +329,13 @@ def test_more_large_sends_than_there_are_regions_wait_for_one() -> None:
     assert {bytes(buffer) for buffer, _ in received} == {pattern(size)}
 
 
-def test_more_pulls_than_there_are_numbers_wait_for_one() -> None:
+def test_more_pulls_than_may_be_under_way_wait() -> None:
     two, count, size = Two(), 70, 33_000
     two.lose = lambda frame: frame[16] == 42
     received = [two.receive(size, match) for match in range(count)]
     sent = [two.send(pattern(size), match) for match in range(count)]
     two.carry()
-    assert two.counted(1, "send_pull_req") == 64
+    assert two.counted(1, "send_pull_req") == Settings().pulls
     two.lose = lambda _: False
     results = two.finish(*sent, *[request for _, request in received])
     assert {result.status for result in results} == {Status.SUCCESS}
