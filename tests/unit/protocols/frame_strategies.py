@@ -14,7 +14,7 @@ from scapy.fields import MACField
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
 import protocols
-from protocols.core.frames import Passing, Sized, Trailed, header_size, trailing
+from protocols.core.frames import Passing, Sized, trailing
 from protocols.myrinet.envelope import sealed
 
 _ROOT = Path(protocols.__path__[0])
@@ -43,9 +43,8 @@ class Drawn:
     @property
     def headers(self) -> int:
         """Bytes of the headers, behind which the payload begins."""
-        return sum(header_size(layer) for layer in self.layers) - 4 * sum(
-            issubclass(one, Trailed) for one in self.layers
-        )
+        fields = [field for layer in self.layers for field in layer.fields_desc if not isinstance(field, Passing)]
+        return int(sum([field.sz for field in fields]))
 
 
 def frames_of(package: str) -> ModuleType:
