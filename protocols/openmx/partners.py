@@ -127,8 +127,12 @@ class Partner:
         if event.session == heard_session and 0 < (heard - event.number) & 0xFF < _HALF_REQUESTS:
             self._endpoint.counters.old_session += 1
             return
-        if self.state != states.CONNECTED and (event.session, event.number) == self._heard_request:
-            # We have answered it, and ended that connection: the partner, which may not know that, must begin another one.
+        is_over = (event.session, event.number) == self._heard_request or (
+            event.session, event.seqnum >> SEQNUM_BITS
+        ) == self._used  # fmt: skip
+        if self.state != states.CONNECTED and is_over:
+            # We have answered it, or were connected beside it, and ended that connection: the partner, which may not know
+            # that, must begin another one.
             self._endpoint.counters.old_session += 1
             self.connect(self._key)
             return

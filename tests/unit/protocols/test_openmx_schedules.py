@@ -14,9 +14,7 @@ from tests.unit.protocols.mutants import Mutant, find
 from tests.unit.protocols.openmx_mutants import MUTANTS, WRAP
 from tests.unit.protocols.openmx_pair import RESEND, Two
 from tests.unit.protocols.openmx_random_schedules import trial
-from tests.unit.protocols.test_openmx_wire import (
-    STEERED,
-)
+from tests.unit.protocols.test_openmx_wire import STEERED
 from tests.unit.protocols.test_openmx_wire import (
     test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_queues_divide_128 as steers,
 )
@@ -38,6 +36,11 @@ def test_whatever_happens_messages_arrive_once_in_order_and_unchanged(
             trial(seed)
         except AssertionError as error:
             raise AssertionError(f"tests.unit.protocols.openmx_random_schedules.trial({seed}): {error}") from error
+
+
+def test_a_request_of_a_connection_that_is_over_begins_no_other_one() -> None:
+    """Both ends ask at once; one of the requests comes when that connection has ended, and another one is asked for."""
+    trial(12_038)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
