@@ -102,7 +102,10 @@ class MPIError(RuntimeError):
     """mpi4py's MPI.Exception: an invalid call, or a failed transfer. It equals, and is ordered by, its error code.
 
     envelope: of the message, if a receive has failed although one arrived; its length is what the buffer holds of it.
+    is_about_a_call: its traceback ends with the program's line (`testbed.engine.tracebacks`).
     """
+
+    is_about_a_call: Final = True
 
     def __init__(self, error_class: int = SUCCESS, message: str = "", envelope: Envelope | None = None) -> None:
         """message: by default, the class in words."""

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Sequence
 from types import FrameType
 from typing import Final
 
-from protocols.mpi.mpi_errors import MPIError
 from testbed.errors import FirmwareError, TestbedError
 
 _HOME: Final = __file__.removesuffix("testbed/engine/tracebacks.py")
@@ -28,7 +27,8 @@ _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 
 def program_traceback(error: BaseException) -> str:
     """Format an error's traceback from the program's first line on; without a line of a program, all of it. That of an
-    MPIError also ends with the program's line: it says what is wrong with a call, and not where we have noticed it.
+    error whose class says `is_about_a_call` (MPI's) also ends with the program's line: it says what is wrong with a call,
+    and not where we have noticed it.
 
     A FirmwareError, and a TestbedError without a line of a program, give only their message.
     """
@@ -95,7 +95,7 @@ def _begins_with_program(formatted: traceback.TracebackException) -> bool:
     if first is None:
         return False
     del formatted.stack[:first]
-    if formatted.exc_type is not None and issubclass(formatted.exc_type, MPIError):
+    if getattr(formatted.exc_type, "is_about_a_call", False):
         last = max(place for place, frame in enumerate(formatted.stack) if not _is_ours(frame.filename))
         del formatted.stack[last + 1 :]
     return True

@@ -315,7 +315,7 @@ class PricedNode(Node):
     def caught_up(self) -> Completion[None]:
         return FREE_WORK.caught_up()
 
-    offload = read_frames = bind = lambda *_: None
+    offload = read_frames = bind = receiving_core = lambda *_: None
 
     def __init__(self, number: int, own: Settings) -> None:
         self.spent: list[str] = []
