@@ -28,7 +28,7 @@ def test_collective_calls_are_measured_in_short(tmp_path: Path) -> None:
         for row in rows
         if row["subject"] == "real frames"
     }
-    contenders = {"EMP", "VIA", "AM-II", "TCP", "Open MPI on TCP"}
+    contenders = {"EMP", "VIA", "Open-MX", "AM-II", "TCP", "Open MPI on TCP"}
     assert measured == {
         (contender, call, size) for contender in contenders for call in ("Allreduce", "Alltoall") for size in (8, 4096)
     }
