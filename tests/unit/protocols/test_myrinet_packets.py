@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import dropwhile
 from types import ModuleType
 
 import pytest
@@ -47,7 +48,11 @@ def test_a_damaged_bit_is_seen_by_both(route: tuple[int, ...], kind: bytes, rest
     bit %= 8 * (len(frame) - 14)
     frame[14 + (bit >> 3)] ^= 1 << (bit & 7)
     assert not stripped(bytes(frame))[2]
-    layer = Ether(bytes(frame))[Myrinet]
+    packet = Ether(bytes(frame))
+    if Myrinet not in packet:  # with the damaged bit most bytes belong to a route, and no header is left
+        assert len(list(dropwhile(lambda byte: byte & 0x80, frame[14:]))) < 3
+        return
+    layer = packet[Myrinet]
     assert ", wrong: it would be 0x" in layer.fieldtype["crc8"].i2repr(layer, layer.crc8)
 
 
