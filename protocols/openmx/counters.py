@@ -1,6 +1,7 @@
 """Counters of a NIC: those that the rows of the state tables (`states`) increment, and `STATELESS`.
 
-Names with `send_`, `recv_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...`), as far as it counts the same.
+Names with `send_`, `recv_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...` in `omx_io.h`), where it counts
+the same. Ours are all others, and `recv_messages` and `send_connect`, which are sums of several of its counters.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Counters:
     # The driver's.
     send_tiny: int = 0
     send_small: int = 0
-    send_medium_frag: int = 0
+    send_mediumsq_frag: int = 0
     send_rndv: int = 0
     send_pull_req: int = 0
     send_pull_reply: int = 0
@@ -38,18 +39,18 @@ class Counters:
     """Requests for connections to an endpoint that was not open yet."""
     drop_bad_check: int = 0
     """Dropped: wrong CRC-32."""
-    drop_bad_header: int = 0
+    drop_bad_header_datalen: int = 0
     """Dropped: too short, or inconsistent with itself."""
     drop_invalid_type: int = 0
-    drop_bad_peer: int = 0
+    drop_bad_peer_addr: int = 0
     """Dropped: for another NIC, or the address and the number of the sender do not belong together."""
-    drop_endpoint_closed: int = 0
+    drop_bad_endpoint: int = 0
     drop_bad_session: int = 0
     drop_pull_reply_duplicate: int = 0
-    drop_pull_reply_bad_handle: int = 0
+    drop_pull_reply_bad_wire_handle: int = 0
     """Replies of a pull that is over, or never was."""
-    drop_pull_reply_bad_offset: int = 0
-    drop_nack_mcp_bad_handle: int = 0
+    drop_pull_reply_bad_seqnum: int = 0
+    drop_nack_mcp_bad_wire_handle: int = 0
     pull_nonfirst_block_done_early: int = 0
     """Blocks that were complete before an earlier one."""
     pull_timeout_handler_first_block: int = 0

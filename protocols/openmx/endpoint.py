@@ -310,14 +310,14 @@ class Endpoint:
         """Fail what is under way with a partner."""
         for message in outgoing:
             self._end(message, status)
-        for region, sending in [
-            (region, sending) for region, sending in self._sending.items() if sending.partner is partner
-        ]:
-            self._end_sending(region, sending, status)
         for waiting in [waiting for waiting in self._unregistered if waiting[0] is partner]:
             self._unregistered.remove(waiting)
             assert waiting[1].request is not None
             waiting[1].request.settle(status)
+        for region, sending in [
+            (region, sending) for region, sending in self._sending.items() if sending.partner is partner
+        ]:
+            self._end_sending(region, sending, status)
         for incoming in [*partials, *self._queues.unpulled(partner)]:
             self._queues.forget(incoming)
             if incoming.receive is not None:

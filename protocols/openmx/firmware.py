@@ -175,7 +175,7 @@ class Firmware:
             return
         for number, at in enumerate(range(0, length, room)):
             payload = driver.nic.dma_read([data[at : at + room]])
-            driver.counters.send_medium_frag += 1
+            driver.counters.send_mediumsq_frag += 1
             driver.send(
                 driver.codec.pack_medium(
                     driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
@@ -244,7 +244,7 @@ class Firmware:
     def receive(self, now: int, frame: bytes) -> None:
         driver = self._driver
         if frame[:6] != driver.address:  # a switch floods frames to addresses that it does not know
-            driver.counters.drop_bad_peer += 1
+            driver.counters.drop_bad_peer_addr += 1
             return
         try:
             kind = driver.codec.type_of(frame)
@@ -267,13 +267,13 @@ class Firmware:
             if error.reason == "check":
                 driver.counters.drop_bad_check += 1
             else:
-                driver.counters.drop_bad_header += 1
+                driver.counters.drop_bad_header_datalen += 1
 
     def _receive_message(self, kind: int, src: bytes, dst: int, event: Event, data: memoryview) -> None:
         """Handle a frame for an endpoint's library. dst: the endpoint."""
         driver = self._driver
         if driver.sender(src, event.peer) < 0:
-            driver.counters.drop_bad_peer += 1
+            driver.counters.drop_bad_peer_addr += 1
             return
         endpoint = driver.endpoints.get(dst)
         if endpoint is None:
@@ -314,7 +314,7 @@ class Firmware:
         _, src, peer_index, src_endpoint, nack_type, dst, _, seqnum, _ = driver.codec.unpack_nack_lib(frame)
         endpoint = driver.endpoints.get(dst)
         if driver.sender(src, peer_index) < 0 or endpoint is None or endpoint.state != states.OPEN:
-            driver.counters.drop_bad_peer += 1
+            driver.counters.drop_bad_peer_addr += 1
             return
         driver.counters.recv_nack_lib += 1
         driver.post(endpoint, Event(TYPE_NACK_LIB, src_endpoint, nack_type, 0, peer_index, seqnum, *_NOTHING))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _RESENT: Final = 16
 """Messages, the oldest, that are sent again in one tick: most often the others have come, and only their
-acknowledgement waits for the missing one. Ours: the source sends all again."""
+acknowledgement waits for the missing one. Ours."""
 _HALF: Final = 1 << 31
 _HALF_REQUESTS: Final = 1 << 7
 _WORD: Final = 0xFFFF_FFFF

@@ -129,13 +129,13 @@ class Pulls:
         _, src, peer_index, frame_seqnum, offset, handle, magic, data = driver.codec.unpack_pull_reply(frame)
         pull = self._find(src, peer_index, handle, magic)
         if pull is None:
-            driver.counters.drop_pull_reply_bad_handle += 1
+            driver.counters.drop_pull_reply_bad_wire_handle += 1
             return
         driver.look_up(pull.endpoint)
         index, rest = divmod(offset, driver.room)
         length = min(driver.room, pull.command.length - offset)
         if rest or len(data) != length or frame_seqnum != index & 0xFF:
-            driver.counters.drop_pull_reply_bad_offset += 1
+            driver.counters.drop_pull_reply_bad_seqnum += 1
             return
         block = next((block for block in pull.blocks if block.first <= index < block.first + block.count), None)
         bit = 1 << index - block.first if block is not None else 0
@@ -157,7 +157,7 @@ class Pulls:
         _, src, peer_index, _, nack_type, handle, magic, _ = driver.codec.unpack_nack_mcp(frame)
         pull = self._find(src, peer_index, handle, magic)
         if pull is None:
-            driver.counters.drop_nack_mcp_bad_handle += 1
+            driver.counters.drop_nack_mcp_bad_wire_handle += 1
         else:
             self._finish(pull, "refused", _REFUSALS.get(nack_type, Status.ENDPOINT_CLOSED))
 
@@ -252,7 +252,7 @@ class Pulls:
         ) = driver.codec.unpack_pull(frame)  # fmt: skip
         peer = driver.sender(src, peer_index)
         if peer < 0:
-            driver.counters.drop_bad_peer += 1
+            driver.counters.drop_bad_peer_addr += 1
             return
         driver.counters.recv_pull_req += 1
         endpoint = driver.endpoints.get(dst)

@@ -24,7 +24,7 @@ class Settings:
     0: for ever. acknowledge: messages received after which they are acknowledged at once. zombies: sends that may complete
     before their message is acknowledged. unacked: frames of unacknowledged messages to one endpoint, above which more are
     held back (ours: half of its receive ring; the source holds them back from 8,191 messages on). pulls: of one endpoint
-    that are under way at once (ours, since each has 128 replies under way; the source has no limit).
+    that are under way at once (ours: each has 128 replies under way).
     pull_timeout: nanoseconds without progress after which a pull asks again. offload: bytes from which on the data of a
     pull reply is copied by the copy engine (I/OAT); 0: the core copies. rendezvous: bytes above which a message is pulled.
     shared_rendezvous: the same between endpoints of one node. entries: of an endpoint's receive ring.

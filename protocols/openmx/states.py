@@ -11,7 +11,7 @@ OPEN: Final = "open"
 CLOSED: Final = "closed"
 
 _MESSAGES: Final = ("recv_messages",)
-_CLOSED: Final = ("drop_endpoint_closed",)
+_CLOSED: Final = ("drop_bad_endpoint",)
 
 ENDPOINT: Final = StateTable(
     "Open-MX endpoint",
@@ -101,11 +101,11 @@ TABLES: Final = (ENDPOINT, PULL, PARTNER)
 
 STATELESS: Final = frozenset(
     {
-        "acknowledged", "drop_bad_check", "drop_bad_header", "drop_invalid_type", "drop_bad_peer",
-        "drop_pull_reply_bad_handle", "drop_pull_reply_bad_offset", "drop_nack_mcp_bad_handle", "duplicates", "early",
-        "invalid", "old_session", "recv_nack_lib", "recv_pull_req", "resent", "send_connect", "send_liback",
-        "send_medium_frag", "send_nack_lib", "send_nack_mcp", "send_notify", "send_pull_reply", "send_pull_req", "send_rndv",
-        "send_small", "send_tiny", "throttled", "too_early", "unexpected",
+        "acknowledged", "drop_bad_check", "drop_bad_header_datalen", "drop_bad_peer_addr", "drop_invalid_type",
+        "drop_nack_mcp_bad_wire_handle", "drop_pull_reply_bad_seqnum", "drop_pull_reply_bad_wire_handle",
+        "duplicates", "early", "invalid", "old_session", "recv_nack_lib", "recv_pull_req", "resent", "send_connect",
+        "send_liback", "send_mediumsq_frag", "send_nack_lib", "send_nack_mcp", "send_notify", "send_pull_reply",
+        "send_pull_req", "send_rndv", "send_small", "send_tiny", "throttled", "too_early", "unexpected",
     }
 )  # fmt: skip
 """Counters of frames and messages that no state machine sees."""

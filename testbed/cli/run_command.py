@@ -176,6 +176,10 @@ def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...])
         raise click.UsageError("time cannot be dilated for commands: they take what this machine takes")
     if options["profile"] != "ideal" or options["profiles"]:
         raise click.UsageError("--profile goes with a workload: commands take what this machine takes")
+    if options["queues"] != 1 or options["steering"]:
+        raise click.UsageError(
+            "--queues and --steering go with a workload: commands run over the kernel's own protocols"
+        )
     if options["ranks_per_node"] != 1:
         raise click.UsageError("--ranks-per-node goes with a workload: say each command with --on")
     if firmware:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import testbed
 from testbed.controller.runs.runner import RunResult
 from testbed.errors import DescriptionError, UnsupportedError
+from testbed.workloads.pingpong import PingPong
 from testbed.workloads.random_traffic import RandomTraffic
 from tests.live.testbed_command import testbed as command
 
@@ -50,6 +53,19 @@ def test_the_shipped_hash_leads_pull_replies_astray_unless_the_queues_divide_128
     for result in (astray, right):
         assert result.checks is not None
         assert not result.checks.failed
+
+
+def test_workers_without_a_function_hand_over_what_comes_to_them(tmp_path: Path) -> None:
+    """One rank a node, three workers: pull replies for endpoint 0 come to worker 2, as the hash was shipped."""
+    result = testbed.run(
+        "star-2", PingPong, protocol="openmx", nics="shared", queues=3, steering="myri10ge",
+        settings={"sizes": (70_000,), "count": 20}, output=tmp_path / "run",
+    )  # fmt: skip
+    logs = {log.name: log.read_text() for log in (tmp_path / "run" / "logs").glob("*.nic*.log")}
+    assert logs == {f"{node}.nic{worker}.log": "" for node in ("n1", "n2") for worker in ("", "1", "2")}
+    counts = result.counted["n1"]
+    assert counts["recv_pull_reply"] > 1_000, "each came by another worker"
+    assert counts["worker_taken"] < counts["recv_pull_reply"]
 
 
 def test_in_turn_half_of_the_frames_come_to_the_other_worker() -> None:

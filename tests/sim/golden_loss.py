@@ -194,7 +194,7 @@ SUBJECTS: Final = {
     ),
     "openmx": Subject(
         {
-            "frames": ("send_tiny", "send_small", "send_medium_frag", "send_rndv", "send_pull_reply"),
+            "frames": ("send_tiny", "send_small", "send_mediumsq_frag", "send_rndv", "send_pull_reply"),
             "resent": ("resent",),
             "acks": ("send_liback",),
             "time-outs": ("pull_timeout_handler_first_block",),

@@ -131,3 +131,21 @@ def test_queues_of_a_simulation_are_those_of_the_run() -> None:
             settings={"messages": 30, "largest": 60_000}, queues=queues, steering=steering,
         )  # fmt: skip
         assert {core for core, use in result.used["n1"].items() if use.get("interrupt_ns")} == cores
+
+
+def test_in_all_to_all_one_core_that_takes_all_interrupts_has_no_time_left() -> None:
+    """Section 4.5: "the load on this core becomes the limiting factor"."""
+
+    def shares(profile: Profile, migrate: int) -> list[float]:
+        """Share of the time that each core of a node is busy, from core 0 on."""
+        result = testbed.run(
+            "openmx-2009", "imb", protocol="openmx", mode="sim", profile=profile, ranks_per_node=8,
+            firmware={"migrate": migrate},
+            settings={"benchmarks": ("Alltoall",), "sizes": (16_384,), "count": 2, "least_ranks": 16},
+        )  # fmt: skip
+        return [result.used["n1"][f"core {core}"]["share"] for core in range(8)]
+
+    first, *others = shares(OPENMX_2009_SINGLE, migrate=0)
+    assert first > 0.95
+    assert max(others) < first / 2
+    assert max(shares(OPENMX_2009, migrate=1)) < 0.95

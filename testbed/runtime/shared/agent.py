@@ -99,7 +99,7 @@ class SharedAgent:
             join_fanout(self._socket.socket, GROUP, worker.queues.program)
         own = [adapter for number, adapter in enumerate(offer.adapters) if worker.has(number)]
         addresses = [adapter.address for adapter in own]
-        head = addresses[0] + offer.ethertype.to_bytes(2, "big")
+        head = offer.adapters[0].address + offer.ethertype.to_bytes(2, "big")
         others = worker.others(offer.adapters)
         self._wire = Wire(port_on(self._socket, head if self._routed else b""), frozenset(addresses), others)
         started = incarnation()
@@ -193,11 +193,11 @@ class SharedAgent:
         receive, longest, local = self._socket.socket.recv, self._socket.longest, self._wire.local
         busy = False
         has_frame = self._frames.poll
-        for _ in range(_FRAMES):
+        for number in range(_FRAMES):
             ready = has_frame(0)
             if not ready:  # cheaper than BlockingIOError
                 break
-            if self._inbox is not None and ready[-1][0] == self._inbox.fileno():
+            if self._inbox is not None and ready[number % len(ready)][0] == self._inbox.fileno():
                 busy = True
                 self._deliver(self._inbox.recv(longest, _DONTWAIT))
                 continue

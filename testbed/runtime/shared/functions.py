@@ -30,6 +30,9 @@ _LOCAL: Final = 4_096
 """Frames between functions that may wait; further ones are dropped, as by a switch."""
 
 
+_LOST: Final = (errno.EAGAIN, errno.ENOTCONN, errno.ECONNREFUSED, errno.EPIPE)
+"""Errors of handing a frame over: the worker has no room, or has ended, and with it its functions."""
+
 MAX: Final = MAX_RANKS
 """Maximum of functions of one NIC."""
 
@@ -96,7 +99,9 @@ class Wire:
     def _pass_on(self, inbox: socket.socket, frame: Buffer) -> None:
         try:
             inbox.send(frame)
-        except BlockingIOError:
+        except OSError as error:
+            if error.errno not in _LOST:
+                raise
             self.overflowed += 1
 
     def send(self, frame: Buffer) -> bool | None:

@@ -96,7 +96,7 @@ def test_a_closed_endpoint_refuses_connections() -> None:
     two = Two(connects=False)
     two.ends[1].close()
     assert status_of(two, two.ends[0].connect(1)) is Status.ENDPOINT_CLOSED
-    assert two.counted(1, "drop_endpoint_closed") == 1
+    assert two.counted(1, "drop_bad_endpoint") == 1
 
 
 def test_a_node_that_never_answers_is_unreachable_after_the_resends() -> None:

@@ -69,7 +69,7 @@ def test_random_frames_are_dropped() -> None:
 def test_a_sender_with_anothers_index_is_dropped() -> None:
     two = Two()
     two.wires.give(codec.pack_tiny(two.wires.addresses[1], two.wires.addresses[0], 1, 0, 0, 0, 0, 0, 1, b"x"))
-    assert two.counted(1, "drop_bad_peer") == 1
+    assert two.counted(1, "drop_bad_peer_addr") == 1
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_fragments_that_do_not_fit_their_message_are_dropped(total: int, number:
     to, source = two.wires.addresses[1], two.wires.addresses[0]
     frame = codec.pack_medium(to, source, 0, 0, 0, total, seqnum, 0, 5, session, number, bytes(size))
     two.wires.give(frame)
-    assert two.counted(1, "drop_bad_header") == 1
+    assert two.counted(1, "drop_bad_header_datalen") == 1
     assert two.ends[1].iprobe(5, MATCH_NONE) is None
 
 

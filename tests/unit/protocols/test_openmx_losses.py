@@ -348,7 +348,7 @@ def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
     for frame in kept:
         two.wires.give(frame)
     assert not request.done
-    assert two.counted(1, "drop_pull_reply_bad_handle") == len(kept)
+    assert two.counted(1, "drop_pull_reply_bad_wire_handle") == len(kept)
     two.lose = lambda _: False
     two.finish(sent, request)
     assert buffer == b"\xbb" * 40_000

@@ -9,6 +9,7 @@ import pytest
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import MAX, Wire
+from testbed.runtime.shared.workers import inboxes
 from testbed.spec.placement import address_of
 
 ETHERNET = bytes(8)
@@ -60,3 +61,18 @@ def test_frames_between_functions_are_dropped_when_nobody_takes_them() -> None:
         wire.send(own + ETHERNET)
     assert len(wire.local) + wire.overflowed == 5_000
     assert wire.overflowed > 0
+
+
+def test_frames_for_a_worker_are_handed_over_and_lost_once_it_has_ended() -> None:
+    address = address_of(b"\x02\0\0\0\0\1", 1)
+    [(writing, reading)] = inboxes(1)
+    with writing:
+        wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset(), {address: writing})
+        wire.send(address + ETHERNET)
+        assert wire.hand_over(address + ETHERNET)
+        assert [reading.recv(100) for _ in range(2)] == [address + ETHERNET] * 2
+        assert not wire.hand_over(b"\x02\0\0\0\0\2" + ETHERNET)
+        reading.close()
+        wire.send(address + ETHERNET)
+        assert wire.hand_over(address + ETHERNET)
+    assert (wire.handed_over, wire.overflowed) == (2, 2)
