@@ -643,3 +643,11 @@ def test_what_waits_is_told() -> None:
     assert "a receive of 4 bytes, match 0x1" in sentences
     assert "until <endpoint 0 of node 1> has pulled it" in sentences
     assert "acknowledgements of 2 messages to endpoint 0 of node 1" in sentences
+
+
+def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
+    two = Two()
+    two.lose = lambda _: True
+    sent = [two.send(pattern(33_000), match) for match in range(300)]
+    two.ends[0].close()
+    assert {request.result().status for request in sent} == {Status.ENDPOINT_CLOSED}
