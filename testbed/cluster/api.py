@@ -26,8 +26,8 @@ def _program() -> str:
 class Cluster(Description):
     """A description that can be brought up::
 
-    with Cluster.star(4).up() as cluster:
-        cluster["n1"].run(["ping", "-c1", "n2"])
+        with Cluster.star(4).up() as cluster:
+            cluster["n1"].run(["ping", "-c1", "n2"])
     """
 
     def up(

@@ -1,0 +1,155 @@
+"""Figures of frames and tables of their fields, from the protocols' Scapy layers."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import import_module
+from typing import Any, Final
+
+from scapy.fields import BitField, EnumField, FlagsField, StrFixedLenField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet
+
+from protocols.core.frames import CheckField, LastByteField, RouteField
+from reference.markdown import cell, code, table
+
+WORD: Final = 32  # bits of a figure's row
+LARGE: Final = 3 * WORD  # bits of a field that is drawn as one row of its own
+_FIELD: Final = re.compile(r"""^\s*\w*Field\w*\(\s*"(\w+)"|^\s*(?:Route|CRC8)\(\s*"(\w+)\"""")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A field of a figure. bits: its size; 0: it varies."""
+
+    name: str
+    bits: int
+
+
+def of_protocol(system: str) -> str:
+    """Which layers each frame has, then a figure and the fields of each layer."""
+    frames = import_module(f"protocols.{system}.frames")
+    stacks: Mapping[str, tuple[type[Packet], ...]] = frames.STACKS
+    layers = dict.fromkeys(layer for stack in stacks.values() for layer in stack if layer is not Ether)
+    parts = [_stacks(stacks)]
+    for layer in layers:
+        parts += [f"### {_name(layer)}\n", f"{cell(inspect.getdoc(layer) or '')}\n", _figure(layer), _fields(layer)]
+    return "\n".join(parts)
+
+
+def _name(layer: type[Packet]) -> str:
+    return str(layer().name)
+
+
+def _stacks(stacks: Mapping[str, Sequence[type[Packet]]]) -> str:
+    """Draw each frame as a strip of its layers, with their bytes."""
+    strips = []
+    for layers in dict.fromkeys(stacks.values()):
+        boxes = "".join(f"<span>{escape(_name(layer))}<b>{_size(layer)}</b></span>" for layer in layers)
+        strips.append(f'<div class="frame-layers">{boxes}<span class="rest">payload</span>{_behind(layers)}</div>')
+    return "\n".join(strips) + "\n"
+
+
+def _size(layer: type[Packet]) -> str:
+    fields = [_drawn(field) for field in layer.fields_desc if not _is_behind(field)]
+    return f"{sum(field.bits for field in fields) // 8}{'+' if any(not field.bits for field in fields) else ''}"
+
+
+def _behind(layers: Sequence[type[Packet]]) -> str:
+    """Draw the fields that stand behind the payload."""
+    found = [field for layer in reversed(layers) for field in layer.fields_desc if _is_behind(field)]
+    return "".join(f"<span>{escape(field.name)}<b>{field.sz}</b></span>" for field in found)
+
+
+def _is_behind(field: Any) -> bool:
+    return isinstance(field, CheckField | LastByteField)
+
+
+def _drawn(field: Any) -> Drawn:
+    if isinstance(field, RouteField):
+        return Drawn(field.name, 0)
+    if isinstance(field, BitField):
+        return Drawn(field.name, int(field.size))
+    if isinstance(field, StrFixedLenField):
+        return Drawn(field.name, 8 * len(field.default))
+    return Drawn(field.name, 8 * int(field.sz))
+
+
+def _figure(layer: type[Packet]) -> str:
+    """Draw a layer as rows of 32 bits, as RFCs do."""
+    rows = "".join(
+        f'<tr><th scope="row">{first}</th>'
+        + "".join(f'<td colspan="{bits}"{mark}>{escape(name)}</td>' for name, bits, mark in cells)
+        + "</tr>\n"
+        for first, cells in _rows(layer)
+    )
+    bits = "".join(f'<th scope="col" colspan="8">{first}</th>' for first in range(0, WORD, 8))
+    caption = f"{escape(_name(layer))}: bytes from the header's first, rows of {WORD} bits"
+    return (
+        f'<table class="frame-figure"><caption>{caption}</caption>'
+        f"<thead><tr><th></th>{bits}</tr></thead>\n<tbody>\n{rows}</tbody></table>\n"
+    )
+
+
+def _rows(layer: type[Packet]) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
+    """Yield each row: its first byte's offset, and its cells: text, bits, attributes."""
+    row: list[tuple[str, int, str]] = []
+    at = taken = 0  # bits before the row; bits in it
+    for field in (_drawn(field) for field in layer.fields_desc if not _is_behind(field)):
+        if not field.bits or (field.bits > LARGE and not taken):
+            size = f"{field.bits // 8} bytes" if field.bits else "any number of bytes"
+            yield (str(at // 8) if field.bits else "", [(f"{field.name}, {size}", WORD, ' class="large"')])
+            at += field.bits
+            continue
+        left, mark = field.bits, ""
+        while left:
+            here = min(left, WORD - taken)
+            row.append((field.name, here, mark))
+            left, taken, mark = left - here, taken + here, ' class="more"'
+            if taken == WORD:
+                yield str(at // 8), row
+                at, taken, row = at + WORD, 0, []
+    if row:
+        yield str(at // 8), [*row, ("", WORD - taken, ' class="none"')]
+
+
+def _fields(layer: type[Packet]) -> str:
+    """A layer's fields with their values and what the layer's comments say of them."""
+    said = _comments(layer)
+    rows, at = [], 0
+    for field in layer.fields_desc:
+        drawn = _drawn(field)
+        place = "behind the payload" if _is_behind(field) else f"{at // 8}" + (f".{at % 8}" if at % 8 else "")
+        size = "varies" if not drawn.bits else f"{drawn.bits} bits" if drawn.bits % 8 else str(drawn.bits // 8)
+        rows.append((code(field.name), place, size, _values(field), cell(said.get(field.name, ""))))
+        at += 0 if _is_behind(field) else drawn.bits
+    return table(("field", "byte", "bytes", "values", "what it is"), rows)
+
+
+def _values(field: Any) -> str:
+    if isinstance(field, FlagsField):
+        return ", ".join(f"{code(name)} {1 << place}" for place, name in enumerate(field.names))
+    if isinstance(field, EnumField) or hasattr(field, "i2s"):
+        return ", ".join(f"{code(name)} {value}" for value, name in sorted(getattr(field, "i2s", {}).items()))
+    return ""
+
+
+def _comments(layer: type[Packet]) -> dict[str, str]:
+    """The comment of each field in the layer's source: behind it, or in the lines before it."""
+    said: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(layer).splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            above.append(text.lstrip("# "))
+            continue
+        found = _FIELD.match(line)
+        if found:
+            behind = line.rpartition("  # ")[2] if "  # " in line and "noqa" not in line else ""
+            said[found[1] or found[2]] = behind or " ".join(above)
+        above = []
+    return said

@@ -1,0 +1,55 @@
+"""State diagrams and tables, from the protocols' state tables."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib import import_module
+from typing import Final
+
+from protocols.core.peers import PEER
+from protocols.core.states import StateTable
+
+GRAPHVIZ: Final = "graphviz-pure"
+"""The command of Graphviz: a port that the package index has, with the same output on every machine."""
+
+
+def of_protocol(system: str) -> str:
+    """The machines of a protocol; the one of peers, which several share, has a page of its own."""
+    tables: tuple[StateTable, ...] = import_module(f"protocols.{system}.states").TABLES
+    return "\n".join(_machine(each) for each in tables if each is not PEER)
+
+
+def peers() -> str:
+    """The machine of peers that restart."""
+    return _machine(PEER)
+
+
+def _machine(machine: StateTable) -> str:
+    return f"### {machine.name}\n\n{figure(machine)}\n{machine.markdown()}"
+
+
+def figure(machine: StateTable) -> str:
+    """Draw a machine as SVG within the page, in the colours of its text."""
+    done = subprocess.run([GRAPHVIZ, "-Tsvg"], input=dot(machine), capture_output=True, text=True, check=True)
+    picture = done.stdout[done.stdout.index("<svg") :].replace('"black"', '"currentColor"')
+    return (
+        f'```{{raw}} html\n<figure class="states" role="img" aria-label="State diagram of {machine.name}; the table below '
+        f"it has its rows\">\n{picture.strip()}\n</figure>\n```\n"
+    )
+
+
+def dot(machine: StateTable) -> str:
+    """Format a machine as a Graphviz graph; transitions between the same two states share an arrow."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for row in machine.rows:
+        arrows.setdefault((row.state, row.next_state), []).append(f"{row.event} / {row.action}")
+    lines = [
+        'digraph { bgcolor=transparent; ranksep=0.7; node [shape=box, style=rounded, fontname="sans-serif", fontsize=12];',
+        '  edge [fontname="sans-serif", fontsize=10, arrowsize=0.7];',
+        "  begin [shape=point];",
+        f'  begin -> "{machine.initial}";',
+    ]
+    for (state, next_state), labels in arrows.items():
+        text = "".join(f"{label}\\l" for label in labels)
+        lines.append(f'  "{state}" -> "{next_state}" [label="{text}"];')
+    return "\n".join([*lines, "}\n"])

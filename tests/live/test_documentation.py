@@ -1,0 +1,49 @@
+"""Every page of the documentation but the tutorial, followed to the letter, and that no page has a block that nothing
+runs or reads."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.live.documentation_pages import DOCS, ROOT, Block, blocks, follow, pages, runs_something
+
+PAGES = [page for page in pages() if runs_something(page) and page.is_relative_to(DOCS) and page.parent.name != "tutorial"]
+SHOWN = {"text", "ini", "sh", "yaml"}
+"""Languages of blocks that are not run: what something prints, parts of files, and commands that cannot run in a test."""
+
+
+@pytest.mark.requires("root", "tshark", "redis-server", "redis-benchmark", "postgresql", "ssh", "sshd", "mpirun", "mpi4py")
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).with_suffix("").as_posix())
+def test_a_page_is_so(page: Path, tmp_path: Path) -> None:
+    assert follow(page, tmp_path) >= 1
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_only_shows_can_be_read(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in {"console", "python", "toml", *SHOWN}, block
+        check_form(block)
+
+
+def check_form(block: Block) -> None:
+    """Parse a block's text. Raises what its parser raises."""
+    match block.language:
+        case "toml":
+            tomllib.loads(block.text)
+        case "ini":
+            configparser.ConfigParser().read_string(block.text)
+        case "yaml":
+            assert yaml.safe_load(block.text)
+        case "python":
+            compile(block.text, "block", "exec")
+        case "sh":
+            subprocess.run(["bash", "-n", "-c", block.text], check=True)
+            for word in block.text.split():
+                assert not word.startswith("ci/") or (ROOT / word).exists(), word

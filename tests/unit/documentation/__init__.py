@@ -1,0 +1,1 @@
+"""Tests of the documentation's build and of what is generated for it."""
