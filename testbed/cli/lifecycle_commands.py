@@ -24,6 +24,7 @@ from testbed.registry import DEFAULT_PROTOCOL
 from testbed.spec.layout import Impairment, Layout
 
 if TYPE_CHECKING:
+    from testbed.cluster.lifecycle import ApplyResult
     from testbed.cluster.records.state import State, Store
     from testbed.spec.layout import Asked
 
@@ -106,7 +107,7 @@ def up_command(
     if as_json:
         _print_up_json(outcome.state, operations, cluster, loaded.origin, former, dry_run=dry_run)
     else:
-        _print_up(outcome.state, operations, cluster, summary(layout), took, dry_run=dry_run)
+        _print_up(outcome, cluster, summary(layout), took, dry_run=dry_run)
     for old in former:
         echo(
             f"warning: {old} is still up: the file's cluster was called so before; 'testbed down {old}' takes it down, and "
@@ -143,21 +144,21 @@ def _print_up_json(
     )
 
 
-def _print_up(
-    state: State, operations: Sequence[str], cluster: str, layout_summary: str, took: float, *, dry_run: bool
-) -> None:
+def _print_up(outcome: ApplyResult, cluster: str, layout_summary: str, took: float, *, dry_run: bool) -> None:
     """took: seconds."""
     from testbed.cluster.records.status import describe_datapaths
 
-    if not operations:
+    operations = [str(operation) for operation in outcome.operations]
+    if not operations and not outcome.changed:
         as_described = "is as described" if dry_run else "is up as described"
         echo(f"{cluster} {as_described}: nothing to do")
     elif dry_run:
-        echo("\n".join(operations))
+        echo("\n".join(operations) or "no operation: the relay takes the new impairments over")
     else:
         count = f"{len(operations)} operation" + ("s" if len(operations) != 1 else "")
-        echo(f"{cluster} is up: {layout_summary} ({count}, {took:.2f} s)")
-    for line in describe_datapaths(state):
+        done = "changed" if outcome.changed else "up"
+        echo(f"{cluster} is {done}: {layout_summary} ({count}, {took:.2f} s)")
+    for line in describe_datapaths(outcome.state):
         echo(f"  {line}")
 
 

@@ -41,10 +41,14 @@ from testbed.runtime import event_log
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """The resulting state, and the operations that led to it (in a dry run: that would)."""
+    """The resulting state, and the operations that led to it (in a dry run: that would).
+
+    changed: whether the cluster was up, with another layout. Its relay takes new impairments over without operations.
+    """
 
     state: State
     operations: tuple[Operation, ...]
+    changed: bool = False
 
 
 def up(
@@ -72,11 +76,12 @@ def up(
         injected = follow(before.layout, desired.layout, before.injected) if before else ()
         decisions = decided(store, desired, injected)
         state = intended_state(desired, before, injected, decisions)
+        changed = before is not None and before.layout != desired.layout
         if dry_run:
             with open_executor(desired) as executor:
                 existing, whole = existing_state(executor, desired, before), shared_devices(desired.layout, state.nics)
                 operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
-            return ApplyResult(state, tuple(operations))
+            return ApplyResult(state, tuple(operations), changed)
         try:
             operations, state = carry_out(store, desired, state, before, decisions, progress, guard)
         except BaseException as error:
@@ -86,7 +91,7 @@ def up(
                 raise KernelError(f"cluster {desired.name} could not be brought up: {reason_of(error)}") from error
             raise
         _record_dropped(store, before, injected)
-    return ApplyResult(state, tuple(operations))
+    return ApplyResult(state, tuple(operations), changed)
 
 
 def _record_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
