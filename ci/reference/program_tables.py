@@ -25,7 +25,9 @@ def workloads() -> str:
     parts = []
     for name in sorted(offered(WORKLOADS)):
         form = load(WORKLOADS, name)
-        settings = [f"{key.name}={'' if key.default is MISSING else _setting(key.default)}" for key in settings_of(form)]
+        settings = [
+            f"{key.name}={'' if key.default is MISSING else _setting(key.default)}" for key in settings_of(form)
+        ]
         parts.append((code(name), first_sentence(form), " ".join(code(setting) for setting in settings)))
     return table(("workload", "what it does", "settings"), parts)
 
@@ -62,7 +64,9 @@ def exit_codes() -> str:
     from testbed import errors
     from testbed.cli.main import testbed
 
-    found = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.TestbedError)]
+    found = [
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.TestbedError)
+    ]
     rows = [
         (str(error.exit_code), code(error.__name__), first_sentence(error))
         for error in sorted(found, key=lambda error: (error.exit_code, error.__name__))

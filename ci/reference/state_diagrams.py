@@ -34,7 +34,7 @@ def figure(machine: StateTable) -> str:
     picture = done.stdout[done.stdout.index("<svg") :].replace('"black"', '"currentColor"')
     return (
         f'```{{raw}} html\n<figure class="states" role="img" aria-label="State diagram of {machine.name}; the table below '
-        f"it has its rows\">\n{picture.strip()}\n</figure>\n```\n"
+        f'it has its rows">\n{picture.strip()}\n</figure>\n```\n'
     )
 
 

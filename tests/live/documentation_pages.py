@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,9 +20,10 @@ DOCS: Final = ROOT / "docs"
 DONE: Final = (0, 8, 9)
 """Exit codes of commands that went well; the last two: the verdict on the machine is "degraded", "invalid"."""
 SECONDS: Final = 100
-"""How long a block may take."""
+"""How long a page may take."""
 
 _BLOCK: Final = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+_MARK: Final = "-- step of the page"
 _FILE: Final = re.compile(r"# ([\w./-]+\.\w+)\n")
 
 
@@ -59,70 +59,74 @@ def write_files(page: Path, folder: Path) -> None:
     """Write the files that a page shows."""
     for block in blocks(page):
         if block.file:
-            (folder / block.file).write_text(block.text)
+            file = folder / block.file
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command of a page, or a program as one, and the lines that the page shows of what it prints."""
+
+    command: str
+    shown: tuple[str, ...]
+
+
+def steps(page: Path, folder: Path) -> list[Step]:
+    """The commands and programs of a page in their order; programs are written to the folder. A `text` block directly
+    behind a program is what that prints."""
+    found: list[Step] = []
+    program = False
+    for number, block in enumerate(blocks(page)):
+        if block.language == "text" and program:
+            found[-1] = Step(found[-1].command, tuple(block.text.splitlines()))
+        program = block.language == "python" and not block.file
+        if program:
+            (folder / f"program{number}.py").write_text(block.text)
+            found.append(Step(f"python program{number}.py", ()))
+        elif block.language == "console":
+            for part in re.split(r"^\$ ", block.text.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
+                command, *shown = part.splitlines()
+                found.append(Step(command, tuple(shown)))
+    return found
 
 
 def follow(page: Path, folder: Path) -> int:
-    """Do what a page says in a folder, and take down what it leaves up. Returns how many commands and programs ran. Raises
-    AssertionError for one that fails, or does not print what the page shows."""
-    shell = _Shell(folder)
-    ran = 0
+    """Do in a folder what a page says, in one shell, and take down what it leaves up. Returns how many commands and programs
+    ran. Raises AssertionError for one that fails, or does not print what the page shows."""
+    write_files(page, folder)
+    todo = steps(page, folder)
+    script = ["exec 2>&1"]
+    for number, step in enumerate(todo):
+        script += [f"printf '\\n{_MARK} {number}\\n'", "{", step.command, "} </dev/null", "code=$?"]
+        script += [
+            f"printf '\\n{_MARK} = %s\\n' $code",
+            f"case $code in {'|'.join(map(str, DONE))}) ;; *) exit ;; esac",
+        ]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "COLUMNS": "160", "TESTBED": str(ROOT)}
     try:
-        for block in blocks(page):
-            if block.file:
-                (folder / block.file).write_text(block.text)
-            elif block.language == "python":
-                (folder / "program.py").write_text(block.text)
-                shell.check("python program.py", ())
-                ran += 1
-            elif block.language == "console":
-                for command, shown in _steps(block.text):
-                    shell.check(command, shown)
-                    ran += 1
+        with (folder / ".printed").open("w+") as printed:  # a file: programs that go on in nodes would keep a pipe open
+            shell = ["bash", "-c", "\n".join(script)]
+            subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=SECONDS, check=False)
+            printed.seek(0)
+            told = printed.read().split(f"\n{_MARK} ")[1:]
     finally:
-        shell.run("testbed down --all")
-    return ran
+        subprocess.run(["testbed", "down", "--all"], env=environment, capture_output=True, timeout=SECONDS, check=False)
+    outputs, codes = told[::2], told[1::2]
+    for step, output, code in zip(todo, outputs, codes, strict=False):
+        _check(step, output.partition("\n")[2], int(code.removeprefix("= ")))
+    assert len(codes) == len(todo)
+    return len(todo)
 
 
-class _Shell:
-    """Runs commands as one shell would: what one exports, the next ones have."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._exports: list[str] = []
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self._environment = {**os.environ, "PATH": path, "COLUMNS": "160", "TESTBED": str(ROOT)}
-
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        script = "\n".join([*self._exports, command])
-        if command.startswith("export "):
-            self._exports.append(command)
-        return subprocess.run(
-            ["bash", "-c", script],
-            cwd=self._folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-
-    def check(self, command: str, shown: tuple[str, ...]) -> None:
-        done = self.run(command)
-        said = f"$ {command}\n{done.stdout}{done.stderr}"
-        assert done.returncode in DONE, f"exit code {done.returncode}\n{said}"
-        exactly = "--mode sim" in command
-        printed = iter([_shape(line, exactly) for line in (done.stdout + done.stderr).splitlines()])
-        for line in shown:
-            assert any(_shape(line, exactly) in other for other in printed), f"{line!r} is not in\n{said}"
-
-
-def _steps(console: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The commands of a block, and the lines that it shows of what each prints."""
-    for part in re.split(r"^\$ ", console.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
-        command, *shown = part.splitlines()
-        yield command, tuple(shown)
+def _check(step: Step, output: str, code: int) -> None:
+    said = f"$ {step.command}\n{output}"
+    assert code in DONE, f"exit code {code}\n{said}"
+    exactly = "--mode sim" in step.command
+    printed = iter([_shape(line, exactly) for line in output.splitlines()])
+    for line in step.shown:
+        assert any(_shape(line, exactly) in other for other in printed), f"{line!r} is not in\n{said}"
 
 
 def _shape(line: str, exactly: bool) -> str:

@@ -13,12 +13,16 @@ import yaml
 
 from tests.live.documentation_pages import DOCS, ROOT, Block, blocks, follow, pages, runs_something
 
-PAGES = [page for page in pages() if runs_something(page) and page.is_relative_to(DOCS) and page.parent.name != "tutorial"]
+PAGES = [
+    page for page in pages() if runs_something(page) and page.is_relative_to(DOCS) and page.parent.name != "tutorial"
+]
 SHOWN = {"text", "ini", "sh", "yaml"}
 """Languages of blocks that are not run: what something prints, parts of files, and commands that cannot run in a test."""
 
 
-@pytest.mark.requires("root", "tshark", "redis-server", "redis-benchmark", "postgresql", "ssh", "sshd", "mpirun", "mpi4py")
+@pytest.mark.requires(
+    "root", "tshark", "redis-server", "redis-benchmark", "postgresql", "ssh", "sshd", "mpirun", "mpi4py"
+)
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).with_suffix("").as_posix())
 def test_a_page_is_so(page: Path, tmp_path: Path) -> None:
