@@ -53,16 +53,6 @@ class StateTable:
         """The counters that its rows increment."""
         return frozenset(name for row in self.rows for name in row.counters)
 
-    def mermaid(self) -> str:
-        """Format the machine as a Mermaid state diagram."""
-        states = list(dict.fromkeys(state for row in self.rows for state in (row.state, row.next_state)))
-        ids = {state: state.replace(" ", "_") for state in states}
-        lines = ["stateDiagram-v2"]
-        lines += [f'    state "{state}" as {ids[state]}' for state in states if ids[state] != state]
-        lines.append(f"    [*] --> {ids[self.initial]}")
-        lines += [f"    {ids[row.state]} --> {ids[row.next_state]}: {row.event} / {row.action}" for row in self.rows]
-        return "\n".join(lines) + "\n"
-
     def markdown(self) -> str:
         """Format the table as Markdown."""
         lines = ["| state | event | action | next state | counters |", "| --- | --- | --- | --- | --- |"]

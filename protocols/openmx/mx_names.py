@@ -44,7 +44,7 @@ MATCH_NONE: Final = (1 << 64) - 1
 
 
 class Status(IntEnum):
-    """Result of a request (mx_status_code_t, by the numbers of the description in docs/openmx.md)."""
+    """Result of a request (mx_status_code_t, by the numbers of the description in docs/protocols/openmx.md)."""
 
     SUCCESS = 0
     PENDING = 1

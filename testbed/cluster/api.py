@@ -24,7 +24,9 @@ def _program() -> str:
 
 
 class Cluster(Description):
-    """A description that can be brought up::
+    """A description that can be brought up.
+
+    ::
 
         with Cluster.star(4).up() as cluster:
             cluster["n1"].run(["ping", "-c1", "n2"])

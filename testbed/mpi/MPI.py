@@ -93,7 +93,7 @@ def __getattr__(name: str) -> Comm:
         return current().alone
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/mpi.md)")
+    raise AttributeError(f"MPI.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
 
 
 def Wtime() -> float:

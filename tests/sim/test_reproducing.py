@@ -24,6 +24,7 @@ from testbed.errors import NotFoundError, UnsupportedError
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.loader import load
+from tests.sim.documented_rows import otherwise_documented
 
 MILLISECOND = 1_000_000
 
@@ -31,6 +32,10 @@ MILLISECOND = 1_000_000
 @pytest.fixture(scope="module")
 def emp() -> Reproduction:
     return reproduce("emp")
+
+
+def test_the_documentation_has_these_rows(emp: Reproduction) -> None:
+    assert otherwise_documented(emp) == []
 
 
 def doubled(*keys: str) -> Profile:

@@ -26,6 +26,7 @@ from testbed.fabric.myrinet.settings import DEFAULT
 from testbed.observe.papers import paper_of
 from testbed.spec.model import Description
 from testbed.workloads.form import Native, Node
+from tests.sim.documented_rows import otherwise_documented
 
 PAIR = ("logp", "unacknowledged", "unguarded", "gam", "bulk", "consistent", "gam-bulk")
 
@@ -33,6 +34,10 @@ PAIR = ("logp", "unacknowledged", "unguarded", "gam", "bulk", "consistent", "gam
 @pytest.fixture(scope="module")
 def am2() -> Reproduction:
     return reproduce("am2", runs=PAIR)
+
+
+def test_the_documentation_has_these_rows(am2: Reproduction) -> None:
+    assert otherwise_documented(am2) == []
 
 
 def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_by_them(am2: Reproduction) -> None:

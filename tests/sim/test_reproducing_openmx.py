@@ -26,6 +26,7 @@ from testbed.observe.papers import paper_of
 from testbed.spec.layout import Layout
 from testbed.spec.loader import load
 from testbed.spec.resolver import resolve
+from tests.sim.documented_rows import otherwise_documented
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 RUNS = [
@@ -37,6 +38,10 @@ PAIR = ["single-cache-long", "single-cache-ioat", "multi-cache-ioat"]
 @pytest.fixture(scope="module")
 def openmx() -> Reproduction:
     return reproduce("openmx", runs=RUNS if LONG else [*RUNS, *PAIR])
+
+
+def test_the_documentation_has_these_rows(openmx: Reproduction) -> None:
+    assert otherwise_documented(openmx) == []
 
 
 def test_calibrated_rows_and_relations_come_out(openmx: Reproduction) -> None:

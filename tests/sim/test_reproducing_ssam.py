@@ -10,11 +10,16 @@ from protocols.core.host_work import Cost
 from protocols.ssam.profile import SPARCSTATION_1, SPARCSTATION_20
 from protocols.ssam.sba100 import BATCH, CELL_READ, KINDS, READ_CALL, READ_TRAP, WRITE_CALL, WRITE_TRAP
 from testbed.controller.reproduction import MAX, Reproduction, reproduce
+from tests.sim.documented_rows import otherwise_documented
 
 
 @pytest.fixture(scope="module")
 def ssam() -> Reproduction:
     return reproduce("ssam")
+
+
+def test_the_documentation_has_these_rows(ssam: Reproduction) -> None:
+    assert otherwise_documented(ssam) == []
 
 
 def test_calibrated_rows_and_shapes_come_out(ssam: Reproduction) -> None:

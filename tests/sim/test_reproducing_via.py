@@ -19,11 +19,16 @@ from testbed.errors import DescriptionError
 from testbed.observe.papers import paper_of, parse
 from testbed.spec.loader import load
 from testbed.spec.resolver import resolve
+from tests.sim.documented_rows import otherwise_documented
 
 
 @pytest.fixture(scope="module")
 def via() -> Reproduction:
     return reproduce("via")
+
+
+def test_the_documentation_has_these_rows(via: Reproduction) -> None:
+    assert otherwise_documented(via) == []
 
 
 def with_work(**costs: Cost) -> Profile:

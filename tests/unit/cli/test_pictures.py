@@ -1,4 +1,4 @@
-"""The README's picture of `testbed top` agrees with the program: both show the snapshot beside it."""
+"""The documentation's picture of `testbed top` agrees with the program: both show the snapshot beside it."""
 
 from __future__ import annotations
 

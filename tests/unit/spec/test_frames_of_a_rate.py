@@ -25,7 +25,7 @@ def test_a_size_on_the_wire_without_a_rate_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize(("apart", "more"), [(2, 0.0), (1, 0.04), (0.5, 0.16), (0.1, 0.52), (0.01, 0.83)])
 def test_jitter_raises_the_mean_delay_of_frames_that_are_closer_than_it(apart: float, more: float) -> None:
-    """The figures of the README, in shares of the jitter."""
+    """The figures of docs/concepts/fates.md, in shares of the jitter."""
     count, gap = 40_000 if apart < 0.1 else 4_000, round(apart * JITTER)
     wire = LinkDirection("a--b", "forward", Impairment(delay=5 * JITTER, jitter=JITTER), FateOptions(seed=1))
     arrived = []

@@ -1,0 +1,74 @@
+"""The documentation is built without a warning: its links, its generated parts, its figures."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+
+
+def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-q", source, target]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target: Path = tmp_path_factory.mktemp("site")
+    done = build(DOCS, target)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_every_page_is_built_and_has_its_place_in_the_navigation(site: Path) -> None:
+    pages = {page.relative_to(DOCS).with_suffix("") for page in DOCS.rglob("*.md")}
+    pages = {page for page in pages if page.parts[0] not in ("generated", "_build")}
+    assert {page.relative_to(site).with_suffix("") for page in site.rglob("*.html")} >= pages
+    assert len(pages) > 45
+
+
+def test_every_link_of_a_page_to_the_site_leads_somewhere(site: Path) -> None:
+    broken = []
+    for page in site.rglob("*.html"):
+        for link in re.findall(r'(?:href|src)="([^"#:]+)(?:#[^"]*)?"', page.read_text()):
+            target = page.parent / link.partition("?")[0]
+            if not target.exists():
+                broken.append(f"{page.relative_to(site)}: {link}")
+    assert broken == []
+
+
+def test_what_is_generated_is_there(site: Path) -> None:
+    emp = (site / "protocols" / "emp.html").read_text()
+    assert '<td colspan="16">destination</td>' in emp
+    assert emp.count('<figure class="states"') == 2
+    commands = (site / "reference" / "commands.html").read_text()
+    assert all(f">{command}<" in commands for command in ("up", "check-run", "inject", "reproduce"))
+    assert "queue_frames" in (site / "reference" / "impairments.html").read_text()
+    assert "NIC lost" in (site / "reference" / "verdicts.html").read_text()
+    assert "testbed.RunningCluster" in (site / "reference" / "python.html").read_text()
+
+
+def test_a_link_to_a_page_or_heading_that_there_is_not_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("conf.py", "_static"):
+        (shutil.copytree if name == "_static" else shutil.copy)(DOCS / name, tmp_path / "docs" / name)
+    (tmp_path / "ci").symlink_to(ROOT / "ci")
+    (tmp_path / "docs" / "index.md").write_text("# A page\n\n[gone](nowhere.md)\n\n[gone](#no-such-heading)\n")
+    done = build(tmp_path / "docs", tmp_path / "site")
+    assert done.returncode != 0
+    assert "nowhere.md" in done.stderr
+    assert "no-such-heading" in done.stderr
+
+
+def test_readme_links_to_files_that_there_are() -> None:
+    links = re.findall(r"\]\(((?!http)[^)#]+)", (ROOT / "README.md").read_text())
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 160
