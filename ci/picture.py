@@ -1,4 +1,4 @@
-"""Draws ci/picture.svg, the README's picture: what a few commands print, as they print it. Run it as root.
+"""Draws the README's picture, light and dark: what a few commands print, as they print it. Run it as root.
 
 .venv/bin/python ci/picture.py
 """
@@ -9,19 +9,24 @@ import os
 import subprocess
 import sys
 import tempfile
+from copy import copy
 from pathlib import Path
 
+from rich.color_triplet import ColorTriplet
 from rich.console import Console
-from rich.terminal_theme import DIMMED_MONOKAI
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, MONOKAI
 from rich.text import Text
 
 CI = Path(__file__).parent
-WIDTH = 112
+WIDTH = 100
+LIGHT = copy(DEFAULT_TERMINAL_THEME)
+LIGHT.background_color = ColorTriplet(246, 248, 250)  # a page is white
+THEMES = {"picture.svg": LIGHT, "picture-dark.svg": MONOKAI}
 COMMANDS = (
-    "testbed up demo.toml",
-    "testbed exec n1 -- ping -qc3 -i0.2 n4",
-    "testbed run demo random --set messages=1500 --set over=11s --scenario storm.toml --check",
-    "testbed run demo.toml random --set messages=1500 --set over=11s --scenario storm.toml --check --mode sim",
+    "testbed up star-4",
+    "testbed inject n1 --loss 5% --delay 2ms",
+    "testbed run star-4 random --set messages=300 --set over=3s --check",
+    "testbed run emp-2001 pingpong --set sizes=4,1KiB --mode sim --profile emp-2001",
     "testbed down",
 )
 # As Rich's own, without the fonts that it would have a reader's browser fetch.
@@ -48,8 +53,6 @@ def main() -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     surroundings = {**os.environ, "PATH": path, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1"}
     with tempfile.TemporaryDirectory() as directory, open(os.devnull, "w") as nowhere:
-        for name in ("demo.toml", "storm.toml"):
-            (Path(directory) / name).write_text((CI / name).read_text())
         console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True)
         try:
             for command in COMMANDS:
@@ -68,9 +71,11 @@ def main() -> None:
         finally:
             if COMMANDS[-1] != command:
                 subprocess.run(["testbed", "down"], env=surroundings, check=False)
-        console.save_svg(
-            str(CI / "picture.svg"), title="testbed", theme=DIMMED_MONOKAI, code_format=FORMAT, unique_id="testbed"
-        )
+        for name, theme in THEMES.items():
+            drawn = console.export_svg(
+                title="testbed", theme=theme, clear=False, code_format=FORMAT, unique_id=name.partition(".")[0]
+            )
+            (CI / name).write_text(drawn)
 
 
 if __name__ == "__main__":

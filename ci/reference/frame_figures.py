@@ -19,7 +19,7 @@ from reference.markdown import cell, code, table
 
 WORD: Final = 32  # bits of a figure's row
 LARGE: Final = 3 * WORD  # bits of a field that is drawn as one row of its own
-_FIELD: Final = re.compile(r"""^\s*\w*Field\w*\(\s*"(\w+)"|^\s*(?:Route|CRC8)\(\s*"(\w+)\"""")
+_FIELD: Final = re.compile(r'^\s*\w+\(\s*"(\w+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def _comments(layer: type[Packet]) -> dict[str, str]:
     """The comment of each field in the layer's source: behind it, or in the lines before it."""
     said: dict[str, str] = {}
     above: list[str] = []
-    for line in inspect.getsource(layer).splitlines():
+    for line in re.sub(r"\(\n\s*", "(", inspect.getsource(layer)).splitlines():
         text = line.strip()
         if text.startswith("#"):
             above.append(text.lstrip("# "))
@@ -150,6 +150,6 @@ def _comments(layer: type[Packet]) -> dict[str, str]:
         found = _FIELD.match(line)
         if found:
             behind = line.rpartition("  # ")[2] if "  # " in line and "noqa" not in line else ""
-            said[found[1] or found[2]] = behind or " ".join(above)
+            said[found[1]] = behind or " ".join(above)
         above = []
     return said

@@ -31,21 +31,26 @@ def _machine(machine: StateTable) -> str:
 def figure(machine: StateTable) -> str:
     """Draw a machine as SVG within the page, in the colours of its text."""
     done = subprocess.run([GRAPHVIZ, "-Tsvg"], input=dot(machine), capture_output=True, text=True, check=True)
-    picture = done.stdout[done.stdout.index("<svg") :].replace('"black"', '"currentColor"')
+    picture = done.stdout[done.stdout.index("<svg") :].strip().replace('"black"', '"currentColor"')
+    picture = picture.replace('"Arimo"', '"Arimo, Helvetica, Arial, sans-serif"')
+    for laid_out, drawn in ((15, 13), (13, 11)):  # a reader's font may be wider than the one that the layout is for
+        picture = picture.replace(f'font-size="{laid_out}.00"', f'font-size="{drawn}"')
     return (
         f'```{{raw}} html\n<figure class="states" role="img" aria-label="State diagram of {machine.name}; the table below '
-        f'it has its rows">\n{picture.strip()}\n</figure>\n```\n'
+        f'it has its rows">\n{picture}\n</figure>\n```\n'
     )
 
 
 def dot(machine: StateTable) -> str:
-    """Format a machine as a Graphviz graph; transitions between the same two states share an arrow."""
+    """Format a machine as a Graphviz graph. Transitions between two states share an arrow, which has their events."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in machine.rows:
-        arrows.setdefault((row.state, row.next_state), []).append(f"{row.event} / {row.action}")
+        events = arrows.setdefault((row.state, row.next_state), [])
+        if row.event not in events:
+            events.append(row.event)
     lines = [
-        'digraph { bgcolor=transparent; ranksep=0.7; node [shape=box, style=rounded, fontname="sans-serif", fontsize=12];',
-        '  edge [fontname="sans-serif", fontsize=10, arrowsize=0.7];',
+        "digraph { bgcolor=transparent; ranksep=0.7; node [shape=box, style=rounded, fontname=Arimo, fontsize=15];",
+        "  edge [fontname=Arimo, fontsize=13, arrowsize=0.7];",
         "  begin [shape=point];",
         f'  begin -> "{machine.initial}";',
     ]
