@@ -117,5 +117,7 @@ def python_names() -> str:
         if isinstance(value, type) and issubclass(value, BaseException):
             kind = "exception"
         members = "\n   :members:" if kind == "class" else ""
+        if isinstance(value, type) and value.__base__.__module__.startswith("testbed."):
+            members += "\n   :inherited-members:\n   :exclude-members: model_fields" if members else ""
         parts.append(f"## {name}\n\n```{{eval-rst}}\n.. auto{kind}:: testbed.{name}{members}\n```\n")
     return "\n".join(parts)
