@@ -18,17 +18,19 @@ from testbed.errors import FirmwareError, TestbedError
 _HOME: Final = __file__.removesuffix("testbed/engine/tracebacks.py")
 _OURS: Final = (f"{_HOME}testbed/", f"{_HOME}protocols/")
 _WORKLOADS: Final = f"{_HOME}testbed/workloads/"
-"""Programs like a user's, but for the modules that find and call users' programs."""
+"""Programs like a user's, but for the modules that find, call and observe users' programs."""
 
-_CALLERS: Final = tuple(f"{_WORKLOADS}{name}.py" for name in ("form", "lookup", "script"))
+_CALLERS: Final = tuple(
+    f"{_WORKLOADS}{name}.py" for name in ("form", "lookup", "script", "history", "active_messages/request_history")
+)
 _PYTHONS: Final = ("<", f"{sys.base_prefix}/{sys.platlibdir}/python{sys.version_info[0]}.{sys.version_info[1]}/")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 
 
 def program_traceback(error: BaseException) -> str:
     """Format an error's traceback from the program's first line on; without a line of a program, all of it. That of an
-    error whose class says `is_about_a_call` (MPI's) also ends with the program's line: it says what is wrong with a call,
-    and not where we have noticed it.
+    error whose class says `is_about_a_call` (MPI's) has the program's lines alone: it says what is wrong with a call, and
+    not where we have noticed it.
 
     A FirmwareError, and a TestbedError without a line of a program, give only their message.
     """
@@ -96,8 +98,11 @@ def _begins_with_program(formatted: traceback.TracebackException) -> bool:
         return False
     del formatted.stack[:first]
     if getattr(formatted.exc_type, "is_about_a_call", False):
-        last = max(place for place, frame in enumerate(formatted.stack) if not _is_ours(frame.filename))
-        del formatted.stack[last + 1 :]
+        if formatted.__context__ is not None and all(_is_ours(frame.filename) for frame in formatted.__context__.stack):
+            formatted.__context__ = None  # how we have noticed it
+        own = [frame for frame in formatted.stack if not _is_ours(frame.filename)]
+        # A task's error that another one awaits has passed the same line twice.
+        formatted.stack[:] = [frame for place, frame in enumerate(own) if place == 0 or frame != own[place - 1]]
     return True
 
 

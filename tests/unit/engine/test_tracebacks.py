@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from protocols import mpi
+from protocols.mpi.mpi_errors import MPIError
 from testbed.engine.tracebacks import complete_traceback, program_traceback
 from testbed.errors import TestbedError
 from testbed.spec import units
@@ -46,6 +47,30 @@ def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:
         '  File "/home/me/work.py", line 2, in call',
     ]
     assert said[-1].endswith("MPI_INT is MPI's own and cannot be freed")
+
+
+def test_an_mpi_error_that_another_task_awaits_shows_the_programs_line_once_and_nothing_of_ours() -> None:
+    ours = """
+def notice():
+  try:
+    1 / 0
+  except ZeroDivisionError:
+    raise MPIError("a message was lost")
+def carry(work):
+  return work()
+"""
+    names: dict[str, Callable[..., None]] = {"MPIError": MPIError}
+    exec(compile(ours, units.__file__, "exec"), names)
+    exec(compile("def wait(what):\n  what()\ndef work(): wait(notice)", "/home/me/work.py", "exec"), names)
+    with pytest.raises(MPIError) as caught:
+        names["wait"](lambda: names["carry"](names["work"]))
+    said = program_traceback(caught.value.with_traceback(caught.tb.tb_next))
+    assert [line for line in said.splitlines() if "File" in line and __file__ not in line] == [
+        '  File "/home/me/work.py", line 2, in wait',
+        '  File "/home/me/work.py", line 3, in work',
+        '  File "/home/me/work.py", line 2, in wait',
+    ]
+    assert "ZeroDivisionError" not in said
 
 
 def test_a_shipped_workload_is_a_program() -> None:
