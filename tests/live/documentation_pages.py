@@ -2,7 +2,7 @@
 print compared.
 
 Of what a command prints a page shows lines; each must come, in this order, whatever the figures in it are; but those of a
-simulation are as they stand.
+simulation, and of a program, are as they stand.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def follow(page: Path, folder: Path) -> int:
 def _check(step: Step, output: str, code: int) -> None:
     said = f"$ {step.command}\n{output}"
     assert code in DONE, f"exit code {code}\n{said}"
-    exactly = "--mode sim" in step.command
+    exactly = "--mode sim" in step.command or step.command.startswith("python program")
     printed = iter([_shape(line, exactly) for line in output.splitlines()])
     for line in step.shown:
         assert any(_shape(line, exactly) in other for other in printed), f"{line!r} is not in\n{said}"
