@@ -43,7 +43,7 @@ def of_protocol(system: str) -> str:
 
 
 def kept(reproduction: Reproduction) -> dict[str, list[dict[str, object]]]:
-    """What is kept of a reproduction: its rows, and its shapes with whether they hold."""
+    """Return the kept part of a reproduction: its rows, and its shapes with whether they hold."""
     rows = [
         {
             "name": compared.row.name,

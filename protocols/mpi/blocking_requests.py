@@ -49,7 +49,9 @@ class Face(Generic[A]):
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_") or name in ("awaited", "run"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise AttributeError(f"MPI.{type(self).__name__}.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)")
+        raise AttributeError(
+            f"MPI.{type(self).__name__}.{name} is not in testbed's subset of mpi4py (docs/protocols/mpi.md)"
+        )
 
     def handle(self, error: MPIError) -> None:
         """Handle an error before it is raised."""

@@ -166,7 +166,9 @@ def test_a_send_and_a_receive_begin_as_one_request() -> None:
 def test_a_missing_name_is_told() -> None:
     with pytest.raises(AttributeError, match=r"MPI.Win is not in testbed's subset of mpi4py \(docs/protocols/mpi.md\)"):
         MPI.Win  # noqa: B018
-    with pytest.raises(AttributeError, match=r"MPI.Comm.Spawn is not in testbed's subset of mpi4py \(docs/protocols/mpi.md\)"):
+    with pytest.raises(
+        AttributeError, match=r"MPI.Comm.Spawn is not in testbed's subset of mpi4py \(docs/protocols/mpi.md\)"
+    ):
         MPI.COMM_NULL.Spawn  # noqa: B018
     assert not hasattr(MPI.COMM_NULL, "__array_interface__")
 
