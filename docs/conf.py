@@ -27,6 +27,7 @@ autodoc_typehints = "description"
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 
+html_show_copyright = False
 html_theme = "furo"
 html_title = "testbed"
 html_static_path = ["_static"]

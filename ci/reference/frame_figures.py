@@ -10,7 +10,7 @@ from html import escape
 from importlib import import_module
 from typing import Any, Final
 
-from scapy.fields import BitField, EnumField, FlagsField, StrFixedLenField
+from scapy.fields import BitEnumField, BitField, EnumField, FlagsField, StrFixedLenField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
@@ -20,6 +20,10 @@ from reference.markdown import cell, code, table
 WORD: Final = 32  # bits of a figure's row
 LARGE: Final = 3 * WORD  # bits of a field that is drawn as one row of its own
 _FIELD: Final = re.compile(r'^\s*\w+\(\s*"(\w+)"')
+
+
+Cell = tuple[str, int, str]
+"""A cell of a figure: text, bits, attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ def of_protocol(system: str) -> str:
     layers = dict.fromkeys(layer for stack in stacks.values() for layer in stack if layer is not Ether)
     parts = [_stacks(stacks)]
     for layer in layers:
-        parts += [f"### {_name(layer)}\n", f"{cell(inspect.getdoc(layer) or '')}\n", _figure(layer), _fields(layer)]
+        parts += [f"### {_name(layer)}\n", f"{cell(inspect.getdoc(layer) or '')}\n", figure(layer), _fields(layer)]
     return "\n".join(parts)
 
 
@@ -49,37 +53,44 @@ def _stacks(stacks: Mapping[str, Sequence[type[Packet]]]) -> str:
     """Draw each frame as a strip of its layers, with their bytes."""
     strips = []
     for layers in dict.fromkeys(stacks.values()):
-        boxes = "".join(f"<span>{escape(_name(layer))}<b>{_size(layer)}</b></span>" for layer in layers)
-        strips.append(f'<div class="frame-layers">{boxes}<span class="rest">payload</span>{_behind(layers)}</div>')
+        boxes = "".join(f"<span>{escape(_name(layer))}<b>{size_of(layer)}</b></span>" for layer in layers)
+        strips.append(f'<div class="frame-layers">{boxes}{_payload(layers[-1])}{_behind(layers)}</div>')
     return "\n".join(strips) + "\n"
 
 
-def _size(layer: type[Packet]) -> str:
-    fields = [_drawn(field) for field in layer.fields_desc if not _is_behind(field)]
+def size_of(layer: type[Packet]) -> str:
+    """A layer's bytes in front of its payload; with a + where a field of it varies."""
+    fields = [_drawn(field) for field in layer.fields_desc if not is_behind(field)]
     return f"{sum(field.bits for field in fields) // 8}{'+' if any(not field.bits for field in fields) else ''}"
+
+
+def _payload(layer: type[Packet]) -> str:
+    """Draw the payload behind a frame's last header, unless its layer says that there is none."""
+    is_last = "extract_padding" in vars(layer) and not layer().extract_padding(b"payload")[0]
+    return "" if is_last else '<span class="rest">payload</span>'
 
 
 def _behind(layers: Sequence[type[Packet]]) -> str:
     """Draw the fields that stand behind the payload."""
-    found = [field for layer in reversed(layers) for field in layer.fields_desc if _is_behind(field)]
+    found = [field for layer in reversed(layers) for field in layer.fields_desc if is_behind(field)]
     return "".join(f"<span>{escape(field.name)}<b>{field.sz}</b></span>" for field in found)
 
 
-def _is_behind(field: Any) -> bool:
+def is_behind(field: Any) -> bool:
     return isinstance(field, CheckField | LastByteField)
 
 
 def _drawn(field: Any) -> Drawn:
     if isinstance(field, RouteField):
         return Drawn(field.name, 0)
-    if isinstance(field, BitField):
+    if isinstance(field, BitField | BitEnumField | FlagsField):
         return Drawn(field.name, int(field.size))
     if isinstance(field, StrFixedLenField):
         return Drawn(field.name, 8 * len(field.default))
     return Drawn(field.name, 8 * int(field.sz))
 
 
-def _figure(layer: type[Packet]) -> str:
+def figure(layer: type[Packet]) -> str:
     """Draw a layer as rows of 32 bits, as RFCs do."""
     rows = "".join(
         f'<tr><th scope="row">{first}</th>'
@@ -95,18 +106,20 @@ def _figure(layer: type[Packet]) -> str:
     )
 
 
-def _rows(layer: type[Packet]) -> Iterator[tuple[str, list[tuple[str, int, str]]]]:
-    """Yield each row: its first byte's offset, and its cells: text, bits, attributes."""
-    row: list[tuple[str, int, str]] = []
+def _rows(layer: type[Packet]) -> Iterator[tuple[str, list[Cell]]]:
+    """Yield each row: its first byte's offset, and its cells. The rows that a large field fills alone are one."""
+    row: list[Cell] = []
     at = taken = 0  # bits before the row; bits in it
-    for field in (_drawn(field) for field in layer.fields_desc if not _is_behind(field)):
-        if not field.bits or (field.bits > LARGE and not taken):
-            size = f"{field.bits // 8} bytes" if field.bits else "any number of bytes"
-            yield (str(at // 8) if field.bits else "", [(f"{field.name}, {size}", WORD, ' class="large"')])
-            at += field.bits
+    for field in (_drawn(field) for field in layer.fields_desc if not is_behind(field)):
+        if not field.bits:
+            yield "", [(f"{field.name}, any number of bytes", WORD, ' class="large"')]
             continue
         left, mark = field.bits, ""
         while left:
+            if not taken and left > LARGE:
+                yield str(at // 8), [(f"{field.name}, {field.bits // 8} bytes", WORD, ' class="large"')]
+                at, left, mark = at + left - left % WORD, left % WORD, ' class="more"'
+                continue
             here = min(left, WORD - taken)
             row.append((field.name, here, mark))
             left, taken, mark = left - here, taken + here, ' class="more"'
@@ -119,15 +132,17 @@ def _rows(layer: type[Packet]) -> Iterator[tuple[str, list[tuple[str, int, str]]
 
 def _fields(layer: type[Packet]) -> str:
     """A layer's fields with their values and what the layer's comments say of them."""
-    said = _comments(layer)
+    said = comments(layer)
     rows, at = [], 0
     for field in layer.fields_desc:
         drawn = _drawn(field)
-        place = "behind the payload" if _is_behind(field) else f"{at // 8}" + (f".{at % 8}" if at % 8 else "")
+        place = "behind the payload" if is_behind(field) else f"{at // 8}" + (f".{at % 8}" if at % 8 else "")
         size = "varies" if not drawn.bits else f"{drawn.bits} bits" if drawn.bits % 8 else str(drawn.bits // 8)
         rows.append((code(field.name), place, size, _values(field), cell(said.get(field.name, ""))))
-        at += 0 if _is_behind(field) else drawn.bits
-    return table(("field", "byte", "bytes", "values", "what it is"), rows)
+        at += 0 if is_behind(field) else drawn.bits
+    heads = ("field", "byte", "bytes", "values", "what it is")
+    filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
+    return table([heads[column] for column in filled], [[row[column] for column in filled] for row in rows])
 
 
 def _values(field: Any) -> str:
@@ -138,7 +153,7 @@ def _values(field: Any) -> str:
     return ""
 
 
-def _comments(layer: type[Packet]) -> dict[str, str]:
+def comments(layer: type[Packet]) -> dict[str, str]:
     """The comment of each field in the layer's source: behind it, or in the lines before it."""
     said: dict[str, str] = {}
     above: list[str] = []

@@ -1,0 +1,49 @@
+"""Figures of frames that the documentation shows, against the frames that Scapy builds."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+import pytest
+from scapy.packet import Packet
+
+from reference import frame_figures
+from reference.__main__ import SYSTEMS
+
+
+def layers(system: str) -> list[type[Packet]]:
+    stacks = import_module(f"protocols.{system}.frames").STACKS
+    return list(dict.fromkeys(layer for stack in stacks.values() for layer in stack[1:]))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_layer_has_the_bytes_that_scapy_builds(system: str) -> None:
+    for layer in layers(system):
+        fields = sum(field.sz for field in layer.fields_desc if frame_figures.is_behind(field))
+        whole = len(bytes(layer()))
+        assert int(frame_figures.size_of(layer).rstrip("+")) == whole - fields, layer
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_row_of_a_figure_is_full_and_every_field_is_in_it(system: str) -> None:
+    for layer in layers(system):
+        drawn = frame_figures.figure(layer)
+        rows = re.findall(r"<tr>.*?</tr>", drawn.partition("<tbody>")[2], re.DOTALL)
+        assert rows
+        for row in rows:
+            assert sum(map(int, re.findall(r'colspan="(\d+)"', row))) == frame_figures.WORD
+        for field in layer.fields_desc:
+            assert frame_figures.is_behind(field) or f">{field.name}" in drawn
+
+
+def test_a_large_field_within_a_row_is_cut_into_its_ends_and_one_row() -> None:
+    drawn = frame_figures.figure(layers("ssam")[1])
+    assert drawn.count(">data<") == 2
+    assert drawn.count(">data, 40 bytes<") == 1
+
+
+def test_what_a_layers_comments_say_stands_beside_its_fields() -> None:
+    said = frame_figures.comments(layers("am2")[1])
+    assert said["reason"].startswith("Why a packet was not taken.")
+    assert said["length"] == "bytes of payload: arguments, then data"
