@@ -10,7 +10,7 @@ import pytest
 from tests.live.documentation_pages import DOCS, ROOT, follow, write_files
 
 pytestmark = [
-    pytest.mark.requires("root", "tshark", "redis-server", "postgresql", "mpirun"),
+    pytest.mark.requires("root", "ping"),
     pytest.mark.usefixtures("machine"),
 ]
 

@@ -60,11 +60,16 @@ def test_a_link_to_a_page_or_heading_that_there_is_not_fails_the_build(tmp_path:
     for name in ("conf.py", "_static"):
         (shutil.copytree if name == "_static" else shutil.copy)(DOCS / name, tmp_path / "docs" / name)
     (tmp_path / "ci").symlink_to(ROOT / "ci")
-    (tmp_path / "docs" / "index.md").write_text("# A page\n\n[gone](nowhere.md)\n\n[gone](#no-such-heading)\n")
+    (tmp_path / "docs" / "index.md").write_text(
+        "# A page\n\n[gone](nowhere.md)\n\n[gone](#no-such-heading)\n\n[gone](other.md#not-there)\n"
+    )
+    (tmp_path / "docs" / "other.md").write_text("---\norphan: true\n---\n\n# Another\n")
     done = build(tmp_path / "docs", tmp_path / "site")
     assert done.returncode != 0
     assert "nowhere.md" in done.stderr
     assert "no-such-heading" in done.stderr
+    assert "not-there" in done.stderr
+    assert done.stderr.count("WARNING") == 3
 
 
 def test_readme_links_to_files_that_there_are() -> None:
