@@ -1,4 +1,4 @@
-"""The documentation's picture of a report agrees with a report made today."""
+"""The README's picture of a report agrees with a report made today."""
 
 from __future__ import annotations
 
