@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import ANYWHERE, HostWork, host_work
 from protocols.core.memory import Reachable
+from protocols.core.peers import Loopback
 from protocols.core.timers import Timers
 from protocols.openmx import states
 from protocols.openmx.codec_interface import Codec
@@ -52,7 +53,8 @@ class DriverEndpoint:
 class Driver:
     """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
 
-    room: bytes of data of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint.
+    room: bytes of data of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint. loopback: frames
+    between endpoints of this NIC. loops_outside: the outer NIC delivers those.
     """
 
     def __init__(
@@ -76,6 +78,8 @@ class Driver:
         self.codec: Final = codec
         self.timers: Final[Timers[int]] = Timers()
         self.endpoints: Final[dict[int, DriverEndpoint]] = {}
+        self.loopback: Final = Loopback()
+        self.loops_outside = False
         self._numbers: Mapping[bytes, int] = {address: number for number, address in enumerate(adapter.addresses)}
 
     def sender(self, src: bytes, peer_index: int) -> int:
@@ -83,9 +87,12 @@ class Driver:
         return peer_index if self._numbers.get(src) == peer_index else -1
 
     def send(self, frame: bytes) -> None:
-        """Pass a frame to the NIC."""
+        """Pass a frame to the NIC, or to this driver."""
         self.work.spend(DRIVER)
-        self.nic.send(frame)
+        if self.loops_outside or frame[:6] != self.address:
+            self.nic.send(frame)
+        else:
+            self.loopback.frames.append(frame)
 
     def look_up(self, endpoint: DriverEndpoint) -> None:
         """Spend what it takes to find a frame's endpoint, which another core may have touched last."""

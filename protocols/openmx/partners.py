@@ -47,7 +47,8 @@ class Partner:
 
     __slots__ = (
         "_acknum", "_connect_seqnum", "_early", "_endpoint", "_frames", "_heard_acknum", "_heard_request", "_is_asked",
-        "_key", "_next_match", "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked", "_used",
+        "_key", "_next_match", "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked",
+        "_unused", "_used",
         "connected", "context", "index", "is_near", "node", "owed", "session", "state",
     )  # fmt: skip
 
@@ -70,9 +71,10 @@ class Partner:
         self._unacked: deque[Outgoing] = deque()
         self._frames = 0  # of the unacknowledged messages
         self._next_send = 0
+        self._unused = 0  # the number before the session's first message
         # Number of the next message to match. An endpoint that is opened again begins with another session, since messages
         # and acknowledgements of the former may still come.
-        self._next_match = (endpoint.session % SESSIONS) << SEQNUM_BITS
+        self._next_match = (endpoint.session % SESSIONS) << SEQNUM_BITS | endpoint.settings.first_seqnum
         self._partials: dict[int, Incoming] = {}  # messages with fragments to come, oldest first
         self._early: dict[int, list[tuple[Event, bytes]]] = {}
         self._acknum = 0
@@ -183,12 +185,15 @@ class Partner:
             self._connected(Status.SUCCESS)
 
     def receive_nack(self, event: Event) -> None:
-        """Handle the refusal of a message or of a connection request by the partner's driver."""
+        """Handle the refusal of a message or of a connection request by the partner's driver, or of no message: then the
+        partner's host has died."""
         status = _REFUSALS.get(event.flag, Status.ENDPOINT_CLOSED)
         if self.state == states.CONNECTING:
             if event.seqnum == self._next_match:
                 self.lose("refused", status)
-        elif self.state == states.CONNECTED and event.seqnum in [out.seqnum for out in self._unacked]:
+        elif self.state == states.CONNECTED and (
+            event.seqnum == self._unused or event.seqnum in [out.seqnum for out in self._unacked]
+        ):
             self.lose("refused", status)
 
     def lose(self, event: str, status: Status) -> None:
@@ -225,7 +230,7 @@ class Partner:
     def _begin_receiving(self) -> None:
         """Begin a session of messages to us."""
         session = ((self._next_match >> SEQNUM_BITS) + 1) % SESSIONS
-        self._next_match = session << SEQNUM_BITS
+        self._next_match = session << SEQNUM_BITS | self._endpoint.settings.first_seqnum
         self._heard_acknum = 0
         self.owed = 0
 
@@ -233,6 +238,7 @@ class Partner:
         """Begin a session of messages to the partner."""
         self._used = self.session, seqnum >> SEQNUM_BITS
         self._next_send = seqnum
+        self._unused = seqnum_after(seqnum, -1)
         self._tries = 0
         self._acknum = 0
 
