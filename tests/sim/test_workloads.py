@@ -19,7 +19,7 @@ from tests.sim.small_workloads import SMALL
 
 DELAY = 20_000  # ns, one way through a link; a message crosses two
 RATE = 10**9  # bit/s
-RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent"}
+RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent", "openmx": "resent"}
 """By protocol: the counter of what was lost, and sent again."""
 
 
