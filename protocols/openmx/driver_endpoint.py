@@ -11,10 +11,11 @@ from protocols.core.memory import Reachable
 from protocols.core.peers import Loopback
 from protocols.core.timers import Timers
 from protocols.openmx import states
+from protocols.openmx.codec import NACK_TYPE_ENDPOINT_CLOSED
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
 from protocols.openmx.endpoint_memory import Event, ReceiveRing
-from protocols.openmx.mx_names import MAX_FRAGMENT
+from protocols.openmx.mx_names import MAX_FRAGMENT, seqnum_after
 from protocols.openmx.settings import Settings
 
 DRIVER: Final = "driver"
@@ -26,6 +27,10 @@ LINES: Final = 512
 
 _OVERHEAD: Final = 2 + 32 + 4
 """Bytes behind Ethernet's header that a frame of data has at most, beside the data."""
+
+
+Connection = tuple[int, int, int]
+"""An endpoint, its partner's node, and the partner's endpoint."""
 
 
 class Region(NamedTuple):
@@ -93,6 +98,18 @@ class Driver:
             self.nic.send(frame)
         else:
             self.loopback.frames.append(frame)
+
+    def bid_farewell(self, connection: Connection, first: int) -> None:
+        """Tell a partner that its connection's endpoint is closed, by the refusal of the number before a session's first
+        message, which no message has had. first: that message's."""
+        index, peer, peer_endpoint = connection
+        self.counters.send_nack_lib += 1
+        self.send(
+            self.codec.pack_nack_lib(
+                self.addresses[peer], self.address, self.number, index, NACK_TYPE_ENDPOINT_CLOSED, peer_endpoint, 0,
+                seqnum_after(first, -1),
+            )
+        )  # fmt: skip
 
     def look_up(self, endpoint: DriverEndpoint) -> None:
         """Spend what it takes to find a frame's endpoint, which another core may have touched last."""

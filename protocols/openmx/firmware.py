@@ -35,9 +35,9 @@ from protocols.openmx.codec import (
 )
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
-from protocols.openmx.driver_endpoint import Driver, DriverEndpoint, Region
+from protocols.openmx.driver_endpoint import Connection, Driver, DriverEndpoint, Region
 from protocols.openmx.endpoint_memory import ALARM, Command, Commands, Event, Op, ReceiveRing
-from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SEQNUM_BITS, SMALL_MAX, TINY_MAX, seqnum_after
+from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SEQNUM_BITS, SMALL_MAX, TINY_MAX
 from protocols.openmx.pulls import Pulls
 from protocols.openmx.settings import MAX_ENTRIES, MIN_ENTRIES, Settings
 
@@ -46,9 +46,6 @@ _MAX_EARLY: Final = 1024
 
 _MAX_CONNECTIONS: Final = 4096
 """Connections of a host whose partners are told when it dies."""
-
-Connection = tuple[int, int, int]
-"""An endpoint, its partner's node, and the partner's endpoint."""
 
 
 class Firmware:
@@ -71,21 +68,6 @@ class Firmware:
         self._early: dict[Connection, tuple[Event, bytes]] = {}
         self._connections: dict[Connection, int] = {}  # with the number of the first message that is expected there
         self._farewells: Announcements[Connection] | None = None  # made when it succeeds other firmware
-        self._operations: Final[dict[int, Callable[[DriverEndpoint, Command], None]]] = {
-            Op.OPEN: self._open,
-            Op.CLOSE: self._close,
-            Op.SEND: self._send,
-            Op.SEND_MEDIUM: self._send_medium,
-            Op.RNDV: self._send_rndv,
-            Op.NOTIFY: self._send_notify,
-            Op.ACK: self._send_ack,
-            Op.CONNECT: self._send_connect,
-            Op.REGISTER: self._register,
-            Op.DEREGISTER: self._deregister,
-            Op.PULL: self._pull,
-            Op.CLOSE_PULL: self._close_pull,
-            Op.SET_ALARM: self._set_alarm,
-        }
         self._data = b""
         self._now = 0
 
@@ -100,20 +82,9 @@ class Firmware:
         for index, _, _ in self._early:
             self._driver.endpoints[index] = DriverEndpoint(index)
         untold = former._farewells.left() if former._farewells is not None else {}
-        self._farewells = farewells = Announcements(self._bid_farewell)
+        self._farewells = farewells = Announcements(self._driver.bid_farewell)
         for connection, seqnum in (untold | former._connections).items():
             farewells.begin(connection, seqnum)
-
-    def _bid_farewell(self, connection: Connection, first: int) -> None:
-        """Refuse the number before a session's first message, which no message has had."""
-        driver, (index, peer, peer_endpoint) = self._driver, connection
-        driver.counters.send_nack_lib += 1
-        driver.send(
-            driver.codec.pack_nack_lib(
-                driver.addresses[peer], driver.address, driver.number, index, NACK_TYPE_ENDPOINT_CLOSED, peer_endpoint, 0,
-                seqnum_after(first, -1),
-            )
-        )  # fmt: skip
 
     @property
     def counters(self) -> Counters:
@@ -149,7 +120,7 @@ class Firmware:
     def on_doorbell(self, now: int, index: int) -> None:
         driver = self._driver
         command, data = self._commands.read(index)
-        operation = self._operations.get(command.op)
+        operation = _OPERATIONS.get(command.op)
         endpoint = driver.endpoints.get(command.endpoint)
         if operation is None or command.peer >= len(driver.addresses) or (
             command.op != Op.OPEN and (endpoint is None or endpoint.state != states.OPEN)
@@ -158,7 +129,7 @@ class Firmware:
             return
         self._data, self._now = data, now
         try:
-            operation(endpoint or DriverEndpoint(command.endpoint), command)
+            operation(self, endpoint or DriverEndpoint(command.endpoint), command)
         except struct.error:  # fields beyond those of the frame
             driver.counters.invalid += 1
         self._loop_back(now)
@@ -400,6 +371,23 @@ class Firmware:
         endpoint.state = row.next_state
         self._driver.counters.add(row.counters)
 
+
+_OPERATIONS: Final[dict[int, Callable[[Firmware, DriverEndpoint, Command], None]]] = {
+    Op.OPEN: Firmware._open,
+    Op.CLOSE: Firmware._close,
+    Op.SEND: Firmware._send,
+    Op.SEND_MEDIUM: Firmware._send_medium,
+    Op.RNDV: Firmware._send_rndv,
+    Op.NOTIFY: Firmware._send_notify,
+    Op.ACK: Firmware._send_ack,
+    Op.CONNECT: Firmware._send_connect,
+    Op.REGISTER: Firmware._register,
+    Op.DEREGISTER: Firmware._deregister,
+    Op.PULL: Firmware._pull,
+    Op.CLOSE_PULL: Firmware._close_pull,
+    Op.SET_ALARM: Firmware._set_alarm,
+}
+"""Functions, not methods of one firmware: those would refer to it, and keep it and a dead host's memory."""
 
 _NOTHING: Final = (0, 0, 0, 0, 0, 0, 0)
 _Parsed = tuple[bytes, int, Event, memoryview]

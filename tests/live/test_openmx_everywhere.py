@@ -20,8 +20,9 @@ from testbed.controller.runs.run_options import Mode, Nics, RunOptions
 from testbed.controller.verdict.verdicts import Grade
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
-from testbed.spec.fault_models import Rule
+from testbed.spec.fault_models import Crash, Flap, Reset, Restart, Rule
 from testbed.workloads.form import Comm, Node
+from tests.live.machine_state import Machine
 from tests.live.parity import differing_flows, fates_by_flow, received_messages
 from tests.live.testbed_command import by_tshark, output
 from tests.live.testbed_command import testbed as command
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 SIZES = (0, 4, 100, 5_000, 70_000)
 DILATE = 5
+MILLISECOND = 1_000_000
 LOST = f"drop openmx.type == {TYPE_PULL_REPLY} and nth(2)"
 SCENARIO = f"""
 [[fault]]
@@ -173,6 +175,30 @@ def test_another_seed_has_other_fates_and_messages(simulated: Path, tmp_path: Pa
     differing, _ = differing_flows(*(fates_by_flow(read_log(run / FATES)) for run in (simulated, tmp_path / "run")))
     assert differing
     assert any(received_messages(tmp_path / "run", node) != received_messages(simulated, node) for node in ("n1", "n2"))
+
+
+@pytest.mark.parametrize("nics", ["inline", "shared"])
+def test_nodes_that_restart_crash_and_are_cut_off_under_load_are_survived_and_leave_nothing(
+    nics: Nics, machine: Machine
+) -> None:
+    faults = (
+        Restart(on="n2", at="300ms"),
+        Reset(on="n3", at="500ms"),
+        Crash(on="n1", at="400ms", for_="200ms"),
+        Flap(on="n4", at="600ms", for_="200ms"),
+        Crash(on="n4", at="1700ms"),
+    )
+    firmware = {"tick": MILLISECOND, "resends": 40} if nics == "inline" else None
+    result = testbed.run(
+        Cluster.star(4, delay="50us"), "churn", protocol="openmx", nics=nics, scenario=Scenario(faults=faults),
+        settings={"time": "2s", "settle": "300ms"}, firmware=firmware, timeout=60,
+    )  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed
+    rows = {row["node"]: row for row in result.rows}
+    assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
+    assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
+    machine.assert_unchanged("left behind by nodes that came and went")
 
 
 def test_shared_nics_serve_programs_that_attach() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from protocols.core.firmware import Adapter, Agent
@@ -99,3 +102,18 @@ def test_partners_of_a_closed_endpoint_are_not_told() -> None:
     succeed(two, 0, Settings())
     two.elapse(SECOND)
     assert "NACK_LIB" not in two.sent
+
+
+def test_nothing_keeps_the_driver_of_a_host_that_has_died() -> None:
+    """It refers to the host's memory, and a shared NIC's agent does not collect cycles."""
+    two = Two()
+    former = weakref.ref(two.driver(0))
+    gc.disable()
+    try:
+        succeed(two, 0, Settings())
+        assert former() is None
+        between = weakref.ref(two.driver(0))
+        succeed(two, 0, Settings())
+        assert between() is None
+    finally:
+        gc.enable()
