@@ -14,7 +14,7 @@ from protocols.openmx.mx_requests import Request, Result
 
 
 class FinishedRequests:
-    """Of one endpoint, in the order in which they were done. set_alarm: lets ticks come."""
+    """Finished requests of one endpoint, in the order in which they were done. set_alarm: lets ticks come."""
 
     def __init__(self, set_alarm: Callable[[], object]) -> None:
         self._set_alarm = set_alarm

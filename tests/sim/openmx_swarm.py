@@ -37,7 +37,7 @@ from testbed.sim.sim_host import Prices
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.placement import with_ranks
-from tests.sim.openmx_swarm_cases import LARGEST, SENDS, Action, Case, draw, smaller
+from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, smaller
 from tests.sim.swarm_faults import (
     CALM,
     MICROSECOND,
@@ -54,7 +54,9 @@ from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
 PATIENCE: Final = 60 * SECOND
 """Virtual time after the faults in which a case must have ended."""
 KEY: Final = 0
-"""Of all endpoints: what a message names that begins a connection."""
+"""Key of all endpoints, which a message names that begins a connection."""
+LAST: Final = 8
+"""Bytes of the messages by which all talk to all at the end."""
 MISTAKES: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors by which the ledger, driver and library show that something is wrong."""
 ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_SESSION, Status.BAD_ENDPOINT)
@@ -71,7 +73,7 @@ class Run:
         self.case = case
         self.simulation = simulation
         self.ranks = list(simulation.nodes)
-        self.ledger = Ledger(LARGEST)
+        self.ledger = Ledger(max([LAST, *[one.size for one in case.actions]]))
         self.ends: dict[int, Endpoint] = {}
         self.count = len(self.ranks) * case.per_rank
         self.actions = [[one for one in case.actions if one.end == end] for end in range(self.count)]
@@ -198,7 +200,7 @@ class Run:
             sender = self.ends[origin]
             to = sender.partner(self.case.rank_of(sink), self.case.index_of(sink))
             sender.iconnect(to, KEY)  # a stranger may have been there
-            self.ledger.send(sender, to, (origin, sink), 8, synchronous=False)
+            self.ledger.send(sender, to, (origin, sink), LAST, synchronous=False)
             self.receive(self.ends[sink], sink, origin)
 
     def left(self) -> list[str]:

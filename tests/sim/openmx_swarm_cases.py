@@ -16,10 +16,9 @@ from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Cut, draw_fau
 SIZES: Final = (4, 8, 32, 33, 128, 129, 1_462, 1_463, 4_096, 4_097, 10_000, 33_000, 70_000, 150_000)
 """Bytes: of each kind of message, of one and more fragments, and of pulls of one and more blocks."""
 BULK: Final = SIZES[-3:]
-LARGEST: Final = max(SIZES)
 SENDS: Final = ("send", "synchronous")
 BREAKS: Final = ("disconnect", "reopen", "connect", "stranger")
-"""What ends a connection, or begins one by hand; a stranger names a wrong key."""
+"""Actions that end a connection, or begin one by hand; a stranger names a wrong key."""
 MESSAGES: Final = 50
 FEW: Final = 20
 """Actions of a case, at least, and of one with long messages."""
@@ -27,7 +26,7 @@ FEW: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an endpoint does. peer: the endpoint that it concerns. pause: ns before it."""
+    """Action of an endpoint. peer: the endpoint that it concerns. pause: ns before it."""
 
     end: int
     peer: int

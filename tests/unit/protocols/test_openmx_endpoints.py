@@ -654,7 +654,7 @@ def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
 
 
 def test_endpoints_of_one_nic_talk_by_its_loop_back() -> None:
-    """Also where a message is acknowledged before its send returns."""
+    """Messages are acknowledged before their sends return."""
     two = Two(Settings(acknowledge=1), connects=False)
     first, second = two.ends[0], two.library(0).open_endpoint(1)
     two.run(first.connect(0, 1))

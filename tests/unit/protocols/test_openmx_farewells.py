@@ -95,7 +95,7 @@ def test_a_partner_that_never_hears_a_notice_is_told_by_the_refusal_of_its_messa
 
 
 def test_partners_of_a_closed_endpoint_are_not_told() -> None:
-    """As in the source."""
+    """The source tells them neither."""
     two = Two()
     two.ends[0].close()
     two.sent.clear()
@@ -105,7 +105,7 @@ def test_partners_of_a_closed_endpoint_are_not_told() -> None:
 
 
 def test_nothing_keeps_the_driver_of_a_host_that_has_died() -> None:
-    """It refers to the host's memory, and a shared NIC's agent does not collect cycles."""
+    """The driver refers to the host's memory, and a shared NIC's agent does not collect cycles."""
     two = Two()
     former = weakref.ref(two.driver(0))
     gc.disable()
