@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Buffer
 from protocols.core.host_work import COPY
-from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_NOTIFY, TYPE_RNDV, TYPE_TRUC
+from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_TRUC
 from protocols.openmx.driver_endpoint import LINES
 from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, Command, Event, Op, ReceiveRing
 from protocols.openmx.finished_requests import FinishedRequests
-from protocols.openmx.large_messages import LargeMessages
+from protocols.openmx.incoming_messages import IncomingMessages
 from protocols.openmx.mx_names import (
     MATCH_NONE,
     MAX_ENDPOINTS,
@@ -65,17 +65,15 @@ class Endpoint:
         self._commands = library.commands
         self._ring_doorbell = library.ring_doorbell
         self._library: Final = library
-        self._work = library.work
+        self.work: Final = library.work
         self.memory: Final = library.memory
         self._room = library.room
-        self._queues = queues
         self._partners: dict[tuple[int, int], Partner] = {}
         self._active: dict[Partner, None] = {}
         self._has_alarm = False
         self._zombies = 0
-        self._own_sends: dict[Incoming, Request] = {}  # synchronous, to itself, unmatched
-        self._claimed: set[Incoming] = set()
-        self._large: Final = LargeMessages(self)
+        self.incoming: Final = IncomingMessages(self, queues, self._room)
+        self._large: Final = self.incoming.large
         self._finished: Final = FinishedRequests(self._set_alarm)
         size = ReceiveRing.size(self.settings.entries, self._room)
         memory = memoryview(bytearray(size)) if library.allocate is None else library.allocate(size)
@@ -147,37 +145,34 @@ class Endpoint:
     ) -> Request:
         """Begin to receive the first message that matches (mx_irecv). buffer: writable. Raises MxError."""
         self._check_open()
-        self._queues.check(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise MxError(Status.NO_RESOURCES, "the buffer of a receive is read-only")
-        self._work.spend(REQUEST)
+        self.work.spend(REQUEST)
         request = Request("a receive", view, match_info, mask, context, None, receive=True)
         if not forget:
             request.add_callback(self._finished.keep)
-        found = self._queues.post(request)
-        if found is not None:
-            self._match(found, request)
+        self.incoming.post(request)
         return request
 
     def receive_claimed(self, incoming: Incoming, buffer: Buffer, context: object = None) -> Request:
         """Receive a message that `claim` has taken. Ours: MX has no matched probe."""
         view = memoryview(buffer).cast("B")
         request = Request("a receive", view, incoming.match_info, MATCH_NONE, context, None, receive=True)
-        self._claimed.discard(incoming)
-        self._match(incoming, request)
+        self.incoming.receive_claimed(incoming, request)
         return request
 
     def cancel(self, request: Request) -> bool:
         """Take back a receive (mx_cancel); False if a message has matched it, and for sends."""
-        if not request.is_receive or not self._queues.cancel(request):
+        if not request.is_receive or not self.incoming.queues.cancel(request):
             return False
         request.finish(Status.CANCELLED)
         return True
 
     def cancel_quietly(self, request: Request) -> bool:
         """Take back a receive that is never completed; False if a message has matched it. Ours."""
-        return self._queues.cancel(request)
+        return self.incoming.queues.cancel(request)
 
     def ibuffered(self, request: Request) -> bool:
         """Whether the buffer of a send may be used again (mx_ibuffered)."""
@@ -212,7 +207,7 @@ class Endpoint:
 
     async def test_any(self, match_info: int = 0, mask: int = 0) -> Result | None:
         """Return the result of a finished request that matches, or None (mx_test_any). Raises MxError as `irecv` does."""
-        self._queues.check(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
         if self._finished.find(match_info, mask) is None:
             await Yield()
         found = self._finished.find(match_info, mask)
@@ -221,7 +216,7 @@ class Endpoint:
     async def wait_any(self, match_info: int = 0, mask: int = 0, timeout: int = 0) -> Result | None:
         """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`. Raises MxError as
         `irecv` does."""
-        self._queues.check(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
         tick = self._tick_after(timeout)
         while (found := self._finished.find(match_info, mask)) is None:
             if not await self._finished.next(tick):
@@ -230,22 +225,21 @@ class Endpoint:
 
     def iprobe(self, match_info: int = 0, mask: int = 0) -> Incoming | None:
         """Return the first unexpected message that matches, or None (mx_iprobe). Raises MxError as `irecv` does."""
-        self._queues.check(match_info, mask)
-        return self._queues.find(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
+        return self.incoming.queues.find(match_info, mask)
 
     def probe(self, match_info: int = 0, mask: int = 0) -> Completion[Incoming | None]:
         """Wait for an unexpected message that matches (mx_probe); None after `wakeup`. Raises MxError as `irecv` does."""
-        self._queues.check(match_info, mask)
-        return self._queues.probe(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
+        return self.incoming.queues.probe(match_info, mask)
 
     def claim(self, incoming: Incoming) -> None:
         """Take an unexpected message, so that only `receive_claimed` can receive it. Ours."""
-        self._queues.claim(incoming)
-        self._claimed.add(incoming)
+        self.incoming.claim(incoming)
 
     def wakeup(self) -> None:
         """End all waits of `peek`, `wait_any` and `probe` (mx_wakeup)."""
-        self._queues.wake()
+        self.incoming.queues.wake()
         self._finished.wake(False)
 
     def close(self) -> None:
@@ -255,10 +249,7 @@ class Endpoint:
         for partner in list(self._partners.values()):
             partner.disconnect()
         self.is_open = False
-        for request in self._queues.clear():
-            request.finish(Status.ENDPOINT_CLOSED)
-        for own in list(self._own_sends.values()):
-            own.settle(Status.ENDPOINT_CLOSED)
+        self.incoming.close()
         self.write(Command(Op.CLOSE, self.index))
         self._library.close(self)
         self.memory.unpin(self._ring_address)
@@ -300,73 +291,9 @@ class Endpoint:
         """Fail what is under way with a partner."""
         for message in outgoing:
             self._end(message, status)
-        for incoming in [*partials, *self._queues.unpulled(partner)]:
-            self._queues.forget(incoming)
-            if incoming.receive is not None:
-                self.finish(incoming, incoming.receive, status)
-        for incoming in self._claimed:
-            if incoming.source is partner and (incoming.missing or incoming.region >= 0):
-                incoming.error = status
-        self._large.forget_partner(partner, status)
+        self.incoming.forget_partner(partner, partials, status)
         if self.on_lost is not None:
             self.on_lost(partner, status)
-
-    def take_message(self, partner: Partner, event: Event, data: memoryview) -> None:
-        """Take a message that has come whole: its bytes, a rendezvous, or a notice."""
-        if event.type == TYPE_NOTIFY:
-            self._large.notified(partner, event)
-            return
-        receive = self._queues.match(event.match)
-        if receive is not None and event.type != TYPE_RNDV:
-            self._receive(partner, event, data, receive)
-            return
-        incoming = Incoming(partner, event.match, event.total)
-        if event.type == TYPE_RNDV:
-            incoming.region, incoming.turn = event.number, event.turn
-        else:
-            incoming.place = memoryview(bytes(data))
-        if receive is not None:
-            self._match(incoming, receive)
-        elif not self._is_done_with(incoming):
-            self._queues.keep(incoming)
-        elif incoming.region >= 0 and partner.is_connected:
-            self._large.notify(incoming)
-
-    def _receive(self, partner: Partner, event: Event, data: memoryview, receive: Request) -> None:
-        """Complete a receive with a message that has come whole."""
-        size, length = len(receive.buffer), event.length
-        receive.peer = partner
-        if length:
-            receive.buffer[:length] = data if length <= size else data[:size]
-            self._work.spend(COPY, length, self._work.writer)
-        if length <= size:
-            receive.finish(Status.SUCCESS, length, length, event.match)
-        else:
-            if self.on_error is not None:
-                self.on_error(Status.TRUNCATED)
-            receive.finish(Status.TRUNCATED, length, size, event.match)
-
-    def begin_medium(self, partner: Partner, event: Event) -> Incoming:
-        """Begin a message in fragments, at the first that has come."""
-        incoming = Incoming(partner, event.match, event.total)
-        incoming.missing = (1 << -(-event.total // self._room)) - 1
-        incoming.receive = self._queues.match(event.match)
-        if incoming.receive is not None:
-            incoming.receive.peer = partner
-            incoming.place = incoming.receive.buffer
-        else:
-            incoming.place = memoryview(bytearray(event.total))
-            if not self._is_done_with(incoming):
-                self._queues.keep(incoming)
-        return incoming
-
-    def store_fragment(self, incoming: Incoming, event: Event, data: memoryview) -> None:
-        """Store a fragment; the last one completes the message."""
-        place = incoming.place[event.number * self._room :][: len(data)]
-        place[:] = data[: len(place)]
-        self._work.spend(COPY, len(place), self._work.writer)
-        if not incoming.missing and incoming.receive is not None:
-            self._deliver(incoming, incoming.receive)
 
     def completed(self, code: int) -> None:
         """Handle a completion of the driver."""
@@ -385,18 +312,9 @@ class Endpoint:
             self.on_error(status)
         request.settle(status)
 
-    def finish(self, incoming: Incoming, receive: Request, status: Status) -> None:
-        """Complete a receive whose message has come, or will not."""
-        transferred = min(len(receive.buffer), incoming.length) if status is Status.SUCCESS else 0
-        if status is Status.SUCCESS and incoming.length > transferred:
-            status = Status.TRUNCATED
-        if status is not Status.SUCCESS and self.on_error is not None:
-            self.on_error(status)
-        receive.finish(status, incoming.length, transferred, incoming.match_info)
-
     def waiting(self) -> list[str]:
         """Return a sentence for everything that waits."""
-        sentences = [f"{request}" for request in self._queues.posted()]
+        sentences = [f"{request}" for request in self.incoming.queues.posted()]
         sentences += self._large.waiting()
         for partner in self._partners.values():
             sentences += partner.waiting()
@@ -420,12 +338,12 @@ class Endpoint:
             raise MxError(Status.NO_RESOURCES, f"match information has 64 bits, got 0x{match_info:x}")
         if len(data) > MAX_LENGTH:
             raise MxError(Status.NO_RESOURCES, f"a message of {len(data)} bytes: at most {MAX_LENGTH}")
-        self._work.spend(REQUEST)
+        self.work.spend(REQUEST)
         request = Request("a send", data, match_info, MATCH_NONE, context, to, receive=False)
         if not forget:
             request.add_callback(self._finished.keep)
         if self._is_own(to):
-            self._send_to_itself(request, synchronous)
+            self.incoming.send_to_itself(request, synchronous)
         elif synchronous or len(data) > self._eager(to):
             self._large.send(to, request, match_info)
         elif len(data) <= SMALL_MAX:
@@ -435,7 +353,7 @@ class Endpoint:
         else:
             outgoing = Outgoing(Op.SEND_MEDIUM, request, match_info, len(data), -(-len(data) // self._room))
             outgoing.address = self.memory.pin_page(memoryview(bytes(data)))
-            self._work.spend(COPY, len(data))
+            self.work.spend(COPY, len(data))
             to.submit(outgoing)
         return request
 
@@ -461,31 +379,12 @@ class Endpoint:
             if outgoing.request is not None:
                 self.settle(outgoing.request, status)
 
-    def _send_to_itself(self, request: Request, synchronous: bool) -> None:
-        assert request.peer is not None
-        incoming = Incoming(request.peer, request.match_info, len(request.buffer))
-        receive = self._queues.match(request.match_info)
-        if receive is not None:
-            incoming.place = request.buffer
-            self._match(incoming, receive)
-            request.settle(Status.SUCCESS)
-            return
-        incoming.place = memoryview(bytes(request.buffer))
-        if self._is_done_with(incoming):
-            request.settle(Status.SUCCESS)
-            return
-        if synchronous:
-            self._own_sends[incoming] = request
-        else:
-            request.settle(Status.SUCCESS)
-        self._queues.keep(incoming)
-
-    # Receives.
+    # Events.
 
     def _take_event(self, slot: int) -> None:
         ring = self._ring
         event = ring.read(slot)
-        self._work.spend(EVENT, LINES, self._work.writer)
+        self.work.spend(EVENT, LINES, self.work.writer)
         if event.type == TYPE_CONNECT and not event.flag & 1:
             self._answer(event)
         else:
@@ -512,39 +411,6 @@ class Endpoint:
                 Op.CONNECT, partner, flag=1, session=event.session, word=self.session, number=event.number,
                 turn=Status.BAD_KEY,
             )  # fmt: skip
-
-    def _match(self, incoming: Incoming, receive: Request) -> None:
-        """Match a message with its receive."""
-        receive.peer = incoming.source
-        if incoming.error is not Status.SUCCESS:
-            self.finish(incoming, receive, incoming.error)
-        elif incoming.region >= 0:
-            self._large.pull(incoming, receive)
-        elif incoming.missing:
-            incoming.receive = receive
-        else:
-            self._deliver(incoming, receive)
-
-    def _deliver(self, incoming: Incoming, receive: Request) -> None:
-        """Complete a receive whose message is here."""
-        own = self._own_sends.pop(incoming, None)
-        if incoming.place is not receive.buffer:
-            place = receive.buffer[: incoming.length]
-            place[:] = incoming.place[: len(place)]
-            self._work.spend(COPY, len(place), self._work.writer)
-        self.finish(incoming, receive, Status.SUCCESS)
-        if own is not None:
-            own.settle(Status.SUCCESS)
-
-    def _is_done_with(self, incoming: Incoming) -> bool:
-        """Count an unexpected message; return whether the program's handler is done with it, or has ended the connection
-        before all of it has come."""
-        self.counters.unexpected += 1
-        handler, source = self.on_unexpected, incoming.source
-        if handler is None:
-            return False
-        is_done = handler(source, incoming.match_info, incoming.length)
-        return is_done or (not source.is_connected and (bool(incoming.missing) or incoming.region >= 0))
 
     # Time.
 

@@ -17,6 +17,7 @@ from protocols.openmx.partners import Partner
 
 if TYPE_CHECKING:
     from protocols.openmx.endpoint import Endpoint
+    from protocols.openmx.incoming_messages import IncomingMessages
 
 _REGIONS: Final = 256
 """Messages of an endpoint that may wait to be pulled at once."""
@@ -35,8 +36,10 @@ class _Pull(NamedTuple):
 class LargeMessages:
     """The large messages of one endpoint, in both directions."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, incoming: IncomingMessages) -> None:
+        """incoming: completes receives."""
         self._endpoint: Final = endpoint
+        self._incoming: Final = incoming
         self._memory: Final = endpoint.memory
         self._sending: dict[int, Sending] = {}  # by region
         self._turns = [0] * _REGIONS
@@ -62,12 +65,12 @@ class LargeMessages:
                 self._end_sending(region, sending, status)
         for waiting_pull in [waiting for waiting in self._unpulled if waiting[0].source is partner]:
             self._unpulled.remove(waiting_pull)
-            self._endpoint.finish(*waiting_pull, status)
+            self._incoming.finish(*waiting_pull, status)
         for number, pull in list(self._pulls.items()):
             if pull.incoming.source is partner:
                 self._endpoint.command(Op.CLOSE_PULL, partner, number=number)
                 self._end_pull(number, 0)
-                self._endpoint.finish(pull.incoming, pull.receive, status)
+                self._incoming.finish(pull.incoming, pull.receive, status)
 
     # Sends.
 
@@ -117,7 +120,7 @@ class LargeMessages:
         wanted = min(len(receive.buffer), incoming.length)
         if not wanted:
             self.notify(incoming)
-            self._endpoint.finish(incoming, receive, Status.SUCCESS)
+            self._incoming.finish(incoming, receive, Status.SUCCESS)
         elif not self._numbers:
             self._unpulled.append((incoming, receive))
         else:
@@ -144,7 +147,7 @@ class LargeMessages:
         self._end_pull(number, min(len(receive.buffer), incoming.length))
         if status is Status.SUCCESS:
             self.notify(incoming)
-        self._endpoint.finish(incoming, receive, status)
+        self._incoming.finish(incoming, receive, status)
 
     def notify(self, incoming: Incoming) -> None:
         """Tell the sender that its message has been pulled."""

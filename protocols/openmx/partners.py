@@ -385,9 +385,9 @@ class Partner:
         """Take the next message, or its first fragment that has come."""
         self._next_match = seqnum_after(self._next_match)
         if event.type != TYPE_MEDIUM:
-            self._endpoint.take_message(self, event, data)
+            self._endpoint.incoming.take(self, event, data)
             return
-        incoming = self._endpoint.begin_medium(self, event)
+        incoming = self._endpoint.incoming.begin_medium(self, event)
         if self.state != states.CONNECTED:  # the program's handler has disconnected
             return
         incoming.seqnum = event.seqnum
@@ -403,7 +403,7 @@ class Partner:
         incoming.missing &= ~bit
         if not incoming.missing:
             del self._partials[event.seqnum]
-        self._endpoint.store_fragment(incoming, event, data)
+        self._endpoint.incoming.store_fragment(incoming, event, data)
 
     def _take_ack(self, ack: int) -> None:
         unacked = self._unacked
