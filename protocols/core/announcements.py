@@ -34,12 +34,12 @@ class Announcements(Generic[Peer]):
         self._silent: dict[Peer, tuple[int, int]] = {}  # by peer: its incarnation then, and the announcements sent
         self.timers: Final[Timers[Peer]] = Timers()
 
-    def begin(self, peer: Peer, incarnation: int) -> None:
-        """Announce to a peer at the next tick, and repeat. incarnation: the peer's, as the former incarnation of this
-        NIC knew it. The new incarnation of this NIC need not know it: if both NICs restart and this one writes to the
-        peer, it must not learn the peer's old incarnation from here."""
+    def begin(self, peer: Peer, incarnation: int, when: int = _AT_ONCE) -> None:
+        """Announce to a peer at the next tick, or at a later time, and repeat. incarnation: the peer's, as the former
+        incarnation of this NIC knew it. The new incarnation of this NIC need not know it: if both NICs restart and this one
+        writes to the peer, it must not learn the peer's old incarnation from here."""
         self._silent[peer] = incarnation, 0
-        self.timers.set(peer, _AT_ONCE)
+        self.timers.set(peer, when)
 
     def stop(self, peer: Peer) -> None:
         """Stop announcing to a peer that knows the new incarnation."""

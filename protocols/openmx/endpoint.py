@@ -243,10 +243,12 @@ class Endpoint:
         self._finished.wake(False)
 
     def close(self) -> None:
-        """Close the endpoint (mx_close_endpoint): requests in progress end with ENDPOINT_CLOSED."""
+        """Close the endpoint (mx_close_endpoint): what has come is acknowledged, and requests in progress end with
+        ENDPOINT_CLOSED."""
         if not self.is_open:
             return
         for partner in list(self._partners.values()):
+            partner.flush()
             partner.disconnect()
         self.is_open = False
         self.incoming.close()

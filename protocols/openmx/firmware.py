@@ -75,16 +75,21 @@ class Firmware:
         """Send frames to this NIC itself by the outer NIC, too, which delivers them and may limit their rate."""
         self._driver.loops_outside = True
 
-    def succeed(self, former: Firmware) -> None:
+    def succeed(self, now: int, former: Firmware) -> None:
         """Take the place of a former driver, whose host has ended if it had one: its endpoints' partners are told so, and
-        connection requests that have come before there was a host are taken over."""
+        connection requests that have come before there was a host are taken over.
+
+        They are told no sooner than a message that is sent again would be refused: a host that ends as it should leaves
+        acknowledgements that nobody will send, and senders that do not wait for them.
+        """
+        settings = self._driver.settings
         self._early = former._early
         for index, _, _ in self._early:
             self._driver.endpoints[index] = DriverEndpoint(index)
         untold = former._farewells.left() if former._farewells is not None else {}
         self._farewells = farewells = Announcements(self._driver.bid_farewell)
         for connection, seqnum in (untold | former._connections).items():
-            farewells.begin(connection, seqnum)
+            farewells.begin(connection, seqnum, now + settings.tick * settings.resend)
 
     @property
     def counters(self) -> Counters:

@@ -293,6 +293,11 @@ class Partner:
             Op.ACK, self, ack=self._ack(), seqnum=self._next_send, session=self.session, word=self._acknum
         )
 
+    def flush(self) -> None:
+        """Acknowledge at once what has come."""
+        if self.owed and self.state == states.CONNECTED:
+            self.acknowledge()
+
     def _ack(self) -> int:
         """Return the number of the first message that is not complete."""
         return next(iter(self._partials), self._next_match)

@@ -50,13 +50,13 @@ class Nic:
     def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         former = self.firmware
         self.firmware = self._driver(memory, SharedCommands(descriptors))
-        self.firmware.succeed(former)
+        self.firmware.succeed(now, former)
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.of_incarnation(incarnation)
         former, self.firmware = self.firmware, self._driver(HostMemory(), OwnCommands())
-        self.firmware.succeed(former)
+        self.firmware.succeed(now, former)
 
     def _driver(self, memory: Reachable, commands: Commands) -> Firmware:
         made = Firmware(self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters)

@@ -618,6 +618,19 @@ def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
     assert pinned(two) == 1
 
 
+def test_close_acknowledges_what_has_come() -> None:
+    """The source's omx__flush_partners_to_ack."""
+    two = Two()
+    told: list[Status] = []
+    _, request = two.receive(4)
+    two.send(b"data").on_arrival = told.append
+    two.finish(request)
+    assert told == []
+    two.ends[1].close()
+    two.carry()
+    assert told == [Status.SUCCESS]
+
+
 def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
     two = Two()
     two.ends[1].close()

@@ -27,7 +27,7 @@ def succeed(two: Two, number: int, settings: Settings) -> None:
     wires.incarnations[number] += 1
     adapter = Adapter(number, wires.addresses, 1500, wires.incarnations[number])
     driver = Firmware(adapter, wires.nics[number], memory, commands, settings, codec, counters)
-    driver.succeed(two.driver(number))
+    driver.succeed(wires.now, two.driver(number))
     library = Library(adapter, wires.nics[number], memory, commands, settings, counters)
     wires.nics[number].agent = wires.agents[number] = Agent(driver, library)
 
@@ -63,7 +63,9 @@ def test_notices_end_when_the_partner_connects_to_the_next_host_and_a_late_one_e
     kept: list[bytes] = []
     two.lose = lambda frame: kind_of(frame) == "NACK_LIB" and not kept.append(frame)  # type: ignore[func-returns-value]
     succeed(two, 0, settings)
-    two.elapse(RESEND // 8)
+    two.elapse(RESEND // 2)
+    assert kept == [], "what is sent again is refused later"
+    two.elapse(RESEND)
     assert len(kept) > 1, "repeated"
     two.lose = lambda _: False
     two.wires.give(kept[0])
