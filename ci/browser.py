@@ -1,7 +1,7 @@
 """A headless Chromium, told what to do over two pipes in its DevTools protocol: no port, no driver, no network.
 
 with Browser(Path("/tmp/profile")) as browser:
-    browser.open(Path("report.html"))
+    browser.open(Path("report.html"))  # or an address of this machine's, "http://127.0.0.1:8080/"
     browser.evaluate("document.title")
 """
 
@@ -22,7 +22,7 @@ PROGRAM = "chromium"
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--disable-extensions",
-    "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars", "--remote-debugging-pipe",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 
 
@@ -39,6 +39,7 @@ class Browser:
         self._seconds = seconds
         self._number = 0
         self._left = b""
+        self._origin = "file:"  # where what a page asks for may come from
         self._events: list[dict[str, Any]] = []
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
@@ -79,14 +80,18 @@ class Browser:
             self._process.wait()
         os.close(self._answers)
 
-    def open(self, page: Path, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0) -> None:
-        """Open a file and wait until it is loaded."""
+    def open(
+        self, page: Path | str, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0
+    ) -> None:
+        """Open a file, or an address of this machine's, and wait until it is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False
         )
         self.appear(dark=dark)
         self._events.clear()
-        self.call("Page.navigate", url=page.absolute().as_uri())
+        url = page.absolute().as_uri() if isinstance(page, Path) else page
+        self._origin = "file:" if isinstance(page, Path) else "/".join(page.split("/")[:3])
+        self.call("Page.navigate", url=url)
         self._until("Page.loadEventFired")
 
     def appear(self, *, dark: bool = False, media: str = "") -> None:
@@ -105,6 +110,19 @@ class Browser:
         """A key: press("Tab", 9)."""
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def until(self, expression: str, seconds: float = 20.0) -> Any:
+        """Wait until a JavaScript expression is true in the page; return its value. It is tried every 20 ms."""
+        look = (
+            f"const value = (() => {{ try {{ return {expression} }} catch {{ return false }} }})();"
+            f"if (value) resolve(value); else if (performance.now() > end) reject('not within {seconds} s');"
+            "else setTimeout(look, 20)"
+        )
+        wait = (
+            f"new Promise((resolve, reject) => {{ const end = performance.now() + {1000 * seconds};"
+            f"const look = () => {{ {look} }}; look() }})"
+        )
+        return self.evaluate(wait)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
         """Return a PNG of the visible part, or of the complete page."""
@@ -151,7 +169,7 @@ class Browser:
                 self.messages.append(told["entry"]["text"])
             case "Network.requestWillBeSent":
                 url = told["request"]["url"]
-                if not url.startswith(("file:", "data:", "about:")):
+                if not url.startswith((self._origin, self._origin.replace("http:", "ws:"), "data:", "about:")):
                     self.messages.append(f"asked the network for {url}")
 
     def _next(self, deadline: float) -> dict[str, Any]:

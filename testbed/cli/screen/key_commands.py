@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Final
+from typing import IO
 
-_CALL: Final = "import sys; sys.argv[0] = 'testbed'; from testbed.cli.main import main; main()"
+from testbed.cli.own_command import outcome, own_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Commands:
         running.output.close()
         self._running = None
         self._advance()
-        return Done(_line(text, failed=bool(code)), bool(code))
+        return Done(outcome(text, failed=bool(code)), bool(code))
 
     def finish(self) -> None:
         """Wait for all commands: none is lost."""
@@ -71,19 +70,10 @@ class Commands:
             return
         output = tempfile.TemporaryFile()  # noqa: SIM115  it is closed when its command has ended
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CALL, *self._waiting.popleft()],
+            own_command(self._waiting.popleft()),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C must reach the screen only
         )
         self._running = _Running(process, os.pidfd_open(process.pid), output)
-
-
-def _line(text: str, *, failed: bool) -> str:
-    """Join the output to one line; of an error without the usage."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not failed:
-        return "; ".join(lines)
-    errors = [line for line in lines if line.startswith("Error: ")]
-    return errors[-1].removeprefix("Error: ") if errors else " ".join(lines).removeprefix("testbed: ")
