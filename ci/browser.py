@@ -108,8 +108,12 @@ class Browser:
 
     def press(self, key: str, code: int) -> None:
         """A key: press("Tab", 9)."""
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        more = {"text": "\r"} if key == "Enter" else {}
+        self.call(
+            "Input.dispatchKeyEvent", type="keyDown" if more else "rawKeyDown", key=key, code=key,
+            windowsVirtualKeyCode=code, **more,
+        )  # fmt: skip
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
     def until(self, expression: str, seconds: float = 20.0) -> Any:
         """Wait until a JavaScript expression is true in the page; return its value. It is tried every 20 ms."""
@@ -123,6 +127,21 @@ class Browser:
             f"const look = () => {{ {look} }}; look() }})"
         )
         return self.evaluate(wait)
+
+    def click(self, selector: str) -> None:
+        """Click with the mouse on the middle of the first element that a CSS selector finds."""
+        place = self.evaluate(
+            f"(() => {{ const element = document.querySelector({json.dumps(selector)});"
+            "element.scrollIntoView({block: 'nearest'}); const {x, y, width, height} = element.getBoundingClientRect();"
+            "return {x: x + width / 2, y: y + height / 2} })()"
+        )
+        for kind, buttons in (("mouseMoved", 0), ("mousePressed", 1), ("mouseReleased", 0)):
+            count = 0 if kind == "mouseMoved" else 1
+            self.call("Input.dispatchMouseEvent", type=kind, **place, button="left", buttons=buttons, clickCount=count)
+
+    def type(self, text: str) -> None:
+        """Type a text into what has the focus."""
+        self.call("Input.insertText", text=text)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
         """Return a PNG of the visible part, or of the complete page."""

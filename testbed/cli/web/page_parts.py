@@ -5,7 +5,7 @@ Pure: a snapshot and a viewer's wishes in, parts out. Tables are the panels of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias, TypedDict
 
@@ -241,7 +241,6 @@ def _details(snapshot: Snapshot, wishes: Wishes) -> JSON:
 
 
 def _node_details(node: Node, snapshot: Snapshot) -> JSON:
-    nics = [nic for nic in node.nics if nic.link]
     facts = [
         ("state", node.state),
         *((nic.name, " ".join((*nic.addresses, nic.mac))) for nic in node.nics),
@@ -263,7 +262,7 @@ def _node_details(node: Node, snapshot: Snapshot) -> JSON:
             "rows": programs,
         },
     ]
-    return _element("node", node.name, node.name, facts, tables, snapshot, {nic.link for nic in nics})
+    return _element("node", node.name, facts, tables)
 
 
 def _link_details(link: Link, snapshot: Snapshot) -> JSON:
@@ -276,30 +275,18 @@ def _link_details(link: Link, snapshot: Snapshot) -> JSON:
         ("other fates", _both(_met(link.forward), _met(link.backward))),
         ("tags", " ".join(f"@{tag}" for tag in link.tags)),
     ]
-    tables = [_part_of_panel("Links", snapshot, link.name)]
-    return _element("link", link.name, link.name, facts, tables, snapshot, {link.name})
+    return _element("link", link.name, facts, [_part_of_panel("Links", snapshot, link.name)])
 
 
 def _switch_details(switch: Switch, snapshot: Snapshot) -> JSON:
     links = [link.name for link in snapshot.links if switch.name in (_owner(link.a), _owner(link.b))]
     facts = [("kind", switch.kind), ("links", str(len(links)))]
-    tables = [_part_of_panel("Links", snapshot, *links)]
-    return _element("switch", switch.name, "", facts, tables, snapshot, set(links))
+    return _element("switch", switch.name, facts, [_part_of_panel("Links", snapshot, *links)])
 
 
-def _element(
-    kind: str,
-    name: str,
-    target: str,
-    facts: Sequence[tuple[str, str]],
-    tables: Sequence[JSON],
-    snapshot: Snapshot,
-    links: Set[str],
-) -> JSON:
-    """Make the part. target: argument for `inject`, empty where nothing can be injected. links: whose faults are its."""
-    faults = [fault.number for fault in snapshot.faults if links & set(fault.links)]
+def _element(kind: str, name: str, facts: Sequence[tuple[str, str]], tables: Sequence[JSON]) -> JSON:
     shown = [[title, printable(text)] for title, text in facts if text]
-    return {"kind": kind, "name": name, "target": target, "facts": shown, "tables": tables, "faults": faults}
+    return {"kind": kind, "name": name, "facts": shown, "tables": tables}
 
 
 def _part_of_panel(name: str, snapshot: Snapshot, *targets: str) -> JSON:

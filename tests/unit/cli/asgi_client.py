@@ -30,8 +30,8 @@ class Response:
 def _scope(kind: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
     raw: _Headers = [(name.lower().encode(), text.encode()) for name, text in headers.items()]
     return {
-        "type": kind, "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "scheme": "http", "path": path,
-        "raw_path": path.encode(), "root_path": "", "query_string": b"", "headers": raw, "subprotocols": [],
+        "type": kind, "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "root_path": "", "query_string": b"", "headers": raw, "subprotocols": [],
     }  # fmt: skip
 
 

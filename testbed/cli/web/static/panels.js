@@ -86,12 +86,16 @@ export function showDetails(details, actions) {
     part.hidden = !table.rows.length;
     if (table.rows.length) showTable(part, table);
   }
-  const heal = place.querySelector("[data-action=heal]");
-  if (heal) heal.disabled = !details.faults.length;
+}
+
+/** Whether something is injected on the selected element. */
+export function allowHeal(isInjected) {
+  const button = byId("details").querySelector("[data-action=heal]");
+  if (button) button.disabled = !isInjected;
 }
 
 function buttonsOf(details, actions) {
-  if (!details.target) return [];
+  if (details.kind === "switch") return [];
   const buttons = [
     ["inject", "Inject…", "i"], ["cut", "Cut…", "d: down at once"], ["plug", "Plug in", "u"], ["heal", "Heal", "h"],
     ["capture", "Capture…", "c"], ...(details.kind === "node" ? [["load", "Load…", ""]] : []),

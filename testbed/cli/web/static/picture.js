@@ -92,6 +92,12 @@ export class Picture {
     return element && [element.kind, element.name];
   }
 
+  /** Names of the links of an element. */
+  linksOf(kind, name) {
+    const links = this.picture?.links ?? [];
+    return new Set(links.filter(([link, a, b]) => (kind === "link" ? link === name : [a, b].includes(name))).map(([link]) => link));
+  }
+
   /** Nearest element in a direction from the selected one: [kind, name]. */
   next(dx, dy) {
     const from = this.elements.get(this.selected);

@@ -2,7 +2,7 @@
 
 import { byId, html, setAttribute, setText } from "./elements.js";
 import { Forms } from "./forms.js";
-import { showDetails, showEvents, showFaults, showHead, showJobs, showRuns, showTable } from "./panels.js";
+import { allowHeal, showDetails, showEvents, showFaults, showHead, showJobs, showRuns, showTable } from "./panels.js";
 import { Picture } from "./picture.js";
 
 const TABS = ["Nodes", "Links", "NICs", "Faults", "Events", "Runs"];
@@ -25,14 +25,15 @@ const picture = new Picture(byId("topology"), select, (kind, name) => {
 });
 const forms = new Forms(run);
 
-const target = () => (parts.details?.name === wishes.name ? parts.details.target : "");
+const target = () => (["node", "link"].includes(wishes.kind) ? wishes.name : "");
+const faultsOn = (links) => (parts.faults ?? []).filter((fault) => fault.links.some((name) => links.has(name))).map((fault) => fault.number);
 const link = (action) => target() && run("link", { target: target(), action });
 const heal = (numbers) => numbers?.length && run("heal", { words: numbers.join(" ") });
 const actions = {
   inject: () => target() && forms.open("inject", { target: target() }),
   cut: () => target() && forms.open("link", { target: target(), action: "down" }),
   plug: () => link("up"),
-  heal: () => heal(parts.details?.faults),
+  heal: () => heal(faultsOn(picture.linksOf(wishes.kind, wishes.name))),
   capture: () => target() && forms.open("capture", { target: target() }),
   load: () => forms.open("load", { nodes: target() }),
 };
@@ -82,6 +83,7 @@ function show(fresh) {
   if (fresh.faults) showFaults(fresh.faults, heal);
   if (fresh.events) showEvents(fresh.events);
   if ("details" in fresh) showDetails(fresh.details, actions);
+  if (fresh.faults || "details" in fresh) allowHeal(faultsOn(picture.linksOf(wishes.kind, wishes.name)).length > 0);
   if (fresh.panel) showPanel();
 }
 
@@ -125,6 +127,7 @@ function openTab(name) {
   setText(byId("sorting"), "");
   byId("sort").hidden = true;
   if (name === "Runs") showRuns(byId("panel"), parts.runs ?? []);
+  showPanel(); // the server sends only what differs from what it has sent
   ask();
 }
 
@@ -193,6 +196,7 @@ addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   if (at.closest("input, textarea, select")) {
     if (key === "Escape") at.blur();
+    if (key === "Enter" && at === byId("find")) find(at.value.trim());
     return;
   }
   if (key === "Enter" && at !== byId("topology")) return; // of a button or a link
