@@ -23,6 +23,7 @@ _LAYER: Final = 84.0
 _ONE_ROW: Final = 10  # nodes of a single switch up to which they form a row
 _ON_AN_ELLIPSE: Final = 16  # nodes of a single switch up to which one ellipse is enough
 _IN_A_ROW: Final = 16  # nodes of several switches up to which they form a row, without a second one between
+_STRETCH: Final = 1.75  # width of an ellipse to its height: pictures are wider than high
 _PASSAGE: Final = 8.0  # width that a link needs between two nodes
 _PARALLEL: Final = 30.0  # distance of the middles of links between the same two places
 
@@ -84,7 +85,8 @@ def _ellipses(names: Sequence[str], size: tuple[float, float]) -> dict[str, Posi
     rings = 1 if len(names) <= _ON_AN_ELLIPSE else 2
     step = 2 * math.pi / (len(names) + len(names) % rings)
     width, height = size[0] / rings + _PASSAGE, size[1] / rings + _PASSAGE  # that a ray needs
-    a, b = max(2.2 * SWITCH[0], width / step), max(3.0 * SWITCH[1], height / step)
+    b = max(3.0 * SWITCH[1], height / step)
+    a = max(_STRETCH * b, width / step)
     outer = 1 + max((size[0] + _PASSAGE) / a, (size[1] + _PASSAGE) / b)
     places = {}
     for number, name in enumerate(names):

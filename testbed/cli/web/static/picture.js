@@ -4,6 +4,7 @@ import { setAttribute, setText, svg } from "./elements.js";
 
 const MARGIN = 40; // around the outermost centres
 const MAX_SCALE = 1.6;
+const CROWD = 40; // links beyond which they are drawn thinner
 const MAX_WORDS = 16; // impaired links up to which their impairments are written beside them
 const WORDS_WIDTH = 17; // letters in a line
 const WORDS_LINES = 3;
@@ -64,6 +65,7 @@ export class Picture {
       return node;
     });
     this.root.replaceChildren(links, elements, words);
+    this.root.classList.toggle("crowded", picture.links.length > CROWD);
     this.fit();
     this.select(...(this.selection() ?? ["", ""]));
   }
