@@ -127,7 +127,7 @@ class Browser:
         )  # fmt: skip
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
-    def until(self, expression: str, seconds: float = 20.0) -> Any:
+    def until(self, expression: str, seconds: float = 30.0) -> Any:
         """Wait until a JavaScript expression is true in the page; return its value. It is tried every 20 ms."""
         look = (
             f"const value = (() => {{ try {{ return {expression} }} catch {{ return false }} }})();"

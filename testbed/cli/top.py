@@ -85,7 +85,7 @@ def _serve(store: Store, wanted: str | None, interval: float, port: int) -> None
 
     if missing := [name for name in _WEB_PACKAGES if find_spec(name) is None]:
         raise UnsupportedError(
-            f"the view in a browser needs {' and '.join(missing)}, which is not installed: "
+            f"the view in a browser needs packages that are not installed ({', '.join(missing)}): "
             "pip install 'netns-testbed[web]'"
         )
     _check_name(store, wanted)

@@ -23,7 +23,7 @@ from testbed.runtime import event_log
 from tests.contrasts import contrasts
 from tests.live.testbed_command import TESTBED, refused
 from tests.live.testbed_command import testbed as command
-from tests.live.web_view import WebView
+from tests.live.web_view import PATIENCE, WebView
 
 pytestmark = [
     pytest.mark.requires("root", "ping", "chromium"),
@@ -35,6 +35,7 @@ FIRST, SECOND = "n1:eth0--s1:1", "n2:eth0--s1:2"
 MARKUP = "<img src=x:y>"  # a program's name has 15 characters
 ENTER, ESCAPE, UP, RIGHT = 13, 27, 38, 39
 WORDS = "h1, h2, p, li, a, th, td, dt, dd, button, code, small, label span, .node > text, .words tspan"
+FORM_WORDS = "#form label span, #form small, #form code, #form h2, #form p, #form button"
 
 
 @pytest.fixture
@@ -165,25 +166,27 @@ def test_all_of_it_can_be_done_by_keys(page: Browser, star: RunningCluster) -> N
     page.until("document.querySelector('.node.selected')?.dataset.name === 'n3'")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_words_can_be_read_in_light_and_dark(page: Browser, star: RunningCluster, dark: bool) -> None:
+def test_words_can_be_read_in_light_and_dark(page: Browser, star: RunningCluster) -> None:
     star.inject("n1", loss="10%", delay="1ms")
     star.cut("n2")
-    page.appear(dark=dark)
     page.until("document.querySelector('#faults').children.length === 2")
     page.click(element("n3"))
     page.until("document.querySelector('#details .buttons')")
-    assert page.evaluate(contrasts(WORDS)) == []
-    press(page, "i")
-    page.until("document.querySelector('#form').open")
-    assert page.evaluate(contrasts("#form label span, #form small, #form code, #form h2, #form p, #form button")) == []
-    page.press("Escape", ESCAPE)
-    # The button takes the place of the system's choice.
-    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    colours = []
+    for dark in (False, True):
+        page.appear(dark=dark)
+        colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert page.evaluate(contrasts(WORDS)) == []
+        press(page, "i")
+        page.until("document.querySelector('#form').open")
+        assert page.evaluate(contrasts(FORM_WORDS)) == []
+        page.press("Escape", ESCAPE)
+        page.until("!document.querySelector('#form').open")
+    assert colours[0] != colours[1]
+    press(page, "t")  # of the system, which is dark, to light
+    page.until(f"getComputedStyle(document.body).backgroundColor === {json.dumps(colours[0])}")
     press(page, "t")
-    if not dark:
-        press(page, "t")
-    page.until(f"getComputedStyle(document.body).backgroundColor !== {json.dumps(before)}")
+    page.until(f"getComputedStyle(document.body).backgroundColor === {json.dumps(colours[1])}")
 
 
 def test_markup_in_names_events_and_runs_is_shown_as_text(page: Browser, star: RunningCluster, tmp_path: Path) -> None:
@@ -207,7 +210,7 @@ def test_markup_in_names_events_and_runs_is_shown_as_text(page: Browser, star: R
 def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, view: WebView, tmp_path: Path) -> None:
     press(page, "6")
     page.until("document.querySelector('.runs.empty')")
-    run = ["run", "star", "pingpong", "--protocol", "tcp", "--repeat", "4", "--set", "count=300"]
+    run = ["run", "star", "pingpong", "--protocol", "tcp", "--repeat", "3", "--set", "count=200"]
     running = subprocess.Popen([TESTBED, *run], cwd=tmp_path, stdout=subprocess.DEVNULL)
     page.until("document.querySelector('.runs .running')", 60)
     page.until("document.querySelector('.runs li').textContent.includes('repetition')", 60)
@@ -250,21 +253,22 @@ def test_only_its_address_opens_it_and_only_on_this_machine(view: WebView) -> No
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)])
 def test_whatever_signal_ends_it_nothing_stays_of_it_or_of_its_captures(
-    view: WebView, tmp_path: Path, number: signal.Signals, code: int
+    view: WebView, number: signal.Signals, code: int
 ) -> None:
-    with Browser(tmp_path / "chromium") as page:
-        page.open(view.address)
-        page.until("document.querySelectorAll('.node').length === 3")
-        page.click(element("n1"))
-        page.until("document.querySelector('[data-action=capture]')")
-        press(page, "c")
-        page.click("#form .primary")
-        page.until("document.querySelector('#jobs').textContent.includes('capturing')")
-        page.until("document.querySelector('#jobs .running button').hidden === false")
+    """The machine fixture finds processes and files that are left."""
+    with view.socket() as page:
+        page.send(json.dumps({"command": "capture", "values": {"target": "n1"}}))
+        shown = ""
+        while "capturing n1" not in shown:
+            shown += str(page.recv(PATIENCE))
         assert view.ends(number) == code
-        page.until("document.querySelector('#notice').textContent.includes('has ended')")
     assert view.errors() == ("" if number is signal.SIGINT else f"testbed: ended by {number.name}\n")
-    # The machine fixture finds processes and files that are left.
+
+
+def test_the_page_says_that_the_view_has_ended(page: Browser, view: WebView) -> None:
+    assert view.ends(signal.SIGINT) == 0
+    page.until("document.querySelector('#notice').textContent.includes('has ended')")
+    page.messages.clear()  # it tries to connect again
 
 
 def test_a_port_that_is_in_use_is_told(view: WebView) -> None:
@@ -299,7 +303,7 @@ main()
 
 def test_without_its_packages_it_says_how_to_install_them() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False)
-    refused(done, 3, "needs uvicorn, which is not installed: pip install 'netns-testbed[web]'")
+    refused(done, 3, "not installed (uvicorn)", "pip install 'netns-testbed[web]'")
 
 
 LICENSED = """

@@ -10,6 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
+
 from tests.live.testbed_command import TESTBED
 
 PATIENCE = 30.0  # s for the first line, and for the end, on a machine that others use as well
@@ -52,6 +55,11 @@ class WebView:
     @property
     def port(self) -> int:
         return int(self.address.split("/")[2].rpartition(":")[2])
+
+    def socket(self) -> ClientConnection:
+        """Connect as the page does."""
+        origin = self.address.partition(f":{self.port}/")[0] + f":{self.port}"
+        return connect(f"{self.address.replace('http:', 'ws:')}socket", origin=Origin(origin), open_timeout=PATIENCE)
 
     def errors(self) -> str:
         """Return what it has written on standard error."""

@@ -56,6 +56,12 @@ def test_no_link_of_a_star_passes_behind_another_node(nodes: int) -> None:
             assert other == name or not 0 < along < length or aside > NODE[1] / 4, (name, other)
 
 
+def test_a_hundred_nodes_are_readable_on_a_screen() -> None:
+    columns, rows = zip(*arrange(star(100), NODE).values(), strict=True)
+    assert max(columns) - min(columns) < 1400
+    assert max(rows) - min(rows) < 800
+
+
 def test_links_between_the_same_two_elements_are_side_by_side() -> None:
     graph = Graph(["a"], ["s"], [("a", "s"), ("s", "a"), ("a", "s")])
     found = list(curves(graph, arrange(graph, NODE)))
