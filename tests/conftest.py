@@ -34,6 +34,7 @@ settings.register_profile(
 )
 settings.load_profile("long" if LONG else "ci")
 
+_collector = parts.Collector()
 _unexplained = pytest.StashKey[list[str]]()
 _unmet = pytest.StashKey[dict[str, int]]()
 _notes = pytest.StashKey[list[str]]()
@@ -56,6 +57,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if LONG and config.getoption("--hypothesis-seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
     config.pluginmanager.register(_Reports(config), "testbed-reports")
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    del nodeid
+    _collector.collect()
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

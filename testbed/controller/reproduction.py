@@ -10,6 +10,7 @@ errors are shown in any case.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -153,6 +154,8 @@ def reproduce(
         measured[name] = result.rows
         if mode == "dilated":
             late[name] = frame_lateness(result, DILATE if dilate is None else dilate)
+        del result
+        gc.collect()  # a run's hosts and NICs refer to each other, with all memory of their endpoints
     rows: dict[str, Compared] = {}
     for row in paper.rows:
         rows[row.name] = Compared(row, _our_value(row, measured, rows))

@@ -24,8 +24,8 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 5_000 if LONG else 500
-RESTART_CASES = 1_000 if LONG else 150
+CASES = 5_000 if LONG else 300
+RESTART_CASES = 1_000 if LONG else 90
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
 MUTANT_PATIENCE = 10 * SECOND

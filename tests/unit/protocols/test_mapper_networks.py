@@ -70,6 +70,7 @@ def test_a_network_that_loses_or_damages_frames_on_every_cable_is_mapped_as_it_i
     assert not network.deadlock()
 
 
+@pytest.mark.timeout(300)
 def test_random_networks_are_mapped_as_they_are(record_property: Note) -> None:
     """Random networks of 1 to 64 switches, with double cables, bridges and parts without hosts, which the leader's map
     has too."""
