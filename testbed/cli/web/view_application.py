@@ -12,7 +12,7 @@ import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import Final, Protocol, TypedDict
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -31,7 +31,6 @@ from testbed.cli.web.run_list import RunList
 from testbed.errors import TestbedError
 from testbed.json_text import check, loads
 from testbed.observe.live.snapshot import Absent, Snapshot
-from testbed.observe.live.snapshots import SnapshotSampler
 
 STATIC: Final = Path(__file__).with_name("static")
 _LEAST_PAUSE: Final = 0.1  # s between two messages to a viewer
@@ -49,6 +48,12 @@ class Order(TypedDict, total=False):
     stop: int
 
 
+class Sampler(Protocol):
+    """Samples of a cluster, as `SnapshotSampler` takes them."""
+
+    def sample(self, *, agents: bool = True) -> Snapshot | Absent: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Viewer:
     """A page that is open. sent: parts as it has them."""
@@ -61,7 +66,7 @@ class _Viewer:
 class View:
     """State that all open pages share."""
 
-    def __init__(self, sampler: SnapshotSampler, interval: float, runs: RunList, reports: ReportPages) -> None:
+    def __init__(self, sampler: Sampler, interval: float, runs: RunList, reports: ReportPages) -> None:
         """interval: seconds between two samples."""
         self._sampler = sampler
         self._interval = interval

@@ -16,17 +16,16 @@ import uvicorn
 
 from testbed.cli.web.report_pages import ReportPages
 from testbed.cli.web.run_list import RunList
-from testbed.cli.web.view_application import View, application
+from testbed.cli.web.view_application import Sampler, View, application
 from testbed.cluster.records.ownership import temporary_directory
 from testbed.errors import ConflictError, PermissionDeniedError
-from testbed.observe.live.snapshots import SnapshotSampler
 
 _ADDRESS: Final = "127.0.0.1"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MAX_ORDER: Final = 1 << 16  # bytes of a message from the page
 
 
-def serve(sampler: SnapshotSampler, interval: float, port: int, runs: Path, started: Callable[[str], None]) -> None:
+def serve(sampler: Sampler, interval: float, port: int, runs: Path, started: Callable[[str], None]) -> None:
     """Serve the view until Ctrl-C. Another signal is raised again at the end. port: 0 for any that is free. runs: directory
     of runs. started: called with the address. Raises ConflictError, PermissionDeniedError."""
     with (
@@ -40,7 +39,7 @@ def serve(sampler: SnapshotSampler, interval: float, port: int, runs: Path, star
 
 
 async def _serve(
-    sampler: SnapshotSampler,
+    sampler: Sampler,
     interval: float,
     listener: socket.socket,
     runs: RunList,

@@ -46,7 +46,7 @@ class Viewed:
     def __init__(self, runs: Path, interval: float = 0.05) -> None:
         self.sampler = Sampler()
         self.runs = RunList(runs)
-        self.view = View(self.sampler, interval, self.runs, ReportPages(runs))  # type: ignore[arg-type]
+        self.view = View(self.sampler, interval, self.runs, ReportPages(runs))
         self.app: ASGIApp = application(self.view, token=TOKEN, port=8000)
 
 

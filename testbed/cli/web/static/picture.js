@@ -8,7 +8,7 @@ const CROWD = 40; // links beyond which they are drawn thinner
 const MAX_WORDS = 16; // impaired links up to which their impairments are written beside them
 const WORDS_WIDTH = 17; // letters in a line
 const WORDS_LINES = 3;
-const WORDS_ROOM = 34; // below a row of nodes
+const WORDS_ROOM = 52; // below a row of nodes
 
 /** Width of a line that carries so many bit/s: a decade is a step. */
 const widthOf = (bits) => (bits < 1 ? 1.4 : Math.min(9, 1.6 + 1.15 * Math.log10(1 + bits / 1000)));
