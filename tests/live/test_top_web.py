@@ -216,6 +216,8 @@ def test_a_run_appears_with_its_progress_and_opens_as_its_report(page: Browser, 
     page.until("document.querySelector('.runs li').textContent.includes('repetition')", 60)
     assert running.wait(60) in (0, 8, 9)  # a busy machine may degrade it
     page.until("['trusted', 'degraded', 'invalid'].includes(document.querySelector('.runs .label').textContent)")
+    policy = "fetch(document.querySelector('.runs a').href).then(page => page.headers.get('content-security-policy'))"
+    assert "sandbox" in page.evaluate(policy)
     page.open(page.evaluate("document.querySelector('.runs a').href"))
     page.until("document.title.includes('pingpong')", 60)
     page.open(view.address)

@@ -28,7 +28,7 @@ _LINES: Final = 200  # of output of each
 _AT_ONCE: Final = 1 << 16  # bytes of output
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """A command. name: the viewer's, for its answer. message: its outcome as a line."""
 
@@ -74,13 +74,16 @@ class Jobs:
 
     def start(self, words: Sequence[str], name: str = "") -> None:
         """Start a command, or queue it. name: an identifier that its job carries."""
-        self._started += 1
-        job = Job(self._started, words, name)
-        old = [job for job in self._jobs if job.state in ("done", "failed")][: max(0, len(self._jobs) - _KEPT + 1)]
-        self._jobs = [job for job in self._jobs if job not in old] + [job]
+        job = self._add(words, name)
         task = asyncio.create_task(self._run(job) if job.is_lasting else self._run_in_turn(job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        self._changed()
+
+    def refuse(self, command: str, name: str, reason: str) -> None:
+        """Record a command that is not run, as one that has failed."""
+        job = self._add([command], name)
+        job.state, job.message = "failed", reason
         self._changed()
 
     def stop(self, number: int) -> None:
@@ -95,6 +98,15 @@ class Jobs:
             for job in self._jobs:
                 self.stop(job.number)
             await asyncio.wait(self._tasks, timeout=0.5)
+
+    def _add(self, words: Sequence[str], name: str) -> Job:
+        """Add a job, and forget the oldest that have ended."""
+        self._started += 1
+        ended = [job for job in self._jobs if job.state in ("done", "failed")]
+        forgotten = ended[: max(0, len(self._jobs) - _KEPT + 1)]
+        job = Job(self._started, words, name)
+        self._jobs = [*(kept for kept in self._jobs if kept not in forgotten), job]
+        return job
 
     async def _run_in_turn(self, job: Job) -> None:
         async with self._turn:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias, TypedDict
 
 from testbed.cli.consoles import in_words, printable
-from testbed.cli.screen.panels import PANELS, Panel, Row, clock, ordered, scaled, share, size
+from testbed.cli.screen.panels import PANELS, Panel, Row, ordered, scaled, share, size
 from testbed.observe.arrangement import SWITCH, Graph, arrange, curves
 from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Node, Snapshot, Switch
 
@@ -65,7 +65,6 @@ def _head(snapshot: Snapshot) -> JSON:
         "origin": snapshot.origin,
         "summary": snapshot.summary,
         "age": in_words(snapshot.age),
-        "clock": clock(snapshot.time)[:8],
         "warning": snapshot.warning,
         "frames": scaled(sum(direction.rate for direction in directions)),
         "bits": scaled(sum(direction.bits for direction in directions)),

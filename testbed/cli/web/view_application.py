@@ -108,7 +108,7 @@ class View:
                 self._obey(viewer, await websocket.receive_text())
         except WebSocketDisconnect:
             pass
-        except (ValueError, KeyError, FormError) as error:  # KeyError: not a text
+        except (ValueError, KeyError) as error:  # KeyError: not a text
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 await websocket.close(1008, str(error)[:100])
         finally:
@@ -132,7 +132,7 @@ class View:
             await asyncio.sleep(_LEAST_PAUSE)
 
     def _obey(self, viewer: _Viewer, text: str) -> None:
-        """Carry out an order. Raises ValueError, FormError for one that no page of ours sends."""
+        """Carry out an order. Raises ValueError for one that no page of ours sends."""
         order: Order = loads(text)
         check(order, Order)
         if "show" in order:
@@ -141,11 +141,20 @@ class View:
             viewer.news.set()
             if wants_agents(viewer.wishes) and not had:
                 self._sample_now.set()
-        if "command" in order and isinstance(self._snapshot, Snapshot):
-            values: dict[str, Value] = dict(order.get("values", {}))
-            self.jobs.start(arguments(order["command"], self._snapshot.cluster, values), order.get("name", ""))
+        if "command" in order:
+            self._start(order["command"], dict(order.get("values", {})), order.get("name", ""))
         if "stop" in order:
             self.jobs.stop(order["stop"])
+
+    def _start(self, command: str, values: dict[str, Value], name: str) -> None:
+        """Start a command on the cluster that is shown. A form that cannot be carried out becomes a job that has failed."""
+        if isinstance(self._snapshot, Absent):
+            self.jobs.refuse(command, name, self._snapshot.why)
+            return
+        try:
+            self.jobs.start(arguments(command, self._snapshot.cluster, values), name)
+        except FormError as error:
+            self.jobs.refuse(command, name, str(error))
 
     async def report(self, request: Request) -> Response:
         """Respond with the report of a run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -85,6 +86,17 @@ def test_runs_appear_the_latest_first_and_disappear_with_their_folders(tmp_path:
     assert runs.folder("b") == place / "b"
     assert runs.folder("..") is None
     runs.close()
+
+
+def test_of_many_runs_the_last_ones_are_shown(tmp_path: Path) -> None:
+    for number in range(33):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"format": 1, "began": float(number)}))
+        os.utime(folder, (number, number))
+    runs = RunList(tmp_path)
+    assert [run["name"] for run in seen(runs)] == [str(number) for number in range(32, 2, -1)]
+    assert runs.folder("0") is None
 
 
 def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:

@@ -232,8 +232,7 @@ async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_
     "order",
     [
         "no JSON", "[]", "3", '{"show": 3}', '{"show": {"panel": 1}}', '{"stop": "1"}', '{"show": {"kind": "cluster"}}',
-        {"command": "down", "values": {}}, {"command": "exec", "values": {"words": "sh"}},
-        {"command": "inject", "values": {"name": "other", "target": "n1"}}, {"command": "inject", "values": {"target": {}}},
+        {"command": "inject", "values": {"target": {}}}, {"command": 3}, {"show": {"panel": "Nodes", "sort": "1"}},
         "[" * 100_000,
     ],
     ids=lambda order: str(order)[:40],
@@ -249,6 +248,49 @@ async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Pat
         assert message["code"] == 1008
         assert message["reason"]
         assert found.view.jobs.to_json() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "words"),
+    [
+        ("down", {}, "no command 'down' is offered here"),
+        ("exec", {"words": "sh"}, "no command 'exec' is offered here"),
+        ("inject", {"name": "other", "target": "n1"}, "inject has no parameter 'name'"),
+        ("partition", {"groups": "n1 'n2"}, "n1 'n2: No closing quotation"),
+    ],
+)
+@in_loop
+async def test_a_form_that_cannot_be_carried_out_fails_with_its_reason(
+    tmp_path: Path, command: str, values: dict[str, str], words: str
+) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        await socket.message()
+        await socket.until("picture")
+        socket.send({"command": command, "values": values, "name": "mine"})
+        await socket.until("jobs")
+        (job,) = socket.parts["jobs"]
+        assert (job["name"], job["state"], job["message"]) == ("mine", "failed", words)
+
+
+@in_loop
+async def test_without_a_cluster_a_command_fails_with_the_reason(tmp_path: Path) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        found.sampler.snapshot = Absent("no cluster is up")
+        await socket.message()
+        await socket.until("absent")
+        socket.send({"command": "heal", "values": {}})
+        await socket.until("jobs")
+        assert [job["message"] for job in socket.parts["jobs"]] == ["no cluster is up"]
+
+
+@in_loop
+async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
+    jobs = Viewed(tmp_path).view.jobs
+    for number in range(30):
+        jobs.refuse(f"job {number}", "", "")
+    kept = jobs.to_json()
+    assert isinstance(kept, list)
+    assert [job["number"] for job in kept if isinstance(job, dict)] == list(range(30, 10, -1))
 
 
 @in_loop

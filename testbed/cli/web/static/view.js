@@ -71,7 +71,7 @@ function show(fresh) {
     notice(parts.absent || parts.head?.warning || "", Boolean(parts.absent));
   }
   if (paused || parts.absent) return;
-  if (fresh.picture) {
+  if (fresh.picture && fresh.picture !== picture.picture) {
     picture.draw(fresh.picture);
     picture.select(wishes.kind, wishes.name);
     const names = [...fresh.picture.nodes, ...fresh.picture.switches, ...fresh.picture.links].map(([name]) => name);
