@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 from testbed.cli.consoles import in_words, printable
 from testbed.cli.screen.panels import PANELS, Panel, Row, ordered, scaled, share, size
-from testbed.observe.arrangement import SWITCH, Graph, arrange, curves
+from testbed.observe.arrangement import SWITCH, Graph, Position, arrange, curves
 from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Node, Snapshot, Switch
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
@@ -103,7 +103,12 @@ def _picture(
     node_size = (max(least, width), _NODE_HEIGHT)
     graph = Graph(nodes, [name for name, _ in switches], [(a, b) for _, a, b in links])
     places = arrange(graph, node_size)
-    columns, rows = zip(*places.values(), strict=True) if places else ((0.0,), (0.0,))
+    bends = list(curves(graph, places))
+    drawn = [
+        *places.values(),
+        *(_middle(places[a], via, places[b]) for (_, a, b), via in zip(links, bends, strict=True) if via),
+    ]
+    columns, rows = zip(*drawn, strict=True) if drawn else ((0.0,), (0.0,))
     return {
         "cluster": cluster,
         "nodeSize": node_size,
@@ -113,12 +118,12 @@ def _picture(
         "switches": [[name, *_rounded(places[name]), kind] for name, kind in switches],
         "links": [
             [name, a, b, None if via is None else _rounded(via), _node_above(graph, places, a, b)]
-            for (name, a, b), via in zip(links, curves(graph, places), strict=True)
+            for (name, a, b), via in zip(links, bends, strict=True)
         ],
     }
 
 
-def _node_above(graph: Graph, places: Mapping[str, tuple[float, float]], a: str, b: str) -> str:
+def _node_above(graph: Graph, places: Mapping[str, Position], a: str, b: str) -> str:
     """Return the node under which there is room for words on its link: it is in the only row below a switch, and has no
     other link. Empty if there is none."""
     bottom = {places[node][1] for node in graph.nodes}
@@ -127,7 +132,12 @@ def _node_above(graph: Graph, places: Mapping[str, tuple[float, float]], a: str,
     return nodes[0] if alone and len(bottom) == 1 else ""
 
 
-def _rounded(place: tuple[float, float]) -> list[float]:
+def _middle(a: Position, via: Position, b: Position) -> Position:
+    """Return the point in the middle of a quadratic Bézier curve."""
+    return (a[0] + 2 * via[0] + b[0]) / 4, (a[1] + 2 * via[1] + b[1]) / 4
+
+
+def _rounded(place: Position) -> list[float]:
     return [round(place[0], 1), round(place[1], 1)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from testbed.cli.screen.panels import PANELS
 from testbed.cli.web.page_parts import Wishes, parts_of, wants_agents
-from testbed.observe.live.snapshot import Absent, Program, Snapshot
+from testbed.observe.live.snapshot import Absent, Link, Program, Snapshot, Switch
 from tests.unit.cli.snapshots import star, two_nodes
 
 LOSSY = "n2:eth0--s1:2"
@@ -33,6 +33,18 @@ def test_the_picture_has_every_element_at_a_place_and_every_link_between_its_end
     assert [(name, kind) for name, _, _, kind in picture["switches"]] == [("s1", "ethernet")]
     assert [link[:3] for link in picture["links"]] == [["n1:eth0--s1:1", "n1", "s1"], [LOSSY, "n2", "s1"]]
     assert len({(x, y) for _, x, y, *_ in [*picture["nodes"], *picture["switches"]]}) == 3
+
+
+def test_the_picture_has_room_for_a_link_that_passes_above_others() -> None:
+    names = ["s1", "s2", "s3"]
+    links = tuple(Link(f"{a}--{b}", f"{a}:1", f"{b}:2", "up", "direct") for a, b in (names[:2], names[1:], names[::2]))
+    switches = tuple(Switch(name, "ethernet") for name in names)
+    picture = parts(replace(two_nodes(), nodes=(), links=links, switches=switches))["picture"]
+    _, y, _, height = picture["box"]
+    middles = {row for _, _, row, *_ in picture["switches"]}
+    assert middles == {0.0}
+    assert y < -20
+    assert y + height == 0
 
 
 def test_the_picture_stays_as_it_is_while_the_cluster_does() -> None:

@@ -4,6 +4,8 @@ import { setAttribute, setText, svg } from "./elements.js";
 
 const MARGIN = 40; // around the outermost centres
 const MAX_SCALE = 1.6;
+const MAX_ZOOM = 40;
+const READABLE = 0.75; // scale
 const CROWD = 40; // links beyond which they are drawn thinner
 const MAX_WORDS = 16; // impaired links up to which their impairments are written beside them
 const WORDS_WIDTH = 17; // letters in a line
@@ -123,7 +125,7 @@ export class Picture {
   }
 
   zoomBy(factor) {
-    this.zoom = Math.min(12, Math.max(0.5, this.zoom * factor));
+    this.zoom = Math.min(MAX_ZOOM, Math.max(0.5, this.zoom * factor));
     this.#view();
   }
 
@@ -136,6 +138,18 @@ export class Picture {
     const down = Math.max(height + 2 * MARGIN + words, this.root.clientHeight / MAX_SCALE) / this.zoom;
     const [x, y] = this.centre;
     setAttribute(this.root, "viewBox", [x - across / 2, y - down / 2, across, down].map((n) => n.toFixed(1)).join(" "));
+  }
+
+  /** Bring an element that was looked for to the middle, so large that its name can be read. */
+  show(kind, name) {
+    const element = this.elements.get(`${kind} ${name}`);
+    if (!element || this.#scale() >= READABLE) return;
+    this.zoomBy(READABLE / this.#scale());
+    this.#show(element);
+  }
+
+  #scale() {
+    return this.root.getScreenCTM().a;
   }
 
   /** Move an element that is outside the view into it. */
@@ -157,7 +171,7 @@ export class Picture {
       if (!this.dragged && Math.hypot(dx, dy) < 5) return;
       this.dragged = true;
       last = [event.clientX, event.clientY];
-      const scale = this.root.getScreenCTM().a;
+      const scale = this.#scale();
       this.centre = [this.centre[0] - dx / scale, this.centre[1] - dy / scale];
       this.#view();
     });

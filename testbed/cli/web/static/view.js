@@ -177,6 +177,7 @@ function find(name) {
   const found = ["node", "switch", "link"].find((kind) => picture.elements.has(`${kind} ${name}`));
   if (!found) return;
   select(found, name);
+  picture.show(found, name);
   byId("find").value = "";
   byId("topology").focus();
 }
