@@ -34,7 +34,7 @@ PARTS = ("totals", "topology", "details", "faults", "events", "panel")
 
 
 class Seen:
-    """What was seen, at every look."""
+    """Sampler that returns the snapshot in top.json at every look."""
 
     def sample(self, *, agents: bool = True) -> Snapshot:  # noqa: ARG002  it has their counters anyway
         return seen()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from testbed.cli.consoles import printable
-from testbed.cli.own_command import outcome, own_command
+from testbed.cli.screen.key_commands import outcome, own_command
 from testbed.cli.web.page_parts import JSON
 
 _LASTING: Final = ("capture",)

@@ -25,7 +25,7 @@ _NODE_WIDTHS: Final = (38.0, 96.0)  # least and greatest
 
 
 class Wishes(TypedDict, total=False):
-    """What a viewer looks at. panel: the table below the picture, empty for none; sort: its order, reverse: the other way
+    """Choices of a viewer. panel: the table below the picture, empty for none; sort: its order, reverse: the other way
     round. kind, name: the selected element."""
 
     panel: str

@@ -1,11 +1,13 @@
-"""Runs in a directory, with the progress of those that are under way.
+"""Runs in a directory, with the progress of those that are under way; and their reports.
 
 A run's folder is read again only while the run has not ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,11 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.cli.consoles import in_words, printable
+from testbed.cli.screen.key_commands import outcome, own_command
 from testbed.cli.web.page_parts import JSON
 from testbed.errors import TestbedError
 from testbed.kernel.processes import Identity
 from testbed.observe.format.event_format import Tail
-from testbed.observe.recorded import EVENTS, ROWS, RUN, Recorded, recorded
+from testbed.observe.recorded import EVENTS, RESULT, ROWS, RUN, Recorded, recorded
 
 _SHOWN: Final = 30
 
@@ -156,3 +159,34 @@ class _LineCount:
 def _began(run: JSON) -> float:
     assert isinstance(run, dict)
     return float(run["began"])
+
+
+class ReportPages:
+    """Reports of runs, drawn in a temporary directory by `testbed report` when they are first opened; of a run that goes on
+    each time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._turn = asyncio.Lock()  # drawing takes a processor
+
+    async def page(self, folder: Path) -> Path:
+        """Return the report of a run as an HTML file. Raises TestbedError with the command's reason."""
+        page = self._directory / f"{folder.name}.html"
+        async with self._turn:
+            result = folder / RESULT
+            if page.exists() and result.exists() and page.stat().st_mtime_ns > result.stat().st_mtime_ns:
+                return page
+            words = ["report", "-o", str(page), "--", str(folder)]
+            process = await asyncio.create_subprocess_exec(
+                *own_command(words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                output, _ = await process.communicate()
+            except asyncio.CancelledError:
+                process.kill()
+                await process.wait()
+                raise
+        if process.returncode:
+            raise TestbedError(outcome(output.decode(errors="replace"), failed=True))
+        return page

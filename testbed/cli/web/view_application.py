@@ -26,8 +26,7 @@ from testbed.cli.web.access_guard import AccessGuard
 from testbed.cli.web.command_forms import FormError, Value, arguments, forms
 from testbed.cli.web.command_jobs import Jobs
 from testbed.cli.web.page_parts import Parts, Wishes, parts_of, wants_agents
-from testbed.cli.web.report_pages import ReportPages
-from testbed.cli.web.run_list import RunList
+from testbed.cli.web.run_list import ReportPages, RunList
 from testbed.errors import TestbedError
 from testbed.json_text import check, loads
 from testbed.observe.live.snapshot import Absent, Snapshot

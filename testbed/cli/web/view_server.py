@@ -14,8 +14,7 @@ from typing import Final
 
 import uvicorn
 
-from testbed.cli.web.report_pages import ReportPages
-from testbed.cli.web.run_list import RunList
+from testbed.cli.web.run_list import ReportPages, RunList
 from testbed.cli.web.view_application import Sampler, View, application
 from testbed.cluster.records.ownership import temporary_directory
 from testbed.errors import ConflictError, PermissionDeniedError

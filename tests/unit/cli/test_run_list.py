@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from testbed.cli.web.report_pages import ReportPages
-from testbed.cli.web.run_list import RunList
+from testbed.cli.web.run_list import ReportPages, RunList
 from testbed.errors import TestbedError
 from testbed.kernel.processes import identity
 from tests.report.synthetic_runs import ping_pong_rows, verdict, write_run

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp
 
-from testbed.cli.web.report_pages import ReportPages
-from testbed.cli.web.run_list import RunList
+from testbed.cli.web.run_list import ReportPages, RunList
 from testbed.cli.web.view_application import STATIC, View, application
 from testbed.observe.format.event_format import FormattedEvent
 from testbed.observe.live.snapshot import Absent, Snapshot
