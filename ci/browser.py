@@ -8,6 +8,7 @@ with Browser(Path("/tmp/profile")) as browser:
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -43,8 +44,9 @@ class Browser:
         self._events: list[dict[str, Any]] = []
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
-        # It reads orders from descriptor 3 and writes answers to 4, whatever these are here.
-        begin = 'exec 8<&"$1" 9>&"$2"; exec 3<&8 4>&9 8<&- 9>&-; shift 2; exec "$@"'
+        orders, answers = _above_10(orders), _above_10(answers)
+        # It reads orders from descriptor 3 and writes answers to 4.
+        begin = 'a=$1 b=$2; exec 3<&"$a" 4>&"$b" {a}<&- {b}>&-; shift 2; exec "$@"'
         command = [shutil.which(PROGRAM) or PROGRAM, *_OPTIONS, f"--user-data-dir={directory}", "about:blank"]
         self._process = subprocess.Popen(
             ["bash", "-c", begin, "bash", str(orders), str(answers), *command],
@@ -215,3 +217,10 @@ class Browser:
         line, _, self._left = self._left.partition(b"\0")
         found: dict[str, Any] = json.loads(line)
         return found
+
+
+def _above_10(descriptor: int) -> int:
+    """Replace a descriptor by one that is in the way of no other."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(descriptor)
+    return moved
