@@ -113,12 +113,23 @@ def test_faults_are_injected_seen_and_healed_by_mouse(page: Browser, star: Runni
     assert impairments(SECOND) == ({}, {})
 
     page.click("[data-action=capture]")
-    for name, value in (("path", str(tmp_path / "n2.pcapng")), ("count", "4")):
+    for name, value in (("path", str(tmp_path / "n2.pcapng")), ("count", "0")):
         page.evaluate(f"document.querySelector('#form [name={name}]').focus()")
         page.type(value)
     page.click("#form .primary")
+    page.until("document.querySelector('#form .message').textContent.includes('0 is not in the range')")
+    page.until("document.querySelector('#form').open && document.querySelector('#form [name=path]').value")
+    page.evaluate("document.querySelector('#form [name=count]').select()")
+    page.type("4")
+    page.click("#form .primary")
     page.until("document.querySelector('#jobs .done')?.textContent.includes('4 frames')")
     assert (tmp_path / "n2.pcapng").stat().st_size > 400
+
+    page.click("[data-action=capture]")
+    page.click("#form .primary")
+    page.until("document.querySelector('#jobs .running pre')?.textContent.includes('ICMP')")
+    page.click("#jobs .running button")
+    page.until("document.querySelector('#jobs').firstChild.className === 'done'")
     pinging.kill()
     pinging.wait()
 

@@ -59,7 +59,7 @@ class AccessGuard:
             return "This view is at 127.0.0.1 only.\n"
         if origin != f"http://{host}" and (origin is not None or scope["type"] == "websocket"):
             return "Another page may not use this view.\n"
-        given = scope["path"].split("/")[1]
+        given = scope["path"].removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return "This is not the view's address: 'testbed top --web' prints it, with its token.\n"
         return ""

@@ -131,7 +131,7 @@ class Jobs:
             self._changed()
         code = await process.wait()
         job.state = "failed" if code else "done"
-        job.message = outcome("\n".join(job.lines), failed=bool(code)) if not job.is_lasting else _last(job)
+        job.message = _last(job) if job.is_lasting and not code else outcome("\n".join(job.lines), failed=bool(code))
         self._changed()
 
 

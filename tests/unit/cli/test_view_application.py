@@ -89,7 +89,7 @@ async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/wrong/", "/static/view.js", "/wrong/static/view.js", f"/{TOKEN}x/", "/ä/", "//"]
+    "path", ["/", "/wrong/", "/static/view.js", "/wrong/static/view.js", f"/{TOKEN}x/", "/ä/", "//", "", "*"]
 )
 @in_loop
 async def test_without_the_token_everything_is_refused(tmp_path: Path, path: str) -> None:

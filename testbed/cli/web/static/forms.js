@@ -11,9 +11,8 @@ export class Forms {
     this.run = run;
     this.forms = {};
     this.dialog = byId("form");
-    this.pending = "";
+    this.pending = ""; // name of the job of the last form that was sent, until it has ended
     this.started = 0;
-    this.last = {}; // values by command, of the last time
   }
 
   /** Open a command's form with these values. */
@@ -22,7 +21,6 @@ export class Forms {
     if (!form || this.dialog.open) return;
     this.name = name;
     this.parameters = form.parameters;
-    const given = { ...(this.last[name] ?? {}), ...values };
     this.preview = html("code", { className: "preview" });
     this.message = html("p", { className: "message", role: "alert" });
     this.submit = html("button", { className: "primary" }, "Run");
@@ -32,8 +30,8 @@ export class Forms {
       "form", { method: "dialog", noValidate: true },
       html("h2", { id: "form-title" }, `testbed ${name}`),
       html("p", { className: "muted" }, form.help),
-      html("div", { className: "fields" }, ...operands.map((field) => this.#field(field, given[field.name]))),
-      html("div", { className: "fields options" }, ...options.map((field) => this.#field(field, given[field.name]))),
+      html("div", { className: "fields" }, ...operands.map((field) => this.#field(field, values[field.name]))),
+      html("div", { className: "fields options" }, ...options.map((field) => this.#field(field, values[field.name]))),
       html("div", { className: "foot" }, this.preview, this.message,
         html("div", { className: "buttons" },
           html("button", { type: "button", onclick: () => this.dialog.close() }, "Cancel"), this.submit)),
@@ -52,26 +50,25 @@ export class Forms {
     (empty ?? element.elements[0])?.focus();
   }
 
-  /** Show how the command that the open form has started went; a form whose command succeeded is closed. */
+  /** Show how the command that a form has started went. The form closes when it has succeeded, or goes on for long; it opens
+   * again if such a command fails. */
   jobs(jobs) {
     const job = this.pending && jobs.find((found) => found.name === this.pending);
     if (!job) return;
     if (job.state === "failed") {
       this.pending = "";
+      if (!this.dialog.open) this.open(this.name, this.sent);
       this.submit.disabled = false;
       setText(this.message, job.message);
     } else if (job.state === "done" || job.stoppable) {
-      this.pending = "";
+      if (job.state === "done") this.pending = "";
       this.dialog.close();
     } else setText(this.message, `${job.state} …`);
   }
 
   #send() {
-    if (this.pending) return;
-    const values = this.#values();
-    this.last[this.name] = Object.fromEntries(
-      this.parameters.filter((field) => !field.operand && values[field.name]).map((field) => [field.name, values[field.name]]),
-    );
+    if (this.submit.disabled) return;
+    const values = (this.sent = this.#values());
     this.started += 1;
     this.pending = `form-${crypto.randomUUID()}-${this.started}`;
     this.submit.disabled = true;

@@ -136,13 +136,15 @@ export function showJobs(jobs, stop) {
     byId("jobs"), jobs, (job) => job.number,
     (job) =>
       html("li", {},
-        html("code"), html("p"), html("pre", { tabIndex: 0 }),
-        html("button", { type: "button", onclick: () => stop(job.number) }, "Stop")),
+        html("code"),
+        html("div", {}, html("p"), html("button", { type: "button", onclick: () => stop(job.number) }, "Stop")),
+        html("pre", { tabIndex: 0 })),
     (item, job) => {
-      const [command, message, output, button] = item.children;
+      const [command, line, output] = item.children;
+      const [message, button] = line.children;
       setText(command, job.command);
       setText(message, job.state === "done" || job.state === "failed" ? job.message : `${job.state} …`);
-      setText(output, job.lines.slice(-12).join("\n").trimEnd());
+      setText(output, job.state === "failed" ? "" : job.lines.slice(-12).join("\n").trimEnd());
       output.hidden = !output.textContent;
       button.hidden = !job.stoppable;
       setAttribute(item, "class", job.state);
