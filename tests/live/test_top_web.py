@@ -278,6 +278,16 @@ def test_whatever_signal_ends_it_nothing_stays_of_it_or_of_its_captures(
     assert view.errors() == ("" if number is signal.SIGINT else f"testbed: ended by {number.name}\n")
 
 
+def test_a_command_that_is_under_way_when_the_view_ends_is_carried_out(view: WebView) -> None:
+    with view.socket() as page:
+        page.send(json.dumps({"command": "inject", "values": {"target": "n1", "loss": "5%"}}))
+        shown = ""
+        while '"running"' not in shown:
+            shown += str(page.recv(PATIENCE))
+        assert view.ends(signal.SIGINT) == 0
+    assert impairments(FIRST) == ({"loss": 0.05},) * 2
+
+
 def test_the_page_says_that_the_view_has_ended(page: Browser, view: WebView) -> None:
     assert view.ends(signal.SIGINT) == 0
     page.until("document.querySelector('#notice').textContent.includes('has ended')")
