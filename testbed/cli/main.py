@@ -20,7 +20,7 @@ _COMMANDS = {
     "down": ("lifecycle_commands", "Take a cluster down."),
     "gc": ("lifecycle_commands", "Remove the remains of clusters whose owner has died."),
     "status": ("status_command", "Show nodes, links and counters of a cluster that is up."),
-    "top": ("top", "Watch a cluster: nodes, links, faults, events; inject by keys."),
+    "top": ("top", "Watch a cluster, in the terminal or a browser; inject faults."),
     "inject": ("fault_commands", "Impair links of a running cluster: delay, loss, rate, rules."),
     "link": ("fault_commands", "Unplug cables and plug them in again."),
     "partition": ("fault_commands", "Block all traffic between groups of nodes."),

@@ -1,6 +1,6 @@
 """The folder of a run, from which its whole report can be made again:
 
-    run.json        the request: cluster, workload, settings, protocol, mode, seed, command; and the machine
+    run.json        the request: cluster, workload, settings, protocol, mode, seed, command; its process and the machine
     cluster.json    the cluster with everything derived; cluster.toml, its description, where there is one
     scenario.toml   the faults beside it, where there were to be any
     rows.jsonl      the rows, each written when it was measured
