@@ -211,7 +211,7 @@ class Classifier:
         spans = {
             ethertype: by_begin
             for ethertype in self._readers
-            if ethertype not in (IPV4, IPV6, *TAGS) and (by_begin := fields.flow_spans(ethertype))
+            if ethertype not in {IPV4, IPV6, *TAGS} and (by_begin := fields.flow_spans(ethertype))
         }
         plain = {
             ethertype: by_begin[b""]
