@@ -54,8 +54,7 @@ _ORDINARY_BYTE: Final = IPV4 >> 8  # the EtherType's first
 _NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports stand at 34
 _IPV4: Final = IPV4.to_bytes(2, "big")
 _read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
-_HEADER: Final = slice(0, ETHERNET_HEADER)
-_ETHERTYPE: Final = slice(12, 14)
+_ETHERTYPE: Final = 12  # where it stands, at the end of the Ethernet header
 
 
 class Flow(NamedTuple):
@@ -222,9 +221,9 @@ class Classifier:
         # One slice serves all of these. A longer one would hold bytes that change from frame to frame of the others.
         end = min([ETHERNET_HEADER + _GAP, *ends.values()])
         self._short = frozenset(ethertype for ethertype, own in ends.items() if own == end)
-        self.head: Final = slice(end if self._short else ETHERNET_HEADER)
+        self.head: Final = end if self._short else ETHERNET_HEADER
         self._takers: dict[int, Callable[[bytes], object]] = {
-            ethertype: itemgetter(_HEADER, *plain[ethertype])
+            ethertype: itemgetter(slice(0, ETHERNET_HEADER), *plain[ethertype])
             if ethertype in plain
             else _taker(by_begin, fields.is_routed(ethertype))
             for ethertype, by_begin in spans.items()
@@ -262,7 +261,7 @@ class Classifier:
                 return self._look_up(self.by_port, ordinary, frame)
         ethertype = int.from_bytes(frame[12:14], "big")
         if ethertype in self._short:
-            head = frame[self.head]
+            head = frame[: self.head]
             known = self.by_head.get(head) or self.meet(head, frame)
             return known, known.kind.located
         take = self._takers.get(ethertype)
@@ -368,7 +367,7 @@ class Flows:
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # saves a call for ordinary frames
             known = self._by_port.get(_read_ordinary(frame))
         else:
-            known = self._by_head.get(frame[self._head])
+            known = self._by_head.get(frame[: self._head])
         if known is not None:
             located = known.kind.located
         else:
@@ -401,11 +400,11 @@ class Flows:
         """Return the frame's flow, for `lost`."""
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # as in `count`
             return self._by_port.get(_read_ordinary(frame)) or self._find(frame)[0]
-        head = frame[self._head]
+        head = frame[: self._head]
         known = self._by_head.get(head)
         if known is not None:
             return known
-        take = self._behind_route.get(frame[_ETHERTYPE])
+        take = self._behind_route.get(frame[_ETHERTYPE:ETHERNET_HEADER])
         if take is not None and (known := self._by_key.get(take(frame))) is not None:
             return known
         return self._meet(head, frame)
@@ -495,7 +494,7 @@ def _taker(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Callable[[
         while at < last and frame[at] >= ROUTE_BYTE:
             at += 1
         header = frame[at : at + most]
-        return frame[_HEADER], behind.get(header[:size], others)(header)
+        return frame[:ETHERNET_HEADER], behind.get(header[:size], others)(header)
 
     return take
 
