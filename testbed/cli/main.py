@@ -92,8 +92,26 @@ class _Commands(click.Group):
             formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
 
 
+def _say_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib import metadata
+
+    from protocols.core.compiled_build import build
+
+    echo(f"testbed, version {metadata.version('netns-testbed')}, {build()}")
+    ctx.exit()
+
+
 @click.group(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="netns-testbed", prog_name="testbed")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version and build.",
+)
 def testbed() -> None:
     """Virtual clusters of network namespaces, for testing cluster communication.
 
