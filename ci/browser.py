@@ -1,13 +1,14 @@
 """A headless Chromium, told what to do over two pipes in its DevTools protocol: no port, no driver, no network.
 
 with Browser(Path("/tmp/profile")) as browser:
-    browser.open(Path("report.html"))
+    browser.open(Path("report.html"))  # or an address of this machine's, "http://127.0.0.1:8080/"
     browser.evaluate("document.title")
 """
 
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
@@ -22,7 +23,7 @@ PROGRAM = "chromium"
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--disable-extensions",
-    "--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars", "--remote-debugging-pipe",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 
 
@@ -39,11 +40,13 @@ class Browser:
         self._seconds = seconds
         self._number = 0
         self._left = b""
+        self._origin = "file:"  # where what a page asks for may come from
         self._events: list[dict[str, Any]] = []
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
-        # It reads orders from descriptor 3 and writes answers to 4, whatever these are here.
-        begin = 'exec 8<&"$1" 9>&"$2"; exec 3<&8 4>&9 8<&- 9>&-; shift 2; exec "$@"'
+        orders, answers = _above_10(orders), _above_10(answers)
+        # It reads orders from descriptor 3 and writes answers to 4.
+        begin = 'a=$1 b=$2; exec 3<&"$a" 4>&"$b" {a}<&- {b}>&-; shift 2; exec "$@"'
         command = [shutil.which(PROGRAM) or PROGRAM, *_OPTIONS, f"--user-data-dir={directory}", "about:blank"]
         self._process = subprocess.Popen(
             ["bash", "-c", begin, "bash", str(orders), str(answers), *command],
@@ -79,14 +82,30 @@ class Browser:
             self._process.wait()
         os.close(self._answers)
 
-    def open(self, page: Path, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0) -> None:
-        """Open a file and wait until it is loaded."""
+    def processor_time(self) -> float:
+        """Return the processor time that all its processes have used, in seconds."""
+        ticks = 0
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = path.read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            if int(fields[3]) == self._process.pid:  # its session
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def open(
+        self, page: Path | str, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0
+    ) -> None:
+        """Open a file, or an address of this machine's, and wait until it is loaded."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False
         )
         self.appear(dark=dark)
         self._events.clear()
-        self.call("Page.navigate", url=page.absolute().as_uri())
+        url = page.absolute().as_uri() if isinstance(page, Path) else page
+        self._origin = "file:" if isinstance(page, Path) else "/".join(page.split("/")[:3])
+        self.call("Page.navigate", url=url)
         self._until("Page.loadEventFired")
 
     def appear(self, *, dark: bool = False, media: str = "") -> None:
@@ -103,8 +122,40 @@ class Browser:
 
     def press(self, key: str, code: int) -> None:
         """A key: press("Tab", 9)."""
-        for kind in ("rawKeyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        more = {"text": "\r"} if key == "Enter" else {}
+        self.call(
+            "Input.dispatchKeyEvent", type="keyDown" if more else "rawKeyDown", key=key, code=key,
+            windowsVirtualKeyCode=code, **more,
+        )  # fmt: skip
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
+
+    def until(self, expression: str, seconds: float = 30.0) -> Any:
+        """Wait until a JavaScript expression is true in the page; return its value. It is tried every 20 ms."""
+        look = (
+            f"const value = (() => {{ try {{ return {expression} }} catch {{ return false }} }})();"
+            f"if (value) resolve(value); else if (performance.now() > end) reject('not within {seconds} s');"
+            "else setTimeout(look, 20)"
+        )
+        wait = (
+            f"new Promise((resolve, reject) => {{ const end = performance.now() + {1000 * seconds};"
+            f"const look = () => {{ {look} }}; look() }})"
+        )
+        return self.evaluate(wait)
+
+    def click(self, selector: str) -> None:
+        """Click with the mouse on the middle of the first element that a CSS selector finds."""
+        place = self.evaluate(
+            f"(() => {{ const element = document.querySelector({json.dumps(selector)});"
+            "element.scrollIntoView({block: 'nearest'}); const {x, y, width, height} = element.getBoundingClientRect();"
+            "return {x: x + width / 2, y: y + height / 2} })()"
+        )
+        for kind, buttons in (("mouseMoved", 0), ("mousePressed", 1), ("mouseReleased", 0)):
+            count = 0 if kind == "mouseMoved" else 1
+            self.call("Input.dispatchMouseEvent", type=kind, **place, button="left", buttons=buttons, clickCount=count)
+
+    def type(self, text: str) -> None:
+        """Type a text into what has the focus."""
+        self.call("Input.insertText", text=text)
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
         """Return a PNG of the visible part, or of the complete page."""
@@ -151,7 +202,7 @@ class Browser:
                 self.messages.append(told["entry"]["text"])
             case "Network.requestWillBeSent":
                 url = told["request"]["url"]
-                if not url.startswith(("file:", "data:", "about:")):
+                if not url.startswith((self._origin, self._origin.replace("http:", "ws:"), "data:", "about:")):
                     self.messages.append(f"asked the network for {url}")
 
     def _next(self, deadline: float) -> dict[str, Any]:
@@ -166,3 +217,10 @@ class Browser:
         line, _, self._left = self._left.partition(b"\0")
         found: dict[str, Any] = json.loads(line)
         return found
+
+
+def _above_10(descriptor: int) -> int:
+    """Replace a descriptor by one that is in the way of no other."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(descriptor)
+    return moved

@@ -59,7 +59,7 @@ def main() -> None:
 
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, height=HEIGHT, file=nowhere, force_terminal=True)
-        console.print(frame(_seen(), VIEW, WIDTH, HEIGHT))
+        console.print(frame(seen(), VIEW, WIDTH, HEIGHT))
         title = f"testbed top {CLUSTER}"
         console.save_svg(str(PICTURE), title=title, theme=DIMMED_MONOKAI, code_format=FORMAT, unique_id="top")
 
@@ -87,7 +87,8 @@ def _testbed(name: str, *arguments: str) -> str:
     return subprocess.run([*_command(name), *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def _seen() -> Snapshot:
+def seen() -> Snapshot:
+    """Return what was seen."""
     document = json.loads(SEEN.read_text())
     made = _made(Snapshot, {key: value for key, value in document.items() if key not in ("format", "kind")})
     assert isinstance(made, Snapshot)
@@ -108,7 +109,7 @@ def _made(kind: Any, value: Any) -> object:
 
 def _check() -> None:
     """Compare line by line, without blanks, as Rich decides how letters are placed."""
-    wanted = ["".join(text for text, _ in line) for line in frame(_seen(), VIEW, WIDTH, HEIGHT).lines]
+    wanted = ["".join(text for text, _ in line) for line in frame(seen(), VIEW, WIDTH, HEIGHT).lines]
     drawn = list(_drawn(PICTURE.read_text()))
     wrong = [pair for pair in zip(_bare(wanted), _bare(drawn), strict=False) if pair[0] != pair[1]]
     if wrong or len(_bare(wanted)) != len(_bare(drawn)) or len(PANELS) != len(VIEW.keys):

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from typing import Final, Generic, TypeVar
 
+from protocols.core.compiled_build import mypyc_attr
+
 Value = TypeVar("Value")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Completion(Generic[Value]):
     """Result of an operation; completes once, with a value or an error."""
 

@@ -53,9 +53,10 @@ class Timers(Generic[Key]):
         """The earliest deadline, or None."""
         heap, entries = self._heap, self._entries
         while heap:
-            entry = heap[0]
-            if entries.get(entry[2]) is entry:
-                return entry[0]
+            deadline, number, key = heap[0]
+            valid = entries.get(key)
+            if valid is not None and valid[1] == number:
+                return deadline
             heapq.heappop(heap)
         return None
 

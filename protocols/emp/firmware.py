@@ -64,7 +64,7 @@ class Firmware:
     ) -> None:
         self._card = Card(adapter, nic, memory, descriptors, settings, codec)
         self.settings = settings
-        self._announcements: Announcements | None = None  # made when it succeeds other firmware
+        self._announcements: Announcements[int] | None = None  # made when it succeeds other firmware
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._counters = self._card.counters

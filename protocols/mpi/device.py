@@ -106,7 +106,7 @@ class ProbeResult(NamedTuple):
     """Result of a probe. handle: the endpoint's own, for `receive_claimed`."""
 
     envelope: Envelope
-    handle: object
+    handle: "object"  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
 
 
 class Receipt(Completion[Envelope]):

@@ -88,7 +88,8 @@ class EmpEndpoint:
         posted.add_callback(partial(self._sent, taken, over))
         return True
 
-    send_synchronously = send
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+        return self.send(destination, context, tag, data, over)  # all sends are
 
     def is_gathered(self, iov: IoVec) -> bool:
         """Each segment costs an entry of a descriptor and a DMA transfer: short ones are copied faster."""

@@ -77,7 +77,9 @@ class Delivery(Receipt):
     def over(self) -> Delivery:
         return self
 
-    first = over
+    @property
+    def first(self) -> Delivery:
+        return self
 
     def load(self) -> object:
         """Return the object that was sent."""

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from protocols.core.compiled_build import mypyc_attr
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Dispatch, ProbeResult, Receipt
@@ -264,6 +265,7 @@ def _found(arrival: Arrival) -> ProbeResult:
     return ProbeResult(Envelope(arrival.source, arrival.tag, arrival.length), arrival)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class MatchingByLibrary(ABC):
     """Most of a `MatchingEndpoint`, for an endpoint that can send messages with a context of 16 bits, of which programs
     use at most CONTEXTS. The subclass passes all incoming messages to `matching`."""

@@ -8,12 +8,14 @@ from typing import Final, NamedTuple
 from protocols.core.firmware import Adapter, Buffer, FirmwareActions
 from protocols.core.host_work import ANYWHERE, HostWork, host_work
 from protocols.core.memory import Reachable
+from protocols.core.peers import Loopback
 from protocols.core.timers import Timers
 from protocols.openmx import states
+from protocols.openmx.codec import NACK_TYPE_ENDPOINT_CLOSED
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
 from protocols.openmx.endpoint_memory import Event, ReceiveRing
-from protocols.openmx.mx_names import MAX_FRAGMENT
+from protocols.openmx.mx_names import MAX_FRAGMENT, seqnum_after
 from protocols.openmx.settings import Settings
 
 DRIVER: Final = "driver"
@@ -25,6 +27,10 @@ LINES: Final = 512
 
 _OVERHEAD: Final = 2 + 32 + 4
 """Bytes behind Ethernet's header that a frame of data has at most, beside the data."""
+
+
+Connection = tuple[int, int, int]
+"""An endpoint, its partner's node, and the partner's endpoint."""
 
 
 class Region(NamedTuple):
@@ -52,7 +58,8 @@ class DriverEndpoint:
 class Driver:
     """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and events.
 
-    room: bytes of data of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint.
+    room: bytes of data of a fragment or pull reply. timers: of pulls by handle, and of alarms by ~endpoint. loopback: frames
+    between endpoints of this NIC. loops_outside: the outer NIC delivers those.
     """
 
     def __init__(
@@ -76,6 +83,8 @@ class Driver:
         self.codec: Final = codec
         self.timers: Final[Timers[int]] = Timers()
         self.endpoints: Final[dict[int, DriverEndpoint]] = {}
+        self.loopback: Final = Loopback()
+        self.loops_outside = False
         self._numbers: Mapping[bytes, int] = {address: number for number, address in enumerate(adapter.addresses)}
 
     def sender(self, src: bytes, peer_index: int) -> int:
@@ -83,9 +92,24 @@ class Driver:
         return peer_index if self._numbers.get(src) == peer_index else -1
 
     def send(self, frame: bytes) -> None:
-        """Pass a frame to the NIC."""
+        """Pass a frame to the NIC, or to this driver."""
         self.work.spend(DRIVER)
-        self.nic.send(frame)
+        if self.loops_outside or frame[:6] != self.address:
+            self.nic.send(frame)
+        else:
+            self.loopback.frames.append(frame)
+
+    def bid_farewell(self, connection: Connection, first: int) -> None:
+        """Tell a partner that its connection's endpoint is closed, by the refusal of the number before a session's first
+        message, which no message has had. first: that message's."""
+        index, peer, peer_endpoint = connection
+        self.counters.send_nack_lib += 1
+        self.send(
+            self.codec.pack_nack_lib(
+                self.addresses[peer], self.address, self.number, index, NACK_TYPE_ENDPOINT_CLOSED, peer_endpoint, 0,
+                seqnum_after(first, -1),
+            )
+        )  # fmt: skip
 
     def look_up(self, endpoint: DriverEndpoint) -> None:
         """Spend what it takes to find a frame's endpoint, which another core may have touched last."""

@@ -8,17 +8,17 @@ result = await endpoint.wait(send)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Buffer
 from protocols.core.host_work import COPY
-from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_NOTIFY, TYPE_RNDV, TYPE_TRUC
+from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_TRUC
 from protocols.openmx.driver_endpoint import LINES
 from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, Command, Event, Op, ReceiveRing
+from protocols.openmx.finished_requests import FinishedRequests
+from protocols.openmx.incoming_messages import IncomingMessages
 from protocols.openmx.mx_names import (
     MATCH_NONE,
     MAX_ENDPOINTS,
@@ -28,7 +28,7 @@ from protocols.openmx.mx_names import (
     MxError,
     Status,
 )
-from protocols.openmx.mx_requests import Incoming, Outgoing, Request, Result, Sending
+from protocols.openmx.mx_requests import Incoming, Outgoing, Request, Result
 from protocols.openmx.partners import Partner
 from protocols.openmx.receive_queues import ReceiveQueues
 
@@ -40,8 +40,6 @@ EVENT: Final = "event"
 REQUEST: Final = "request"
 """Work on the host: the library begins a request."""
 
-_REGIONS: Final = 256
-"""Messages of an endpoint that may wait to be pulled at once."""
 _DATA: Final = (Op.SEND, Op.SEND_MEDIUM)
 
 
@@ -67,29 +65,19 @@ class Endpoint:
         self._commands = library.commands
         self._ring_doorbell = library.ring_doorbell
         self._library: Final = library
-        self._work = library.work
-        self._memory = library.memory
+        self.work: Final = library.work
+        self.memory: Final = library.memory
         self._room = library.room
-        self._queues = queues
         self._partners: dict[tuple[int, int], Partner] = {}
         self._active: dict[Partner, None] = {}
         self._has_alarm = False
         self._zombies = 0
-        self._sending: dict[int, Sending] = {}  # by region
-        self._turns = [0] * _REGIONS
-        self._next_region = 0
-        self._unregistered: deque[tuple[Partner, Outgoing]] = deque()  # that wait for a region
-        self._pulls: dict[int, tuple[Incoming, Request, int]] = {}  # by number; with the pinned address
-        self._numbers = list(range(self.settings.pulls))
-        self._unpulled: deque[tuple[Incoming, Request]] = deque()  # that wait for a number
-        self._own_sends: dict[Incoming, Request] = {}  # synchronous, to itself, unmatched
-        self._finished: deque[Request] = deque()
-        self._time_outs: list[tuple[int, Completion[bool]]] = []  # by tick
-        self._waiters: list[Completion[bool]] = []  # for any request that is done
-        self._claimed: set[Incoming] = set()
+        self.incoming: Final = IncomingMessages(self, queues, self._room)
+        self._large: Final = self.incoming.large
+        self._finished: Final = FinishedRequests(self._set_alarm)
         size = ReceiveRing.size(self.settings.entries, self._room)
         memory = memoryview(bytearray(size)) if library.allocate is None else library.allocate(size)
-        self._ring_address = self._memory.pin_page(memory)
+        self._ring_address = self.memory.pin_page(memory)
         self._ring_memory: Final = memory
         self._ring: Final = ReceiveRing(memory, self.settings.entries, self._room)
 
@@ -157,37 +145,34 @@ class Endpoint:
     ) -> Request:
         """Begin to receive the first message that matches (mx_irecv). buffer: writable. Raises MxError."""
         self._check_open()
-        self._queues.check(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
         view = memoryview(buffer).cast("B")
         if view.readonly:
             raise MxError(Status.NO_RESOURCES, "the buffer of a receive is read-only")
-        self._work.spend(REQUEST)
+        self.work.spend(REQUEST)
         request = Request("a receive", view, match_info, mask, context, None, receive=True)
         if not forget:
-            request.add_callback(self._keep_finished)
-        found = self._queues.post(request)
-        if found is not None:
-            self._match(found, request)
+            request.add_callback(self._finished.keep)
+        self.incoming.post(request)
         return request
 
     def receive_claimed(self, incoming: Incoming, buffer: Buffer, context: object = None) -> Request:
         """Receive a message that `claim` has taken. Ours: MX has no matched probe."""
         view = memoryview(buffer).cast("B")
         request = Request("a receive", view, incoming.match_info, MATCH_NONE, context, None, receive=True)
-        self._claimed.discard(incoming)
-        self._match(incoming, request)
+        self.incoming.receive_claimed(incoming, request)
         return request
 
     def cancel(self, request: Request) -> bool:
         """Take back a receive (mx_cancel); False if a message has matched it, and for sends."""
-        if not request.is_receive or not self._queues.cancel(request):
+        if not request.is_receive or not self.incoming.queues.cancel(request):
             return False
         request.finish(Status.CANCELLED)
         return True
 
     def cancel_quietly(self, request: Request) -> bool:
         """Take back a receive that is never completed; False if a message has matched it. Ours."""
-        return self._queues.cancel(request)
+        return self.incoming.queues.cancel(request)
 
     def ibuffered(self, request: Request) -> bool:
         """Whether the buffer of a send may be used again (mx_ibuffered)."""
@@ -199,81 +184,77 @@ class Endpoint:
         """Return a request's result, or None while it is in progress (mx_test); lets the NIC work."""
         if not request.done:
             await Yield()
-        return self._taken(request) if request.done else None
+        return self._finished.take(request) if request.done else None
 
     async def wait(self, request: Request, timeout: int = 0) -> Result | None:
         """Wait for a request (mx_wait). timeout: nanoseconds, rounded up to ticks, after which the result is
         None; 0: none."""
         if not timeout:
             await request
-            return self._taken(request)
-        done = self._time_out(self._tick_after(timeout))
-        request.add_callback(partial(_complete, done))
-        await done
-        return self._taken(request) if request.done else None
+        else:
+            await self._finished.one(request, self._tick_after(timeout))
+        return self._finished.take(request) if request.done else None
 
     def ipeek(self) -> Request | None:
         """Return a request that is done and was not tested yet, or None (mx_ipeek)."""
-        return self._finished[0] if self._finished else None
+        return self._finished.first()
 
     async def peek(self, timeout: int = 0) -> Request | None:
         """Wait for a request that is done (mx_peek); None after a time-out or `wakeup`. timeout: as for `wait`."""
-        if not self._finished:
-            await self._next_finished(self._tick_after(timeout))
+        if self.ipeek() is None:
+            await self._finished.next(self._tick_after(timeout))
         return self.ipeek()
 
     async def test_any(self, match_info: int = 0, mask: int = 0) -> Result | None:
         """Return the result of a finished request that matches, or None (mx_test_any). Raises MxError as `irecv` does."""
-        self._queues.check(match_info, mask)
-        if self._any(match_info, mask) is None:
+        self.incoming.queues.check(match_info, mask)
+        if self._finished.find(match_info, mask) is None:
             await Yield()
-        found = self._any(match_info, mask)
-        return None if found is None else self._taken(found)
+        found = self._finished.find(match_info, mask)
+        return None if found is None else self._finished.take(found)
 
     async def wait_any(self, match_info: int = 0, mask: int = 0, timeout: int = 0) -> Result | None:
         """Wait for a finished request that matches (mx_wait_any); None after a time-out or `wakeup`. Raises MxError as
         `irecv` does."""
-        self._queues.check(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
         tick = self._tick_after(timeout)
-        while (found := self._any(match_info, mask)) is None:
-            if not await self._next_finished(tick):
+        while (found := self._finished.find(match_info, mask)) is None:
+            if not await self._finished.next(tick):
                 return None
-        return self._taken(found)
+        return self._finished.take(found)
 
     def iprobe(self, match_info: int = 0, mask: int = 0) -> Incoming | None:
         """Return the first unexpected message that matches, or None (mx_iprobe). Raises MxError as `irecv` does."""
-        self._queues.check(match_info, mask)
-        return self._queues.find(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
+        return self.incoming.queues.find(match_info, mask)
 
     def probe(self, match_info: int = 0, mask: int = 0) -> Completion[Incoming | None]:
         """Wait for an unexpected message that matches (mx_probe); None after `wakeup`. Raises MxError as `irecv` does."""
-        self._queues.check(match_info, mask)
-        return self._queues.probe(match_info, mask)
+        self.incoming.queues.check(match_info, mask)
+        return self.incoming.queues.probe(match_info, mask)
 
     def claim(self, incoming: Incoming) -> None:
         """Take an unexpected message, so that only `receive_claimed` can receive it. Ours."""
-        self._queues.claim(incoming)
-        self._claimed.add(incoming)
+        self.incoming.claim(incoming)
 
     def wakeup(self) -> None:
         """End all waits of `peek`, `wait_any` and `probe` (mx_wakeup)."""
-        self._queues.wake()
-        self._wake_waiters(False)
+        self.incoming.queues.wake()
+        self._finished.wake(False)
 
     def close(self) -> None:
-        """Close the endpoint (mx_close_endpoint): requests in progress end with ENDPOINT_CLOSED."""
+        """Close the endpoint (mx_close_endpoint): what has come is acknowledged, and requests in progress end with
+        ENDPOINT_CLOSED."""
         if not self.is_open:
             return
         for partner in list(self._partners.values()):
+            partner.flush()
             partner.disconnect()
         self.is_open = False
-        for request in self._queues.clear():
-            request.finish(Status.ENDPOINT_CLOSED)
-        for own in list(self._own_sends.values()):
-            own.settle(Status.ENDPOINT_CLOSED)
+        self.incoming.close()
         self.write(Command(Op.CLOSE, self.index))
         self._library.close(self)
-        self._memory.unpin(self._ring_address)
+        self.memory.unpin(self._ring_address)
 
     # For the library.
 
@@ -294,7 +275,9 @@ class Endpoint:
     def has_sent(self, outgoing: Outgoing) -> None:
         """A message has left: its send may be done before it is acknowledged."""
         request = outgoing.request
-        if outgoing.op in _DATA and request is not None and self._zombies < self.settings.zombies:
+        if request is None or request.is_settled:  # a message to an endpoint of this NIC may be acknowledged by now
+            return
+        if outgoing.op in _DATA and self._zombies < self.settings.zombies:
             self._zombies += 1
             outgoing.is_zombie = True
             if not request.done:
@@ -310,90 +293,9 @@ class Endpoint:
         """Fail what is under way with a partner."""
         for message in outgoing:
             self._end(message, status)
-        for waiting in [waiting for waiting in self._unregistered if waiting[0] is partner]:
-            self._unregistered.remove(waiting)
-            assert waiting[1].request is not None
-            waiting[1].request.settle(status)
-        for region, sending in [
-            (region, sending) for region, sending in self._sending.items() if sending.partner is partner
-        ]:
-            self._end_sending(region, sending, status)
-        for incoming in [*partials, *self._queues.unpulled(partner)]:
-            self._queues.forget(incoming)
-            if incoming.receive is not None:
-                self._finish(incoming, incoming.receive, status)
-        for incoming in self._claimed:
-            if incoming.source is partner and (incoming.missing or incoming.region >= 0):
-                incoming.error = status
-        for waiting_pull in [waiting for waiting in self._unpulled if waiting[0].source is partner]:
-            self._unpulled.remove(waiting_pull)
-            self._finish(*waiting_pull, status)
-        for number, (incoming, request, _) in list(self._pulls.items()):
-            if incoming.source is partner:
-                self.command(Op.CLOSE_PULL, partner, number=number)
-                self._end_pull(number, 0)
-                self._finish(incoming, request, status)
+        self.incoming.forget_partner(partner, partials, status)
         if self.on_lost is not None:
             self.on_lost(partner, status)
-
-    def take_message(self, partner: Partner, event: Event, data: memoryview) -> None:
-        """Take a message that has come whole: its bytes, a rendezvous, or a notice."""
-        if event.type == TYPE_NOTIFY:
-            sending = self._sending.get(event.number)
-            if sending is not None and sending.partner is partner and sending.turn == event.turn:
-                self._end_sending(event.number, sending, Status.SUCCESS)
-            return
-        receive = self._queues.match(event.match)
-        if receive is not None and event.type != TYPE_RNDV:
-            self._receive(partner, event, data, receive)
-            return
-        incoming = Incoming(partner, event.match, event.total)
-        if event.type == TYPE_RNDV:
-            incoming.region, incoming.turn = event.number, event.turn
-        else:
-            incoming.place = memoryview(bytes(data))
-        if receive is not None:
-            self._match(incoming, receive)
-        elif not self._is_done_with(incoming):
-            self._queues.keep(incoming)
-        elif incoming.region >= 0 and partner.is_connected:
-            self._notify(incoming)
-
-    def _receive(self, partner: Partner, event: Event, data: memoryview, receive: Request) -> None:
-        """Complete a receive with a message that has come whole."""
-        size, length = len(receive.buffer), event.length
-        receive.peer = partner
-        if length:
-            receive.buffer[:length] = data if length <= size else data[:size]
-            self._work.spend(COPY, length, self._work.writer)
-        if length <= size:
-            receive.finish(Status.SUCCESS, length, length, event.match)
-        else:
-            if self.on_error is not None:
-                self.on_error(Status.TRUNCATED)
-            receive.finish(Status.TRUNCATED, length, size, event.match)
-
-    def begin_medium(self, partner: Partner, event: Event) -> Incoming:
-        """Begin a message in fragments, at the first that has come."""
-        incoming = Incoming(partner, event.match, event.total)
-        incoming.missing = (1 << -(-event.total // self._room)) - 1
-        incoming.receive = self._queues.match(event.match)
-        if incoming.receive is not None:
-            incoming.receive.peer = partner
-            incoming.place = incoming.receive.buffer
-        else:
-            incoming.place = memoryview(bytearray(event.total))
-            if not self._is_done_with(incoming):
-                self._queues.keep(incoming)
-        return incoming
-
-    def store_fragment(self, incoming: Incoming, event: Event, data: memoryview) -> None:
-        """Store a fragment; the last one completes the message."""
-        place = incoming.place[event.number * self._room :][: len(data)]
-        place[:] = data[: len(place)]
-        self._work.spend(COPY, len(place), self._work.writer)
-        if not incoming.missing and incoming.receive is not None:
-            self._deliver(incoming, incoming.receive)
 
     def completed(self, code: int) -> None:
         """Handle a completion of the driver."""
@@ -404,13 +306,18 @@ class Endpoint:
             self._tick()
         else:
             number = code & ~PULL_DONE
-            if number in self._pulls:
-                self._finish_pull(number, Status(self._ring.result(number)))
+            self._large.pulled(number, *self._ring.result(number))
+
+    def settle(self, request: Request, status: Status) -> None:
+        """Tell what has become of the message of a send."""
+        if status is not Status.SUCCESS and self.on_error is not None:
+            self.on_error(status)
+        request.settle(status)
 
     def waiting(self) -> list[str]:
         """Return a sentence for everything that waits."""
-        sentences = [f"{request}" for request in self._queues.posted()]
-        sentences += [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
+        sentences = [f"{request}" for request in self.incoming.queues.posted()]
+        sentences += self._large.waiting()
         for partner in self._partners.values():
             sentences += partner.waiting()
         return sentences
@@ -433,24 +340,22 @@ class Endpoint:
             raise MxError(Status.NO_RESOURCES, f"match information has 64 bits, got 0x{match_info:x}")
         if len(data) > MAX_LENGTH:
             raise MxError(Status.NO_RESOURCES, f"a message of {len(data)} bytes: at most {MAX_LENGTH}")
-        self._work.spend(REQUEST)
+        self.work.spend(REQUEST)
         request = Request("a send", data, match_info, MATCH_NONE, context, to, receive=False)
         if not forget:
-            request.add_callback(self._keep_finished)
+            request.add_callback(self._finished.keep)
         if self._is_own(to):
-            self._send_to_itself(request, synchronous)
+            self.incoming.send_to_itself(request, synchronous)
         elif synchronous or len(data) > self._eager(to):
-            outgoing = Outgoing(Op.RNDV, request, match_info, len(data))
-            if not self._register(to, outgoing):
-                self._unregistered.append((to, outgoing))
+            self._large.send(to, request, match_info)
         elif len(data) <= SMALL_MAX:
             outgoing = Outgoing(Op.SEND, request, match_info, len(data))
             outgoing.data = bytes(data)
             to.submit(outgoing)
         else:
             outgoing = Outgoing(Op.SEND_MEDIUM, request, match_info, len(data), -(-len(data) // self._room))
-            outgoing.address = self._memory.pin_page(memoryview(bytes(data)))
-            self._work.spend(COPY, len(data))
+            outgoing.address = self.memory.pin_page(memoryview(bytes(data)))
+            self.work.spend(COPY, len(data))
             to.submit(outgoing)
         return request
 
@@ -466,74 +371,22 @@ class Endpoint:
             return memoryview(segments[0]).cast("B")
         return memoryview(b"".join(segments))
 
-    def _register(self, to: Partner, outgoing: Outgoing) -> bool:
-        """Register the bytes of a message that is to be pulled, and send its rendezvous; False: all regions are in use."""
-        if len(self._sending) >= _REGIONS:
-            return False
-        while self._next_region in self._sending:
-            self._next_region = (self._next_region + 1) % _REGIONS
-        region = self._next_region
-        self._next_region = (region + 1) % _REGIONS
-        self._turns[region] = turn = (self._turns[region] + 1) & 0xFF
-        request = outgoing.request
-        assert request is not None
-        address = self._memory.pin_page(request.buffer) if len(request.buffer) else 0
-        self._sending[region] = Sending(request, to, address, turn)
-        outgoing.number, outgoing.turn = region, turn
-        self.command(Op.REGISTER, to, number=region, turn=turn, length=outgoing.length, address=address)
-        to.submit(outgoing)
-        return True
-
-    def _end_sending(self, region: int, sending: Sending, status: Status) -> None:
-        """A message has been pulled, or will not be."""
-        del self._sending[region]
-        self.command(Op.DEREGISTER, sending.partner, number=region)
-        if sending.address:
-            self._memory.unpin(sending.address)
-        self._settle(sending.request, status)
-        if self._unregistered:
-            self._register(*self._unregistered.popleft())
-
     def _end(self, outgoing: Outgoing, status: Status) -> None:
         """A numbered message has been acknowledged, or is lost."""
         if outgoing.is_zombie:
             self._zombies -= 1
         if outgoing.op in _DATA:
             if outgoing.address:
-                self._memory.unpin(outgoing.address)
+                self.memory.unpin(outgoing.address)
             if outgoing.request is not None:
-                self._settle(outgoing.request, status)
+                self.settle(outgoing.request, status)
 
-    def _settle(self, request: Request, status: Status) -> None:
-        if status is not Status.SUCCESS and self.on_error is not None:
-            self.on_error(status)
-        request.settle(status)
-
-    def _send_to_itself(self, request: Request, synchronous: bool) -> None:
-        assert request.peer is not None
-        incoming = Incoming(request.peer, request.match_info, len(request.buffer))
-        receive = self._queues.match(request.match_info)
-        if receive is not None:
-            incoming.place = request.buffer
-            self._match(incoming, receive)
-            request.settle(Status.SUCCESS)
-            return
-        incoming.place = memoryview(bytes(request.buffer))
-        if self._is_done_with(incoming):
-            request.settle(Status.SUCCESS)
-            return
-        if synchronous:
-            self._own_sends[incoming] = request
-        else:
-            request.settle(Status.SUCCESS)
-        self._queues.keep(incoming)
-
-    # Receives.
+    # Events.
 
     def _take_event(self, slot: int) -> None:
         ring = self._ring
         event = ring.read(slot)
-        self._work.spend(EVENT, LINES, self._work.writer)
+        self.work.spend(EVENT, LINES, self.work.writer)
         if event.type == TYPE_CONNECT and not event.flag & 1:
             self._answer(event)
         else:
@@ -561,85 +414,6 @@ class Endpoint:
                 turn=Status.BAD_KEY,
             )  # fmt: skip
 
-    def _match(self, incoming: Incoming, receive: Request) -> None:
-        """Match a message with its receive."""
-        receive.peer = incoming.source
-        if incoming.error is not Status.SUCCESS:
-            self._finish(incoming, receive, incoming.error)
-        elif incoming.region >= 0:
-            self._pull(incoming, receive)
-        elif incoming.missing:
-            incoming.receive = receive
-        else:
-            self._deliver(incoming, receive)
-
-    def _deliver(self, incoming: Incoming, receive: Request) -> None:
-        """Complete a receive whose message is here."""
-        own = self._own_sends.pop(incoming, None)
-        if incoming.place is not receive.buffer:
-            place = receive.buffer[: incoming.length]
-            place[:] = incoming.place[: len(place)]
-            self._work.spend(COPY, len(place), self._work.writer)
-        self._finish(incoming, receive, Status.SUCCESS)
-        if own is not None:
-            own.settle(Status.SUCCESS)
-
-    def _finish(self, incoming: Incoming, receive: Request, status: Status) -> None:
-        transferred = min(len(receive.buffer), incoming.length) if status is Status.SUCCESS else 0
-        if status is Status.SUCCESS and incoming.length > transferred:
-            status = Status.TRUNCATED
-        if status is not Status.SUCCESS and self.on_error is not None:
-            self.on_error(status)
-        receive.finish(status, incoming.length, transferred, incoming.match_info)
-
-    def _is_done_with(self, incoming: Incoming) -> bool:
-        """Count an unexpected message; return whether the program's handler is done with it, or has ended the connection
-        before all of it has come."""
-        self.counters.unexpected += 1
-        handler, source = self.on_unexpected, incoming.source
-        if handler is None:
-            return False
-        is_done = handler(source, incoming.match_info, incoming.length)
-        return is_done or (not source.is_connected and (bool(incoming.missing) or incoming.region >= 0))
-
-    def _pull(self, incoming: Incoming, receive: Request) -> None:
-        """Pull a message into its receive's buffer."""
-        wanted = min(len(receive.buffer), incoming.length)
-        if not wanted:
-            self._notify(incoming)
-            self._finish(incoming, receive, Status.SUCCESS)
-        elif not self._numbers:
-            self._unpulled.append((incoming, receive))
-        else:
-            number = self._numbers.pop()
-            address = self._memory.pin_page(receive.buffer[:wanted], 1)
-            self._pulls[number] = incoming, receive, address
-            source = incoming.source
-            self.command(
-                Op.PULL, source, number=number, turn=incoming.turn, session=source.session, match=incoming.region,
-                length=wanted, address=address,
-            )  # fmt: skip
-
-    def _finish_pull(self, number: int, status: Status) -> None:
-        incoming, receive, _ = self._pulls[number]
-        self._end_pull(number, min(len(receive.buffer), incoming.length))
-        if status is Status.SUCCESS:
-            self._notify(incoming)
-        self._finish(incoming, receive, status)
-
-    def _end_pull(self, number: int, received: int) -> None:
-        _, _, address = self._pulls.pop(number)
-        self._memory.unpin(address, received)
-        self._numbers.append(number)
-        if self._unpulled:
-            self._pull(*self._unpulled.popleft())
-
-    def _notify(self, incoming: Incoming) -> None:
-        """Tell the sender that its message has been pulled."""
-        notice = Outgoing(Op.NOTIFY, None, 0, incoming.length)
-        notice.number, notice.turn = incoming.region, incoming.turn
-        incoming.source.submit(notice)
-
     # Time.
 
     def _set_alarm(self) -> None:
@@ -653,52 +427,13 @@ class Endpoint:
             partner.on_tick(self.ticks)
             if not partner.is_active:
                 self._active.pop(partner, None)
-        due = [done for tick, done in self._time_outs if tick <= self.ticks]
-        self._time_outs = [(tick, done) for tick, done in self._time_outs if tick > self.ticks and not done.done]
-        for done in due:
-            if not done.done:
-                done.complete(False)
-        if self._active or self._time_outs:
+        self._finished.on_tick(self.ticks)
+        if self._active or self._finished.awaits_tick:
             self._set_alarm()
-
-    # Completion.
 
     def _tick_after(self, timeout: int) -> int:
         """Return the tick after a time-out of nanoseconds; 0: never."""
         return self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
-
-    def _time_out(self, tick: int) -> Completion[bool]:
-        """Return what is done with False at that tick; 0: never."""
-        done: Completion[bool] = Completion("a request that is done")
-        if tick:
-            self._time_outs.append((tick, done))
-            self._set_alarm()
-        return done
-
-    def _next_finished(self, tick: int) -> Completion[bool]:
-        """Return what is done with True when a request is, and with False at that tick or at `wakeup`."""
-        done = self._time_out(tick)
-        self._waiters.append(done)
-        return done
-
-    def _wake_waiters(self, finished: bool) -> None:
-        waiters, self._waiters = self._waiters, []
-        for done in waiters:
-            if not done.done:
-                done.complete(finished)
-
-    def _keep_finished(self, request: Completion[Result]) -> None:
-        assert isinstance(request, Request)
-        self._finished.append(request)
-        self._wake_waiters(True)
-
-    def _any(self, match_info: int, mask: int) -> Request | None:
-        return next((one for one in self._finished if one.result().match_info & mask == match_info), None)
-
-    def _taken(self, request: Request) -> Result:
-        if request in self._finished:
-            self._finished.remove(request)
-        return request.result()
 
     def _is_own(self, partner: Partner) -> bool:
         return partner.node == self._library.number and partner.index == self.index
@@ -706,8 +441,3 @@ class Endpoint:
     def _check_open(self) -> None:
         if not self.is_open:
             raise MxError(Status.BAD_ENDPOINT, f"endpoint {self.index} is closed")
-
-
-def _complete(done: Completion[bool], _request: Completion[Result]) -> None:
-    if not done.done:
-        done.complete(True)

@@ -31,7 +31,7 @@ EVENT_SIZE: Final = _EVENT.size
 
 PULLS: Final = 64
 """Pulls of an endpoint that may be under way."""
-_RESULT: Final = struct.Struct("<I")
+_RESULT: Final = struct.Struct("<HH")  # serial number, status
 
 # Completions: (endpoint << 16) + code, where a code below PULL_DONE is a slot of the receive ring.
 PULL_DONE: Final = 0x8000
@@ -60,8 +60,8 @@ class Op(IntEnum):
 class Command(NamedTuple):
     """A command. endpoint: the caller's. peer, dst_endpoint: whom it concerns. seqnum, ack, match, session: of the message.
     length: bytes of the message, entries of a ring, or ns of an alarm. address: of pinned memory. number: a region, or a
-    pull. turn: how often the region's number has been used. word, value: further fields of a connection or acknowledgement.
-    flag: a bit."""
+    pull. turn: how often the region's number has been used. word, value: further fields of a connection or acknowledgement;
+    word also a pull's serial number. flag: a bit."""
 
     op: int
     endpoint: int
@@ -195,9 +195,9 @@ class ReceiveRing:
         at = slot * self._slot + EVENT_SIZE
         return self._slots[at : at + length]
 
-    def write_result(self, pull: int, status: int) -> None:
-        """Write the result of a pull."""
-        _RESULT.pack_into(self._results, pull * _RESULT.size, status)
+    def write_result(self, pull: int, serial: int, status: int) -> None:
+        """Write the result of a pull. serial: its command's, which tells it from others of the same number."""
+        _RESULT.pack_into(self._results, pull * _RESULT.size, serial, status)
 
     # By the library.
 
@@ -209,6 +209,7 @@ class ReceiveRing:
         """Empty a slot."""
         self._flags[slot] = 0
 
-    def result(self, pull: int) -> int:
-        """Read the result of a pull."""
-        return int(_RESULT.unpack_from(self._results, pull * _RESULT.size)[0])
+    def result(self, pull: int) -> tuple[int, int]:
+        """Read the serial number and status of the last pull with a number."""
+        serial, status = _RESULT.unpack_from(self._results, pull * _RESULT.size)
+        return serial, status

@@ -2,6 +2,9 @@
 
 It checks a frame's endpoint and session, and refuses what is for another one; matching, order and acknowledgements are the
 library's. Pulls are its own (`pulls`). A connection request to an endpoint that has not been opened yet waits for that.
+
+When a host has died, the driver tells the partners of its endpoints (ours): the source's refuses their messages, so that
+one that only waits to receive would not learn of it.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from protocols.core.announcements import Announcements
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.memory import Reachable, UnpinnedError
@@ -31,14 +35,17 @@ from protocols.openmx.codec import (
 )
 from protocols.openmx.codec_interface import Codec
 from protocols.openmx.counters import Counters
-from protocols.openmx.driver_endpoint import Driver, DriverEndpoint, Region
+from protocols.openmx.driver_endpoint import Connection, Driver, DriverEndpoint, Region
 from protocols.openmx.endpoint_memory import ALARM, Command, Commands, Event, Op, ReceiveRing
-from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SMALL_MAX, TINY_MAX
+from protocols.openmx.mx_names import MAX_FRAGMENTS, MEDIUM_MAX, SEQNUM_BITS, SMALL_MAX, TINY_MAX
 from protocols.openmx.pulls import Pulls
 from protocols.openmx.settings import MAX_ENTRIES, MIN_ENTRIES, Settings
 
 _MAX_EARLY: Final = 1024
 """Connection requests that are kept for endpoints that have not been opened."""
+
+_MAX_CONNECTIONS: Final = 4096
+"""Connections of a host whose partners are told when it dies."""
 
 
 class Firmware:
@@ -58,30 +65,31 @@ class Firmware:
         self._driver: Final = Driver(adapter, nic, memory, settings, counters, codec)
         self._pulls: Final = Pulls(self._driver)
         self._commands = commands
-        self._early: dict[tuple[int, int, int], tuple[Event, bytes]] = {}  # by endpoint, peer and its endpoint
-        self._operations: Final[dict[int, Callable[[DriverEndpoint, Command], None]]] = {
-            Op.OPEN: self._open,
-            Op.CLOSE: self._close,
-            Op.SEND: self._send,
-            Op.SEND_MEDIUM: self._send_medium,
-            Op.RNDV: self._send_rndv,
-            Op.NOTIFY: self._send_notify,
-            Op.ACK: self._send_ack,
-            Op.CONNECT: self._send_connect,
-            Op.REGISTER: self._register,
-            Op.DEREGISTER: self._deregister,
-            Op.PULL: self._pull,
-            Op.CLOSE_PULL: self._close_pull,
-            Op.SET_ALARM: self._set_alarm,
-        }
+        self._early: dict[Connection, tuple[Event, bytes]] = {}
+        self._connections: dict[Connection, int] = {}  # with the number of the first message that is expected there
+        self._farewells: Announcements[Connection] | None = None  # made when it succeeds other firmware
         self._data = b""
         self._now = 0
 
-    def succeed(self, former: Firmware) -> None:
-        """Take over the connection requests that have come before there was a host."""
+    def loop_outside(self) -> None:
+        """Send frames to this NIC itself by the outer NIC, too, which delivers them and may limit their rate."""
+        self._driver.loops_outside = True
+
+    def succeed(self, now: int, former: Firmware) -> None:
+        """Take the place of a former driver, whose host has ended if it had one: its endpoints' partners are told so, and
+        connection requests that have come before there was a host are taken over.
+
+        They are told no sooner than a message that is sent again would be refused: a host that ends as it should leaves
+        acknowledgements that nobody will send, and senders that do not wait for them.
+        """
+        settings = self._driver.settings
         self._early = former._early
         for index, _, _ in self._early:
             self._driver.endpoints[index] = DriverEndpoint(index)
+        untold = former._farewells.left() if former._farewells is not None else {}
+        self._farewells = farewells = Announcements(self._driver.bid_farewell)
+        for connection, seqnum in (untold | former._connections).items():
+            farewells.begin(connection, seqnum, now + settings.tick * settings.resend)
 
     @property
     def counters(self) -> Counters:
@@ -89,7 +97,11 @@ class Firmware:
 
     @property
     def deadline(self) -> int | None:
-        return self._driver.timers.deadline
+        deadline = self._driver.timers.deadline
+        if self._farewells is None:
+            return deadline
+        other = self._farewells.timers.deadline
+        return other if deadline is None or (other is not None and other < deadline) else deadline
 
     def counted(self) -> dict[str, int]:
         return self._driver.counters.counted()
@@ -103,13 +115,17 @@ class Firmware:
                 self._pulls.expire(now, key)
             else:
                 self._driver.nic.post_completion(~key << 16 | ALARM)
+        if self._farewells is not None:
+            settings = self._driver.settings
+            self._farewells.on_timer(now, settings.tick, settings.tick * settings.resend)
+        self._loop_back(now)
 
     # Commands.
 
     def on_doorbell(self, now: int, index: int) -> None:
         driver = self._driver
         command, data = self._commands.read(index)
-        operation = self._operations.get(command.op)
+        operation = _OPERATIONS.get(command.op)
         endpoint = driver.endpoints.get(command.endpoint)
         if operation is None or command.peer >= len(driver.addresses) or (
             command.op != Op.OPEN and (endpoint is None or endpoint.state != states.OPEN)
@@ -118,9 +134,10 @@ class Firmware:
             return
         self._data, self._now = data, now
         try:
-            operation(endpoint or DriverEndpoint(command.endpoint), command)
+            operation(self, endpoint or DriverEndpoint(command.endpoint), command)
         except struct.error:  # fields beyond those of the frame
             driver.counters.invalid += 1
+        self._loop_back(now)
 
     def _open(self, endpoint: DriverEndpoint, command: Command) -> None:
         driver = self._driver
@@ -142,6 +159,8 @@ class Firmware:
     def _close(self, endpoint: DriverEndpoint, command: Command) -> None:  # noqa: ARG002
         self._step(endpoint, "close")
         endpoint.regions.clear()
+        for connection in [connection for connection in self._connections if connection[0] == endpoint.index]:
+            del self._connections[connection]
         self._pulls.forget(endpoint)
         self._driver.timers.cancel(~endpoint.index)
 
@@ -217,12 +236,21 @@ class Firmware:
         """flag: 1 for an answer, whose status is `turn`."""
         driver = self._driver
         driver.counters.send_connect += 1
+        if not command.turn and command.peer != driver.number:
+            self._note_connection((endpoint.index, command.peer, command.dst_endpoint), command.seqnum)
         driver.send(
             driver.codec.pack_connect(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, endpoint.index,
                 command.session, command.word, command.seqnum, command.flag, command.number & 0xFF, command.turn,
             )
         )  # fmt: skip
+
+    def _note_connection(self, connection: Connection, seqnum: int) -> None:
+        """Note the first number that is asked for in a session: when a request is answered again, it may be a later one."""
+        known = self._connections.get(connection)
+        is_new = known is None or known >> SEQNUM_BITS != seqnum >> SEQNUM_BITS
+        if is_new and (known is not None or len(self._connections) < _MAX_CONNECTIONS):
+            self._connections[connection] = seqnum
 
     def _register(self, endpoint: DriverEndpoint, command: Command) -> None:
         endpoint.regions[command.number] = Region(command.address, command.length, command.turn)
@@ -242,6 +270,15 @@ class Firmware:
     # Frames.
 
     def receive(self, now: int, frame: bytes) -> None:
+        self._take(now, frame)
+        self._loop_back(now)
+
+    def _loop_back(self, now: int) -> None:
+        loopback = self._driver.loopback
+        if loopback.frames:
+            loopback.run(now, self._take)
+
+    def _take(self, now: int, frame: bytes) -> None:
         driver = self._driver
         if frame[:6] != driver.address:  # a switch floods frames to addresses that it does not know
             driver.counters.drop_bad_peer_addr += 1
@@ -291,6 +328,8 @@ class Firmware:
             self._hand_over(endpoint, event, data)
 
     def _receive_connect(self, endpoint: DriverEndpoint, event: Event) -> None:
+        if self._farewells is not None:
+            self._farewells.stop((endpoint.index, event.peer, event.endpoint))
         if endpoint.state == states.OPEN:
             self._hand_over(endpoint, event)
         elif endpoint.state == states.CLOSED or event.flag & 1:
@@ -337,6 +376,23 @@ class Firmware:
         endpoint.state = row.next_state
         self._driver.counters.add(row.counters)
 
+
+_OPERATIONS: Final[dict[int, Callable[[Firmware, DriverEndpoint, Command], None]]] = {
+    Op.OPEN: Firmware._open,
+    Op.CLOSE: Firmware._close,
+    Op.SEND: Firmware._send,
+    Op.SEND_MEDIUM: Firmware._send_medium,
+    Op.RNDV: Firmware._send_rndv,
+    Op.NOTIFY: Firmware._send_notify,
+    Op.ACK: Firmware._send_ack,
+    Op.CONNECT: Firmware._send_connect,
+    Op.REGISTER: Firmware._register,
+    Op.DEREGISTER: Firmware._deregister,
+    Op.PULL: Firmware._pull,
+    Op.CLOSE_PULL: Firmware._close_pull,
+    Op.SET_ALARM: Firmware._set_alarm,
+}
+"""Functions, not methods of one firmware: those would refer to it, and keep it and a dead host's memory."""
 
 _NOTHING: Final = (0, 0, 0, 0, 0, 0, 0)
 _Parsed = tuple[bytes, int, Event, memoryview]

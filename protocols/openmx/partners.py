@@ -47,7 +47,8 @@ class Partner:
 
     __slots__ = (
         "_acknum", "_connect_seqnum", "_early", "_endpoint", "_frames", "_heard_acknum", "_heard_request", "_is_asked",
-        "_key", "_next_match", "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked", "_used",
+        "_key", "_next_match", "_next_send", "_partials", "_queue", "_tick", "_tries", "_unacked",
+        "_unused", "_used",
         "connected", "context", "index", "is_near", "node", "owed", "session", "state",
     )  # fmt: skip
 
@@ -70,9 +71,10 @@ class Partner:
         self._unacked: deque[Outgoing] = deque()
         self._frames = 0  # of the unacknowledged messages
         self._next_send = 0
+        self._unused = 0  # the number before the session's first message
         # Number of the next message to match. An endpoint that is opened again begins with another session, since messages
         # and acknowledgements of the former may still come.
-        self._next_match = (endpoint.session % SESSIONS) << SEQNUM_BITS
+        self._next_match = (endpoint.session % SESSIONS) << SEQNUM_BITS | endpoint.settings.first_seqnum
         self._partials: dict[int, Incoming] = {}  # messages with fragments to come, oldest first
         self._early: dict[int, list[tuple[Event, bytes]]] = {}
         self._acknum = 0
@@ -183,12 +185,15 @@ class Partner:
             self._connected(Status.SUCCESS)
 
     def receive_nack(self, event: Event) -> None:
-        """Handle the refusal of a message or of a connection request by the partner's driver."""
+        """Handle the refusal of a message or of a connection request by the partner's driver, or of no message: then the
+        partner's host has died."""
         status = _REFUSALS.get(event.flag, Status.ENDPOINT_CLOSED)
         if self.state == states.CONNECTING:
             if event.seqnum == self._next_match:
                 self.lose("refused", status)
-        elif self.state == states.CONNECTED and event.seqnum in [out.seqnum for out in self._unacked]:
+        elif self.state == states.CONNECTED and (
+            event.seqnum == self._unused or event.seqnum in [out.seqnum for out in self._unacked]
+        ):
             self.lose("refused", status)
 
     def lose(self, event: str, status: Status) -> None:
@@ -225,7 +230,7 @@ class Partner:
     def _begin_receiving(self) -> None:
         """Begin a session of messages to us."""
         session = ((self._next_match >> SEQNUM_BITS) + 1) % SESSIONS
-        self._next_match = session << SEQNUM_BITS
+        self._next_match = session << SEQNUM_BITS | self._endpoint.settings.first_seqnum
         self._heard_acknum = 0
         self.owed = 0
 
@@ -233,6 +238,7 @@ class Partner:
         """Begin a session of messages to the partner."""
         self._used = self.session, seqnum >> SEQNUM_BITS
         self._next_send = seqnum
+        self._unused = seqnum_after(seqnum, -1)
         self._tries = 0
         self._acknum = 0
 
@@ -286,6 +292,11 @@ class Partner:
         self._endpoint.command(
             Op.ACK, self, ack=self._ack(), seqnum=self._next_send, session=self.session, word=self._acknum
         )
+
+    def flush(self) -> None:
+        """Acknowledge at once what has come."""
+        if self.owed and self.state == states.CONNECTED:
+            self.acknowledge()
 
     def _ack(self) -> int:
         """Return the number of the first message that is not complete."""
@@ -379,9 +390,9 @@ class Partner:
         """Take the next message, or its first fragment that has come."""
         self._next_match = seqnum_after(self._next_match)
         if event.type != TYPE_MEDIUM:
-            self._endpoint.take_message(self, event, data)
+            self._endpoint.incoming.take(self, event, data)
             return
-        incoming = self._endpoint.begin_medium(self, event)
+        incoming = self._endpoint.incoming.begin_medium(self, event)
         if self.state != states.CONNECTED:  # the program's handler has disconnected
             return
         incoming.seqnum = event.seqnum
@@ -397,7 +408,7 @@ class Partner:
         incoming.missing &= ~bit
         if not incoming.missing:
             del self._partials[event.seqnum]
-        self._endpoint.store_fragment(incoming, event, data)
+        self._endpoint.incoming.store_fragment(incoming, event, data)
 
     def _take_ack(self, ack: int) -> None:
         unacked = self._unacked

@@ -76,7 +76,7 @@ class Pulls:
             target = driver.memory.view(command.address, command.length)
         except UnpinnedError:
             driver.counters.invalid += 1
-            self._return(endpoint, command.number, Status.BAD_RDMAWIN)
+            self._return(endpoint, command, Status.BAD_RDMAWIN)
             return
         handle = self._next_handle(endpoint, command.number)
         self._pulls[handle] = pull = Pull(handle, endpoint, command, target, driver.room)
@@ -230,16 +230,16 @@ class Pulls:
 
     def _finish(self, pull: Pull, event: str, status: Status) -> None:
         self._forget(pull, event)
-        self._return(pull.endpoint, pull.command.number, status)
+        self._return(pull.endpoint, pull.command, status)
 
     def _forget(self, pull: Pull, event: str) -> None:
         self._step(pull, event)
         del self._pulls[pull.handle]
         self._driver.timers.cancel(pull.handle)
 
-    def _return(self, endpoint: DriverEndpoint, number: int, status: Status) -> None:
-        endpoint.ring.write_result(number, status)
-        self._driver.nic.post_completion(endpoint.index << 16 | PULL_DONE | number)
+    def _return(self, endpoint: DriverEndpoint, command: Command, status: Status) -> None:
+        endpoint.ring.write_result(command.number, command.word & 0xFFFF, status)
+        self._driver.nic.post_completion(endpoint.index << 16 | PULL_DONE | command.number)
 
     # The endpoint that is asked.
 

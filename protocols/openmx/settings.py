@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocols.openmx.endpoint_memory import PULLS
-from protocols.openmx.mx_names import MAX_UNACKED
+from protocols.openmx.mx_names import MAX_UNACKED, SEQNUM
 
 SECOND: Final = 1_000_000_000
 MAX_TIME: Final = 1 << 62
@@ -29,6 +29,7 @@ class Settings:
     pull reply is copied by the copy engine (I/OAT); 0: the core copies. rendezvous: bytes above which a message is pulled.
     shared_rendezvous: the same between endpoints of one node. entries: of an endpoint's receive ring.
     migrate: 1 if a program moves to the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise 0.
+    first_seqnum: number of a session's first message. (The source begins with others after a disconnect.)
     """
 
     tick: int = SECOND // 64
@@ -44,6 +45,7 @@ class Settings:
     shared_rendezvous: int = 4_096
     entries: int = 1024
     migrate: int = 1
+    first_seqnum: int = 0
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -55,6 +57,7 @@ class Settings:
             "zombies": (0, 1 << 20), "unacked": (1, MAX_UNACKED), "pulls": (1, PULLS), "pull_timeout": (1, MAX_TIME),
             "offload": (0, 1 << 30), "rendezvous": (128, 32_768), "shared_rendezvous": (128, 32_768),
             "entries": (MIN_ENTRIES, MAX_ENTRIES), "migrate": (0, 1),
+            "first_seqnum": (0, SEQNUM),
         }  # fmt: skip
         for name, (least, most) in limits.items():
             value = getattr(self, name)

@@ -1,8 +1,8 @@
 """Open-MX as a split driver: the driver, and a process with the library.
 
 The host is not trusted: a command names memory of its own or none, whatever it contains, and a receive ring's flags decide
-only about its own slots. The driver of a host that has died has no open endpoints, and refuses what comes for them: their
-peers learn so that the sessions are over.
+only about its own slots. The driver of a host that has died has no open endpoints: it tells their partners so, and refuses
+what comes for them.
 """
 
 from __future__ import annotations
@@ -50,12 +50,15 @@ class Nic:
     def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         former = self.firmware
         self.firmware = self._driver(memory, SharedCommands(descriptors))
-        self.firmware.succeed(former)
+        self.firmware.succeed(now, former)
         return self.firmware.on_doorbell
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.of_incarnation(incarnation)
-        self.firmware = self._driver(HostMemory(), OwnCommands())
+        former, self.firmware = self.firmware, self._driver(HostMemory(), OwnCommands())
+        self.firmware.succeed(now, former)
 
     def _driver(self, memory: Reachable, commands: Commands) -> Firmware:
-        return Firmware(self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters)
+        made = Firmware(self.adapter, self._nic, memory, commands, self._settings, self._codec, self._counters)
+        made.loop_outside()
+        return made

@@ -62,7 +62,6 @@ PULL: Final = StateTable(
         Row(RETRIED, "time-out", "ask for all blocks again", PULLING, ("pull_timeout_handler_first_block",)),
         Row(RETRIED, "last reply", "return the pull", DONE, _REPLY),
         Row(RETRIED, "refused", "return the pull", DONE, ("recv_nack_mcp",)),
-        Row(RETRIED, "gave up", "return the pull", DONE, ("pull_timeout_abort",)),
         Row(RETRIED, "library ends it", "forget it", DONE),
     ),
 )  # fmt: skip

@@ -77,7 +77,7 @@ class Firmware:
         self._agent = KernelAgent(card, self._connections)
         if not is_vacant:
             card.step("host comes")
-        self._announcements: Announcements | None = None  # made when it succeeds other firmware
+        self._announcements: Announcements[int] | None = None  # made when it succeeds other firmware
 
     @property
     def deadline(self) -> int | None:

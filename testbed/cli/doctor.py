@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from protocols.core.compiled_build import COMPILED, build
 from testbed.cli.consoles import echo, json_option, print_json
 from testbed.cli.table_layout import print_table
 from testbed.packages import Offered, clashes, offered_protocols
@@ -29,7 +30,14 @@ def doctor_command(datapaths: bool, as_json: bool) -> None:
         "runs, fates and rules",
         "",
     )
-    abilities = [*probe(), whole]
+    compiled = Ability(
+        "compiled",
+        build() == COMPILED,
+        f"the modules that run per frame and per event are {build()}",
+        "quicker NICs, relays and simulations; the same results without it",
+        "install it with NETNS_TESTBED_COMPILE=1 and a C compiler (docs/internals/compiled.md)",
+    )
+    abilities = [*probe(), whole, compiled]
     if as_json:
         print_json("doctor", {"abilities": [asdict(ability) for ability in abilities], "protocols": documents()})
         return

@@ -188,6 +188,7 @@ _SNAPSHOT = _object(
     ),
     carriers=_described(_list(_PROGRAM), "the testbed's own processes, such as the relay"),
     events=_described(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "the last ones"),
+    switches=_list(_object(name=_TEXT, kind=_TEXT)),
 )
 _LAYOUT: Schema = {
     "type": "object",

@@ -20,7 +20,7 @@ _COMMANDS = {
     "down": ("lifecycle_commands", "Take a cluster down."),
     "gc": ("lifecycle_commands", "Remove the remains of clusters whose owner has died."),
     "status": ("status_command", "Show nodes, links and counters of a cluster that is up."),
-    "top": ("top", "Watch a cluster: nodes, links, faults, events; inject by keys."),
+    "top": ("top", "Watch a cluster, in the terminal or a browser; inject faults."),
     "inject": ("fault_commands", "Impair links of a running cluster: delay, loss, rate, rules."),
     "link": ("fault_commands", "Unplug cables and plug them in again."),
     "partition": ("fault_commands", "Block all traffic between groups of nodes."),
@@ -92,8 +92,26 @@ class _Commands(click.Group):
             formatter.write_dl([(name, words) for name, (_, words) in _COMMANDS.items()])
 
 
+def _say_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib import metadata
+
+    from protocols.core.compiled_build import build
+
+    echo(f"testbed, version {metadata.version('netns-testbed')}, {build()}")
+    ctx.exit()
+
+
 @click.group(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="netns-testbed", prog_name="testbed")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version and build.",
+)
 def testbed() -> None:
     """Virtual clusters of network namespaces, for testing cluster communication.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from testbed.controller.runs.runner import RunResult
     from testbed.controller.verdict.verdicts import Verdict
 
-_RUNS = Path("results/runs")
+RUNS = Path("results/runs")
 _EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
 _NODE = re.compile("[A-Za-z0-9_-]+")
 _SHOWN = 40  # lines of a command's output
@@ -239,7 +239,7 @@ def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json:
         return
     from testbed.observe.recorded import recorded, runs
 
-    directory = folder or _RUNS
+    directory = folder or RUNS
     if (directory / "run.json").exists():
         run_list, unreadable = [recorded(directory)], list[str]()
     else:
@@ -321,13 +321,13 @@ def _format_setting(value: object) -> str:
 def _new_folder(cluster: str, what: str) -> Path:
     """Create and return a new folder; at once, since another run may begin in the same second."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
-    count, folder = 1, _RUNS / stem
+    count, folder = 1, RUNS / stem
     while True:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
             count += 1
-            folder = _RUNS / f"{stem}-{count}"
+            folder = RUNS / f"{stem}-{count}"
         except OSError:  # the run reports it on its first write
             return folder
         else:

@@ -1,4 +1,4 @@
-"""Command ``top``: a full-screen view of a running cluster, with keys to inject faults."""
+"""Command ``top``: a view of a running cluster, in the terminal or in a browser, in which faults can be injected."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import sys
 import time
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import cluster_argument, cluster_named, json_option, name_option, print_json
+from testbed.cli.consoles import cluster_argument, cluster_named, echo, json_option, name_option, print_json
 
 if TYPE_CHECKING:
     from testbed.cluster.records.state import Store
@@ -18,15 +19,20 @@ if TYPE_CHECKING:
 
 _MIN = 0.1  # s
 _WIDE = 200  # columns where there is no terminal
+_WEB_PACKAGES = ("starlette", "uvicorn", "websockets")
 
 
-@click.command("top", short_help="Watch a cluster: nodes, links, faults, events; inject by keys.")
+@click.command("top", short_help="Watch a cluster, in the terminal or a browser; inject faults.")
 @cluster_argument
 @click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two snapshots.")
 @click.option("--once", is_flag=True, help="Print one snapshot, with the rates of one interval.")
+@click.option("--web", is_flag=True, help="Show it in a browser: print the address of the view, and serve it.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of --web; default: one that is free.")
 @name_option
 @json_option
-def top_command(cluster: str | None, interval: str, once: bool, name: str | None, as_json: bool) -> None:
+def top_command(
+    cluster: str | None, interval: str, once: bool, web: bool, port: int | None, name: str | None, as_json: bool
+) -> None:
     """Watch a cluster in the terminal: nodes with their programs, links with declared and injected impairments, traffic
     and drops, faults, events.
 
@@ -36,11 +42,21 @@ def top_command(cluster: str | None, interval: str, once: bool, name: str | None
     s S           sort       p    pause               ?  help      q    quit
 
     Without a terminal, with --once or with --json one snapshot is printed.
+
+    With --web the same is shown in a browser on this machine, as a picture of the cluster with tables, commands and
+    runs: only at the printed address, and until Ctrl-C.
     """
     from testbed.cluster.records.state import Store
 
+    if web and (once or as_json):
+        raise click.UsageError("--web goes without --once and --json")
+    if port is not None and not web:
+        raise click.UsageError("--port goes with --web")
     seconds = _seconds(interval)
     store, wanted = Store(), cluster_named(cluster, name)
+    if web:
+        _serve(store, wanted, seconds, port or 0)
+        return
     if once or as_json or not _terminal():
         _print_once(store, wanted, seconds, as_json=as_json)
         return
@@ -49,11 +65,37 @@ def top_command(cluster: str | None, interval: str, once: bool, name: str | None
     from testbed.cli.screen.live_view import watch
     from testbed.observe.live.snapshots import SnapshotSampler
 
-    if wanted is not None or store.names():
-        store.existing(wanted)  # raises for an unknown or ambiguous name; waits only if no cluster is up
+    _check_name(store, wanted)
     sampler = SnapshotSampler(store, wanted)
     try:
         watch(sampler, seconds, Console(), sys.stdin.fileno())
+    finally:
+        sampler.close()
+
+
+def _check_name(store: Store, wanted: str | None) -> None:
+    """Raise NotFoundError for an unknown or ambiguous name. A view waits only if no cluster is up."""
+    if wanted is not None or store.names():
+        store.existing(wanted)
+
+
+def _serve(store: Store, wanted: str | None, interval: float, port: int) -> None:
+    """Serve the view in a browser until Ctrl-C. Raises UnsupportedError without its packages."""
+    from testbed.errors import UnsupportedError
+
+    if missing := [name for name in _WEB_PACKAGES if find_spec(name) is None]:
+        raise UnsupportedError(
+            f"the view in a browser needs packages that are not installed ({', '.join(missing)}): "
+            "pip install 'netns-testbed[web]'"
+        )
+    _check_name(store, wanted)
+    from testbed.cli.run_command import RUNS
+    from testbed.cli.web.view_server import serve
+    from testbed.observe.live.snapshots import SnapshotSampler
+
+    sampler = SnapshotSampler(store, wanted)
+    try:
+        serve(sampler, interval, port, RUNS, lambda address: echo(f"the view is at {address}\nCtrl-C ends it"))
     finally:
         sampler.close()
 

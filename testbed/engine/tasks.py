@@ -15,8 +15,8 @@ from heapq import heappush
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from testbed.engine.tracebacks import chain_of, program_line, suspended
-from testbed.engine.waitables import Awaited, CancelledError, Event, Stacked, Waitable
+from testbed.engine.tracebacks import Stacked, chain_of, program_line, suspended
+from testbed.engine.waitables import Awaited, CancelledError, Event, Waitable
 
 if TYPE_CHECKING:
     from testbed.engine.loop import Loop

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Sequence
 from types import FrameType
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from testbed.errors import FirmwareError, TestbedError
 
@@ -25,6 +25,15 @@ _CALLERS: Final = tuple(
 )
 _PYTHONS: Final = ("<", f"{sys.base_prefix}/{sys.platlibdir}/python{sys.version_info[0]}.{sys.version_info[1]}/")
 _INSTALLED: Final = ("/site-packages/", "/dist-packages/")
+
+
+@runtime_checkable
+class Stacked(Protocol):
+    """An awaited object behind which a program runs on a stack of its own."""
+
+    def frames(self) -> list[FrameType]:
+        """Return the program's stack, the innermost frame last."""
+        ...
 
 
 def program_traceback(error: BaseException) -> str:

@@ -7,8 +7,7 @@ like the engine's own. `__await__` yields the object itself to the task, which r
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from types import FrameType
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from testbed.errors import TestbedError
 
@@ -21,15 +20,6 @@ class Awaited(Protocol):
 
     def add_callback(self, callback: Callable[[object], object], /) -> object:
         """Call callback(this object) once, when it is done; also if its task has given up waiting."""
-        ...
-
-
-@runtime_checkable
-class Stacked(Protocol):
-    """An awaited object behind which a program runs on a stack of its own."""
-
-    def frames(self) -> list[FrameType]:
-        """Return the program's stack, the innermost frame last."""
         ...
 
 

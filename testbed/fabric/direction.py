@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from protocols.core.compiled_build import mypyc_attr
 from testbed.errors import DescriptionError, Problem
 from testbed.fabric.line import Delivery, Line, Shape
 from testbed.fates.fate_counters import Counters, Outcome
@@ -22,6 +23,7 @@ __all__ = ["Delivery", "LinkDirection", "Outcome"]
 _ACCEPTED: Final = Outcome.ACCEPTED
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LinkDirection:
     """One direction of a link: offer frames, poll when `deadline` says so, change the impairment at any time.
 

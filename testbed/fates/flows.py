@@ -54,8 +54,7 @@ _ORDINARY_BYTE: Final = IPV4 >> 8  # the EtherType's first
 _NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: then the ports stand at 34
 _IPV4: Final = IPV4.to_bytes(2, "big")
 _read_ordinary: Final[Callable[[bytes], Ordinary]] = _ORDINARY.unpack_from
-_HEADER: Final = slice(0, ETHERNET_HEADER)
-_ETHERTYPE: Final = slice(12, 14)
+_ETHERTYPE: Final = 12  # where it stands, at the end of the Ethernet header
 
 
 class Flow(NamedTuple):
@@ -69,16 +68,6 @@ class Flow(NamedTuple):
     def __str__(self) -> str:
         key = "".join(f" {value}" for value in self.key)
         return f"0x{self.ethertype:04x} {_mac(self.source)} > {_mac(self.destination)}{key}"
-
-
-_STREAMS: Final = {
-    "loss": fate_hash.LOSS,
-    "corrupt": fate_hash.CORRUPT,
-    "duplicate": fate_hash.DUPLICATE,
-    "reorder": fate_hash.REORDER,
-    "jitter": fate_hash.JITTER,
-    "bits": fate_hash.BITS,
-}
 
 
 class Kind(NamedTuple):
@@ -99,14 +88,12 @@ class Kind(NamedTuple):
 class Known:
     """A flow in its classifier: one object for all its frames, so that a direction's look-up compares identities only.
 
-    destination, source: the MACs, as bytes that all flows share. flow: made when it is first asked for. path: the
-    directions that its first frame will cross, in this order, as far as known; None: not looked up yet. drawn: the draws for
-    that frame there. walked: how many of them it has crossed, which takes a fraction of the memory here that it would take
-    in the directions.
+    destination, source: the MACs, as bytes that all flows share. path: the directions that its first frame will cross, in
+    this order, as far as known; None: not looked up yet. drawn: the draws for that frame there. walked: how many of them it
+    has crossed, which takes a fraction of the memory here that it would take in the directions.
     """
 
-    __slots__ = ("destination", "drawn", "flow", "kind", "path", "source", "walked")
-    flow: Flow
+    __slots__ = ("_flow", "destination", "drawn", "kind", "path", "source", "walked")
     path: Sequence[Flows] | None
     drawn: Sequence[int]
 
@@ -116,6 +103,15 @@ class Known:
         self.destination: Final = destination
         self.source: Final = source
         self.kind: Final = kind
+        self._flow: Flow | None = None
+
+    @property
+    def flow(self) -> Flow:
+        """The flow, made when it is first read."""
+        if self._flow is None:
+            kind = self.kind
+            self._flow = Flow(kind.ethertype, _number(self.destination), _number(self.source), kind.key)
+        return self._flow
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -124,50 +120,37 @@ class Known:
         destination, source = _number(self.destination), _number(self.source)
         return (destination << 16 | kind.ethertype, source << 16 | len(kind.key), *kind.words)
 
-    def __getattr__(self, name: str) -> Flow:
-        """Fill the slot `flow`, which is empty until it is first read."""
-        if name != "flow":
-            raise AttributeError(name)
-        kind = self.kind
-        self.flow = flow = Flow(kind.ethertype, _number(self.destination), _number(self.source), kind.key)
-        return flow
-
 
 class Counted:
     """A flow of a direction, the number n of its frames so far, and the starts of its streams of draws.
 
-    A start is computed when it is first read: most directions read one of the six, or none; and so is the flow.
-    cell: where n is kept, if it is.
+    A start is computed when it is first read: most directions read one of the six, or none. cell: where n is kept, if it
+    is.
     """
 
-    __slots__ = (
-        "_key", "_known", "bits", "cell", "corrupt", "duplicate", "epoch", "flow", "jitter", "loss", "n", "reorder",
-    )  # fmt: skip
+    __slots__ = ("_key", "_known", "_starts", "cell", "epoch", "n")
 
     cell: Cell
-    flow: Flow
-    loss: int
-    corrupt: int
-    duplicate: int
-    reorder: int
-    jitter: int
-    bits: int
 
     def __init__(self, known: Known, key: int, epoch: int, n: int) -> None:
         self.epoch = epoch
         self.n = n
         self._key = key
         self._known = known
+        self._starts: dict[int, int] | None = None
 
-    def __getattr__(self, name: str) -> Flow | int:
-        """Fill the slot of the flow or of a stream's start, which is empty until it is first read."""
-        if name == "flow":
-            self.flow = flow = self._known.flow
-            return flow
-        if name not in _STREAMS:
-            raise AttributeError(name)
-        start = fate_hash.chain(self._key, (*self._known.first[:-2], _STREAMS[name]))
-        setattr(self, name, start)
+    @property
+    def flow(self) -> Flow:
+        return self._known.flow
+
+    def start(self, stream: int) -> int:
+        """Return the start of a stream of draws, such as `fate_hash.LOSS`."""
+        starts = self._starts
+        if starts is None:
+            starts = self._starts = {}
+        start = starts.get(stream)
+        if start is None:
+            start = starts[stream] = fate_hash.chain(self._key, (*self._known.first[:-2], stream))
         return start
 
 
@@ -211,7 +194,7 @@ class Classifier:
         spans = {
             ethertype: by_begin
             for ethertype in self._readers
-            if ethertype not in (IPV4, IPV6, *TAGS) and (by_begin := fields.flow_spans(ethertype))
+            if ethertype not in {IPV4, IPV6, *TAGS} and (by_begin := fields.flow_spans(ethertype))
         }
         plain = {
             ethertype: by_begin[b""]
@@ -222,9 +205,9 @@ class Classifier:
         # One slice serves all of these. A longer one would hold bytes that change from frame to frame of the others.
         end = min([ETHERNET_HEADER + _GAP, *ends.values()])
         self._short = frozenset(ethertype for ethertype, own in ends.items() if own == end)
-        self.head: Final = slice(end if self._short else ETHERNET_HEADER)
+        self.head: Final = end if self._short else ETHERNET_HEADER
         self._takers: dict[int, Callable[[bytes], object]] = {
-            ethertype: itemgetter(_HEADER, *plain[ethertype])
+            ethertype: itemgetter(slice(0, ETHERNET_HEADER), *plain[ethertype])
             if ethertype in plain
             else _taker(by_begin, fields.is_routed(ethertype))
             for ethertype, by_begin in spans.items()
@@ -262,7 +245,7 @@ class Classifier:
                 return self._look_up(self.by_port, ordinary, frame)
         ethertype = int.from_bytes(frame[12:14], "big")
         if ethertype in self._short:
-            head = frame[self.head]
+            head = frame[: self.head]
             known = self.by_head.get(head) or self.meet(head, frame)
             return known, known.kind.located
         take = self._takers.get(ethertype)
@@ -368,7 +351,7 @@ class Flows:
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # saves a call for ordinary frames
             known = self._by_port.get(_read_ordinary(frame))
         else:
-            known = self._by_head.get(frame[self._head])
+            known = self._by_head.get(frame[: self._head])
         if known is not None:
             located = known.kind.located
         else:
@@ -401,11 +384,11 @@ class Flows:
         """Return the frame's flow, for `lost`."""
         if len(frame) >= _ORDINARY_SIZE and frame[12] == _ORDINARY_BYTE:  # as in `count`
             return self._by_port.get(_read_ordinary(frame)) or self._find(frame)[0]
-        head = frame[self._head]
+        head = frame[: self._head]
         known = self._by_head.get(head)
         if known is not None:
             return known
-        take = self._behind_route.get(frame[_ETHERTYPE])
+        take = self._behind_route.get(frame[_ETHERTYPE:ETHERNET_HEADER])
         if take is not None and (known := self._by_key.get(take(frame))) is not None:
             return known
         return self._meet(head, frame)
@@ -431,12 +414,11 @@ class Flows:
             counted = _ONCE
         if counted is _ONCE:
             counted = self._counted[known] = Counted(known, self._key, self._epoch, 1)
-            counted.loss = fate_hash.chain(self._key, known.first[:-1])
         counted.n = n = counted.n + 1
         if self._kept is not None:
             numbers, place = counted.cell
             numbers[place] = n
-        return counted if fate_hash.draw(counted.loss, n) >> 11 < limit else None
+        return counted if fate_hash.draw(counted.start(fate_hash.LOSS), n) >> 11 < limit else None
 
     def _go_on(self, known: Known, kept: Tallies) -> Counted:
         """A flow whose first frame in this process is about to be counted."""
@@ -495,7 +477,7 @@ def _taker(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Callable[[
         while at < last and frame[at] >= ROUTE_BYTE:
             at += 1
         header = frame[at : at + most]
-        return frame[_HEADER], behind.get(header[:size], others)(header)
+        return frame[:ETHERNET_HEADER], behind.get(header[:size], others)(header)
 
     return take
 

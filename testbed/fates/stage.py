@@ -273,7 +273,7 @@ class FateStage:
         n = counted.n
         loss, corrupt, duplicate, reorder = self._thresholds
         gone = self._gemodel is not None and self._gemodel.step(number)
-        if loss and _draw(counted.loss, n) >> 11 < loss:
+        if loss and _draw(counted.start(fate_hash.LOSS), n) >> 11 < loss:
             return self.lose(counted)
         if decided is None and not self._more_chances:
             return None
@@ -290,19 +290,19 @@ class FateStage:
             _, frame, _, late, copy, skip, flipped = self._carried_out(decided, frame, located)
         # Where a rule changes bits, chance does not: both choose the same bits, and would undo each other; and checks are
         # mended by the rule, and not after chance.
-        if corrupt and not altered and _draw(counted.corrupt, n) >> 11 < corrupt:
-            positions = choose_bits(counted.bits, n, self._impairment.corrupt_bits or 1, len(frame))
+        if corrupt and not altered and _draw(counted.start(fate_hash.CORRUPT), n) >> 11 < corrupt:
+            positions = choose_bits(counted.start(fate_hash.BITS), n, self._impairment.corrupt_bits or 1, len(frame))
             frame = flip_bits(frame, positions)
             flipped = True
             self._record(counted, fates.CORRUPT, Fate(flips=len(positions), positions=positions))
-        if duplicate and _draw(counted.duplicate, n) >> 11 < duplicate:
+        if duplicate and _draw(counted.start(fate_hash.DUPLICATE), n) >> 11 < duplicate:
             copy = True
             self._record(counted, fates.TWICE, fates.DUPLICATE)
-        if reorder and _draw(counted.reorder, n) >> 11 < reorder:
+        if reorder and _draw(counted.start(fate_hash.REORDER), n) >> 11 < reorder:
             skip = True
             self._record(counted, fates.SKIP, fates.REORDER)
         if self._jitter is not None:
-            spread = self._jitter.at(counted.jitter, n)
+            spread = self._jitter.at(counted.start(fate_hash.JITTER), n)
         elif self._steps:
             spread = self._steps[(number - 1) % len(self._steps)]
         elif not (copy or skip or flipped or altered or late):
@@ -314,7 +314,7 @@ class FateStage:
             fate = judge.judge(now, frame, located, counted)
             if fate is not None:
                 if fate.changes:
-                    fate = resolve(fate, self._own.fields, frame, located, counted.bits, counted.n)
+                    fate = resolve(fate, self._own.fields, frame, located, counted.start(fate_hash.BITS), counted.n)
                     if fate == PASS:  # the frame has none of the fields
                         continue
                 self._record(counted, fates.RULE, fate, judge.text)

@@ -49,6 +49,7 @@ class RunDocument(TypedDict, total=False):
     firmware: Mapping[str, Any]
     began: float
     command: str
+    process: str
     environment: Mapping[str, Any]
 
 

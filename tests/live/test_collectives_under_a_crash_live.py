@@ -13,7 +13,7 @@ from tests.sim.collective_crashes import CALLS, MILLISECOND, ends
 pytestmark = pytest.mark.requires("root")
 
 
-@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "tcp"])
+@pytest.mark.parametrize("protocol", ["emp", "am2", "via", "openmx", "tcp"])
 @pytest.mark.parametrize("name", ["Barrier", "Bcast", "allreduce"])
 def test_every_survivor_gets_an_error(tmp_path: Path, name: str, protocol: str) -> None:
     told = ends(tmp_path, CALLS[name], 64, 2, Cluster.star(4), 3, mode="live", protocol=protocol)

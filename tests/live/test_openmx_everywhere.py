@@ -1,26 +1,71 @@
-"""Open-MX with every part of the testbed once: clocks, rules, scenarios, captures, decoding, report, shared NICs."""
+"""Open-MX with every part of the testbed once: clocks, rules, scenarios, captures, decoding, report, shared NICs, pytest."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 
 import testbed
 from protocols.openmx.codec import TYPE_PULL_REPLY, TYPE_TINY
+from protocols.openmx.profile import OPENMX_2009
 from testbed import Cluster, RunningCluster, Scenario, share_nics
-from testbed.controller.runs.run_options import Mode
+from testbed.controller.runs.run_options import Mode, Nics, RunOptions
 from testbed.controller.verdict.verdicts import Grade
-from testbed.spec.fault_models import Rule
+from testbed.observe.recorded import FATES
+from testbed.runtime.logs import read_log
+from testbed.spec.fault_models import Crash, Flap, Reset, Restart, Rule
 from testbed.workloads.form import Comm, Node
+from tests.live.machine_state import Machine
+from tests.live.parity import differing_flows, fates_by_flow, received_messages
+from tests.live.testbed_command import by_tshark, output
 from tests.live.testbed_command import testbed as command
 
+import_module("testbed.pytest_plugin.cluster_life")  # pytester forgets modules that its runs import
+
+pytest_plugins = ["pytester"]
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 SIZES = (0, 4, 100, 5_000, 70_000)
+DILATE = 5
+MILLISECOND = 1_000_000
+LOST = f"drop openmx.type == {TYPE_PULL_REPLY} and nth(2)"
+SCENARIO = f"""
+[[fault]]
+kind = "rule"
+on = "all"
+at = 0
+rules = ["{LOST}"]
+
+[[fault]]
+kind = "impair"
+on = "n2"
+from = "200ms"
+to = "600ms"
+loss = "10%"
+"""
+PYTEST = """
+import pytest
+
+async def count(comm, node):
+    heard = []
+    for number in range(20):
+        if comm.rank == 0:
+            await comm.send(number, 1, 7)
+        else:
+            heard.append(await comm.recv(source=0, tag=7))
+    return heard
+
+@pytest.mark.cluster("star-2", loss="5%", delay="1ms", seed=3)
+def test_the_other_hears_everything(cluster):
+    assert cluster.run(count, protocol="openmx").results["n2"] == list(range(20))
+"""
 FIRST_LOST = Scenario(
     name="first-message",
     faults=(Rule(on="all", at=0, rules=[f"drop openmx.type == {TYPE_TINY} and nth(1)"]),),
@@ -68,26 +113,92 @@ def test_a_rule_by_field_loses_the_frames_that_it_names(mode: Mode) -> None:
     assert sum(counted["resent"] for counted in result.counted.values()) >= 1
 
 
-def output(*arguments: str) -> list[str]:
-    """Lines of a command that succeeds."""
-    done = command(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def test_a_run_is_captured_decoded_and_reported(tmp_path: Path) -> None:
-    run, capture, report = tmp_path / "run", tmp_path / "all.pcapng", tmp_path / "report.html"
-    with Cluster.star(2, delay="100us").up() as cluster, cluster.capture("all", capture):
+def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(tmp_path: Path) -> None:
+    faults, run, capture = tmp_path / "faults.toml", tmp_path / "run", tmp_path / "all.pcapng"
+    faults.write_text(SCENARIO)
+    with Cluster.star(3, delay="100us").up() as cluster, cluster.capture("all", capture) as captured:
         ran = command(
-            "run", cluster.name, "pingpong", "--protocol", "openmx", "--set", "sizes=4,70000", "--set", "count=5",
-            "--output", str(run), "--check",
+            "run", cluster.name, "random", "--protocol", "openmx", "--set", "messages=30", "--set", "over=1s",
+            "--set", "largest=100000", "--scenario", str(faults), "--output", str(run), "--check",
         )  # fmt: skip
     assert ran.returncode in (0, 8), ran.stderr  # 8: a busy machine
-    types = {json.loads(line)["fields"].get("openmx.type") for line in output("decode", str(capture), "--json")}
-    assert {TYPE_TINY, TYPE_PULL_REPLY} <= types
+    lost = captured.result.met["rule"]
+    assert 1 <= lost <= 6  # of each direction of three links
+    decoded = [json.loads(line) for line in output("decode", str(capture), "--json")]
+    replies = [one for one in decoded if one["fields"].get("openmx.type") == TYPE_PULL_REPLY]
+    assert sum(one["met"].startswith("dropped by rule") for one in replies) == lost
     assert any("Open-MX CONNECT" in line for line in output("decode", str(capture)))
+    report = tmp_path / "report.html"
     output("report", str(run), "-o", str(report))
     assert "openmx" in report.read_text()
+    dissector = tmp_path / "testbed.lua"
+    output("dissector", "-o", str(dissector))
+    dissected = by_tshark(dissector, capture, "openmx.type")
+    assert dissected.count(str(TYPE_PULL_REPLY)) == len(replies) > lost
+    assert Counter(filter(None, dissected)) == Counter(
+        str(one["fields"]["openmx.type"]) for one in decoded if "openmx.type" in one["fields"]
+    )
+
+
+def random_traffic(folder: Path, mode: Mode, seed: int = 7, **more: Unpack[RunOptions]) -> None:
+    """Messages of chance from everybody to everybody, with their histories checked and every fate logged. A dilated run has
+    the paper's costs: they change when things happen, and nothing else."""
+    given: RunOptions = {"profile": OPENMX_2009, "dilate": DILATE} if mode == "dilated" else {}
+    testbed.run(
+        Cluster.star(3, rate="1gbit", delay="100us", loss="2%", seed=seed), "random", protocol="openmx", mode=mode,
+        settings={"messages": 30, "largest": 60_000}, check=True, fates=True, output=folder, timeout=60, **given, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    random_traffic(folder, "sim")
+    return folder
+
+
+@pytest.mark.parametrize(("mode", "nics"), [("live", "inline"), ("live", "shared"), ("dilated", "inline")])
+def test_messages_and_the_fates_of_every_flow_are_the_simulations(
+    mode: Mode, nics: Nics, simulated: Path, tmp_path: Path
+) -> None:
+    random_traffic(tmp_path / "run", mode, nics=nics)
+    for node in ("n1", "n2", "n3"):
+        assert received_messages(tmp_path / "run", node) == received_messages(simulated, node) != {}
+    there, here = (fates_by_flow(read_log(run / FATES)) for run in (simulated, tmp_path / "run"))
+    differing, compared = differing_flows(there, here)
+    assert not differing
+    assert compared >= 5
+
+
+def test_another_seed_has_other_fates_and_messages(simulated: Path, tmp_path: Path) -> None:
+    random_traffic(tmp_path / "run", "live", seed=8)
+    differing, _ = differing_flows(*(fates_by_flow(read_log(run / FATES)) for run in (simulated, tmp_path / "run")))
+    assert differing
+    assert any(received_messages(tmp_path / "run", node) != received_messages(simulated, node) for node in ("n1", "n2"))
+
+
+@pytest.mark.parametrize("nics", ["inline", "shared"])
+def test_nodes_that_restart_crash_and_are_cut_off_under_load_are_survived_and_leave_nothing(
+    nics: Nics, machine: Machine
+) -> None:
+    faults = (
+        Restart(on="n2", at="300ms"),
+        Reset(on="n3", at="500ms"),
+        Crash(on="n1", at="400ms", for_="200ms"),
+        Flap(on="n4", at="600ms", for_="200ms"),
+        Crash(on="n4", at="1700ms"),
+    )
+    firmware = {"tick": MILLISECOND, "resends": 40} if nics == "inline" else None
+    result = testbed.run(
+        Cluster.star(4, delay="50us"), "churn", protocol="openmx", nics=nics, scenario=Scenario(faults=faults),
+        settings={"time": "2s", "settle": "300ms"}, firmware=firmware, timeout=60,
+    )  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed
+    rows = {row["node"]: row for row in result.rows}
+    assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
+    assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
+    machine.assert_unchanged("left behind by nodes that came and went")
 
 
 def test_shared_nics_serve_programs_that_attach() -> None:
@@ -109,3 +220,9 @@ def test_runs_with_shared_nics_come_to_the_same_end() -> None:
     )
     assert set(map(tuple, result.results.values())) == {SIZES}
     assert result.verdict.grade in (Grade.TRUSTED, Grade.DEGRADED)
+
+
+def test_a_test_of_the_plug_in_runs_over_it_in_both_modes(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\naddopts = --strict-markers -p no:cacheprovider\nfilterwarnings = error\n")
+    pytester.makepyfile(PYTEST)
+    pytester.runpytest("--testbed-mode=both").assert_outcomes(passed=2)

@@ -22,6 +22,7 @@ from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Rule
 from testbed.workloads.lookup import Form
 from tests.live.parity import differing_flows, fates_by_flow, received_messages
+from tests.live.testbed_command import by_tshark, output
 from tests.live.testbed_command import testbed as command
 from tests.live.via_conversation import SIZES, Conversation
 
@@ -151,21 +152,6 @@ def test_a_run_with_a_scenario_file_is_captured_decoded_dissected_and_reported(t
     dissected = by_tshark(dissector, capture, "via.type")
     assert dissected.count(str(TYPE_RDMA_WRITE)) == len(writes)
     assert dissected.count(str(TYPE_CONNECT)) == sum(one["fields"].get("via.type") == TYPE_CONNECT for one in decoded)
-
-
-def output(*arguments: str) -> list[str]:
-    """Lines of a command that succeeds."""
-    done = command(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-def by_tshark(script: Path, capture: Path, field: str) -> list[str]:
-    """A field of each frame, as Wireshark's own program finds it by the dissector."""
-    arguments = ["tshark", "-n", "-X", f"lua_script:{script}", "-r", str(capture), "-T", "fields", "-e", field]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
-    assert "error" not in done.stderr.lower(), done.stderr
-    return [str(int(line, 0)) if line else "" for line in done.stdout.splitlines()]
 
 
 def test_ranks_share_their_nodes_nics(tmp_path: Path) -> None:

@@ -10,38 +10,12 @@ from click.testing import CliRunner
 
 from browser import Browser
 from testbed.cli.main import testbed as command
+from tests.contrasts import contrasts
 from tests.report.synthetic_runs import SECOND, fault_events, message_rows, ping_pong_rows, write_run
 
 pytestmark = pytest.mark.requires("chromium")
 
-CONTRASTS = """(() => {
-  const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-  const over = (colour, below) => {
-    canvas.globalCompositeOperation = 'copy'; canvas.fillStyle = below; canvas.fillRect(0, 0, 1, 1);
-    canvas.globalCompositeOperation = 'source-over'; canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    return 'rgb(' + [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)].join(',') + ')';
-  };
-  const light = colour => {
-    const parts = colour.match(/[\\d.]+/g).slice(0, 3).map(one => one / 255)
-      .map(one => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
-  };
-  const behind = element => {
-    const chain = [];
-    for (let one = element; one; one = one.parentElement) chain.unshift(getComputedStyle(one).backgroundColor);
-    return chain.reduce((below, colour) => over(colour, below), 'rgb(255,255,255)');
-  };
-  const poor = [];
-  const words = 'h1, h2, h3, p, li, a, th, td, dt, dd, caption, figcaption, summary, pre, svg.plot text';
-  for (const one of document.querySelectorAll(words)) {
-    if (!one.textContent.trim() || !one.checkVisibility()) continue;
-    const style = getComputedStyle(one), below = behind(one.closest('svg') ? one.closest('svg') : one);
-    const ink = over(one.closest('svg') ? style.fill : style.color, below);
-    const [a, b] = [light(ink), light(below)].sort((x, y) => y - x);
-    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push(one.textContent.trim().slice(0, 30) + ' ' + ink + ' on ' + below);
-  }
-  return poor;
-})()"""
+WORDS = "h1, h2, h3, p, li, a, th, td, dt, dd, caption, figcaption, summary, pre, svg.plot text"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +85,7 @@ def test_the_skip_link_leads_to_the_verdict(shown: Browser) -> None:
 def test_text_can_be_read_in_light_and_in_dark(shown: Browser, dark: bool) -> None:
     shown.appear(dark=dark)
     shown.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    assert shown.evaluate(CONTRASTS) == []
+    assert shown.evaluate(contrasts(WORDS)) == []
 
 
 def test_light_and_dark_are_not_the_same(shown: Browser, tmp_path: Path) -> None:

@@ -35,9 +35,11 @@ def churned(*faults: Fault, protocol: str = "emp", **options: Any) -> testbed.Ru
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("protocol", ["emp", "am2"])
-def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str) -> None:
-    result = churned(*COMING_AND_GOING, protocol=protocol)
+@pytest.mark.parametrize(
+    ("protocol", "firmware"), [("emp", {}), ("am2", {}), ("openmx", {"tick": 100_000, "resends": 100})]
+)
+def test_nodes_that_come_and_go_talk_on_and_all_is_accounted_for(protocol: str, firmware: dict[str, int]) -> None:
+    result = churned(*COMING_AND_GOING, protocol=protocol, firmware=firmware)
     rows = {row["node"]: row for row in result.rows}
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
     assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())

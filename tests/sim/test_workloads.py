@@ -19,13 +19,17 @@ from tests.sim.small_workloads import SMALL
 
 DELAY = 20_000  # ns, one way through a link; a message crosses two
 RATE = 10**9  # bit/s
-RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent"}
+RESENT = {"emp": "collections_resent", "am2": "packets_resent", "via": "frames_resent", "openmx": "resent"}
 """By protocol: the counter of what was lost, and sent again."""
+QUICK = {"openmx": {"tick": 100_000, "pull_timeout": 5_000_000}}
+"""Firmware settings with which recovery does not take half a second."""
 
 
 def simulated(name: str, *, protocol: str = "emp", loss: float = 0.0, nodes: int = 5, **settings: object) -> RunResult:
     cluster = Cluster.star(nodes, delay="20us", rate="1gbit", loss=loss, seed=3)
-    return testbed.run(cluster, name, protocol=protocol, mode="sim", settings={**SMALL[name], **settings})
+    return testbed.run(
+        cluster, name, protocol=protocol, mode="sim", settings={**SMALL[name], **settings}, firmware=QUICK.get(protocol)
+    )
 
 
 def test_there_is_a_small_run_of_each() -> None:

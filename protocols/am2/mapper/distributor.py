@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.pacer import Pacer
+from protocols.am2.mapper.prober import Pacer
 from protocols.am2.mapper.route_tables import Table, parts_of
 from protocols.am2.mapper.settings import Settings
 from protocols.core.timers import Timers

@@ -25,8 +25,7 @@ from protocols.am2.mapper.counters import Counters
 from protocols.am2.mapper.distributor import Distributor, TablePart
 from protocols.am2.mapper.leader import Duty, Pause, lead
 from protocols.am2.mapper.network_map import Topology
-from protocols.am2.mapper.pacer import Pacer
-from protocols.am2.mapper.prober import HostAnswer, Probe, Prober
+from protocols.am2.mapper.prober import HostAnswer, Pacer, Probe, Prober
 from protocols.am2.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
 from protocols.am2.mapper.routes import Routing
 from protocols.am2.mapper.settings import Settings

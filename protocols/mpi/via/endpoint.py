@@ -6,12 +6,14 @@ been matched.
 
 Both ranks of a pair ask for a peer-to-peer connection: one because it has a message, the other because it is asked. A
 send completes when its last part has been copied. When a connection is lost, transfers in progress fail, and the next
-message makes a new one. Over an unreliable provider a lost message is found out by the number of the next one; the
-paper leaves recovery to future work, and so the connection ends there.
+message makes a new one. A rank has as many connections as the NIC has descriptors for; a further one fails, with the
+setting that allows more, and a peer that asks for one is rejected. Over an unreliable provider a lost message is found out
+by the number of the next one; the paper leaves recovery to future work, and so the connection ends there.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Final
 
@@ -31,6 +33,8 @@ MPI: Final = "mpi"
 _DISCRIMINATOR: Final = b"mpi"
 _MIN_DEPTH: Final = 8
 """Receive descriptors of a VI."""
+_COMMANDS: Final = 16
+"""Slots of the NIC that no connection uses: of commands, two of which wait all the time."""
 
 
 class ViaEndpoint(MatchingByLibrary):
@@ -46,6 +50,12 @@ class ViaEndpoint(MatchingByLibrary):
         self.max_message_size = 1 << 30
         self._host = host
         self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
+        self._most = min(host.size - 1, (host.settings.slots - _COMMANDS) // (self._depth + 1))  # connections
+        self._held = 0  # connections that use slots, or are going to
+        self._posted = 0  # of them, those whose receives are posted
+        self._unopened: deque[Pair] = deque()  # that wait until lost ones are closed
+        self._closing: deque[tuple[Pair, Vi]] = deque()
+        self._is_closing = False
         self.pairs: dict[int, Pair] = {}
         self._by_vi: dict[Vi, Pair] = {}
         self._cq: CompletionQueue = host.create_cq(self._depth * host.size)
@@ -66,7 +76,7 @@ class ViaEndpoint(MatchingByLibrary):
         outgoing = Outgoing(context, tag, data, over)
         pair.queue.append(outgoing)
         limit = self._host.settings.register_from
-        if limit and len(data) >= limit and pair.is_open:
+        if limit and len(data) >= limit and pair.is_open and self._has_room():
             outgoing.is_registering = True
             drive(self._register_message(pair, outgoing))
         pair.pump()
@@ -85,6 +95,17 @@ class ViaEndpoint(MatchingByLibrary):
                 return
             outgoing.memory = memory
         pair.pump()
+        self._pump_starved()
+
+    # Slots of the NIC.
+
+    def _has_room(self) -> bool:
+        """Whether a send leaves enough slots for commands, and for the receives of all connections that may come."""
+        return self._host.free > _COMMANDS // 2 + (self._most - self._posted) * (self._depth + 1)
+
+    def _pump_starved(self) -> None:
+        for pair in [pair for pair in self.pairs.values() if pair.is_starved]:
+            pair.pump()
 
     # Connections.
 
@@ -107,14 +128,19 @@ class ViaEndpoint(MatchingByLibrary):
             if known is not None and known.vi is not None and known.is_connected and known.vi.joined != request.number:
                 self._lose(known, "has ended the connection")
             if known is None or known.is_lost:
-                self._connect(request.node)
+                if len(self.pairs) < self._most:
+                    self._connect(request.node)
+                else:
+                    await self._host.reject(request)
 
     def _connect(self, peer: int) -> Pair:
         known = self.pairs.get(peer)
         if known is not None:
             return known
         settings = self._host.settings
-        self.pairs[peer] = pair = Pair(peer, self._depth, settings.area, settings.buffer, self._host.work)
+        self.pairs[peer] = pair = Pair(
+            peer, self._depth, settings.area, settings.buffer, self._host.work, self._has_room
+        )
         if self._ptag:
             drive(self._open(pair))
         return pair
@@ -122,12 +148,24 @@ class ViaEndpoint(MatchingByLibrary):
     async def _open(self, pair: Pair) -> None:
         """Create a pair's VI and memory, and connect."""
         host, ptag = self._host, self._ptag
+        if len(self.pairs) > self._most:
+            self._lose(
+                pair,
+                f"cannot be connected: the NIC's {host.settings.slots} descriptors suffice for {self._most} connections;"
+                " more slots allow more (--firmware slots=...)",
+            )
+            return
+        if self._held >= self._most:
+            self._unopened.append(pair)
+            return
+        self._held += 1
         try:
             pair.writable = await self._register(pair.writable_size, rdma_write=True)
             pair.readable = await self._register(pair.readable_size, rdma_write=False)
             pair.vi = vi = await host.create_vi(ptag, receive_cq=self._cq)
             self._by_vi[vi] = pair
             vi.send_queue.notify(partial(self._send_done, pair, vi))
+            self._posted += 1
             for descriptor in pair.receives():
                 vi.post_receive(descriptor)
             await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.connect_timeout or host.settings.give_up)
@@ -135,6 +173,8 @@ class ViaEndpoint(MatchingByLibrary):
             pair.greet()
         except (ViaError, MemoryError) as error:
             self._lose(pair, f"cannot be connected: {error}")
+            if pair.vi is None:
+                self._held -= 1
 
     async def _register(self, size: int, rdma_write: bool) -> tuple[memoryview, Memory]:
         view = self._host.allocate(size)
@@ -169,11 +209,25 @@ class ViaEndpoint(MatchingByLibrary):
             self.matching.lost(pair.arrival, error)
         self.matching.fail_synchronous(pair.peer, error)
         if pair.vi is not None:
-            drive(self._close(pair, pair.vi))
+            self._closing.append((pair, pair.vi))
+            if not self._is_closing:
+                drive(self._close_lost())
+
+    async def _close_lost(self) -> None:
+        """Close lost connections one after the other: many may be lost at once, and each command takes a slot."""
+        self._is_closing = True
+        while self._closing:
+            await self._close(*self._closing.popleft())
+            self._held -= 1
+            self._pump_starved()
+            if self._unopened:
+                drive(self._open(self._unopened.popleft()))
+        self._is_closing = False
 
     async def _close(self, pair: Pair, vi: Vi) -> None:
         """Free a lost pair's VI and memory."""
         await vi.disconnect()
+        self._posted -= 1
         self._by_vi.pop(vi, None)
         await vi.destroy()
         for view, memory in (pair.writable, pair.readable):
@@ -200,7 +254,6 @@ class ViaEndpoint(MatchingByLibrary):
         except LostPartError:
             self._lose(pair, "has sent a message that was lost")
             return
-        pair.settle()
         pair.pump()
         if pair.is_open and not pair.opened.done:
             pair.opened.complete(None)
@@ -213,6 +266,7 @@ class ViaEndpoint(MatchingByLibrary):
         if memory is not None:
             drive(self._host.deregister(memory))
         pair.pump()
+        self._pump_starved()
 
     def _take(self, pair: Pair, part: Part) -> None:
         """Take a part of a message out of the RDMA area."""

@@ -86,14 +86,18 @@ class LostPartError(Exception):
 class Pair:
     """The connection with one rank. vi, writable, readable: None until they are created. is_open: the peer has told where
     its area is. is_lost: the connection has ended. arrival: the message that is being received. opened: completes
-    when `is_open`. registered: memory of messages that a lost connection leaves.
+    when `is_open`. registered: memory of messages that a lost connection leaves. is_starved: it has something to send, and
+    the NIC no descriptor for it.
 
     The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. `sent_parts` and `written` are
     what the peer counts as `received_parts` and `consumed`.
     """
 
-    def __init__(self, peer: int, depth: int, area: int, buffer: int, work: HostWork) -> None:
-        """depth: receive descriptors. area, buffer: bytes of an RDMA area and of a send buffer. work: the host's cores."""
+    def __init__(
+        self, peer: int, depth: int, area: int, buffer: int, work: HostWork, has_room: Callable[[], bool]
+    ) -> None:
+        """depth: receive descriptors. area, buffer: bytes of an RDMA area and of a send buffer. work: the host's cores.
+        has_room: whether the NIC has a descriptor for a send."""
         self.peer: Final = peer
         self.depth: Final = depth
         self.writable_size: Final = area + _CELL
@@ -108,6 +112,9 @@ class Pair:
         self._answered = 0  # of them, by the peer
         self._answers = 0  # to the peer
         self._is_pumping = False
+        self._has_room = has_room
+        self._owes_credit = False
+        self.is_starved = False
         self.queue: deque[Outgoing] = deque()  # messages with parts still to send
         self.released: deque[Outgoing | None] = deque()  # per part under way: the message of which it is the last
         self.vi: Vi | None = None
@@ -171,19 +178,31 @@ class Pair:
     # Send.
 
     def pump(self) -> None:
-        """Send parts of messages, as far as buffers, area and descriptors permit. A send that is done at once calls this
-        again: then the running loop goes on."""
+        """Send credits and parts of messages, as far as buffers, area and descriptors permit. A send that is done at once
+        calls this again: then the running loop goes on."""
         if self._is_pumping:
             return
         self._is_pumping = True
+        self.is_starved = False
         try:
+            self._send_credit()
             self._send_parts()
+            self._send_credit()
         finally:
             self._is_pumping = False
 
+    def _may_post(self) -> bool:
+        self.is_starved = not self._has_room()
+        return not self.is_starved
+
+    def _send_credit(self) -> None:
+        if self._owes_credit and self._may_post():
+            self._owes_credit = False
+            self._credit()
+
     def _send_parts(self) -> None:
         queue = self.queue
-        while queue and self.is_open and self._buffers and self.desc_left > 0:
+        while queue and self.is_open and self._buffers and self.desc_left > 0 and self._may_post():
             outgoing = queue[0]
             if outgoing.is_registering or not self._write(outgoing):
                 break
@@ -191,7 +210,8 @@ class Pair:
                 queue.popleft()
                 if outgoing.memory is None:
                     self._release(outgoing)
-        if queue and self.is_open and self.desc_left <= self._threshold and self._asked == self._answered:
+        is_asking = self._asked != self._answered
+        if queue and self.is_open and self.desc_left <= self._threshold and not is_asking and self._may_post():
             self._asked += 1
             self.released.append(None)
             self._post((), self._cell, ASK, None)
@@ -267,12 +287,9 @@ class Pair:
         self.vi.post_receive(descriptor)
         if immediate == ASK:
             self._answers += 1
-            self._credit()
-
-    def settle(self) -> None:
-        """Tell the peer what is free again, if it is half of the area."""
+            self._owes_credit = True
         if self.consumed - self._told >= self._area_size // 2:
-            self._credit()
+            self._owes_credit = True
 
     def _credit(self) -> None:
         """Tell the peer how much of the area is free again, and how many descriptors were posted again."""

@@ -17,6 +17,20 @@ from typing import IO, Final
 _CALL: Final = "import sys; sys.argv[0] = 'testbed'; from testbed.cli.main import main; main()"
 
 
+def own_command(words: Sequence[str]) -> list[str]:
+    """Return the program and arguments that run `testbed` with these words, by this interpreter."""
+    return [sys.executable, "-P", "-c", _CALL, *words]
+
+
+def outcome(text: str, *, failed: bool) -> str:
+    """Join a command's output to one line; of an error without the usage."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not failed:
+        return "; ".join(lines)
+    errors = [line for line in lines if line.startswith("Error: ")]
+    return errors[-1].removeprefix("Error: ") if errors else " ".join(lines).removeprefix("testbed: ")
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """Result of a command, as one line."""
@@ -59,7 +73,7 @@ class Commands:
         running.output.close()
         self._running = None
         self._advance()
-        return Done(_line(text, failed=bool(code)), bool(code))
+        return Done(outcome(text, failed=bool(code)), bool(code))
 
     def finish(self) -> None:
         """Wait for all commands: none is lost."""
@@ -71,19 +85,10 @@ class Commands:
             return
         output = tempfile.TemporaryFile()  # noqa: SIM115  it is closed when its command has ended
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CALL, *self._waiting.popleft()],
+            own_command(self._waiting.popleft()),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C must reach the screen only
         )
         self._running = _Running(process, os.pidfd_open(process.pid), output)
-
-
-def _line(text: str, *, failed: bool) -> str:
-    """Join the output to one line; of an error without the usage."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not failed:
-        return "; ".join(lines)
-    errors = [line for line in lines if line.startswith("Error: ")]
-    return errors[-1].removeprefix("Error: ") if errors else " ".join(lines).removeprefix("testbed: ")

@@ -1,6 +1,6 @@
 """The folder of a run, from which its whole report can be made again:
 
-    run.json        the request: cluster, workload, settings, protocol, mode, seed, command; and the machine
+    run.json        the request: cluster, workload, settings, protocol, mode, seed, command; its process and the machine
     cluster.json    the cluster with everything derived; cluster.toml, its description, where there is one
     scenario.toml   the faults beside it, where there were to be any
     rows.jsonl      the rows, each written when it was measured
@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from protocols.core.compiled_build import build
 from testbed.errors import ConflictError, reason_of
 from testbed.observe.recorded import EVENTS, FORMAT, RESULT, ROWS, RUN
 from testbed.registry import versions
@@ -148,6 +149,7 @@ def run_environment(packages: Collection[str] = _PACKAGES) -> Mapping[str, objec
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "load_average": os.getloadavg()[0],
         "python": sys.version,  # with its build: the same version may be a fifth faster or slower
+        "build": build(),
         "versions": versions(packages),
     }
 

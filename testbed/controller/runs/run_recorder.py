@@ -15,6 +15,7 @@ from testbed.controller.runs.folders import RunFolder, run_environment
 from testbed.controller.runs.run_target import RunTarget
 from testbed.controller.verdict.verdicts import Verdict
 from testbed.errors import TestbedError, reason_of
+from testbed.kernel.processes import identity
 from testbed.runtime.journal import UnwritableError
 from testbed.spec.layout_json import to_json
 
@@ -25,7 +26,13 @@ class KeptFolder(RunFolder):
     """A run's folder with the run's status."""
 
     def __init__(self, path: Path, asked: Mapping[str, object], where: RunTarget) -> None:
-        request = {**asked, "began": time.time(), "command": shlex.join(sys.argv), "environment": run_environment()}
+        request = {
+            **asked,
+            "began": time.time(),
+            "command": shlex.join(sys.argv),
+            "process": str(identity()),  # by which a run in progress is told from one that was killed
+            "environment": run_environment(),
+        }
         super().__init__(path, request, where.toml, to_json(where.layout))
         self._result: dict[str, object] = {"status": "failed"}
 

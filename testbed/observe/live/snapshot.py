@@ -86,6 +86,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """A switch. kind: of its fabric."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """An injected fault. seconds_left: until it heals by itself; None: never."""
 
@@ -114,6 +122,7 @@ class Snapshot:
     faults: tuple[Fault, ...] = ()
     carriers: tuple[Program, ...] = ()
     events: tuple[FormattedEvent, ...] = ()
+    switches: tuple[Switch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from testbed.cluster.records.status import missing, summary
 from testbed.errors import KernelError, NotFoundError, TestbedError, reason_of
 from testbed.kernel import namespaces, processes
 from testbed.observe.format.event_format import FormattedEvent, Tail, format_event
-from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Nic, Node, Program, Snapshot
+from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Nic, Node, Program, Snapshot, Switch
 from testbed.observe.live.wires import DirectionKey, DirectionTraffic, Wires
 from testbed.runtime import event_log
 from testbed.spec import layout
@@ -167,6 +167,7 @@ class _Watched:
             tuple(_fault(injection, now) for injection in state.injected),
             tuple(programs.get(namespace_names.WIRE, ())),
             tuple(self._events),
+            tuple(Switch(switch.name, switch.kind) for switch in state.layout.switches),
         )
 
     def _read(self) -> State:

@@ -1,19 +1,14 @@
-"""Picture of a cluster: nodes in rows under their switch, switches in layers above, and links between them with their
-declared and injected impairments.
-
-A switch's layer is its distance to the nearest node, so that racks, fat trees and stars look as expected. Nodes without a
-switch form a circle.
-"""
+"""Picture of a cluster: nodes, switches, and links between them with their declared and injected impairments."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from textwrap import wrap
 from typing import Final
 
+from testbed.observe.arrangement import SWITCH, Graph, Position, arrange, curves
 from testbed.observe.report.markup import Table
 from testbed.observe.report.plots import Plot
 from testbed.spec.graphviz import described
@@ -21,15 +16,10 @@ from testbed.spec.kinds import DEFAULT
 from testbed.spec.layout import Layout, Link
 
 _BOX: Final = (58.0, 26.0)  # of a node: width, height
-_GAP: Final = 22.0
-_LAYER: Final = 84.0
-_SWITCH: Final = (74.0, 30.0)
 _MAX_WORDS: Final = 12  # impaired links up to which texts are drawn
 _MAX_ROWS: Final = 40
 _LINE: Final = 12.5  # line height of texts
 _LETTER: Final = 6.6  # average width of a letter
-
-Position = tuple[float, float]
 
 
 def topology(layout: Layout, injected: Mapping[str, Sequence[str]], name: str, title: str) -> Plot:
@@ -83,74 +73,15 @@ def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, S
 
 def positions(layout: Layout) -> dict[str, Position]:
     """Positions of all nodes and switches, by name: their centres."""
-    if not layout.switches:
-        return _circle_positions([node.name for node in layout.nodes])
-    neighbours: dict[str, list[str]] = {}
-    for link in layout.links:
-        neighbours.setdefault(link.a.owner, []).append(link.b.owner)
-        neighbours.setdefault(link.b.owner, []).append(link.a.owner)
-    switches = [switch.name for switch in layout.switches]
-    layers = _layers(layout, switches, neighbours)
-    under: dict[str, list[str]] = {switch: [] for switch in switches}
-    for node in layout.nodes:  # under its first switch
-        home = next((owner for owner in neighbours.get(node.name, ()) if owner in under), switches[0])
-        under[home].append(node.name)
-    places: dict[str, Position] = {}
-    left, columns = 0.0, _columns(len(layout.nodes), sum(1 for nodes_below in under.values() if nodes_below))
-    for switch in layers[0]:
-        wide = min(columns, max(1, len(under[switch])))
-        width = max(wide * (_BOX[0] + _GAP), _SWITCH[0] + 2 * _GAP)
-        middle = left + width / 2
-        places[switch] = (middle, 0.0)
-        for number, name in enumerate(under[switch]):
-            row, column = divmod(number, columns)
-            in_row = min(wide, len(under[switch]) - row * columns)
-            x = middle + (column - (in_row - 1) / 2) * (_BOX[0] + _GAP)
-            places[name] = (x, _LAYER + row * (_BOX[1] + _GAP))
-        left += width + _GAP
-    for height, layer in enumerate(layers[1:], 1):
-        _spread(layer, neighbours, places, left, -height * _LAYER)
-    return places
+    return arrange(_graph(layout), _BOX)
 
 
-def _columns(nodes: int, groups: int) -> int:
-    """Nodes in a row under one switch; twice as wide as high, where there is one."""
-    return max(2, math.ceil(math.sqrt(2.2 * nodes / max(1, groups)))) if nodes > 10 else max(1, nodes)
-
-
-def _layers(layout: Layout, switches: list[str], neighbours: Mapping[str, list[str]]) -> list[list[str]]:
-    distance = {node.name: 0 for node in layout.nodes}
-    waiting = list(distance)
-    for name in waiting:
-        for neighbour in neighbours.get(name, ()):
-            if neighbour not in distance:
-                distance[neighbour] = distance[name] + 1
-                waiting.append(neighbour)
-    deepest = max((distance.get(switch, 1) for switch in switches), default=1)
-    return [[name for name in switches if distance.get(name, 1) == depth] for depth in range(1, deepest + 1)]
-
-
-def _spread(
-    layer: list[str], neighbours: Mapping[str, list[str]], places: dict[str, Position], width: float, y: float
-) -> None:
-    """Place a layer's switches above the middle of what is below them, without overlap."""
-
-    def middle(switch: str) -> float:
-        below = [places[neighbour][0] for neighbour in neighbours.get(switch, ()) if neighbour in places]
-        return sum(below) / len(below) if below else width / 2
-
-    step = max(_SWITCH[0] + 2 * _GAP, width / max(1, len(layer)))
-    first = width / 2 - step * (len(layer) - 1) / 2
-    for number, switch in enumerate(sorted(layer, key=middle)):
-        places[switch] = (first + number * step, y)
-
-
-def _circle_positions(names: Sequence[str]) -> dict[str, Position]:
-    if len(names) <= 2:
-        return {name: (number * 3.6 * _BOX[0], 0.0) for number, name in enumerate(names)}
-    radius = max(90.0, len(names) * (_BOX[0] + _GAP) / (2 * math.pi))
-    turns = [2 * math.pi * number / len(names) - math.pi / 2 for number in range(len(names))]
-    return {name: (radius * math.cos(turn), radius * math.sin(turn)) for name, turn in zip(names, turns, strict=True)}
+def _graph(layout: Layout) -> Graph:
+    return Graph(
+        [node.name for node in layout.nodes],
+        [switch.name for switch in layout.switches],
+        [(link.a.owner, link.b.owner) for link in layout.links],
+    )
 
 
 # Drawing
@@ -164,10 +95,13 @@ def _svg(
     alternative: str,
 ) -> str:
     few = sum(1 for link in layout.links if declared[link.name] or link.name in injected) <= _MAX_WORDS
-    drawn = [_link(link, places, declared[link.name], injected.get(link.name, ())) for link in layout.links]
+    drawn = [
+        _link(link, places, via, declared[link.name], injected.get(link.name, ()))
+        for link, via in zip(layout.links, curves(_graph(layout), places), strict=True)
+    ]
     for switch in layout.switches:
         kind = "" if switch.kind == DEFAULT.name else f" ({switch.kind})"
-        drawn.append(_box(switch.name, places[switch.name], _SWITCH, "switch", f"switch {switch.name}{kind}"))
+        drawn.append(_box(switch.name, places[switch.name], SWITCH, "switch", f"switch {switch.name}{kind}"))
     for node in layout.nodes:
         drawn.append(_box(node.name, places[node.name], _BOX, "node", f"node {node.name} {node.address}".strip()))
     left = min(x for x, _ in places.values()) - 100
@@ -233,21 +167,16 @@ def _box(name: str, at: Position, size: Position, kind: str, tooltip: str) -> st
     )
 
 
-def _link(link: Link, places: Mapping[str, Position], declared: str, injected: Sequence[str]) -> str:
+def _link(
+    link: Link, places: Mapping[str, Position], via: Position | None, declared: str, injected: Sequence[str]
+) -> str:
     (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
     classes = " ".join(["link", *(["declared"] if declared else []), *(["injected"] if injected else [])])
     tooltip = f"{link.name}: {declared or 'nothing declared'}" + (
         f"; injected: {'; '.join(injected)}" if injected else ""
     )
-    between = any(
-        min(x1, x2) < x < max(x1, x2)
-        for name, (x, y) in places.items()
-        if y == y1 and name not in (link.a.owner, link.b.owner)
-    )
-    if y1 == y2 and between:  # a curve around what stands between
-        path = f"M{x1:.1f} {y1:.1f}Q{(x1 + x2) / 2:.1f} {y1 - 30 - abs(x2 - x1) * 0.12:.1f} {x2:.1f} {y2:.1f}"
-    else:
-        path = f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}"
+    bend = f"L{x2:.1f} {y2:.1f}" if via is None else f"Q{via[0]:.1f} {via[1]:.1f} {x2:.1f} {y2:.1f}"
+    path = f"M{x1:.1f} {y1:.1f}{bend}"
     return f'<g class="{classes}"><title>{escape(tooltip)}</title><path d="{path}"/></g>'
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from testbed.observe.format.event_format import FormattedEvent
-from testbed.observe.live.snapshot import Direction, Fault, Link, Nic, Node, Program, Snapshot
+from testbed.observe.live.snapshot import Direction, Fault, Link, Nic, Node, Program, Snapshot, Switch
 
 SECOND = 10**9
 NOON = 1_795_262_400 * SECOND  # some day of November 2026
@@ -54,6 +54,7 @@ def two_nodes() -> Snapshot:
             FormattedEvent(NOON - 9 * SECOND, "inject", links[1].name, "3: loss 5% on n2 (n2-s1), in 80 ms"),
             FormattedEvent(NOON - 8 * SECOND, "relay behind", links[1].name, "forward: 4 frames more than 1 ms late"),
         ),
+        (Switch("s1", "ethernet"),),
     )
 
 
@@ -79,4 +80,5 @@ def star(nodes: int) -> Snapshot:
         )
         for i, link in enumerate(links, 1)
     )
-    return Snapshot("star", "", NOON, 1.0, 1.0, f"{nodes} nodes", "up", nodes=members, links=links)
+    switches = (Switch("s1", "ethernet"),)
+    return Snapshot("star", "", NOON, 1.0, 1.0, f"{nodes} nodes", "up", nodes=members, links=links, switches=switches)

@@ -9,6 +9,7 @@ from protocols.openmx.mx_names import SEQNUM
 from protocols.openmx.mx_requests import Outgoing
 from protocols.openmx.partners import Partner
 from protocols.openmx.pulls import Pulls
+from protocols.openmx.steering import HASHES
 from tests.unit.protocols.mutants import Mutant
 
 
@@ -63,6 +64,10 @@ def forgotten_zombie(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Endpoint, "has_sent", forgets)
 
 
+def wrong_byte(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(HASHES, "endpoint", HASHES["myri10ge"])
+
+
 MUTANTS = [
     Mutant("any session", "a late duplicate of an old session is taken", any_session),
     Mutant("handle again", "a pull's handle is used again while replies to it may still come", handle_again),
@@ -70,3 +75,4 @@ MUTANTS = [
 ]
 USED = Mutant("used session", "a session's numbers are used again while its messages may still come", used_session)
 WRAP = Mutant("plain comparison", "acknowledgements are compared without their wrap", plain_comparison)
+STEERING = Mutant("wrong byte", "the NIC's hash takes another byte of pull replies", wrong_byte)

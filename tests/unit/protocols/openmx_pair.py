@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from functools import cache
 from typing import cast
@@ -24,6 +25,11 @@ RESEND = Settings().tick * (Settings().resend + 2)
 
 def kind_of(frame: bytes) -> str:
     return TYPES[frame[16]]
+
+
+def checked(frame: bytes) -> bytes:
+    """The frame with a right check at its end."""
+    return frame[:-4] + zlib.crc32(frame[:-4]).to_bytes(4, "big")
 
 
 class EveryNth:

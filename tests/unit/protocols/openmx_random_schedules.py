@@ -1,25 +1,23 @@
 """Random schedules of Open-MX on list wires: several endpoints a node, frames lost, repeated, late and out of order,
 connections that end and begin again, nodes that restart.
 
-Each message names its direction and number. Whatever happens, a direction's messages are received at most once, unchanged,
-and in order; what a send says has arrived has been received; and when frames are lost no more, everything ends.
+What must be true of the messages is `openmx_ledger`'s; and when frames are lost no more, everything ends.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
 from itertools import permutations
 from typing import NamedTuple, cast
 
 from protocols.core.memory import HostMemory
 from protocols.openmx.endpoint import Endpoint
+from protocols.openmx.firmware import Firmware
 from protocols.openmx.host import Library, plug
-from protocols.openmx.mx_names import Status
-from protocols.openmx.mx_requests import Request
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.list_wires import Wires
-from tests.unit.protocols.openmx_pair import pattern
+from tests.unit.protocols.openmx_ledger import Direction, Ledger
 
 LARGEST = 40_000
 SIZES = (8, 8, 8, 33, 100, 129, 2_000, 5_000, 33_000, LARGEST)
@@ -29,26 +27,12 @@ PATIENCE = 4_000
 YOUNG = 2
 """Connections begun since a frame was sent, up to which it may come again: sequence numbers tell four sessions apart."""
 
-Direction = tuple[int, int]
-
-
-class Sent(NamedTuple):
-    """A send. number: in its direction."""
-
-    number: int
-    told: list[Status]
-
 
 class Late(NamedTuple):
     """A frame that may come again. connections: begun until it was sent."""
 
     frame: bytes
     connections: int
-
-
-def message(direction: Direction, number: int, size: int) -> bytes:
-    head = bytes((*direction, number >> 8, number & 0xFF))
-    return head + pattern(size)[4:]
 
 
 class Schedule:
@@ -70,17 +54,22 @@ class Schedule:
             entries=chance.choice((32, 1_024)),
         )
         self.wires = Wires(plug(settings), 2)
+        self.loop_outside()
         self.ends: list[Endpoint] = [
             self.library(end // self.per_node).open_endpoint(end % self.per_node) for end in range(2 * self.per_node)
         ]
         self.lives = [0] * len(self.ends)
         self.air: deque[bytes] = deque()
         self.old: deque[Late] = deque(maxlen=80)
-        self.sent: dict[Direction, list[Sent]] = {}
-        self.received: dict[Direction, list[tuple[Request, bytearray]]] = {}
+        self.ledger = Ledger(LARGEST)
 
     def library(self, node: int) -> Library:
         return cast(Library, self.wires.agents[node].host)
+
+    def loop_outside(self) -> None:
+        """Let frames between endpoints of a node be lost and repeated as all others."""
+        for agent in self.wires.agents:
+            cast(Firmware, agent.firmware).loop_outside()
 
     def run(self) -> None:
         """Run it. AssertionError for what is wrong."""
@@ -110,22 +99,14 @@ class Schedule:
 
     def send(self, direction: Direction) -> None:
         source, sink = direction
-        sent = self.sent.setdefault(direction, [])
-        end, size = self.ends[source], self.chance.choice(SIZES)
+        end = self.ends[source]
         to = end.partner(sink // self.per_node, sink % self.per_node)
-        data = bytearray(message(direction, len(sent), size))
-        send = end.issend if self.chance.random() < 0.2 else end.isend
-        request, told = send([data], to, source), list[Status]()
-        request.on_arrival = told.append
-        if request.is_settled:
-            told.append(request.result().status)
-        request.add_callback(lambda _: data.__setitem__(slice(None), bytes(len(data))))  # the program uses it again
-        sent.append(Sent(len(sent), told))
+        size, synchronous = self.chance.choice(SIZES), self.chance.random() < 0.2
+        self.ledger.send(end, to, direction, size, synchronous=synchronous)
 
     def receive(self, direction: Direction) -> None:
         source, sink = direction
-        buffer = bytearray(LARGEST)
-        self.received.setdefault(direction, []).append((self.ends[sink].irecv(buffer, source), buffer))
+        self.ledger.receive(self.ends[sink], sink, source)
 
     def take(self) -> None:
         connections = self.connections()
@@ -160,6 +141,7 @@ class Schedule:
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end].close()
         self.wires.restart(node)
+        self.loop_outside()
         for end in range(node * self.per_node, (node + 1) * self.per_node):
             self.ends[end] = self.library(node).open_endpoint(end % self.per_node)
             self.lives[end] += 1
@@ -169,12 +151,13 @@ class Schedule:
         only the next connection ends what it waits for."""
         for direction in permutations(range(len(self.ends)), 2):
             self.send(direction)
-        for direction, sent in self.sent.items():
-            for _ in sent:
+        sent = self.ledger.sent
+        for direction, messages in sent.items():
+            for _ in messages:
                 self.receive(direction)
         for count in range(PATIENCE):
             if count % 500 == 499:  # a connection was found to be lost: programs begin another one
-                for direction in self.sent:
+                for direction in sent:
                     self.send(direction)
                     self.receive(direction)
             while self.air:
@@ -194,29 +177,9 @@ class Schedule:
         assert not [end for end in self.ends if end._zombies], "a zombie is left"
 
     def check(self) -> None:
-        for direction, sent in self.sent.items():
-            numbers = []
-            for request, buffer in self.received[direction]:
-                result = request.result()
-                if result.status is not Status.SUCCESS:
-                    continue
-                number = buffer[2] << 8 | buffer[3]
-                expected = message(direction, number, result.length)
-                assert bytes(buffer[: result.length]) == expected, f"{direction}: message {number} is changed"
-                numbers.append(number)
-            assert numbers == sorted(set(numbers)), f"{direction}: twice, or out of order: {numbers}"
-            arrived = [
-                one.number for one in sent
-                if one.told == [Status.SUCCESS]
-            ]  # fmt: skip
-            missing = Counter(arrived) - Counter(numbers)
-            # After a restart an acknowledgement of the former life may come: frames do not tell lives apart, sessions do
-            # as long as they differ.
-            assert not missing or self.restarts, (
-                f"{direction}: said to have arrived, but not received: {sorted(missing)}"
-            )
-            if self.is_calm:
-                assert numbers == list(range(len(sent))), f"{direction}: lost, of {len(sent)}: {numbers}"
+        # After a restart an acknowledgement of the former life may come: frames do not tell lives apart, sessions do as long
+        # as they differ.
+        self.ledger.check(self.is_calm, lambda _: self.restarts)
 
 
 def waits_for(sentences: list[str], but: str) -> list[str]:

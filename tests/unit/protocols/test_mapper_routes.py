@@ -14,7 +14,7 @@ from scapy.layers.l2 import Ether
 from protocols.am2.mapper import codec
 from protocols.am2.mapper.frames import Mapping
 from protocols.am2.mapper.network_map import Port, Topology
-from protocols.am2.mapper.pacer import Pacer
+from protocols.am2.mapper.prober import Pacer
 from protocols.am2.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
 from protocols.am2.mapper.routes import Routing
 from protocols.am2.mapper.settings import Settings

@@ -618,6 +618,19 @@ def test_close_ends_what_is_in_progress_and_forgets_the_memory() -> None:
     assert pinned(two) == 1
 
 
+def test_close_acknowledges_what_has_come() -> None:
+    """The source's omx__flush_partners_to_ack."""
+    two = Two()
+    told: list[Status] = []
+    _, request = two.receive(4)
+    two.send(b"data").on_arrival = told.append
+    two.finish(request)
+    assert told == []
+    two.ends[1].close()
+    two.carry()
+    assert told == [Status.SUCCESS]
+
+
 def test_an_endpoint_that_is_opened_again_is_another_session() -> None:
     two = Two()
     two.ends[1].close()
@@ -651,3 +664,19 @@ def test_closing_ends_messages_that_wait_for_a_region_too() -> None:
     sent = [two.send(pattern(33_000), match) for match in range(300)]
     two.ends[0].close()
     assert {request.result().status for request in sent} == {Status.ENDPOINT_CLOSED}
+
+
+def test_endpoints_of_one_nic_talk_by_its_loop_back() -> None:
+    """Messages are acknowledged before their sends return."""
+    two = Two(Settings(acknowledge=1), connects=False)
+    first, second = two.ends[0], two.library(0).open_endpoint(1)
+    two.run(first.connect(0, 1))
+    requests = []
+    for size in (4, 5_000, 40_000):
+        buffer = bytearray(size)
+        requests.append(second.irecv(buffer, 9))
+        two.finish(first.isend([pattern(size)], first.partner(0, 1), 9), requests[-1])
+        assert bytes(buffer) == pattern(size)
+    assert two.sent == []
+    assert first._zombies == 0
+    assert pinned(two) == 3  # the receive rings

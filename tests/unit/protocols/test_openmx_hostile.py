@@ -4,7 +4,6 @@ ring and what is pinned is written, and afterwards messages arrive."""
 from __future__ import annotations
 
 import random
-import zlib
 
 import pytest
 
@@ -12,12 +11,7 @@ from protocols.core.malformed import MalformedError
 from protocols.openmx import codec
 from protocols.openmx.endpoint_memory import Command, Op
 from protocols.openmx.mx_names import MATCH_NONE, Status
-from tests.unit.protocols.openmx_pair import RESEND, Two, kind_of, pattern
-
-
-def checked(frame: bytes) -> bytes:
-    """The frame with a right check at its end."""
-    return frame[:-4] + zlib.crc32(frame[:-4]).to_bytes(4, "big")
+from tests.unit.protocols.openmx_pair import RESEND, Two, checked, kind_of, pattern
 
 
 def works(two: Two) -> None:

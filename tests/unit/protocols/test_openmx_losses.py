@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from protocols.openmx import codec
+from protocols.openmx.endpoint_memory import ALARM, PULL_DONE
 from protocols.openmx.mx_names import MAGIC, SEQNUM, Status
 from protocols.openmx.mx_requests import Request, Result
 from protocols.openmx.settings import Settings
@@ -45,6 +46,40 @@ def test_every_nth_frame_of_a_kind_is_lost_and_all_arrives(kind: str, every: int
     two.elapse(20 * RESEND)
     assert loses.lost or kind == "CONNECT"
     assert two.wires.waiting() == []
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_every_nth_refusal_of_a_message_is_lost_and_each_sender_learns_it(every: int) -> None:
+    """With 1, the first ten are lost."""
+    two = Two()
+    loses = EveryNth("NACK_LIB", every)
+    two.lose = lambda frame: loses.lost < 10 and loses(frame)
+    for _ in range(8):
+        two.restart(1)
+        told: list[Status] = []
+        two.send(b"late").on_arrival = told.append
+        two.elapse(11 * RESEND)
+        assert told == [Status.BAD_SESSION]
+        _, request = two.receive(4)
+        two.finish(two.send(b"data"), request)
+    assert loses.lost >= 1
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_every_nth_refusal_of_a_pull_is_lost_and_each_receive_ends(every: int) -> None:
+    """With 1, the first ten are lost."""
+    two = Two(Settings(pull_timeout=TICK))
+    loses = EveryNth("NACK_MCP", every)
+    for _ in range(8):
+        two.run(two.ends[0].connect(1))
+        two.lose = lambda frame: kind_of(frame) == "PULL"
+        _, request = two.receive(40_000)
+        two.send(pattern(40_000))
+        two.carry()
+        two.ends[0].disconnect(two.to[0])
+        two.lose = lambda frame: loses.lost < 10 and loses(frame)
+        assert [result.status for result in two.finish(request)] == [Status.BAD_RDMAWIN]
+    assert loses.lost >= 1
 
 
 def test_lost_connection_requests_and_answers_are_sent_again() -> None:
@@ -326,6 +361,20 @@ def test_a_pull_without_progress_asks_again_after_a_second_and_gives_up_after_th
     assert two.counted(1, "pull_timeout_abort") == 1
 
 
+def test_a_pull_that_gives_up_ends_the_connection_so_that_the_sender_learns_it_from_its_next_message() -> None:
+    two = Two(Settings(resends=3, pull_timeout=TICK))
+    _, request = two.receive(40_000)
+    two.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
+    sent = two.send(pattern(40_000))
+    two.finish(request)
+    assert not two.to[1].is_connected
+    two.lose = lambda _: False
+    assert not sent.done
+    two.send(b"next")
+    two.elapse(5 * RESEND)
+    assert sent.result().status is Status.ENDPOINT_UNREACHABLE
+
+
 def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
     two = Two()
     kept: list[bytes] = []
@@ -336,7 +385,7 @@ def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
         return False
 
     two.lose = keeps
-    numbers = two.ends[1]._numbers  # all the same number, as if 64 pulls were under way
+    numbers = two.ends[1]._large._numbers  # all the same number, as if 64 pulls were under way
     del numbers[1:]
     buffer, request = two.receive(40_000)
     two.send(b"\xaa" * 40_000)
@@ -352,6 +401,33 @@ def test_late_replies_of_a_former_pull_of_the_same_number_are_dropped() -> None:
     two.lose = lambda _: False
     two.finish(sent, request)
     assert buffer == b"\xbb" * 40_000
+
+
+def test_the_end_of_a_former_pull_of_the_same_number_ends_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection ends while the completion waits for the program to look."""
+    two, held = Two(), list[int]()
+    nic = two.wires.nics[1]
+    post = nic.post_completion
+    monkeypatch.setattr(
+        nic, "post_completion", lambda index: (held.append if PULL_DONE <= index & ALARM < ALARM else post)(index)
+    )
+    _, first = two.receive(40_000)
+    two.send(pattern(40_000))
+    two.carry()
+    [index] = held
+    two.ends[1].disconnect(two.to[1])
+    assert first.result().status is Status.ENDPOINT_CLOSED
+    two.run(two.ends[1].connect(0))
+    two.lose = lambda frame: kind_of(frame) == "PULL_REPLY"
+    buffer, second = two.receive(40_000)
+    sent = two.send(pattern(40_000))
+    two.carry()
+    post(index)
+    assert not second.done
+    monkeypatch.undo()
+    two.lose = lambda _: False
+    two.finish(sent, second)
+    assert bytes(buffer) == pattern(40_000)
 
 
 def test_a_pull_of_a_region_that_is_gone_is_refused() -> None:

@@ -214,7 +214,7 @@ def test_firmware_that_fails_at_a_frame_of_its_own_can_go_on() -> None:
 
 def test_announcements_come_ever_more_seldom_until_the_peer_shows_that_it_knows() -> None:
     said: list[tuple[int, int]] = []
-    announcements = Announcements(lambda number, incarnation: said.append((number, incarnation)))
+    announcements = Announcements[int](lambda number, incarnation: said.append((number, incarnation)))
     announcements.begin(1, 7)
     announcements.begin(2, 3)
     times = []

@@ -1,4 +1,4 @@
-"""A node process that is killed at any moment, while all nodes exchange EMP messages: the run ends, and leaves nothing."""
+"""A node process that is killed at any moment, while all nodes exchange messages: the run ends, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from functools import partial
 
 import pytest
 
-from protocols.emp import host as emp
-from protocols.emp.codec import ETHERTYPE
+from protocols.core.firmware import Host
+from protocols.emp.protocol import PROTOCOL as EMP
+from protocols.mpi.comm import Comm
+from protocols.openmx.protocol import PROTOCOL as OPENMX
 from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.agents import agents
@@ -25,23 +27,24 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 PATIENCE = 30.0  # s
 SOON = 5.0  # s, on a machine that has others at work
 NODES = ["n1", "n2", "n3", "n4"]
-SEEDS = range(8)
+PROTOCOLS = {"emp": (EMP, range(8)), "openmx": (OPENMX, range(8, 12))}
+"""Protocols, and the seeds of their deaths."""
 LONGEST = 0.3  # s from the first messages to the death
 GOING = "messages go round"
 
 
-async def talk(endpoint: emp.Endpoint, node: ProgramNode, rounds: int = 0) -> int:
+async def talk(name: str, endpoint: Host, node: ProgramNode, rounds: int = 0) -> int:
     """Send to the next node and receive from the one before, `rounds` times (0: without end); return how many messages
     were right."""
-    after, before = (endpoint.number + 1) % endpoint.size, (endpoint.number - 1) % endpoint.size
+    comm = Comm(PROTOCOLS[name][0].device(endpoint))
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     right = number = 0
     while not rounds or number < rounds:
-        size = random.Random(number).choice([0, 4, 1_400, 20_000])
+        size = random.Random(number).choice([0, 4, 1_400, 40_000])
         buffer = bytearray(size)
-        arrival = endpoint.post_receive(before, 1, buffer)
-        departure = endpoint.post_send(after, 1, number.to_bytes(4, "big") * (size // 4))
-        await departure
-        await arrival
+        arrival = await comm.Irecv(buffer, before, 1)
+        await comm.Send(number.to_bytes(4, "big") * (size // 4), after, 1)
+        await arrival.Wait()
         right += buffer == number.to_bytes(4, "big") * (size // 4)
         number += 1
         if number == 10:
@@ -49,21 +52,24 @@ async def talk(endpoint: emp.Endpoint, node: ProgramNode, rounds: int = 0) -> in
     return right
 
 
-def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves_nothing() -> None:
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves_nothing(name: str) -> None:
+    protocol, seeds = PROTOCOLS[name]
+    plug, ethertype, program = protocol.plug, protocol.ethertype, partial(talk, name)
     with Cluster.star(len(NODES)).up() as cluster:
         # What a run needs once and for all is there before the first death.
-        with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, partial(talk, rounds=20))) as run:
+        with agents(cluster, plug, ethertype, dict.fromkeys(NODES, partial(program, rounds=20))) as run:
             run.wait(PATIENCE)
         told_to = Store().directory(cluster.name)
         event_log.record(told_to, "deaths begin")
         standing = Machine()
-        for seed in SEEDS:
+        for seed in seeds:
             chance = random.Random(seed)
             victim, moment = chance.choice(NODES), chance.uniform(0, LONGEST)
-            with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, talk)) as run:
+            with agents(cluster, plug, ethertype, dict.fromkeys(NODES, program)) as run:
                 pids = dict(run.pids)
-                for name in NODES:
-                    eventually(lambda name=name: GOING in run.log(name), f"{name} talks")  # type: ignore[misc]
+                for node in NODES:
+                    eventually(lambda node=node: GOING in run.log(node), f"{node} talks")  # type: ignore[misc]
                 killed = time.monotonic() + moment
                 run.at(int(killed * 1e9) - run.begun, partial(os.kill, pids[victim], signal.SIGKILL))
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
@@ -72,5 +78,5 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
             told = [event for event in event_log.read(told_to) if event.get("pid") == pids[victim]]
             assert [(event["event"], event["node"]) for event in told] == [("node process died", victim)]
             standing.assert_unchanged(f"left behind by the death of {victim}, seed {seed}", SOON)
-        with agents(cluster, emp.plug(), ETHERTYPE, dict.fromkeys(NODES, partial(talk, rounds=50))) as run:
+        with agents(cluster, plug, ethertype, dict.fromkeys(NODES, partial(program, rounds=50))) as run:
             assert run.wait(PATIENCE).results == dict.fromkeys(NODES, 50)

@@ -1,0 +1,114 @@
+"""Build backend: setuptools, and with NETNS_TESTBED_COMPILE=1 the modules listed in `pyproject.toml` compiled by mypyc.
+
+Without the variable nothing is compiled and no compiler is needed; the same files then run interpreted.
+
+    python ci/build_backend.py      compile beside the sources of this checkout (ci/compiled); only C files that changed are
+                                    compiled again
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from setuptools import Distribution, Extension, build_meta, setup
+from setuptools.command.build_ext import build_ext
+
+WANTED: Final = os.environ.get("NETNS_TESTBED_COMPILE") == "1"
+_MYPYC: Final = "mypy>=2.0"
+_C_FILES: Final = "build/compiled/c"
+_OBJECTS: Final = "build/compiled/objects"
+
+
+def modules() -> list[str]:
+    """Return the paths of the modules to compile, from the root of the sources."""
+    rooms = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["netns-testbed"]["compiled"]
+    return [f"{room}/{name}.py" for room, names in rooms.items() for name in names]
+
+
+def extensions() -> list[Extension]:
+    """Translate the modules to C."""
+    from mypyc.build import mypycify
+
+    # Types are checked where all packages are installed, which a build environment does not have.
+    options = ["--config-file=", "--ignore-missing-imports", "--no-error-summary", *modules()]
+    found = mypycify(
+        options, opt_level="2", debug_level="0", multi_file=True, target_dir=_C_FILES, group_name="protocols.compiled"
+    )
+    for extension in found:
+        extension.include_dirs.append(f"{_C_FILES}/protocols")  # where the headers of a group with that name are
+    return list(found)
+
+
+class CompileChanged(build_ext):
+    """Compiles C files side by side, and only those that are newer than their objects."""
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.build_temp = _OBJECTS
+
+    def build_extensions(self) -> None:
+        compiler = self.compiler
+        compile_all = compiler.compile
+
+        def compile_changed(sources: list[str], output_dir: str, depends: list[str], **options: Any) -> list[str]:
+            objects: list[str] = compiler.object_filenames(sources, output_dir=output_dir)
+            headers = max((os.stat(path).st_mtime for path in depends if path.endswith(".h")), default=0.0)
+            old = [
+                source
+                for source, made in zip(sources, objects, strict=True)
+                if not os.path.exists(made) or os.stat(made).st_mtime < max(headers, os.stat(source).st_mtime)
+            ]
+            if old:
+                print(f"compiling {len(old)} of {len(sources)} C files", flush=True)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                list(pool.map(lambda source: compile_all([source], output_dir=output_dir, **options), old))
+            return objects
+
+        compiler.compile = compile_changed
+        super().build_extensions()
+
+
+class _Backend(build_meta._BuildMetaBackend):
+    """Setuptools' own backend, without a setup.py."""
+
+    def run_setup(self, setup_script: str = "setup.py") -> None:
+        del setup_script
+        setup(ext_modules=extensions() if WANTED else [], cmdclass={"build_ext": CompileChanged})
+
+    def get_requires_for_build_wheel(self, config_settings: object = None) -> list[str]:
+        del config_settings
+        return [_MYPYC] if WANTED else []
+
+    get_requires_for_build_editable = get_requires_for_build_wheel
+
+    def get_requires_for_build_sdist(self, config_settings: object = None) -> list[str]:
+        del config_settings
+        return []
+
+
+_BACKEND: Final = _Backend()
+build_editable = _BACKEND.build_editable
+build_sdist = _BACKEND.build_sdist
+build_wheel = _BACKEND.build_wheel
+get_requires_for_build_editable = _BACKEND.get_requires_for_build_editable
+get_requires_for_build_sdist = _BACKEND.get_requires_for_build_sdist
+get_requires_for_build_wheel = _BACKEND.get_requires_for_build_wheel
+prepare_metadata_for_build_editable = _BACKEND.prepare_metadata_for_build_editable
+prepare_metadata_for_build_wheel = _BACKEND.prepare_metadata_for_build_wheel
+
+
+def compile_in_place() -> None:
+    command = CompileChanged(Distribution({"ext_modules": extensions()}))
+    command.inplace = True
+    command.ensure_finalized()
+    command.run()
+
+
+if __name__ == "__main__":
+    os.chdir(Path(__file__).parents[1])
+    sys.exit(compile_in_place())

@@ -1,0 +1,91 @@
+"""Draws ci/pictures/web.png and web-dark.png: `testbed top --web` of the cluster in top.json, as Chromium shows it.
+
+.venv/bin/python ci/pictures/web.py            takes the pictures
+.venv/bin/python ci/pictures/web.py --check    whether the page still says what is in the pictures
+.venv/bin/python ci/pictures/web.py --serve    serves the page, until it is ended
+
+Fonts are not the same everywhere: so what the page says is kept beside the pictures, in web.txt, and compared.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from top import seen
+
+from testbed.cli.web.view_server import serve
+from testbed.observe.live.snapshot import Snapshot
+
+CI = Path(__file__).parent.parent
+sys.path.insert(0, str(CI))
+
+from browser import Browser  # noqa: E402  it lies beside what is run
+
+SAID = Path(__file__).with_suffix(".txt")
+WIDTH, HEIGHT = 1360, 850
+COLOURS = 200  # of a PNG: enough for a page with few, and a third of the size
+SELECTED = "n3:eth0--s1:3"
+PARTS = ("totals", "topology", "details", "faults", "events", "panel")
+
+
+class Seen:
+    """Sampler that returns the snapshot in top.json at every look."""
+
+    def sample(self, *, agents: bool = True) -> Snapshot:  # noqa: ARG002  it has their counters anyway
+        return seen()
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--serve"]:
+        serve(Seen(), 1.0, 0, Path("runs"), lambda address: print(address, flush=True))
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        command, environment = [sys.executable, __file__, "--serve"], {**os.environ, "TZ": "UTC"}
+        with subprocess.Popen(command, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                _look(server.stdout.readline().strip(), Path(directory))
+            finally:
+                server.terminate()
+
+
+def _look(address: str, place: Path) -> None:
+    with Browser(place / "chromium") as browser:
+        for name, dark in (("web", False), ("web-dark", True)):
+            said = _open(browser, address, dark=dark)
+            if sys.argv[1:] == ["--check"]:
+                if said != SAID.read_text():
+                    sys.exit(f"the picture is not of what the page says today: run {Path(__file__).name}\n{said}")
+                return
+            browser.evaluate("document.activeElement.blur()")
+            browser.screenshot(place / "whole.png")
+            picture = Image.open(place / "whole.png").convert("RGB").quantize(COLOURS)
+            picture.save(CI / "pictures" / f"{name}.png", optimize=True)
+            if browser.messages:
+                sys.exit(f"the page said: {browser.messages}")
+            SAID.write_text(said)
+
+
+def _open(browser: Browser, address: str, *, dark: bool) -> str:
+    """Open the page with a link selected; return its text."""
+    browser.open(address, WIDTH, HEIGHT, dark=dark)
+    browser.until("document.querySelectorAll('.node').length === 4 && document.querySelector('#panel td')")
+    browser.click(f'[data-name="{SELECTED}"] .hit')
+    browser.press("2", ord("2"))
+    browser.until(
+        "document.querySelector('#details .buttons') && document.querySelectorAll('#panel tbody tr').length === 8"
+    )
+    texts = [
+        browser.evaluate(f"(part => part.innerText ?? part.textContent)(document.querySelector('#{part}'))")
+        for part in PARTS
+    ]
+    return "\n".join(texts) + "\n"
+
+
+if __name__ == "__main__":
+    main()

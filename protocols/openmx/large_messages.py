@@ -1,0 +1,162 @@
+"""Messages above the eager limit, in an endpoint's library: those that it has announced, and those that it pulls.
+
+A sender registers the message's bytes as a region and sends a rendezvous that names it; the receiver's driver pulls the
+region once a receive matches, and the receiver's library sends a notice. Regions and pulls are numbered; messages beyond
+their number wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from protocols.openmx.endpoint_memory import Event, Op
+from protocols.openmx.mx_names import Status
+from protocols.openmx.mx_requests import Incoming, Outgoing, Request, Sending
+from protocols.openmx.partners import Partner
+
+if TYPE_CHECKING:
+    from protocols.openmx.endpoint import Endpoint
+    from protocols.openmx.incoming_messages import IncomingMessages
+
+_REGIONS: Final = 256
+"""Messages of an endpoint that may wait to be pulled at once."""
+
+
+class _Pull(NamedTuple):
+    """A pull under way. address: of the receive's pinned buffer. serial: a completion of a former pull of the same number
+    may still come."""
+
+    incoming: Incoming
+    receive: Request
+    address: int
+    serial: int
+
+
+class LargeMessages:
+    """The large messages of one endpoint, in both directions."""
+
+    def __init__(self, endpoint: Endpoint, incoming: IncomingMessages) -> None:
+        """incoming: completes receives."""
+        self._endpoint: Final = endpoint
+        self._incoming: Final = incoming
+        self._memory: Final = endpoint.memory
+        self._sending: dict[int, Sending] = {}  # by region
+        self._turns = [0] * _REGIONS
+        self._next_region = 0
+        self._unregistered: deque[tuple[Partner, Outgoing]] = deque()  # that wait for a region
+        self._pulls: dict[int, _Pull] = {}  # by number
+        self._serial = 0  # of the last pull
+        self._numbers = list(range(endpoint.settings.pulls))
+        self._unpulled: deque[tuple[Incoming, Request]] = deque()  # that wait for a number
+
+    def waiting(self) -> list[str]:
+        """Return a sentence for each message that waits to be pulled."""
+        return [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
+
+    def forget_partner(self, partner: Partner, status: Status) -> None:
+        """Fail what is under way with a partner."""
+        for waiting in [waiting for waiting in self._unregistered if waiting[0] is partner]:
+            self._unregistered.remove(waiting)
+            assert waiting[1].request is not None
+            waiting[1].request.settle(status)
+        for region, sending in list(self._sending.items()):
+            if sending.partner is partner:
+                self._end_sending(region, sending, status)
+        for waiting_pull in [waiting for waiting in self._unpulled if waiting[0].source is partner]:
+            self._unpulled.remove(waiting_pull)
+            self._incoming.finish(*waiting_pull, status)
+        for number, pull in list(self._pulls.items()):
+            if pull.incoming.source is partner:
+                self._endpoint.command(Op.CLOSE_PULL, partner, number=number)
+                self._end_pull(number, 0)
+                self._incoming.finish(pull.incoming, pull.receive, status)
+
+    # Sends.
+
+    def send(self, to: Partner, request: Request, match_info: int) -> None:
+        """Announce a message, once there is a region for it."""
+        outgoing = Outgoing(Op.RNDV, request, match_info, len(request.buffer))
+        if len(self._sending) >= _REGIONS:
+            self._unregistered.append((to, outgoing))
+        else:
+            self._register(to, outgoing)
+
+    def notified(self, partner: Partner, event: Event) -> None:
+        """Handle the notice that a message has been pulled."""
+        sending = self._sending.get(event.number)
+        if sending is not None and sending.partner is partner and sending.turn == event.turn:
+            self._end_sending(event.number, sending, Status.SUCCESS)
+
+    def _register(self, to: Partner, outgoing: Outgoing) -> None:
+        """Register the bytes of a message, and send its rendezvous."""
+        while self._next_region in self._sending:
+            self._next_region = (self._next_region + 1) % _REGIONS
+        region = self._next_region
+        self._next_region = (region + 1) % _REGIONS
+        self._turns[region] = turn = (self._turns[region] + 1) & 0xFF
+        request = outgoing.request
+        assert request is not None
+        address = self._memory.pin_page(request.buffer) if len(request.buffer) else 0
+        self._sending[region] = Sending(request, to, address, turn)
+        outgoing.number, outgoing.turn = region, turn
+        self._endpoint.command(Op.REGISTER, to, number=region, turn=turn, length=outgoing.length, address=address)
+        to.submit(outgoing)
+
+    def _end_sending(self, region: int, sending: Sending, status: Status) -> None:
+        """A message has been pulled, or will not be."""
+        del self._sending[region]
+        self._endpoint.command(Op.DEREGISTER, sending.partner, number=region)
+        if sending.address:
+            self._memory.unpin(sending.address)
+        self._endpoint.settle(sending.request, status)
+        if self._unregistered:
+            self._register(*self._unregistered.popleft())
+
+    # Receives.
+
+    def pull(self, incoming: Incoming, receive: Request) -> None:
+        """Pull a message into its receive's buffer, once there is a number for the pull."""
+        wanted = min(len(receive.buffer), incoming.length)
+        if not wanted:
+            self.notify(incoming)
+            self._incoming.finish(incoming, receive, Status.SUCCESS)
+        elif not self._numbers:
+            self._unpulled.append((incoming, receive))
+        else:
+            number = self._numbers.pop()
+            address = self._memory.pin_page(receive.buffer[:wanted], 1)
+            self._serial = serial = (self._serial + 1) & 0xFFFF
+            self._pulls[number] = _Pull(incoming, receive, address, serial)
+            source = incoming.source
+            self._endpoint.command(
+                Op.PULL, source, number=number, turn=incoming.turn, session=source.session, match=incoming.region,
+                length=wanted, address=address, word=serial,
+            )  # fmt: skip
+
+    def pulled(self, number: int, serial: int, code: int) -> None:
+        """Handle the end of a pull. code: its status."""
+        pull = self._pulls.get(number)
+        if pull is None or pull.serial != serial:
+            return
+        incoming, receive, status = pull.incoming, pull.receive, Status(code)
+        if status is Status.ENDPOINT_UNREACHABLE:
+            # It has given up: whoever waits for its notice learns so when the next message finds no connection.
+            incoming.source.lose("unreachable", status)
+            return
+        self._end_pull(number, min(len(receive.buffer), incoming.length))
+        if status is Status.SUCCESS:
+            self.notify(incoming)
+        self._incoming.finish(incoming, receive, status)
+
+    def notify(self, incoming: Incoming) -> None:
+        """Tell the sender that its message has been pulled."""
+        notice = Outgoing(Op.NOTIFY, None, 0, incoming.length)
+        notice.number, notice.turn = incoming.region, incoming.turn
+        incoming.source.submit(notice)
+
+    def _end_pull(self, number: int, received: int) -> None:
+        self._memory.unpin(self._pulls.pop(number).address, received)
+        self._numbers.append(number)
+        if self._unpulled:
+            self.pull(*self._unpulled.popleft())

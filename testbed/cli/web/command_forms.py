@@ -1,0 +1,124 @@
+"""Forms of commands, derived from the options that the commands declare; and a filled form as a command's arguments.
+
+A command that gains an option has it in its form, too.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import click
+
+from testbed.cli.capture_command import capture_command
+from testbed.cli.fault_commands import heal_command, inject_command, link_command, load_command, partition_command
+from testbed.cli.web.page_parts import JSON
+
+COMMANDS: Final[Mapping[str, click.Command]] = {
+    "inject": inject_command,
+    "link": link_command,
+    "heal": heal_command,
+    "capture": capture_command,
+    "partition": partition_command,
+    "load": load_command,
+}
+"""Commands that the page offers."""
+
+_OURS: Final = ("name", "as_json")
+"""Parameters that the page sets itself, or does not need."""
+
+Value: TypeAlias = "str | bool | Sequence[str]"
+
+
+class FormError(Exception):
+    """A form that no page of ours has sent."""
+
+
+def forms() -> JSON:
+    """Describe the forms of all commands, for the page."""
+    return {name: form_of(command) for name, command in COMMANDS.items()}
+
+
+def form_of(command: click.Command) -> dict[str, JSON]:
+    """Describe a command's form: its help and its parameters."""
+    return {"help": _first_paragraph(command), "parameters": [_field(parameter) for parameter in _shown(command)]}
+
+
+def arguments(name: str, cluster: str, values: Mapping[str, Value]) -> list[str]:
+    """Arguments of `testbed` for a filled form. Raises FormError for a command or parameter that the page does not offer."""
+    command = COMMANDS.get(name)
+    if command is None:
+        raise FormError(f"no command {name!r} is offered here")
+    return [name, "--name", cluster, *words_of(command, values)]
+
+
+def words_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:
+    """Options first, then operands behind ``--``: what a field contains can only be its value."""
+    fields = {str(parameter.name): parameter for parameter in _shown(command)}
+    if unknown := sorted(values.keys() - fields.keys()):
+        raise FormError(f"{command.name} has no parameter {unknown[0]!r}")
+    options: list[str] = []
+    operands: list[str] = []
+    for name, parameter in fields.items():
+        value = values.get(name, "")
+        if not value:
+            continue
+        if not isinstance(parameter, click.Option):
+            operands += _operands(parameter, value)
+        elif parameter.is_flag:
+            options.append(_long(parameter))
+        elif isinstance(value, bool):
+            raise FormError(f"{_long(parameter)} takes a value")
+        else:
+            given = [value] if isinstance(value, str) else value
+            options += [f"{_long(parameter)}={text}" for text in given if text]
+    return [*options, "--", *operands] if operands else options
+
+
+def _operands(parameter: click.Parameter, value: Value) -> list[str]:
+    if not isinstance(value, str):
+        raise FormError(f"{parameter.name} takes a text")
+    if parameter.nargs == 1:
+        return [value]
+    try:
+        return shlex.split(value)
+    except ValueError as error:
+        raise FormError(f"{value}: {error}") from error
+
+
+def _shown(command: click.Command) -> Iterator[click.Parameter]:
+    for parameter in command.params:
+        hidden = isinstance(parameter, click.Option) and parameter.hidden
+        if parameter.name not in _OURS and not hidden:
+            yield parameter
+
+
+def _field(parameter: click.Parameter) -> dict[str, JSON]:
+    """Describe a field. kind: text, number, choice, flag or lines (a text that may be given several times)."""
+    option = parameter if isinstance(parameter, click.Option) else None
+    choices = list(parameter.type.choices) if isinstance(parameter.type, click.Choice) else []
+    number = isinstance(parameter.type, click.types.IntParamType)
+    kind = "choice" if choices else "number" if number else "text"
+    if option is not None and option.is_flag:
+        kind = "flag"
+    elif option is not None and option.multiple:
+        kind = "lines"
+    return {
+        "name": parameter.name,
+        "label": _long(option) if option is not None else str(parameter.name),
+        "kind": kind,
+        "operand": option is None,
+        "required": parameter.required,
+        "choices": choices,
+        "placeholder": parameter.metavar or "",
+        "help": (option.help or "") if option is not None else "",
+    }
+
+
+def _long(option: click.Option) -> str:
+    return max(option.opts, key=len)
+
+
+def _first_paragraph(command: click.Command) -> str:
+    return " ".join((command.help or "").partition("\n\n")[0].split())

@@ -1,0 +1,320 @@
+"""Parts of the page, made of a snapshot: plain JSON. A viewer is sent those that differ from what it has.
+
+Pure: a snapshot and a viewer's wishes in, parts out. Tables are the panels of the terminal's screen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias, TypedDict
+
+from testbed.cli.consoles import in_words, printable
+from testbed.cli.screen.panels import PANELS, Panel, Row, ordered, scaled, share, size
+from testbed.observe.arrangement import SWITCH, Graph, Position, arrange, curves
+from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Node, Snapshot, Switch
+
+JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
+Parts: TypeAlias = dict[str, JSON]
+
+_PANELS: Final = {panel.name: panel for panel in PANELS}
+_MAX_EVENTS: Final = 60
+_LETTER: Final = 7.2  # width of a letter in the picture
+_NODE_HEIGHT: Final = 26.0
+_NODE_WIDTHS: Final = (38.0, 96.0)  # least and greatest
+
+
+class Wishes(TypedDict, total=False):
+    """Choices of a viewer. panel: the table below the picture, empty for none; sort: its order, reverse: the other way
+    round. kind, name: the selected element."""
+
+    panel: str
+    sort: int
+    reverse: bool
+    kind: Literal["node", "switch", "link", ""]
+    name: str
+
+
+def parts_of(snapshot: Snapshot | Absent, wishes: Wishes) -> Parts:
+    """Make all parts for one viewer."""
+    if isinstance(snapshot, Absent):
+        return {"absent": snapshot.why}
+    return {
+        "absent": "",
+        "head": _head(snapshot),
+        "picture": picture(snapshot),
+        "nodes": [_node(node) for node in snapshot.nodes],
+        "links": [_link(link) for link in snapshot.links],
+        "faults": [_fault(fault) for fault in snapshot.faults],
+        "events": _events(snapshot),
+        "panel": _table(snapshot, wishes),
+        "details": _details(snapshot, wishes),
+    }
+
+
+def wants_agents(wishes: Wishes) -> bool:
+    """Whether the counters of shared NICs' agents are shown."""
+    return wishes.get("panel") == "NICs" or wishes.get("kind") == "node"
+
+
+def _head(snapshot: Snapshot) -> JSON:
+    directions = [direction for link in snapshot.links for direction in (link.forward, link.backward)]
+    drops = sum(direction.drop_rate for direction in directions)
+    return {
+        "cluster": snapshot.cluster,
+        "origin": snapshot.origin,
+        "summary": snapshot.summary,
+        "age": in_words(snapshot.age),
+        "warning": snapshot.warning,
+        "frames": scaled(sum(direction.rate for direction in directions)),
+        "bits": scaled(sum(direction.bits for direction in directions)),
+        "drops": scaled(drops),
+        "dropping": drops > 0,
+        "faults": len(snapshot.faults),
+        "carriers": [
+            f"{printable(program.name).removeprefix('testbed-')} {share(program.cpu)}"
+            for program in snapshot.carriers[:3]
+        ],
+    }
+
+
+# The picture
+
+
+def picture(snapshot: Snapshot) -> JSON:
+    """Arrange nodes, switches and links; this part changes only with the cluster's description."""
+    return _picture(
+        snapshot.cluster,
+        tuple(node.name for node in snapshot.nodes),
+        tuple((switch.name, switch.kind) for switch in snapshot.switches),
+        tuple((link.name, _owner(link.a), _owner(link.b)) for link in snapshot.links),
+    )
+
+
+@lru_cache(maxsize=4)
+def _picture(
+    cluster: str,
+    nodes: tuple[str, ...],
+    switches: tuple[tuple[str, str], ...],
+    links: tuple[tuple[str, str, str], ...],
+) -> JSON:
+    least, greatest = _NODE_WIDTHS
+    width = min(greatest, max((len(name) * _LETTER + 14 for name in nodes), default=least))
+    node_size = (max(least, width), _NODE_HEIGHT)
+    graph = Graph(nodes, [name for name, _ in switches], [(a, b) for _, a, b in links])
+    places = arrange(graph, node_size)
+    bends = list(curves(graph, places))
+    drawn = [
+        *places.values(),
+        *(_middle(places[a], via, places[b]) for (_, a, b), via in zip(links, bends, strict=True) if via),
+    ]
+    columns, rows = zip(*drawn, strict=True) if drawn else ((0.0,), (0.0,))
+    return {
+        "cluster": cluster,
+        "nodeSize": node_size,
+        "switchSize": SWITCH,
+        "box": [min(columns), min(rows), max(columns) - min(columns), max(rows) - min(rows)],
+        "nodes": [[name, *_rounded(places[name])] for name in nodes],
+        "switches": [[name, *_rounded(places[name]), kind] for name, kind in switches],
+        "links": [
+            [name, a, b, None if via is None else _rounded(via), _node_above(graph, places, a, b)]
+            for (name, a, b), via in zip(links, bends, strict=True)
+        ],
+    }
+
+
+def _node_above(graph: Graph, places: Mapping[str, Position], a: str, b: str) -> str:
+    """Return the node under which there is room for words on its link: it is in the only row below a switch, and has no
+    other link. Empty if there is none."""
+    bottom = {places[node][1] for node in graph.nodes}
+    nodes = [end for end in (a, b) if end not in graph.switches]
+    alone = len(nodes) == 1 and sum(nodes[0] in link for link in graph.links) == 1
+    return nodes[0] if alone and len(bottom) == 1 else ""
+
+
+def _middle(a: Position, via: Position, b: Position) -> Position:
+    """Return the point in the middle of a quadratic Bézier curve."""
+    return (a[0] + 2 * via[0] + b[0]) / 4, (a[1] + 2 * via[1] + b[1]) / 4
+
+
+def _rounded(place: Position) -> list[float]:
+    return [round(place[0], 1), round(place[1], 1)]
+
+
+def _owner(end: str) -> str:
+    return end.partition(":")[0]
+
+
+def _node(node: Node) -> JSON:
+    cpu = sum(program.cpu for program in node.programs)
+    busiest = max(node.programs, key=lambda program: (program.cpu, program.pid), default=None)
+    dropping = any(direction.drop_rate > 0 for nic in node.nics for direction in (nic.out, nic.back))
+    tooltip = [f"{node.name} {node.state}"]
+    tooltip += [f"{nic.name} {' '.join(nic.addresses)}" for nic in node.nics]
+    tooltip += [
+        f"{printable(program.name)} {share(program.cpu)} {size(program.memory)}" for program in node.programs[:8]
+    ]
+    return {
+        "up": node.state == "up",
+        "cpu": round(cpu, 2),
+        "programs": len(node.programs),
+        "busiest": printable(busiest.name) if busiest else "",
+        "dropping": dropping,
+        "tooltip": "\n".join(tooltip),
+    }
+
+
+def _link(link: Link) -> JSON:
+    return {
+        "state": link.state,
+        "datapath": link.datapath,
+        "forward": _direction(link.forward),
+        "backward": _direction(link.backward),
+    }
+
+
+def _direction(direction: Direction) -> JSON:
+    return {
+        "bits": round(direction.bits),
+        "load": f"{scaled(direction.bits)}bit/s",
+        "drops": scaled(direction.drop_rate) if direction.drop_rate else "",
+        "declared": direction.declared,
+        "injected": direction.injected,
+    }
+
+
+def _fault(fault: Fault) -> JSON:
+    return {
+        "number": fault.number,
+        "what": fault.what,
+        "left": "" if fault.seconds_left is None else in_words(fault.seconds_left),
+        "links": fault.links,
+    }
+
+
+def _events(snapshot: Snapshot) -> JSON:
+    """Return the last events, the latest first."""
+    rows = _PANELS["Events"].rows(snapshot)[:_MAX_EVENTS]
+    return [{"cells": [printable(cell) for cell in row.cells], "alarm": row.alarm} for row in rows]
+
+
+# Tables
+
+
+def _table(snapshot: Snapshot, wishes: Wishes) -> JSON:
+    panel = _PANELS.get(wishes.get("panel", ""))
+    if panel is None:
+        return None
+    sort = max(0, min(wishes.get("sort", 0), len(panel.sorts)))
+    rows = ordered(panel, snapshot, sort, reverse=wishes.get("reverse", False))
+    return {
+        "name": panel.name,
+        "columns": _columns(panel),
+        "rows": [_row(row) for row in rows],
+        "none": panel.none,
+        "sort": panel.sorts[sort - 1] if sort else "",
+        "sorts": panel.sorts,
+    }
+
+
+def _columns(panel: Panel) -> JSON:
+    return [{"title": column.title, "right": column.right} for column in panel.columns]
+
+
+def _row(row: Row) -> dict[str, JSON]:
+    return {
+        "key": row.key,
+        "cells": [printable(cell) for cell in row.cells],
+        "target": row.target,
+        "alarm": row.alarm,
+        "changed": row.changed,
+    }
+
+
+# The selected element
+
+
+def _details(snapshot: Snapshot, wishes: Wishes) -> JSON:
+    """Return facts and tables on the selected element; None if there is none of that name."""
+    name = wishes.get("name", "")
+    match wishes.get("kind"):
+        case "node":
+            return next((_node_details(node, snapshot) for node in snapshot.nodes if node.name == name), None)
+        case "link":
+            return next((_link_details(link, snapshot) for link in snapshot.links if link.name == name), None)
+        case "switch":
+            return next(
+                (_switch_details(switch, snapshot) for switch in snapshot.switches if switch.name == name), None
+            )
+    return None
+
+
+def _node_details(node: Node, snapshot: Snapshot) -> JSON:
+    facts = [
+        ("state", node.state),
+        *((nic.name, " ".join((*nic.addresses, nic.mac))) for nic in node.nics),
+        ("tags", " ".join(f"@{tag}" for tag in node.tags)),
+    ]
+    programs: list[JSON] = [
+        {
+            "key": str(program.pid),
+            "cells": [printable(program.name), str(program.pid), share(program.cpu), size(program.memory)],
+        }
+        for program in sorted(node.programs, key=lambda program: -program.cpu)
+    ]
+    titles = [("program", False), ("pid", True), ("CPU", True), ("memory", True)]
+    tables: list[JSON] = [
+        _part_of_panel("NICs", snapshot, node.name),
+        {
+            "name": "Programs",
+            "columns": [{"title": title, "right": right} for title, right in titles],
+            "rows": programs,
+        },
+    ]
+    return _element("node", node.name, facts, tables)
+
+
+def _link_details(link: Link, snapshot: Snapshot) -> JSON:
+    facts = [
+        ("ends", f"{link.a} – {link.b}"),
+        ("state", link.state),
+        ("datapath", link.datapath),
+        ("declared", _both(link.forward.declared, link.backward.declared)),
+        ("injected", _both(link.forward.injected, link.backward.injected)),
+        ("other fates", _both(_met(link.forward), _met(link.backward))),
+        ("tags", " ".join(f"@{tag}" for tag in link.tags)),
+    ]
+    return _element("link", link.name, facts, [_part_of_panel("Links", snapshot, link.name)])
+
+
+def _switch_details(switch: Switch, snapshot: Snapshot) -> JSON:
+    links = [link.name for link in snapshot.links if switch.name in (_owner(link.a), _owner(link.b))]
+    facts = [("kind", switch.kind), ("links", str(len(links)))]
+    return _element("switch", switch.name, facts, [_part_of_panel("Links", snapshot, *links)])
+
+
+def _element(kind: str, name: str, facts: Sequence[tuple[str, str]], tables: Sequence[JSON]) -> JSON:
+    shown = [[title, printable(text)] for title, text in facts if text]
+    return {"kind": kind, "name": name, "facts": shown, "tables": tables}
+
+
+def _part_of_panel(name: str, snapshot: Snapshot, *targets: str) -> JSON:
+    """Rows of a panel with these targets, without the columns that are empty in all of them."""
+    panel = _PANELS[name]
+    rows = [row for row in panel.rows(snapshot) if row.target in targets]
+    kept = [place for place in range(len(panel.columns)) if any(row.cells[place] for row in rows)]
+    return {
+        "name": name,
+        "columns": [{"title": panel.columns[place].title, "right": panel.columns[place].right} for place in kept],
+        "rows": [{**_row(row), "cells": [printable(row.cells[place]) for place in kept]} for row in rows],
+    }
+
+
+def _both(forward: str, backward: str) -> str:
+    if forward == backward:
+        return forward
+    return "; ".join(f"{arrow} {text}" for arrow, text in (("→", forward), ("←", backward)) if text)
+
+
+def _met(direction: Direction) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in direction.met.items())

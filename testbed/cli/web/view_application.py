@@ -1,0 +1,182 @@
+"""The view as an ASGI application: its files, its WebSocket, reports of runs.
+
+A message to the page is an object of the parts that have changed; a message from it is one of `Order`. The cluster is
+sampled only while somebody watches. Nothing is changed by a GET.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol, TypedDict
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from testbed.cli.web.access_guard import AccessGuard
+from testbed.cli.web.command_forms import FormError, Value, arguments, forms
+from testbed.cli.web.command_jobs import Jobs
+from testbed.cli.web.page_parts import Parts, Wishes, parts_of, wants_agents
+from testbed.cli.web.run_list import ReportPages, RunList
+from testbed.errors import TestbedError
+from testbed.json_text import check, loads
+from testbed.observe.live.snapshot import Absent, Snapshot
+
+STATIC: Final = Path(__file__).with_name("static")
+_LEAST_PAUSE: Final = 0.1  # s between two messages to a viewer
+_REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox allow-popups"
+
+
+class Order(TypedDict, total=False):
+    """A message from the page. show: what it looks at from now on. command: to run, with the values of its form and a name
+    for its job. stop: number of the job to interrupt."""
+
+    show: Wishes
+    command: str
+    values: dict[str, str | bool | list[str]]
+    name: str
+    stop: int
+
+
+class Sampler(Protocol):
+    """Samples of a cluster, as `SnapshotSampler` takes them."""
+
+    def sample(self, *, agents: bool = True) -> Snapshot | Absent: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Viewer:
+    """A page that is open. sent: parts as it has them."""
+
+    wishes: Wishes = field(default_factory=lambda: Wishes())
+    sent: Parts = field(default_factory=dict)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class View:
+    """State that all open pages share."""
+
+    def __init__(self, sampler: Sampler, interval: float, runs: RunList, reports: ReportPages) -> None:
+        """interval: seconds between two samples."""
+        self._sampler = sampler
+        self._interval = interval
+        self._runs = runs
+        self._reports = reports
+        self._viewers: set[_Viewer] = set()
+        self._sample_now = asyncio.Event()
+        self._snapshot: Snapshot | Absent = Absent("")
+        self._common: Parts = {"forms": forms()}  # parts that are the same for all
+        self.jobs = Jobs(self._tell, self._sample_now.set)
+
+    async def sample(self) -> None:
+        """Sample the cluster, at once where a command has ended or a page was opened, until cancelled."""
+        due = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                timeout = max(0.0, due - time.monotonic()) if self._viewers else None
+                await asyncio.wait_for(self._sample_now.wait(), timeout)
+            self._sample_now.clear()
+            due = time.monotonic() + self._interval
+            agents = any(wants_agents(viewer.wishes) for viewer in self._viewers)
+            self._snapshot = self._sampler.sample(agents=agents)
+            self._common["runs"] = self._runs.sample()
+            self._tell()
+
+    def _tell(self) -> None:
+        for viewer in self._viewers:
+            viewer.news.set()
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """Serve one page until it is closed."""
+        await websocket.accept()
+        viewer = _Viewer()
+        self._viewers.add(viewer)
+        self._sample_now.set()
+        sending = asyncio.create_task(self._send(websocket, viewer))
+        try:
+            while True:
+                self._obey(viewer, await websocket.receive_text())
+        except WebSocketDisconnect:
+            pass
+        except (ValueError, KeyError) as error:  # KeyError: not a text
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                await websocket.close(1008, str(error)[:100])
+        finally:
+            self._viewers.discard(viewer)
+            sending.cancel()
+            await asyncio.wait([sending])
+
+    async def _send(self, websocket: WebSocket, viewer: _Viewer) -> None:
+        """Send a viewer what is new, no faster than it takes it."""
+        while True:
+            await viewer.news.wait()
+            viewer.news.clear()
+            parts = {**self._common, "jobs": self.jobs.to_json(), **parts_of(self._snapshot, viewer.wishes)}
+            fresh = {name: part for name, part in parts.items() if name not in viewer.sent or viewer.sent[name] != part}
+            viewer.sent |= fresh
+            if fresh:
+                try:
+                    await websocket.send_text(json.dumps(fresh, separators=(",", ":")))
+                except (WebSocketDisconnect, RuntimeError):  # closed; `serve` is told, too
+                    return
+            await asyncio.sleep(_LEAST_PAUSE)
+
+    def _obey(self, viewer: _Viewer, text: str) -> None:
+        """Carry out an order. Raises ValueError for one that no page of ours sends."""
+        order: Order = loads(text)
+        check(order, Order)
+        if "show" in order:
+            had = wants_agents(viewer.wishes)
+            viewer.wishes = order["show"]
+            viewer.news.set()
+            if wants_agents(viewer.wishes) and not had:
+                self._sample_now.set()
+        if "command" in order:
+            self._start(order["command"], dict(order.get("values", {})), order.get("name", ""))
+        if "stop" in order:
+            self.jobs.stop(order["stop"])
+
+    def _start(self, command: str, values: dict[str, Value], name: str) -> None:
+        """Start a command on the cluster that is shown. A form that cannot be carried out becomes a job that has failed."""
+        if isinstance(self._snapshot, Absent):
+            self.jobs.refuse(command, name, self._snapshot.why)
+            return
+        try:
+            self.jobs.start(arguments(command, self._snapshot.cluster, values), name)
+        except FormError as error:
+            self.jobs.refuse(command, name, str(error))
+
+    async def report(self, request: Request) -> Response:
+        """Respond with the report of a run."""
+        folder = self._runs.folder(request.path_params["name"])
+        if folder is None:
+            return PlainTextResponse("There is no such run.\n", 404)
+        try:
+            page = await self._reports.page(folder)
+        except TestbedError as error:
+            return PlainTextResponse(f"{error}\n", 409)
+        return FileResponse(page, media_type="text/html", headers={"content-security-policy": _REPORT_POLICY})
+
+
+def application(view: View, *, token: str, port: int) -> Starlette:
+    """Return the application. Requests need the token in their path, and a Host header with the port."""
+    routes = [
+        Route("/", _index),
+        Route("/runs/{name}", view.report),
+        WebSocketRoute("/socket", view.serve),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    return Starlette(routes=routes, middleware=[Middleware(AccessGuard, token=token, port=port)])
+
+
+def _index(_request: Request) -> Response:
+    return FileResponse(STATIC / "index.html")

@@ -1,0 +1,20 @@
+"""The documentation's pictures of pages agree with the pages made today."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PICTURES = Path(__file__).parents[2] / "ci" / "pictures"
+
+
+@pytest.mark.requires("chromium")
+@pytest.mark.parametrize("script", ["report.py", "web.py"])
+def test_a_picture_is_of_what_the_page_says_today(script: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PICTURES / script), "--check"], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,61 @@
+"""Watches Open-MX's state machines: the steps of endpoints, pulls and partners, which the tables carry out, and messages to
+open endpoints, which driver and table count each on their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocols.openmx import states
+from protocols.openmx.codec import TYPE_CONNECT
+from protocols.openmx.driver_endpoint import DriverEndpoint
+from protocols.openmx.endpoint_memory import Event
+from protocols.openmx.firmware import Firmware
+from protocols.openmx.partners import Partner
+from protocols.openmx.pulls import Pull, Pulls
+from tests.sim.state_watch import Watch
+
+
+def watch_endpoints(patch: pytest.MonkeyPatch, watch: Watch) -> None:
+    """Count the steps of endpoints in drivers."""
+    step, hand_over = Firmware._step, Firmware._hand_over
+
+    def watched_step(firmware: Firmware, endpoint: DriverEndpoint, event: str) -> None:
+        before = endpoint.state
+        step(firmware, endpoint, event)
+        watch.saw(states.ENDPOINT, before, event, endpoint.state)
+
+    def watched_hand_over(
+        firmware: Firmware, endpoint: DriverEndpoint, event: Event, data: bytes | memoryview = b""
+    ) -> None:
+        dropped = firmware.counters.unexp_eventq_full
+        hand_over(firmware, endpoint, event, data)
+        if firmware.counters.unexp_eventq_full == dropped:
+            what = "connection request" if event.type == TYPE_CONNECT else "message"
+            watch.saw(states.ENDPOINT, endpoint.state, what, endpoint.state)
+
+    patch.setattr(Firmware, "_step", watched_step)
+    patch.setattr(Firmware, "_hand_over", watched_hand_over)
+
+
+def watch_pulls(patch: pytest.MonkeyPatch, watch: Watch) -> None:
+    """Count the steps of pulls."""
+    step = Pulls._step
+
+    def watched(pulls: Pulls, pull: Pull, event: str) -> None:
+        before = pull.state
+        step(pulls, pull, event)
+        watch.saw(states.PULL, before, event, pull.state)
+
+    patch.setattr(Pulls, "_step", watched)
+
+
+def watch_partners(patch: pytest.MonkeyPatch, watch: Watch) -> None:
+    """Count the steps of partners in libraries."""
+    step = Partner._step
+
+    def watched(partner: Partner, event: str) -> None:
+        before = partner.state
+        step(partner, event)
+        watch.saw(states.PARTNER, before, event, partner.state)
+
+    patch.setattr(Partner, "_step", watched)

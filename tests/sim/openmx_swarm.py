@@ -1,0 +1,289 @@
+"""The swarm of Open-MX: random cases in the simulator, each first under faults, then on a healed network.
+
+While faults last no message may be received twice, changed or out of order, and none may count as arrived that has not been
+received. Once they are over everything must come to its end; where no connection has been ended, every message arrives.
+Nothing is left: no pinned memory, no zombie, no timer. Where a NIC has receive queues, all frames of an endpoint are
+handled by one core.
+
+    python -m tests.sim.openmx_swarm 4711        run one case again, and shrink it if it fails
+    python -m tests.sim.openmx_swarm 0 1000      a range of them
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import permutations
+from typing import Final, cast
+
+import pytest
+
+from protocols.core.memory import HostMemory
+from protocols.core.profile import IDEAL
+from protocols.openmx.driver_endpoint import Driver, DriverEndpoint
+from protocols.openmx.endpoint import Endpoint
+from protocols.openmx.host import Library, plug
+from protocols.openmx.mx_names import Status
+from protocols.openmx.mx_requests import Request
+from protocols.openmx.profile import OPENMX_2009
+from protocols.openmx.settings import Settings
+from protocols.openmx.steering import HASHES
+from testbed.engine.sources import source
+from testbed.nic.hosted import HostedNic, ReceiveQueue
+from testbed.sim.sim_host import Prices
+from testbed.sim.sim_node import SimNode
+from testbed.sim.simulation import Simulation
+from testbed.spec.placement import with_ranks
+from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, smaller
+from tests.sim.swarm_faults import (
+    CALM,
+    MICROSECOND,
+    MILLISECOND,
+    SECOND,
+    Violation,
+    cut_and_mend,
+    layout_of,
+    unwrapped,
+)
+from tests.sim.trials import Swarm
+from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
+
+PATIENCE: Final = 60 * SECOND
+"""Virtual time after the faults in which a case must have ended."""
+KEY: Final = 0
+"""Key of all endpoints, which a message names that begins a connection."""
+LAST: Final = 8
+"""Bytes of the messages by which all talk to all at the end."""
+MISTAKES: Final = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors by which the ledger, driver and library show that something is wrong."""
+ENDS: Final = (Status.ENDPOINT_CLOSED, Status.ENDPOINT_UNREACHABLE, Status.BAD_SESSION, Status.BAD_ENDPOINT)
+"""How a connection attempt with the right key may fail."""
+
+
+class Run:
+    """A case on its way. ends: the endpoints that are open, by number. done: actions that each has begun. forgetful:
+    endpoints that were closed or restarted: they forget messages that have arrived, and frames do not tell a node's lives
+    apart.
+    """
+
+    def __init__(self, case: Case, simulation: Simulation) -> None:
+        self.case = case
+        self.simulation = simulation
+        self.ranks = list(simulation.nodes)
+        self.ledger = Ledger(max([LAST, *[one.size for one in case.actions]]))
+        self.ends: dict[int, Endpoint] = {}
+        self.count = len(self.ranks) * case.per_rank
+        self.actions = [[one for one in case.actions if one.end == end] for end in range(self.count)]
+        self.done = [0] * self.count
+        self.open_receives: list[list[tuple[int, Request]]] = [[] for _ in range(self.count)]
+        self.forgetful: set[int] = set()
+        self.rows: Counter[str] = Counter()
+        for end in range(self.count):
+            expected = [one.end for one in case.actions if one.peer == end and one.kind in SENDS]
+            source(case.seed, f"receives of {end}").shuffle(expected)
+            self.begin(end)
+            self.simulation.spawn(self.ranks[case.rank_of(end)], self.receive_all, end, expected)
+
+    def begin(self, end: int) -> None:
+        """A life of an endpoint's program."""
+        self.simulation.spawn(self.ranks[self.case.rank_of(end)], self.act_all, end)
+
+    # Programs.
+
+    async def act_all(self, library: Library, node: SimNode, end: int) -> None:
+        await node.sleep(self.case.late[end])
+        self.open(library, end)
+        for action in self.actions[end][self.done[end] :]:
+            await node.sleep(action.pause)
+            self.done[end] += 1
+            await self.act(library, node, action)
+
+    async def act(self, library: Library, node: SimNode, action: Action) -> None:
+        end, kind = self.ends[action.end], action.kind
+        if kind == "reopen":
+            self.forgetful.add(action.end)
+            end.close()
+            await node.sleep(action.pause)
+            self.open(library, action.end)
+            return
+        to = end.partner(self.case.rank_of(action.peer), self.case.index_of(action.peer))
+        if kind in SENDS:
+            self.ledger.send(end, to, (action.end, action.peer), action.size, synchronous=kind == "synchronous")
+        elif kind == "disconnect":
+            end.disconnect(to)
+        else:
+            was_known = to.is_connected or to.connected is not None or action.peer == action.end
+            status = await end.iconnect(to, KEY + (kind == "stranger"))
+            if kind == "connect" and status not in (Status.SUCCESS, *ENDS) and not was_known:
+                raise Violation(f"endpoint {action.end} cannot connect to {action.peer}: {status.name}")
+
+    def open(self, library: Library, end: int) -> None:
+        """Open an endpoint, again perhaps, and post the receives that had no message."""
+        self.ends[end] = opened = library.open_endpoint(self.case.index_of(end), KEY)
+        closed = [
+            (origin, request) for origin, request in self.open_receives[end]
+            if not request.done or request.result().status is Status.ENDPOINT_CLOSED
+        ]  # fmt: skip
+        self.open_receives[end] = []
+        for origin, _ in closed:
+            self.receive(opened, end, origin)
+
+    async def receive_all(self, _library: Library, node: SimNode, end: int, expected: list[int]) -> None:
+        chance = source(self.case.seed, f"pauses of {end}")
+        for origin in expected:
+            while end not in self.ends or chance.random() < 0.3:
+                await node.sleep(1 + chance.below(500 * MICROSECOND))
+            if self.ends[end].is_open:
+                self.receive(self.ends[end], end, origin)
+
+    def receive(self, opened: Endpoint, end: int, origin: int) -> None:
+        wanted = ANYONE if self.case.wild[end] else origin
+        self.open_receives[end].append((origin, self.ledger.receive(opened, end, wanted)))
+
+    # Faults.
+
+    def restart(self, number: int) -> None:
+        """A node restarts, with all programs: what its endpoints have not done yet they do in their next life."""
+        case, simulation = self.case, self.simulation
+        name = simulation.layout.nodes[number].name
+        for rank in simulation.hosts[name].ranks:
+            self.rows.update(rank.agent.firmware.counted())
+        for task in simulation.programs(name):
+            task.cancel()
+        simulation.restart(name)
+        for end in range(self.count):
+            if case.node_of(end) == number:
+                self.forgetful.add(end)
+                self.ends.pop(end, None)
+                self.begin(end)
+
+    def through_the_faults(self) -> None:
+        case, simulation = self.case, self.simulation
+        links = [link.name for link in simulation.layout.links]
+        cuts = list(case.cuts)
+        for when, number in sorted(case.restarts):
+            cut_and_mend(simulation, links, [cut for cut in cuts if cut.begin <= when])
+            cuts = [cut for cut in cuts if cut.begin > when]
+            simulation.run_until(max(when, simulation.now()))
+            self.restart(number)
+        cut_and_mend(simulation, links, cuts)
+        simulation.run_until(max(case.until, simulation.now()))
+        for link in links:
+            simulation.mend(link)
+            simulation.change(link, CALM)
+
+    # The end.
+
+    def to_the_end(self, patience: int) -> None:
+        """Raises Violation, at the latest after `patience` ns."""
+        end = self.simulation.now() + patience
+        step = max(4 * MILLISECOND, 8 * self.case.tick)
+        while left := self.left():
+            if self.simulation.now() > end:
+                raise Violation("no progress on a healed network: " + "; ".join(left[:20]))
+            if not self.case.is_calm and not self._programs_left():
+                self.talk()
+            self.simulation.run_until(self.simulation.now() + step)
+            step += step // 4
+        self.simulation.run_until(self.simulation.now() + 40 * self.case.tick)
+        if left := self.left():
+            raise Violation("it was over, and is not: " + "; ".join(left))
+        self.check_rest()
+        self.ledger.check(self.case.is_calm, lambda direction: bool(self.forgetful.intersection(direction)))
+
+    def talk(self) -> None:
+        """All send to all: a disconnect tells the peer nothing, so that only the next connection ends what it waits for."""
+        for origin, sink in permutations(range(self.count), 2):
+            sender = self.ends[origin]
+            to = sender.partner(self.case.rank_of(sink), self.case.index_of(sink))
+            sender.iconnect(to, KEY)  # a stranger may have been there
+            self.ledger.send(sender, to, (origin, sink), LAST, synchronous=False)
+            self.receive(self.ends[sink], sink, origin)
+
+    def left(self) -> list[str]:
+        """Describe what is in progress, a sentence each. Receives count where every message must arrive."""
+        out = self._programs_left()
+        for name, node in self.simulation.nodes.items():
+            firmware = node.agent.firmware
+            host = [one for one in node.agent.host.waiting() if self.case.is_calm or not one.startswith("a receive")]
+            out += [f"{name}: {sentence}" for sentence in (*host, *firmware.waiting())]
+            if not out and firmware.deadline is not None:
+                out.append(f"{name}: a timer runs")
+        return out
+
+    def _programs_left(self) -> list[str]:
+        return [f"{task}" for name in self.simulation.hosts for task in self.simulation.programs(name) if not task.done]
+
+    def check_rest(self) -> None:
+        """Close all endpoints. Raises Violation for what they leave."""
+        for end in self.ends.values():
+            end.close()
+        self.simulation.run_until(self.simulation.now() + 1)
+        for name, node in self.simulation.nodes.items():
+            pinned = len(cast(HostMemory, cast(Library, node.endpoint).memory))
+            if pinned:
+                raise Violation(f"{name} leaks {pinned} regions of memory")
+            if node.agent.firmware.deadline is not None:
+                raise Violation(f"{name}: nothing is under way, and a timer runs")
+            self.rows.update(node.agent.firmware.counted())
+        if zombies := sum(end._zombies for end in self.ends.values()):
+            raise Violation(f"{zombies} zombies are left")
+
+
+@contextmanager
+def steered() -> Iterator[None]:
+    """See to it that all frames that come to an endpoint from the wire are handled by the same core. Raises Violation."""
+    look_up, softirq = Driver.look_up, HostedNic._softirq
+    cores: dict[DriverEndpoint, int] = {}
+    is_from_wire = False
+
+    def watched_softirq(nic: HostedNic, queue: ReceiveQueue) -> None:
+        nonlocal is_from_wire
+        is_from_wire = True
+        softirq(nic, queue)
+        is_from_wire = False
+
+    def watched_look_up(driver: Driver, endpoint: DriverEndpoint) -> None:
+        core = driver.work.core
+        if is_from_wire and cores.setdefault(endpoint, core) != core:
+            raise Violation(f"frames of endpoint {endpoint.index} are handled by cores {cores[endpoint]} and {core}")
+        look_up(driver, endpoint)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HostedNic, "_softirq", watched_softirq)
+        patch.setattr(Driver, "look_up", watched_look_up)
+        yield
+
+
+def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
+    """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
+    profile = replace(OPENMX_2009, receive_queues=case.queues) if case.queues else IDEAL
+    layout = layout_of(case.shape, case.nodes)
+    layout = with_ranks(layout, case.per_node, {node.name: OPENMX_2009.cores for node in layout.nodes})
+    prices = Prices(profile, steering=HASHES)
+    with (
+        steered() if case.queues else nullcontext(),
+        Simulation(layout, plug(Settings(**dict(case.settings))), profile=prices, seed=case.seed) as simulation,
+    ):
+        for link, impairment in zip(layout.links, case.links, strict=True):
+            simulation.change(link.name, impairment)
+        try:
+            with unwrapped():
+                one = Run(case, simulation)
+                one.through_the_faults()
+                one.to_the_end(patience)
+        except Violation:
+            raise
+        except MISTAKES as error:
+            raise Violation(f"at {simulation.now()} ns: {type(error).__name__}: {error}") from error
+        return one.rows
+
+
+SWARM: Final = Swarm("python -m tests.sim.openmx_swarm", draw, run, smaller)
+
+
+if __name__ == "__main__":
+    sys.exit(SWARM.main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+"""The swarm's cases of Open-MX: endpoints of ranks that connect, send, disconnect, close and open again, with settings that
+are small enough to matter, under faults on the links and restarts of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from protocols.openmx.mx_names import SEQNUM
+from testbed.engine.sources import Source, source
+from testbed.spec.layout import Impairment
+from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Cut, draw_faults, draw_shape, layout_of
+
+SIZES: Final = (4, 8, 32, 33, 128, 129, 1_462, 1_463, 4_096, 4_097, 10_000, 33_000, 70_000, 150_000)
+"""Bytes: of each kind of message, of one and more fragments, and of pulls of one and more blocks."""
+BULK: Final = SIZES[-3:]
+SENDS: Final = ("send", "synchronous")
+BREAKS: Final = ("disconnect", "reopen", "connect", "stranger")
+"""Actions that end a connection, or begin one by hand; a stranger names a wrong key."""
+MESSAGES: Final = 50
+FEW: Final = 20
+"""Actions of a case, at least, and of one with long messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Action of an endpoint. peer: the endpoint that it concerns. pause: ns before it."""
+
+    end: int
+    peer: int
+    kind: str
+    size: int
+    pause: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Random case of Open-MX.
+
+    per_node: ranks of a node. per_rank: endpoints of a rank. queues: receive queues of NICs whose driver runs on the host's
+    cores; 0: hosts without costs. settings: the protocol's. wild: of each endpoint, whether its receives match any message.
+    late: of each endpoint, ns before it is opened. restarts: time and node of each. links: impairment of each until the
+    faults end.
+    """
+
+    seed: int
+    shape: str
+    nodes: int
+    per_node: int
+    per_rank: int
+    queues: int
+    settings: tuple[tuple[str, int], ...]
+    actions: tuple[Action, ...]
+    wild: tuple[bool, ...]
+    late: tuple[int, ...]
+    restarts: tuple[tuple[int, int], ...]
+    links: tuple[Impairment, ...]
+    cuts: tuple[Cut, ...]
+    until: int
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether all messages must arrive: no connection ends."""
+        return not self.restarts and not any(action.kind in BREAKS for action in self.actions)
+
+    @property
+    def tick(self) -> int:
+        return dict(self.settings)["tick"]
+
+    def rank_of(self, end: int) -> int:
+        return end // self.per_rank
+
+    def node_of(self, end: int) -> int:
+        return self.rank_of(end) // self.per_node
+
+    def index_of(self, end: int) -> int:
+        """An endpoint's index on its NIC, which its node's ranks share."""
+        return self.rank_of(end) % self.per_node + self.per_node * (end % self.per_rank)
+
+
+def draw(seed: int) -> Case:
+    """The case of a seed."""
+    chance = source(seed, "case of Open-MX")
+    shape, nodes = draw_shape(chance)
+    per_node, per_rank = chance.choice((1, 1, 2)), chance.choice((1, 1, 2))
+    if shape != "back-to-back" and per_node * per_rank > 1:
+        shape, nodes = "star", 2 + chance.below(2)
+    ends = nodes * per_node * per_rank
+    is_calm = chance.random() < 0.4
+    links, cuts, until = draw_faults(chance, layout_of(shape, nodes))
+    restarts = tuple([(chance.below(until), chance.below(nodes)) for _ in range(chance.choice((0, 0, 1, 2)))])
+    settings = _settings(chance, is_calm)
+    sizes = chance.choice((SIZES[:6], SIZES[:9], SIZES[:12], BULK))
+    pairs = 1 + chance.below(2 * ends)  # few: more messages between the same endpoints
+    peers = [(chance.below(ends), chance.below(ends)) for _ in range(pairs)]
+    kinds = SENDS[:1] * chance.choice((2, 8)) + SENDS + (() if is_calm else BREAKS)
+    pauses = (0, 0, 20 * MICROSECOND, until // 20)
+    actions = []
+    for _ in range((FEW if sizes is BULK else MESSAGES) + chance.below(20)):
+        end, peer = chance.choice(peers)
+        kind = chance.choice(kinds)
+        actions.append(Action(end, peer, kind, chance.choice(sizes), chance.choice(pauses)))
+    return Case(
+        seed, shape, nodes, per_node, per_rank, chance.choice((0, 0, 0, 0, 0, 3)), tuple(settings.items()),
+        tuple(actions), tuple([chance.random() < 0.3 for _ in range(ends)]),
+        tuple([chance.choice((0, 0, MILLISECOND)) for _ in range(ends)]), () if is_calm else restarts, links, cuts, until,
+    )  # fmt: skip
+
+
+def _settings(chance: Source, is_calm: bool) -> dict[str, int]:
+    tick = chance.choice((100 * MICROSECOND, MILLISECOND))
+    return {
+        "tick": tick,
+        "resend": chance.choice((2, 8)),
+        "resends": 0 if is_calm else chance.choice((5, 30)),
+        "acknowledge": chance.choice((1, 4)),
+        "zombies": chance.choice((0, 2, 512)),
+        "unacked": chance.choice((2, 40, 8_191)),
+        "pulls": chance.choice((1, 2, 8)),
+        "pull_timeout": tick * chance.choice((2, 8)),
+        "entries": chance.choice((32, 1_024)),
+        "rendezvous": chance.choice((128, 4_096, 32_768)),
+        "first_seqnum": chance.choice((0, SEQNUM - 5)),
+    }
+
+
+def smaller(case: Case) -> Iterator[Case]:
+    """Yield reduced cases, the largest reductions first."""
+    step = len(case.actions) // 2
+    while step:
+        for at in range(0, len(case.actions), step):
+            yield replace(case, actions=case.actions[:at] + case.actions[at + step :])
+        step //= 2
+    for at in range(len(case.restarts)):
+        yield replace(case, restarts=case.restarts[:at] + case.restarts[at + 1 :])
+    for at in range(len(case.cuts)):
+        yield replace(case, cuts=case.cuts[:at] + case.cuts[at + 1 :])
+    for at, impairment in enumerate(case.links):
+        if impairment != CALM:
+            yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))

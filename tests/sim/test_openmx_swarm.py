@@ -1,0 +1,82 @@
+"""Open-MX under the swarm's cases: fixed seeds in CI, fresh ones with TESTBED_LONG=1, which prints where they begin."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from protocols.openmx.states import CONNECTING, PARTNER, PULL, RETRIED, STATELESS, TABLES
+from tests.sim import openmx_swarm, openmx_swarm_cases
+from tests.sim.openmx_state_watch import watch_endpoints, watch_partners, watch_pulls
+from tests.sim.state_watch import coverage, label, with_rows
+from tests.sim.swarm_faults import SECOND, SHAPES
+from tests.unit.protocols.mutants import Mutant, find, searched
+from tests.unit.protocols.openmx_mutants import MUTANTS, STEERING, WRAP
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
+CASES = 10_000 if LONG else 150
+OTHERS = FIRST + 50_000
+"""From this seed on are others than the cases'."""
+MUTANT_PATIENCE = 5 * SECOND
+MIN = 100 if LONG else 2
+MIN_SELDOM = 1 if LONG else 0
+"""How often each row of the tables is taken, at least."""
+SELDOM = {
+    label(PARTNER, PARTNER.row(CONNECTING, "answer with a used session")),
+    label(PULL, PULL.row(RETRIED, "refused")),
+    label(PULL, PULL.row(RETRIED, "library ends it")),
+}
+"""Rows that a hundred cases do not take: both ends ask at once, or a connection ends while a pull's block comes again."""
+WATCHING = (watch_endpoints, watch_pulls, watch_partners)
+
+
+def run_watched(case: openmx_swarm_cases.Case) -> Counter[str]:
+    return with_rows(partial(openmx_swarm.run, case), TABLES, WATCHING)
+
+
+@pytest.mark.timeout(3600)
+def test_every_case_keeps_its_promises_and_takes_every_row(record_property: Callable[[str, object], None]) -> None:
+    tally = replace(openmx_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=10)
+    failures = [f"{openmx_swarm.SWARM.replay(seed)}: {why}" for seed, why in tally.failed.items()]
+    assert not failures, "\n".join(failures[:10])
+    taken = coverage(TABLES, STATELESS, tally.rows)
+    wanted = {label(table, row) for table in TABLES for row in table.rows}
+    seldom = sorted(wanted, key=lambda name: taken[name])
+    record_property("note", f"swarm of Open-MX: {CASES:,} cases from {FIRST} on")
+    record_property("note", "swarm of Open-MX, rows: " + ", ".join(f"{name} {taken[name]:,}" for name in seldom))
+    least = {name: MIN_SELDOM if name in SELDOM else MIN for name in wanted}
+    assert not [f"{name}: {taken[name]}" for name in seldom if taken[name] < least[name]]
+
+
+def test_a_case_of_openmx_takes_the_same_course_again() -> None:
+    assert openmx_swarm_cases.draw(3) == openmx_swarm_cases.draw(3)
+    assert openmx_swarm.SWARM.trial(3) == openmx_swarm.SWARM.trial(3)
+
+
+def test_cases_of_openmx_are_as_hard_as_they_are_meant_to_be() -> None:
+    cases = [openmx_swarm_cases.draw(seed) for seed in range(200)]
+    assert {case.shape for case in cases} == set(SHAPES)
+    assert {(case.per_node, case.per_rank) for case in cases} == {(1, 1), (1, 2), (2, 1), (2, 2)}
+    assert {case.queues for case in cases} == {0, 3}
+    kinds = {action.kind for case in cases for action in case.actions}
+    assert kinds == {*openmx_swarm_cases.SENDS, *openmx_swarm_cases.BREAKS}
+    assert 40 < sum(case.is_calm for case in cases) < 120
+    assert 30 < sum(bool(case.restarts) for case in cases) < 100
+    assert all(len(case.actions) >= openmx_swarm_cases.FEW for case in cases)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", [*MUTANTS, WRAP, STEERING], ids=str)
+def test_the_swarm_of_openmx_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
+    def trial(seed: int) -> Counter[str]:
+        return openmx_swarm.run(openmx_swarm_cases.draw(seed), MUTANT_PATIENCE)
+
+    search = (searched if LONG else find)(mutant, trial, OTHERS, 1_000)
+    record_property("note", f"swarm of Open-MX: {search}")

@@ -1,0 +1,121 @@
+"""Forms of commands in the view in a browser: they are the commands' own options, and nothing else can be typed in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from testbed.cli.web.command_forms import COMMANDS, FormError, arguments, form_of, words_of
+
+
+@click.command("shake")
+@click.argument("target", metavar="LINK")
+@click.argument("others", nargs=-1)
+@click.option("-h", "--hard", metavar="SHARE", help="How hard.")
+@click.option("--times", type=int)
+@click.option("--way", type=click.Choice(["up", "down"]))
+@click.option("--again", is_flag=True)
+@click.option("--rule", "rules", multiple=True)
+@click.option("--secret", hidden=True)
+@click.option("--name")
+@click.option("--json", "as_json", is_flag=True)
+def shake(**given: Any) -> None:
+    """Shake a link."""
+    click.echo(repr(given))
+
+
+def parsed(command: click.Command, words: list[str]) -> dict[str, Any]:
+    """Return what click makes of the words."""
+    return command.make_context(command.name, list(words)).params
+
+
+def test_a_form_has_a_field_for_each_option_that_the_command_declares() -> None:
+    fields = {field["name"]: field for field in form_of(shake)["parameters"]}
+    assert list(fields) == ["target", "others", "hard", "times", "way", "again", "rules"]
+    assert [field["kind"] for field in fields.values()] == ["text", "text", "text", "number", "choice", "flag", "lines"]
+    assert fields["hard"]["label"] == "--hard"
+    assert (fields["hard"]["placeholder"], fields["hard"]["help"]) == ("SHARE", "How hard.")
+    assert fields["way"]["choices"] == ["up", "down"]
+    assert form_of(shake)["help"] == "Shake a link."
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_option_of_a_command_is_missing_but_the_clusters_name_and_json(name: str) -> None:
+    fields = {field["name"] for field in form_of(COMMANDS[name])["parameters"]}
+    assert fields == {parameter.name for parameter in COMMANDS[name].params} - {"name", "as_json"}
+    assert len(fields) >= 1
+
+
+def test_a_filled_form_becomes_the_words_that_the_command_parses() -> None:
+    values = {
+        "target": "n1", "others": "a 'b c'", "hard": "5%", "times": "3", "way": "down", "again": True,
+        "rules": ["drop udp", "", "delay 1ms tcp"], "empty": "",
+    }  # fmt: skip
+    del values["empty"]
+    given = parsed(shake, words_of(shake, values))
+    assert given == {
+        "target": "n1", "others": ("a", "b c"), "hard": "5%", "times": 3, "way": "down", "again": True,
+        "rules": ("drop udp", "delay 1ms tcp"), "secret": None, "name": None, "as_json": False,
+    }  # fmt: skip
+
+
+def test_empty_fields_are_left_out() -> None:
+    assert words_of(shake, {"target": "", "hard": "", "again": False, "rules": []}) == []
+
+
+@pytest.mark.parametrize("value", ["--again", "--name=other", "-h", "--", "--json"])
+def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
+    given = parsed(shake, words_of(shake, {"target": value, "hard": value}))
+    assert (given["target"], given["hard"]) == (value, value)
+    assert given["name"] is None
+    assert not given["again"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"name": "other"}, "no parameter 'name'"),
+        ({"as_json": True}, "no parameter 'as_json'"),
+        ({"secret": "x"}, "no parameter 'secret'"),
+        ({"no such": "x"}, "no parameter 'no such'"),
+        ({"target": ["a", "b"]}, "takes a text"),
+        ({"hard": True}, "--hard takes a value"),
+        ({"others": "'a"}, "No closing quotation"),
+    ],
+)
+def test_what_a_form_does_not_have_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(FormError, match=words):
+        words_of(shake, values)
+
+
+@pytest.mark.parametrize("name", ["down", "exec", "up", "shell", "", "--help"])
+def test_commands_that_are_not_offered_are_refused(name: str) -> None:
+    with pytest.raises(FormError, match="is offered here"):
+        arguments(name, "star-4", {})
+
+
+def test_the_cluster_is_the_one_that_is_shown() -> None:
+    words = arguments("inject", "star-4", {"target": "n1", "loss": "5%", "rules": ["drop udp and nth(3)"]})
+    assert words == ["inject", "--name", "star-4", "--loss=5%", "--rule=drop udp and nth(3)", "--", "n1"]
+
+
+def test_the_real_commands_take_their_forms_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, values in {
+        "inject": {"target": "n1", "delay": "1ms", "queue_frames": "3", "duration": "1s"},
+        "link": {"target": "n1", "action": "flap", "duration": "1s"},
+        "heal": {"words": "1 2"},
+        "capture": {"target": "n1", "path": "x.pcapng", "duration": "1s", "count": "3"},
+        "partition": {"groups": "n1,n2 / n3,n4"},
+        "load": {"nodes": "n1 n2", "rate": "1mbit"},
+    }.items():
+        seen: list[dict[str, Any]] = []
+        monkeypatch.setattr(COMMANDS[name], "callback", lambda seen=seen, **given: seen.append(given))
+        done = CliRunner().invoke(COMMANDS[name], arguments(name, "star-4", values)[1:])
+        assert done.exit_code == 0, done.output
+        assert seen[0]["name"] == "star-4"
+        for key, value in values.items():
+            got = seen[0][key]
+            assert (" ".join(got) if isinstance(got, tuple) else str(got)).endswith(value)

@@ -1,0 +1,140 @@
+"""Runs in the view in a browser: each with its progress until it has ended, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.cli.web.run_list import ReportPages, RunList
+from testbed.errors import TestbedError
+from testbed.kernel.processes import identity
+from tests.report.synthetic_runs import ping_pong_rows, verdict, write_run
+
+
+def seen(runs: RunList) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(json.dumps(runs.sample()))
+    return found
+
+
+def ended_process() -> str:
+    """Return the identity of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        return str(identity(process.pid))
+
+
+def test_a_run_under_way_shows_its_repetition_its_rows_and_then_how_it_ended(tmp_path: Path) -> None:
+    begins = [{"time": 1, "event": "repetition begins", "number": number} for number in (1, 2, 3)]
+    folder = write_run(tmp_path / "a", ping_pong_rows(), events=begins, result={}, repeat=4, process=str(identity()))
+    runs = RunList(tmp_path)
+    (run,) = seen(runs)
+    assert (run["what"], run["status"], run["grade"]) == ("star-4 pingpong emp live", "running", "")
+    assert run["progress"].startswith("repetition 3 of 4, 4 rows, ")
+    assert run["share"] == 0.5
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write('{"node": "n1"}\n{"half of a')
+    assert ", 5 rows, " in seen(runs)[0]["progress"]
+    (folder / "result.json").write_text(json.dumps({"format": 1, "status": "done", "verdict": verdict("degraded")}))
+    (run,) = seen(runs)
+    assert (run["status"], run["grade"], run["progress"]) == ("done", "degraded", "")
+    runs.close()
+
+
+def test_a_single_repetition_has_no_share_since_nobody_knows_its_end(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", result={}, process=str(identity()))
+    runs = RunList(tmp_path)
+    (run,) = seen(runs)
+    assert (run["status"], run["share"]) == ("running", None)
+    assert run["progress"].startswith("0 rows, ")
+    runs.close()
+
+
+@pytest.mark.parametrize(
+    ("process", "status"), [(ended_process, "killed"), (lambda: "x:1:2:3", "unfinished"), (lambda: "", "unfinished")]
+)
+def test_a_run_without_a_result_whose_process_has_ended_was_killed(tmp_path: Path, process: Any, status: str) -> None:
+    write_run(tmp_path / "a", result={}, process=process())
+    assert [run["status"] for run in seen(RunList(tmp_path))] == [status]
+
+
+def test_a_failed_run_shows_its_error(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", result={"status": "failed", "error": "n2 <b>is gone</b>\x1b[2J"})
+    (run,) = seen(RunList(tmp_path))
+    assert (run["status"], run["error"]) == ("failed", "n2 <b>is gone</b>\\x1b[2J")
+
+
+def test_runs_appear_the_latest_first_and_disappear_with_their_folders(tmp_path: Path) -> None:
+    place = tmp_path / "runs"
+    runs = RunList(place)
+    assert seen(runs) == []
+    write_run(place / "b", began=2.0)
+    write_run(place / "a", began=3.0)
+    (place / "not a run").mkdir()
+    (place / "file").write_text("")
+    assert [run["name"] for run in seen(runs)] == ["a", "b"]
+    shutil.rmtree(place / "a")
+    assert [run["name"] for run in seen(runs)] == ["b"]
+    assert runs.folder("a") is None
+    assert runs.folder("b") == place / "b"
+    assert runs.folder("..") is None
+    runs.close()
+
+
+def test_of_many_runs_the_last_ones_are_shown(tmp_path: Path) -> None:
+    for number in range(33):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"format": 1, "began": float(number)}))
+        os.utime(folder, (number, number))
+    runs = RunList(tmp_path)
+    assert [run["name"] for run in seen(runs)] == [str(number) for number in range(32, 2, -1)]
+    assert runs.folder("0") is None
+
+
+def test_a_damaged_run_hides_no_other(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b")
+    (tmp_path / "b" / "run.json").write_text("{")
+    runs = RunList(tmp_path)
+    for _ in range(2):
+        assert [run["name"] for run in seen(runs)] == ["a"]
+
+
+def test_an_event_with_a_strange_number_is_no_repetition(tmp_path: Path) -> None:
+    events = [{"event": "repetition begins", "number": number} for number in ("2", None, [1], 1)]
+    write_run(tmp_path / "a", events=events, result={}, repeat=2, process=str(identity()))
+    runs = RunList(tmp_path)
+    assert seen(runs)[0]["progress"].startswith("repetition 1 of 2")
+    runs.close()
+
+
+def test_a_report_is_drawn_once_and_anew_when_the_run_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    folder = write_run(tmp_path / "-run", ping_pong_rows())  # a name like an option's
+
+    async def drawn() -> list[int]:
+        pages = ReportPages(tmp_path / "pages")
+        times = []
+        for change in (False, False, True):
+            if change:
+                (folder / "result.json").write_text((folder / "result.json").read_text())
+            page = await pages.page(folder)
+            assert "<html" in page.read_text()
+            times.append(page.stat().st_mtime_ns)
+        return times
+
+    first, second, third = asyncio.run(drawn())
+    assert first == second < third
+
+
+def test_a_run_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(TestbedError, match="is no folder of a run"):
+        asyncio.run(ReportPages(tmp_path).page(tmp_path / "run"))

@@ -1,0 +1,362 @@
+"""The view in a browser by its ASGI interface: who gets in, what a page is sent, and what it may ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from testbed.cli.web.run_list import ReportPages, RunList
+from testbed.cli.web.view_application import STATIC, View, application
+from testbed.observe.format.event_format import FormattedEvent
+from testbed.observe.live.snapshot import Absent, Snapshot
+from tests.unit.cli.asgi_client import connected, request
+from tests.unit.cli.snapshots import two_nodes
+
+TOKEN = "a-token"
+HOST = "127.0.0.1:8000"
+OURS = {"host": HOST}
+PAGE = {"host": HOST, "origin": f"http://{HOST}"}
+SOCKET = f"/{TOKEN}/socket"
+
+
+class Sampler:
+    """Samples of a cluster that does not exist. looks: whether each was to ask the agents."""
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | Absent = two_nodes()
+        self.looks: list[bool] = []
+
+    def sample(self, *, agents: bool = True) -> Snapshot | Absent:
+        self.looks.append(agents)
+        return self.snapshot
+
+
+class Viewed:
+    """A view of a synthetic cluster, and its application."""
+
+    def __init__(self, runs: Path, interval: float = 0.05) -> None:
+        self.sampler = Sampler()
+        self.runs = RunList(runs)
+        self.view = View(self.sampler, interval, self.runs, ReportPages(runs))
+        self.app: ASGIApp = application(self.view, token=TOKEN, port=8000)
+
+
+@asynccontextmanager
+async def viewed(runs: Path, interval: float = 0.05) -> AsyncIterator[Viewed]:
+    found = Viewed(runs, interval)
+    sampling = asyncio.create_task(found.view.sample())
+    try:
+        yield found
+    finally:
+        sampling.cancel()
+        with suppress(asyncio.CancelledError):
+            await sampling
+        await found.view.jobs.finish()
+        found.runs.close()
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test in an event loop of its own."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+# Who gets in
+
+
+@in_loop
+async def test_the_page_and_its_files_are_there_for_who_has_the_token(tmp_path: Path) -> None:
+    app = Viewed(tmp_path).app
+    page = await request(app, f"/{TOKEN}/", OURS)
+    assert page.status == 200
+    assert "<!doctype html>" in page.text
+    for file in STATIC.iterdir():
+        found = await request(app, f"/{TOKEN}/static/{file.name}", OURS)
+        assert (found.status, found.body) == (200, file.read_bytes())
+        assert found.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/wrong/", "/static/view.js", "/wrong/static/view.js", f"/{TOKEN}x/", "/ä/", "//", "", "*"]
+)
+@in_loop
+async def test_without_the_token_everything_is_refused(tmp_path: Path, path: str) -> None:
+    found = await request(Viewed(tmp_path).app, path, OURS)
+    assert found.status == 403
+    assert "testbed top --web" in found.text
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8000", "127.0.0.1:8001", "127.0.0.1", "localhost.evil.example:8000", ""]
+)
+@in_loop
+async def test_a_name_that_was_rebound_to_this_machine_is_no_way_in(tmp_path: Path, host: str) -> None:
+    app = Viewed(tmp_path).app
+    assert (await request(app, f"/{TOKEN}/", {"host": host})).status == 403
+    async with connected(app, SOCKET, {"host": host, "origin": f"http://{host}"}) as socket:
+        assert (await socket.message())["type"] == "websocket.close"
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:8001", f"https://{HOST}", None])
+@in_loop
+async def test_a_socket_of_another_page_is_refused(tmp_path: Path, origin: str | None) -> None:
+    headers = OURS if origin is None else {**OURS, "origin": origin}
+    async with connected(Viewed(tmp_path).app, SOCKET, headers) as socket:
+        assert (await socket.message())["type"] == "websocket.close"
+
+
+@in_loop
+async def test_a_socket_without_the_token_is_refused(tmp_path: Path) -> None:
+    async with connected(Viewed(tmp_path).app, "/wrong/socket", PAGE) as socket:
+        assert (await socket.message())["type"] == "websocket.close"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+@in_loop
+async def test_nothing_but_reading_is_done_by_a_request(tmp_path: Path, method: str) -> None:
+    for path in ("", "runs/a", "static/view.js"):
+        assert (await request(Viewed(tmp_path).app, f"/{TOKEN}/{path}", PAGE, method)).status == 405
+
+
+@pytest.mark.parametrize("path", ["static/../view_server.py", "static/..%2fview_server.py", "runs/..", "none"])
+@in_loop
+async def test_there_is_no_way_to_other_files(tmp_path: Path, path: str) -> None:
+    assert (await request(Viewed(tmp_path / "runs").app, f"/{TOKEN}/{path}", OURS)).status == 404
+
+
+@in_loop
+async def test_the_page_may_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+    policy = (await request(Viewed(tmp_path).app, f"/{TOKEN}/", OURS)).headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+
+
+# What a page is sent
+
+
+@in_loop
+async def test_a_page_is_sent_everything_once_and_then_only_what_has_changed(tmp_path: Path) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        assert (await socket.message())["type"] == "websocket.accept"
+        await socket.until("picture")
+        assert {"forms", "jobs", "runs", "head", "nodes", "links", "faults", "events"} <= set(socket.parts)
+        snapshot = two_nodes()
+        found.sampler.snapshot = replace(snapshot, faults=())
+        assert set(await socket.fresh()) == {"faults", "head"}
+
+
+@in_loop
+async def test_a_page_is_sent_the_table_and_the_details_that_it_shows(tmp_path: Path) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        await socket.message()
+        await socket.until("picture")
+        socket.send({"show": {"panel": "Links", "kind": "node", "name": "n1"}})
+        await socket.until("panel")
+        assert socket.parts["panel"]["name"] == "Links"
+        assert socket.parts["details"]["name"] == "n1"
+
+
+@in_loop
+async def test_pages_do_not_see_each_others_selection(tmp_path: Path) -> None:
+    async with (
+        viewed(tmp_path) as found,
+        connected(found.app, SOCKET, PAGE) as first,
+        connected(found.app, SOCKET, PAGE) as second,
+    ):
+        for socket, panel in ((first, "Links"), (second, "Faults")):
+            await socket.message()
+            await socket.until("picture")
+            socket.send({"show": {"panel": panel}})
+        for socket, panel in ((first, "Links"), (second, "Faults")):
+            await socket.until("panel")
+            assert socket.parts["panel"]["name"] == panel
+
+
+@in_loop
+async def test_the_cluster_is_not_looked_at_while_nobody_watches(tmp_path: Path) -> None:
+    async with viewed(tmp_path, interval=0.001) as found:
+        async with connected(found.app, SOCKET, PAGE) as socket:
+            await socket.message()
+            await socket.until("picture")
+            while len(found.sampler.looks) < 5:
+                await asyncio.sleep(0.001)  # the interval
+        seen = len(found.sampler.looks)
+        for _ in range(20):
+            await asyncio.sleep(0.001)  # twenty intervals
+        assert len(found.sampler.looks) <= seen + 1  # one may have been under way
+
+
+@in_loop
+async def test_agents_of_nics_are_asked_while_a_page_shows_their_counters(tmp_path: Path) -> None:
+    async with viewed(tmp_path, interval=60.0) as found, connected(found.app, SOCKET, PAGE) as socket:
+        await socket.message()
+        await socket.until("picture")
+        socket.send({"show": {"panel": "NICs"}})
+        await socket.until("panel")
+        while len(found.sampler.looks) < 2:
+            await asyncio.sleep(0.001)  # the sample follows at once, not after the interval
+        assert found.sampler.looks[0] is False
+        assert found.sampler.looks[-1] is True
+
+
+@in_loop
+async def test_a_page_is_told_that_the_cluster_has_gone_and_that_it_is_back(tmp_path: Path) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        await socket.message()
+        await socket.until("picture")
+        found.sampler.snapshot = Absent("pair has been taken down")
+        await socket.until("absent")
+        assert socket.parts["absent"] == "pair has been taken down"
+        found.sampler.snapshot = two_nodes()
+        await socket.until("absent")
+        assert socket.parts["absent"] == ""
+
+
+# What a page may ask for
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "no JSON", "[]", "3", '{"show": 3}', '{"show": {"panel": 1}}', '{"stop": "1"}', '{"show": {"kind": "cluster"}}',
+        {"command": "inject", "values": {"target": {}}}, {"command": 3}, {"show": {"panel": "Nodes", "sort": "1"}},
+        "[" * 100_000,
+    ],
+    ids=lambda order: str(order)[:40],
+)  # fmt: skip
+@in_loop
+async def test_an_order_that_no_page_of_ours_sends_ends_its_socket(tmp_path: Path, order: object) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        await socket.message()
+        await socket.until("picture")
+        socket.send(order)
+        while (message := await socket.message())["type"] != "websocket.close":
+            pass
+        assert message["code"] == 1008
+        assert message["reason"]
+        assert found.view.jobs.to_json() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "words"),
+    [
+        ("down", {}, "no command 'down' is offered here"),
+        ("exec", {"words": "sh"}, "no command 'exec' is offered here"),
+        ("inject", {"name": "other", "target": "n1"}, "inject has no parameter 'name'"),
+        ("partition", {"groups": "n1 'n2"}, "n1 'n2: No closing quotation"),
+    ],
+)
+@in_loop
+async def test_a_form_that_cannot_be_carried_out_fails_with_its_reason(
+    tmp_path: Path, command: str, values: dict[str, str], words: str
+) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        await socket.message()
+        await socket.until("picture")
+        socket.send({"command": command, "values": values, "name": "mine"})
+        await socket.until("jobs")
+        (job,) = socket.parts["jobs"]
+        assert (job["name"], job["state"], job["message"]) == ("mine", "failed", words)
+
+
+@in_loop
+async def test_without_a_cluster_a_command_fails_with_the_reason(tmp_path: Path) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        found.sampler.snapshot = Absent("no cluster is up")
+        await socket.message()
+        await socket.until("absent")
+        socket.send({"command": "heal", "values": {}})
+        await socket.until("jobs")
+        assert [job["message"] for job in socket.parts["jobs"]] == ["no cluster is up"]
+
+
+@in_loop
+async def test_only_the_last_jobs_are_kept(tmp_path: Path) -> None:
+    jobs = Viewed(tmp_path).view.jobs
+    for number in range(30):
+        jobs.refuse(f"job {number}", "", "")
+    kept = jobs.to_json()
+    assert isinstance(kept, list)
+    assert [job["number"] for job in kept if isinstance(job, dict)] == list(range(30, 10, -1))
+
+
+@in_loop
+async def test_a_command_is_run_as_a_user_would_and_its_message_comes_back(tmp_path: Path) -> None:
+    async with viewed(tmp_path, interval=60.0) as found, connected(found.app, SOCKET, PAGE) as socket:
+        found.sampler.snapshot = replace(two_nodes(), cluster="no-such-cluster")
+        await socket.message()
+        await socket.until("picture")
+        socket.send({"command": "inject", "values": {"target": "n1", "loss": "5%"}, "name": "mine"})
+        while not socket.parts["jobs"] or socket.parts["jobs"][0]["state"] in ("waiting", "running"):
+            await socket.until("jobs")
+        (job,) = socket.parts["jobs"]
+        assert job["command"] == "testbed inject --name no-such-cluster --loss=5% -- n1"
+        assert (job["name"], job["state"]) == ("mine", "failed")
+        assert job["message"].startswith("no cluster is named no-such-cluster")
+        while len(found.sampler.looks) < 2:
+            await asyncio.sleep(0.001)  # the cluster is looked at again, to show what has changed
+
+
+@in_loop
+async def test_commands_that_change_the_cluster_are_run_one_after_the_other(tmp_path: Path) -> None:
+    async with viewed(tmp_path, interval=60.0) as found:
+        states: list[list[str]] = []
+        for _ in range(2):
+            found.view.jobs.start(["heal", "--name", "no-such-cluster"])
+        await asyncio.sleep(0)  # both have begun
+
+        def sample() -> list[str]:
+            jobs = found.view.jobs.to_json()
+            assert isinstance(jobs, list)
+            return [str(job["state"]) for job in jobs if isinstance(job, dict)]
+
+        while not states or "waiting" in states[-1] or "running" in states[-1]:
+            states.append(sample())
+            await asyncio.sleep(0.005)  # they run for some hundred milliseconds
+        assert states[-1] == ["failed", "failed"]
+        assert ["running", "running"] not in states
+
+
+@in_loop
+async def test_half_a_character_in_an_event_is_sent_too(tmp_path: Path) -> None:
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        found.sampler.snapshot = replace(two_nodes(), warning="\ud800")
+        await socket.message()
+        await socket.until("head")
+        assert socket.parts["head"]["warning"] == "\ud800"
+
+
+@in_loop
+async def test_markup_in_what_nodes_and_events_contain_is_text(tmp_path: Path) -> None:
+    """The page sets text only; here its JSON carries it unchanged."""
+    hostile = FormattedEvent(0, "<script>alert(1)</script>", "</script>", "<img src=x onerror=alert(1)>")
+    async with viewed(tmp_path) as found, connected(found.app, SOCKET, PAGE) as socket:
+        found.sampler.snapshot = replace(two_nodes(), events=(hostile,))
+        await socket.message()
+        await socket.until("events")
+        assert socket.parts["events"][0]["cells"][1:] == ["<script>alert(1)</script>", "</script>", hostile.what]
+
+
+def test_no_script_of_the_page_makes_markup_of_text() -> None:
+    for file in STATIC.glob("*.js"):
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "DOMParser", "setHTML"):
+            assert word not in file.read_text(), file.name
+
+
+def test_the_page_names_no_other_host() -> None:
+    for file in STATIC.iterdir():
+        text = file.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "://" not in text, file.name
+        assert "url(" not in text, file.name

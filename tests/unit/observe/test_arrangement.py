@@ -1,0 +1,96 @@
+"""Pictures of clusters: everything has a place of its own, and no link of a large star passes a node."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from testbed.observe.arrangement import Graph, arrange, curves
+
+NODE = (38.0, 26.0)
+SIZES = [1, 2, 10, 11, 16, 17, 44, 45, 46, 47, 60, 89, 97, 100, 101, 133, 200, 1000]
+
+
+def star(nodes: int) -> Graph:
+    names = [f"n{number}" for number in range(1, nodes + 1)]
+    return Graph(names, ["s1"], [(name, "s1") for name in names])
+
+
+def dumbbell(nodes: int) -> Graph:
+    names = [f"n{number}" for number in range(nodes)]
+    links = [(name, "left" if number < nodes // 2 else "right") for number, name in enumerate(names)]
+    return Graph(names, ["left", "right"], [*links, ("left", "right")])
+
+
+def overlaps(graph: Graph) -> list[tuple[str, str]]:
+    places = sorted(arrange(graph, NODE).items(), key=lambda item: item[1])
+    found = []
+    for index, (name, (x, y)) in enumerate(places):
+        for other, (other_x, other_y) in places[index + 1 :]:
+            if other_x - x > NODE[0]:
+                break
+            if abs(other_y - y) < NODE[1]:
+                found.append((name, other))
+    return found
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+@pytest.mark.parametrize("shape", [star, dumbbell])
+def test_no_node_covers_another(shape, nodes: int) -> None:
+    assert overlaps(shape(nodes)) == []
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+def test_no_link_of_a_star_passes_behind_another_node(nodes: int) -> None:
+    """A ray that crosses a node's box within its middle half would look like a link of that node."""
+    graph = star(nodes)
+    places = arrange(graph, NODE)
+    centre = places.pop("s1")
+    for name, (x, y) in places.items():
+        dx, dy = x - centre[0], y - centre[1]
+        length = math.hypot(dx, dy)
+        for other, (other_x, other_y) in places.items():
+            along = ((other_x - centre[0]) * dx + (other_y - centre[1]) * dy) / length
+            aside = abs((other_x - centre[0]) * dy - (other_y - centre[1]) * dx) / length
+            assert other == name or not 0 < along < length or aside > NODE[1] / 4, (name, other)
+
+
+def test_a_hundred_nodes_are_readable_on_a_screen() -> None:
+    columns, rows = zip(*arrange(star(100), NODE).values(), strict=True)
+    assert max(columns) - min(columns) < 1400
+    assert max(rows) - min(rows) < 800
+
+
+def test_links_between_the_same_two_elements_are_side_by_side() -> None:
+    graph = Graph(["a"], ["s"], [("a", "s"), ("s", "a"), ("a", "s")])
+    found = list(curves(graph, arrange(graph, NODE)))
+    assert found[1] is None  # the middle one
+    assert found[0] is not None
+    assert found[2] is not None
+    assert math.dist(found[0], found[2]) == pytest.approx(120.0)
+
+
+def test_a_horizontal_link_passes_above_what_is_between_its_ends() -> None:
+    graph = Graph([], ["s1", "s2", "s3"], [("s1", "s2"), ("s2", "s3"), ("s1", "s3")])
+    places = {"s1": (0.0, 0.0), "s2": (100.0, 0.0), "s3": (200.0, 0.0)}
+    near, also_near, far = curves(graph, places)
+    assert near is also_near is None
+    assert far is not None
+    assert far[1] < -30.0
+
+
+def test_switches_of_a_tree_are_in_layers_above_their_nodes() -> None:
+    nodes = ["a", "b", "c", "d"]
+    links = [("a", "e1"), ("b", "e1"), ("c", "e2"), ("d", "e2"), ("e1", "top"), ("e2", "top")]
+    places = arrange(Graph(nodes, ["top", "e1", "e2"], links), NODE)
+    heights = [places[name][1] for name in ("top", "e1", "a")]
+    assert heights == sorted(heights)
+    assert len({*heights}) == 3
+    assert places["e1"][0] < places["top"][0] < places["e2"][0]
+
+
+def test_an_element_without_a_link_has_a_place_too() -> None:
+    assert set(arrange(Graph(["a", "b"], ["s"], []), NODE)) == {"a", "b", "s"}
+    assert set(arrange(Graph(["a", "b", "c"], [], []), NODE)) == {"a", "b", "c"}
+    assert arrange(Graph([], [], []), NODE) == {}

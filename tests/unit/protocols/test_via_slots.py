@@ -1,0 +1,109 @@
+"""MPI over VIA where the NIC's slots are few: a rank has so many connections, and messages wait for slots."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from protocols.mpi.comm import Comm
+from protocols.mpi.device import Device
+from protocols.mpi.mpi_errors import MPIError
+from protocols.mpi.via.endpoint import ViaEndpoint
+from protocols.via.host import ViaNic, plug
+from protocols.via.settings import Settings
+from tests.unit.protocols.host_programs import run
+from tests.unit.protocols.list_wires import Wires
+
+SLOTS = 64
+CONNECTIONS = (SLOTS - 16) // 9
+"""With the 8 receives of each, a slot for its requests, and 16 of commands."""
+SIZE = 9
+
+
+class Ranks:
+    """Ranks on list wires. slots: of each NIC."""
+
+    def __init__(self, size: int = SIZE, **settings: int) -> None:
+        self.wires = Wires(
+            plug(Settings(**{"slots": SLOTS, "depth": 8, "area": 2_048, "buffer": 512, **settings})), size
+        )
+        self.endpoints = [ViaEndpoint(cast(ViaNic, agent.host)) for agent in self.wires.agents]
+        self.devices = [Device(endpoint) for endpoint in self.endpoints]
+        self.comms = [Comm(device) for device in self.devices]
+
+
+async def told(comm: Comm, peer: int) -> str:
+    """Send to a peer; return the error, if there is one."""
+    try:
+        await comm.Ssend(b"data", peer, 1)
+    except MPIError as error:
+        return str(error)
+    return ""
+
+
+async def hear(comm: Comm, peer: int) -> str:
+    await comm.Recv(buffer := bytearray(4), peer, 1)
+    return bytes(buffer).decode()
+
+
+def test_a_rank_has_as_many_connections_as_slots_suffice_for_and_a_further_one_fails_with_what_to_do() -> None:
+    ranks = Ranks()
+    asked = [told(ranks.comms[0], peer) for peer in range(1, SIZE)]
+    heard = [hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)]
+    results = run(ranks.wires, *asked, *heard)
+    assert results[:CONNECTIONS] == [""] * CONNECTIONS
+    assert results[SIZE - 1 :] == ["data"] * CONNECTIONS
+    for peer, error in enumerate(results[CONNECTIONS : SIZE - 1], CONNECTIONS + 1):
+        assert f"rank {peer} cannot be connected: the NIC's 64 descriptors suffice for 5 connections" in error
+        assert "slots=" in error
+
+
+def test_a_peer_that_asks_for_one_connection_more_is_rejected() -> None:
+    ranks = Ranks()
+    run(ranks.wires, *(told(ranks.comms[0], peer) for peer in range(1, CONNECTIONS + 1)),
+        *(hear(ranks.comms[peer], 0) for peer in range(1, CONNECTIONS + 1)))  # fmt: skip
+    [error] = run(ranks.wires, told(ranks.comms[SIZE - 1], 0))
+    assert "rank 0 cannot be connected" in error
+    assert run(ranks.wires, told(ranks.comms[0], 1), hear(ranks.comms[1], 0)) == ["", "data"]
+
+
+def test_all_connections_are_lost_at_once_and_made_again() -> None:
+    """Their disconnections take slots one after the other, while sends have taken most."""
+    ranks = Ranks(CONNECTIONS + 1)
+    peers = range(1, CONNECTIONS + 1)
+    endpoint, comm = ranks.endpoints[0], ranks.comms[0]
+    run(ranks.wires, *(told(comm, peer) for peer in peers), *(hear(ranks.comms[peer], 0) for peer in peers))
+
+    async def flood(peer: int) -> None:
+        for number in range(20):
+            await comm.Isend(bytes(400), peer, 100 + number)
+
+    run(ranks.wires, *(flood(peer) for peer in peers), deliver=lambda: None)
+    host = cast(ViaNic, ranks.wires.agents[0].host)
+    assert host.free < 12
+    for pair in list(endpoint.pairs.values()):
+        endpoint._lose(pair, "is lost")
+    ranks.wires.exchange()
+    assert endpoint.pairs == {}
+    assert host.free == SLOTS - 2
+    assert host.registered == 0
+    again = run(ranks.wires, *(told(comm, peer) for peer in peers), *(hear(ranks.comms[peer], 0) for peer in peers))
+    assert again == [""] * CONNECTIONS + ["data"] * CONNECTIONS
+
+
+@pytest.mark.parametrize("register_from", [0, 100])
+def test_messages_to_all_at_once_wait_for_slots_and_arrive(register_from: int) -> None:
+    ranks = Ranks(CONNECTIONS + 1, register_from=register_from)
+    count, size = 30, 300
+
+    async def exchange(comm: Comm) -> bool:
+        others = [rank for rank in range(comm.size) if rank != comm.rank]
+        buffers = {(rank, number): bytearray(size) for rank in others for number in range(count)}
+        receives = [await comm.Irecv(buffer, rank, number) for (rank, number), buffer in buffers.items()]
+        sends = [await comm.Isend(bytes([comm.rank, number] * (size // 2)), rank, number) for rank, number in buffers]
+        for request in (*receives, *sends):
+            await request.Wait()
+        return all(buffer == bytes([rank, number] * (size // 2)) for (rank, number), buffer in buffers.items())
+
+    assert run(ranks.wires, *(exchange(comm) for comm in ranks.comms)) == [True] * (CONNECTIONS + 1)

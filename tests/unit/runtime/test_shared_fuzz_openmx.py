@@ -1,0 +1,150 @@
+"""Open-MX's drivers of two shared functions under hosts that write random commands, doorbells and flags of their receive
+rings, and under random frames: they raise nothing, and touch no memory but what a host has named."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import cast
+
+from protocols.core.firmware import Adapter
+from protocols.openmx.endpoint_memory import COMMAND_SIZE, COMMANDS, Command, Op, ReceiveRing, SharedCommands
+from protocols.openmx.settings import MIN_ENTRIES, Settings
+from protocols.openmx.split_driver import split_driver
+from testbed.runtime.nodes.veth_port import VethPort
+from testbed.runtime.shared.functions import Attached, Function, Wire
+from testbed.spec.placement import address_of
+from tests.unit.protocols.openmx_pair import checked
+from tests.unit.runtime.am2_shared_cluster import Nobody, attached
+
+SEEDS = 8
+ROOM = 1_462
+"""Bytes of data of a frame, of 1,500."""
+RING = ReceiveRing.size(MIN_ENTRIES, ROOM)
+NAMED = RING + 70_000
+"""Bytes at the heap's beginning, of receive ring and messages: no right command names what is behind them."""
+HEAP = NAMED + 4_096
+SECRET = 0xA7
+MILLISECOND = 1_000_000
+SESSION = 77
+ADDRESSES = tuple(address_of(b"\x02\0\0\0\0\1", function) for function in range(2))
+DRIVER = split_driver(Settings(tick=MILLISECOND, resends=4, pull_timeout=MILLISECOND, entries=MIN_ENTRIES))
+OPS = [op for op in Op if op not in (Op.CLOSE, Op.OPEN)]
+
+
+class Host:
+    """A host process of a function, whose ring of commands nobody else writes."""
+
+    def __init__(self, chance: random.Random, peer: int) -> None:
+        self.chance = chance
+        self.peer = peer
+        self.attached = attached(DRIVER, HEAP)
+        self.heap = self.attached.region.heap
+        self.heap[:] = bytes(NAMED) + bytes([SECRET]) * (HEAP - NAMED)
+        self.commands = SharedCommands(self.attached.region.descriptors)
+
+    def open(self, now: int) -> None:
+        """Open an endpoint whose ring is at the heap's beginning."""
+        self.ring(now, Command(Op.OPEN, 0, session=SESSION, length=MIN_ENTRIES, address=0))
+        for number in range(3):
+            self.ring(now, Command(Op.REGISTER, 0, number=number, turn=1, length=50_000, address=RING))
+
+    def ring(self, now: int, command: Command, data: bytes = b"") -> None:
+        self.attached.on_doorbell(now, self.commands.write(command, data))
+
+    def act(self, now: int) -> None:
+        """Do something that may be right, or anything."""
+        chance, style = self.chance, self.chance.randrange(12)
+        if not style:
+            memory = self.attached.region.descriptors
+            slot = chance.randrange(COMMANDS)
+            memory[slot * COMMAND_SIZE : (slot + 1) * COMMAND_SIZE] = chance.randbytes(COMMAND_SIZE)
+            self.attached.on_doorbell(now, chance.choice([slot, chance.getrandbits(64)]))
+        elif style < 4:
+            self.open(now)
+        else:
+            self.ring(now, self.command(), chance.randbytes(40))
+        for _ in range(4):  # it reads what has come, or says so, or says that slots are full
+            self.heap[chance.randrange(MIN_ENTRIES)] = chance.randrange(4) == 0
+
+    def command(self) -> Command:
+        """Return a command of few numbers, so that they meet, some of them impossible."""
+        chance = self.chance
+        op = chance.choice(OPS) if chance.randrange(80) else chance.choice([Op.CLOSE, Op.OPEN, 0, 99])
+        address = chance.choice([RING, RING, RING + 1_000, HEAP, chance.getrandbits(64)])
+        length = chance.choice([0, 1, 100, 1_500, 20_000, 50_000, HEAP, chance.getrandbits(40)])
+        if op in (Op.PULL, Op.SEND_MEDIUM):
+            length = min(length, NAMED - address) if RING <= address < NAMED else length
+        seqnum = chance.choice([0, 1, 0x3FFF, chance.getrandbits(16)])
+        number = chance.choice([0, 1, 2, 70])
+        return Command(
+            op, 0, chance.choice([0, 0, 1]), chance.randrange(2), chance.choice([self.peer, self.peer, 1 - self.peer, 9]),
+            seqnum, chance.getrandbits(16), number, 1, chance.choice([SESSION, SESSION, 3]), chance.getrandbits(32), 0,
+            number, length, address,
+        )  # fmt: skip
+
+
+def carried(chance: random.Random, frame: bytes) -> bytes:
+    """The frame, or one with another byte; with a right check at times."""
+    if chance.randrange(6):
+        return frame
+    place = chance.randrange(14, len(frame))
+    spoilt = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
+    return checked(spoilt) if chance.randrange(2) else spoilt
+
+
+def fuzzed(seed: int) -> Counter[str]:
+    """Run two hosts; return the counters of both drivers."""
+    chance = random.Random(seed)
+    wire = Wire(cast(VethPort, Nobody()), frozenset(ADDRESSES))
+    suspects: list[Attached] = []
+    functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, suspects) for number in range(2)]
+    by_address = dict(zip(ADDRESSES, functions, strict=True))
+    now = 0
+
+    def attach(which: int) -> Host:
+        host = Host(chance, 1 - which)
+        functions[which].attach(now, host.attached, 0)
+        host.open(now)
+        return host
+
+    hosts = [attach(0), attach(1)]
+    for _ in range(4_000):
+        which = chance.randrange(2)
+        function, host = functions[which], hosts[which]
+        host.act(now)
+        wire.flush()
+        for _ in range(min(len(wire.local), 40)):
+            frame = carried(chance, bytes(wire.local.popleft()))
+            if (to := by_address.get(frame[:6])) is not None:
+                to.nic.firmware.receive(now, frame)
+        if not chance.randrange(5):
+            now += chance.randrange(4) * MILLISECOND
+            function.nic.firmware.on_timer(now)
+        completions = host.attached.region.completions
+        completions.words[16] = completions.words[0]
+        if not chance.randrange(300):
+            suspects.append(host.attached)  # it dies
+        for suspect in suspects:
+            which = [one.attached for one in hosts].index(suspect)
+            assert bytes(suspect.region.heap[NAMED:]).count(SECRET) == HEAP - NAMED
+            functions[which].detach(now, suspect, functions[which].nic.adapter.incarnation + 1)
+            hosts[which] = attach(which)
+        suspects.clear()
+    total = Counter[str]()
+    for function, host in zip(functions, hosts, strict=True):
+        total.update(function.nic.firmware.counted())
+        assert bytes(host.heap[NAMED:]).count(SECRET) == HEAP - NAMED
+        host.attached.close()
+    return total
+
+
+def test_nothing_that_hosts_and_peers_write_makes_the_driver_fail_or_touches_what_is_not_named() -> None:
+    total = Counter[str]()
+    for seed in range(SEEDS):
+        total.update(fuzzed(seed))
+    seen = (
+        "invalid", "recv_messages", "recv_pull_reply", "drop_bad_session", "unexp_eventq_full", "send_nack_lib",
+        "send_nack_mcp", "drop_bad_check",
+    )  # fmt: skip
+    assert min(total[name] for name in seen) > 50, {name: total[name] for name in seen}

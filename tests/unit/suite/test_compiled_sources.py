@@ -1,0 +1,75 @@
+"""Rules for the modules that can be compiled: what would mean something else there (docs/internals/compiled.md)."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+ROOMS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["netns-testbed"]["compiled"]
+MODULES = [f"{room}/{name}.py" for room, names in ROOMS.items() for name in names]
+BESIDE = {"ABC", "Generic", "Protocol"}
+UNKNOWN = {"object", "memoryview", "bytearray", "slice", "complex", "Exception", "BaseException"}
+
+
+def broken_rules(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            yield from _broken_by_class(node)
+        elif isinstance(node, ast.Delete) and any(isinstance(target, ast.Attribute) for target in node.targets):
+            yield f"{node.lineno}: an attribute is deleted"
+        elif isinstance(node, ast.Compare):
+            for other in node.comparators:
+                if isinstance(other, ast.Tuple) and any(isinstance(one, ast.Starred) for one in other.elts):
+                    yield f"{node.lineno}: in a tuple with a star"
+
+
+def _broken_by_class(node: ast.ClassDef) -> Iterator[str]:
+    decorators = {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
+    if "runtime_checkable" in decorators:
+        yield f"{node.lineno}: {node.name} is checked at runtime"
+    bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+    if len([base for base in bases if base not in BESIDE]) > 1 and "Protocol" not in bases:
+        yield f"{node.lineno}: {node.name} has several bases"
+    typed = "dataclass" in decorators or "NamedTuple" in bases
+    for statement in node.body:
+        if isinstance(statement, ast.Assign) and not _is_plain(statement):
+            yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}"
+        elif typed and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.annotation) in UNKNOWN:
+            yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}: its type needs quotation marks"
+
+
+def _is_plain(statement: ast.Assign) -> bool:
+    is_slots = ast.unparse(statement.targets[0]) == "__slots__"
+    return is_slots or isinstance(statement.value, ast.Constant)
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_a_compiled_module_keeps_the_rules(path: str) -> None:
+    assert not list(broken_rules((ROOT / path).read_text()))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n    def f(self): ...\n    g = f",
+        "class A:\n    join = staticmethod(b''.join)",
+        "class A(B, C): ...",
+        "@runtime_checkable\nclass A(Protocol): ...",
+        "class A(NamedTuple):\n    handle: object",
+        "@dataclass(frozen=True)\nclass A:\n    view: memoryview",
+        "x in (1, *rest)",
+        "del self.x",
+    ],
+)  # fmt: skip
+def test_what_breaks_a_rule_is_found(source: str) -> None:
+    assert len(list(broken_rules(source))) == 1
+
+
+def test_what_keeps_the_rules_is_not_found() -> None:
+    kept = "class A(Protocol, Generic[T]):\n    __slots__ = ('a',)\n    a: int\n    b = 1\nx in (1, 2)\ndel found[0]"
+    assert not list(broken_rules(kept))
