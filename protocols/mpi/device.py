@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
@@ -509,8 +509,27 @@ class Device:
             self._pumping = False
 
 
+class ObjectDevice(Protocol):
+    """The part of `Device` that messages of objects use; one that records a history has it, too."""
+
+    @property
+    def max_message_size(self) -> int: ...
+
+    @property
+    def losses(self) -> Losses: ...
+
+    @property
+    def next_continuation(self) -> Callable[[], int]: ...
+
+    def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch: ...
+
+    def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt: ...
+
+    def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt: ...
+
+
 def send_object(
-    device: Device, destination: int, contexts: tuple[int, int], tag: int, obj: object, synchronous: bool = False
+    device: ObjectDevice, destination: int, contexts: tuple[int, int], tag: int, obj: object, synchronous: bool = False
 ) -> Dispatch:
     """Pickle an object and begin to send it, as `send_pickled`. Also raises the exceptions of pickling."""
     return send_pickled(device, destination, contexts, tag, pickled(obj), synchronous)
@@ -521,7 +540,7 @@ def pickled(obj: object) -> bytes:
 
 
 def send_pickled(
-    device: Device, destination: int, contexts: tuple[int, int], tag: int, data: bytes, synchronous: bool = False
+    device: ObjectDevice, destination: int, contexts: tuple[int, int], tag: int, data: bytes, synchronous: bool = False
 ) -> Dispatch:
     """Begin to send an object. contexts: the communicator's, and its continuations'. synchronous: it does not complete
     before it is matched. Raises MPIError (ERR_COUNT) if it is too large."""
@@ -543,7 +562,7 @@ def send_pickled(
 
 
 def _send_rest(
-    device: Device,
+    device: ObjectDevice,
     destination: int,
     context: int,
     continuation: int,
@@ -580,7 +599,7 @@ class Incoming:
     __slots__ = ("_contexts", "_data", "_device", "_envelope", "first", "over")
 
     def __init__(
-        self, device: Device, source: int, contexts: tuple[int, int], tag: int, claimed: ProbeResult | None = None
+        self, device: ObjectDevice, source: int, contexts: tuple[int, int], tag: int, claimed: ProbeResult | None = None
     ) -> None:
         """claimed: the message, if a probe has claimed it."""
         self._device = device
