@@ -25,7 +25,7 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 5_000 if LONG else 300
-RESTART_CASES = 1_000 if LONG else 90
+RESTART_CASES = 1_000 if LONG else 150
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
 MUTANT_PATIENCE = 10 * SECOND
