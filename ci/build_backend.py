@@ -103,10 +103,16 @@ prepare_metadata_for_build_wheel = _BACKEND.prepare_metadata_for_build_wheel
 
 
 def compile_in_place() -> None:
-    command = CompileChanged(Distribution({"ext_modules": extensions()}))
+    found = extensions()
+    command = CompileChanged(Distribution({"ext_modules": found}))
     command.inplace = True
     command.ensure_finalized()
     command.run()
+    made = {Path(command.get_ext_fullpath(extension.name)).resolve() for extension in found}
+    for room in ("protocols", "testbed"):
+        for path in Path(room).rglob("*.so"):
+            if path.resolve() not in made:  # of a module that is no longer compiled
+                path.unlink()
 
 
 if __name__ == "__main__":

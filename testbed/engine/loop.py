@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from heapq import heappop, heappush
-from types import FrameType, coroutine
+from types import FrameType
 from typing import Any, Final, Protocol, TypeVar, overload
 
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import stack
-from testbed.engine.waitables import CancelledError, DeadlockError
+from testbed.engine.waitables import CancelledError, DeadlockError, Until
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -336,14 +336,12 @@ class Loop:
         self._set_own(self._polls_end, until)
         return True
 
-    @coroutine
-    def sleep(self, nanoseconds: int) -> Generator[int, None, None]:
+    async def sleep(self, nanoseconds: int) -> None:
         """Sleep: ``await loop.sleep(ns)``; 0 lets everything else run that is due now."""
-        yield self.now() + nanoseconds
+        await Until(self.now() + nanoseconds)
 
-    @coroutine
-    def sleep_until(self, when: int) -> Generator[int, None, None]:
-        yield when
+    async def sleep_until(self, when: int) -> None:
+        await Until(when)
 
     async def timeout(self, nanoseconds: int, awaitable: Awaitable[T]) -> T:
         """Await with a timeout; return the result. TimeoutError after so many nanoseconds: the awaitable is interrupted

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Generator, Iterable
-from types import coroutine
+from collections.abc import Iterable
 from typing import Final
 
 from protocols.core.host_work import COMPUTE, POLL, SWITCH
 from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.waitables import Until
 
 _SECOND: Final = 10**9
 _NOBODY: Final = -1  # no program in particular
@@ -57,13 +57,12 @@ class Server:
         self.free = finish = start + cost
         return finish
 
-    @coroutine
-    def use(self, cost: int) -> Generator[int, None, None]:
+    async def use(self, cost: int) -> None:
         """Reserve and wait until the job is done: ``await server.use(cost)``. The job of a task that is interrupted
         meanwhile stays reserved."""
         if self._loop is None:
             raise RuntimeError(f"{self.name!r} was given no loop: its time is reserved, tasks cannot use it")
-        yield self.reserve(self._loop.now(), cost)
+        await Until(self.reserve(self._loop.now(), cost))
 
     def utilisation(self, now: int, since: int = 0) -> float:
         """Return the share of the time from `since`, which lies before the first job, until now in which it was busy."""
@@ -196,18 +195,17 @@ class Core(Server):
             self.free = finish
         return finish
 
-    @coroutine
-    def compute(self, cost: int, program: int = _NOBODY) -> Generator[int, None, None]:
+    async def compute(self, cost: int, program: int = _NOBODY) -> None:
         """Compute for this time: ``await core.compute(ns)``. Programs that share the core have their turns in between."""
         assert self._loop is not None
         while True:
             part = min(cost, self.timeslice) if self.programs > 1 and self.timeslice else cost
             stolen = self._stolen
             end = self.spend(self._loop.now(), part, COMPUTE, program)
-            yield end
+            await Until(end)
             while self._stolen > stolen:  # interrupted meanwhile
                 end, stolen = end + self._stolen - stolen, self._stolen
-                yield end
+                await Until(end)
             cost -= part
             if cost <= 0:
                 return

@@ -23,6 +23,18 @@ class Awaited(Protocol):
         ...
 
 
+class Until:
+    """A time for which one task waits: ``await Until(when)``, in nanoseconds of the loop's clock."""
+
+    __slots__ = ("_when",)
+
+    def __init__(self, when: int) -> None:
+        self._when = when
+
+    def __await__(self) -> Generator[int, None, None]:
+        yield self._when
+
+
 class CancelledError(BaseException):
     """Raised in a task where it waits, to end it. No Exception, so that ``except Exception`` does not catch it."""
 

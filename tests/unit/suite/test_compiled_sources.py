@@ -22,6 +22,8 @@ def broken_rules(source: str) -> Iterator[str]:
             yield from _broken_by_class(node)
         elif isinstance(node, ast.Delete) and any(isinstance(target, ast.Attribute) for target in node.targets):
             yield f"{node.lineno}: an attribute is deleted"
+        elif isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "coroutine" for one in node.decorator_list):
+            yield f"{node.lineno}: {node.name} is a generator that is awaited"
         elif isinstance(node, ast.Compare):
             for other in node.comparators:
                 if isinstance(other, ast.Tuple) and any(isinstance(one, ast.Starred) for one in other.elts):
@@ -64,6 +66,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "@dataclass(frozen=True)\nclass A:\n    view: memoryview",
         "x in (1, *rest)",
         "del self.x",
+        "@coroutine\ndef f():\n    yield 1",
     ],
 )  # fmt: skip
 def test_what_breaks_a_rule_is_found(source: str) -> None:
