@@ -1,0 +1,26 @@
+"""Which build it is, compiled or interpreted, is said and recorded, and is what the modules that run are."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES
+
+from protocols.core import timers
+from protocols.core.compiled_build import COMPILED, INTERPRETED, build
+from testbed.controller.runs.folders import run_environment
+from testbed.engine import loop
+from testbed.sim import simulation
+
+
+def test_the_build_is_what_its_modules_are() -> None:
+    suffixes = {COMPILED: EXTENSION_SUFFIXES, INTERPRETED: SOURCE_SUFFIXES}[build()]
+    for module in (timers, loop, simulation):
+        assert str(module.__file__).endswith(tuple(suffixes)), module
+
+
+def test_the_version_and_a_run_tell_the_build() -> None:
+    command = [sys.executable, "-c", "from testbed.cli.entry import main; main()", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip().endswith(f", {build()}")
+    assert run_environment()["build"] == build()
