@@ -128,7 +128,7 @@ class Counted:
     is.
     """
 
-    __slots__ = ("_key", "_known", "_starts", "cell", "epoch", "n")
+    __slots__ = ("_key", "_known", "_loss", "_starts", "cell", "epoch", "n")
 
     cell: Cell
 
@@ -137,14 +137,21 @@ class Counted:
         self.n = n
         self._key = key
         self._known = known
-        self._starts: dict[int, int] | None = None
+        self._loss = -1  # start of the draws for losses, which most directions read alone; -1: not read yet
+        self._starts: dict[int, int] | None = None  # of the other streams
 
     @property
     def flow(self) -> Flow:
         return self._known.flow
 
+    def start_of_loss(self) -> int:
+        """Return the start of the draws for losses."""
+        if self._loss < 0:
+            self._loss = fate_hash.chain(self._key, self._known.first[:-1])
+        return self._loss
+
     def start(self, stream: int) -> int:
-        """Return the start of a stream of draws, such as `fate_hash.LOSS`."""
+        """Return the start of another stream of draws, such as `fate_hash.CORRUPT`."""
         starts = self._starts
         if starts is None:
             starts = self._starts = {}
@@ -418,7 +425,7 @@ class Flows:
         if self._kept is not None:
             numbers, place = counted.cell
             numbers[place] = n
-        return counted if fate_hash.draw(counted.start(fate_hash.LOSS), n) >> 11 < limit else None
+        return counted if fate_hash.draw(counted.start_of_loss(), n) >> 11 < limit else None
 
     def _go_on(self, known: Known, kept: Tallies) -> Counted:
         """A flow whose first frame in this process is about to be counted."""

@@ -273,7 +273,7 @@ class FateStage:
         n = counted.n
         loss, corrupt, duplicate, reorder = self._thresholds
         gone = self._gemodel is not None and self._gemodel.step(number)
-        if loss and _draw(counted.start(fate_hash.LOSS), n) >> 11 < loss:
+        if loss and _draw(counted.start_of_loss(), n) >> 11 < loss:
             return self.lose(counted)
         if decided is None and not self._more_chances:
             return None

@@ -59,29 +59,30 @@ def program() -> str:
 
 
 def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list[str]:
-    """Start sshd in those of these nodes where none runs with the current configuration; return their names.
+    """Start sshd in those of these nodes where none runs with the current configuration, and wait until all of them listen;
+    return the names of those that were started.
 
     The cluster's lock must be held and the keys exist. Raises as `secure_shell.ensure`.
     """
     directory = store.ssh(state.name)
     wanted: dict[str, Callable[[], Identity]] = {}
+    awaited: dict[str, Identity] = {}
     for node in [node_programs.node_of(state, name) for name in nodes]:
         node_context = node_programs.node_context(store, state, node.name)
         text = _configuration(directory, node, node_context)
         file = directory / f"{node.name}.conf"
         running = _running(directory, state, node)
         if running is not None and file.exists() and file.read_text() == text:
+            awaited[node.name] = running  # whoever started it may have been killed before it listened
             continue
         if running is not None:
             processes.end(running)  # its sessions continue
         replace_file(file, text)
         wanted[node.name] = _starter(sshd, directory, node, _private_files(directory, node, node_context))
-    if not wanted:
-        return []
     # In a child process: sshd is then reparented, and this process need not wait for it.
-    begun = in_child(lambda: {name: start() for name, start in wanted.items()})
+    begun = in_child(lambda: {name: start() for name, start in wanted.items()}) if wanted else {}
     deadline = time.monotonic() + _START_TIMEOUT
-    for name, identity in begun.items():
+    for name, identity in (awaited | begun).items():
         _await_listening(identity, deadline, name, directory / f"{name}.log")
     return list(begun)
 
