@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from setuptools import Distribution, Extension, build_meta, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 WANTED: Final = os.environ.get("NETNS_TESTBED_COMPILE") == "1"
 _MYPYC: Final = "mypy>=2.0"
@@ -73,12 +74,19 @@ class CompileChanged(build_ext):
         super().build_extensions()
 
 
+class WithBackend(sdist):
+    """A source distribution that has this file, too: it is built by it."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, [*files, "ci/build_backend.py"])
+
+
 class _Backend(build_meta._BuildMetaBackend):
     """Setuptools' own backend, without a setup.py."""
 
     def run_setup(self, setup_script: str = "setup.py") -> None:
         del setup_script
-        setup(ext_modules=extensions() if WANTED else [], cmdclass={"build_ext": CompileChanged})
+        setup(ext_modules=extensions() if WANTED else [], cmdclass={"build_ext": CompileChanged, "sdist": WithBackend})
 
     def get_requires_for_build_wheel(self, config_settings: object = None) -> list[str]:
         del config_settings
