@@ -22,6 +22,8 @@ def broken_rules(source: str) -> Iterator[str]:
             yield from _broken_by_class(node)
         elif isinstance(node, ast.Delete) and any(isinstance(target, ast.Attribute) for target in node.targets):
             yield f"{node.lineno}: an attribute is deleted"
+        elif isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            yield f"{node.lineno}: attributes are made when they are read"
         elif isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "coroutine" for one in node.decorator_list):
             yield f"{node.lineno}: {node.name} is a generator that is awaited"
         elif isinstance(node, ast.Compare):
@@ -67,6 +69,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "x in (1, *rest)",
         "del self.x",
         "@coroutine\ndef f():\n    yield 1",
+        "class A:\n    def __getattr__(self, name):\n        return 1",
     ],
 )  # fmt: skip
 def test_what_breaks_a_rule_is_found(source: str) -> None:
