@@ -16,15 +16,16 @@ from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 from tests.sim.swarm_faults import (
     BLACKOUT,
-    CALM,
     FAULTS,
     MICROSECOND,
     MILLISECOND,
     Cut,
+    calmer,
     draw_faults,
     draw_shape,
     layout_of,
 )
+from tests.sim.trials import fewer, without_one
 
 REQUESTS: Final = 100
 BACKLOG: Final = 40 * MILLISECOND
@@ -188,19 +189,14 @@ def _settings(chance: Source, endpoints: int) -> dict[str, int]:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Yield reduced cases, the largest reductions first."""
-    count = len(case.requests)
-    step = count // 2
-    while step:
-        for at in range(0, count, step):
-            yield replace(case, requests=case.requests[:at] + case.requests[at + step :])
-        step //= 2
-    for at in range(len(case.restarts)):
-        yield replace(case, restarts=case.restarts[:at] + case.restarts[at + 1 :])
-    for at in range(len(case.cuts)):
-        yield replace(case, cuts=case.cuts[:at] + case.cuts[at + 1 :])
-    for at, impairment in enumerate(case.links):
-        if impairment != CALM:
-            yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
+    for requests in fewer(case.requests):
+        yield replace(case, requests=requests)
+    for restarts in without_one(case.restarts):
+        yield replace(case, restarts=restarts)
+    for cuts in without_one(case.cuts):
+        yield replace(case, cuts=cuts)
+    for links in calmer(case.links):
+        yield replace(case, links=links)
     for plain in ({"priced": 0}, {"changing": 0}, {"slow": 0}, {"freed": 0}):
         less = replace(case, **plain)  # type: ignore[arg-type]  # the keys are a case's
         if less != case:

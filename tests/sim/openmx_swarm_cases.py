@@ -11,7 +11,8 @@ from typing import Final
 from protocols.openmx.mx_names import SEQNUM
 from testbed.engine.sources import Source, source
 from testbed.spec.layout import Impairment
-from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Cut, draw_faults, draw_shape, layout_of
+from tests.sim.swarm_faults import MICROSECOND, MILLISECOND, Cut, calmer, draw_faults, draw_shape, layout_of
+from tests.sim.trials import fewer, without_one
 
 SIZES: Final = (4, 8, 32, 33, 128, 129, 1_462, 1_463, 4_096, 4_097, 10_000, 33_000, 70_000, 150_000)
 """Bytes: of each kind of message, of one and more fragments, and of pulls of one and more blocks."""
@@ -128,15 +129,11 @@ def _settings(chance: Source, is_calm: bool) -> dict[str, int]:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Yield reduced cases, the largest reductions first."""
-    step = len(case.actions) // 2
-    while step:
-        for at in range(0, len(case.actions), step):
-            yield replace(case, actions=case.actions[:at] + case.actions[at + step :])
-        step //= 2
-    for at in range(len(case.restarts)):
-        yield replace(case, restarts=case.restarts[:at] + case.restarts[at + 1 :])
-    for at in range(len(case.cuts)):
-        yield replace(case, cuts=case.cuts[:at] + case.cuts[at + 1 :])
-    for at, impairment in enumerate(case.links):
-        if impairment != CALM:
-            yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
+    for actions in fewer(case.actions):
+        yield replace(case, actions=actions)
+    for restarts in without_one(case.restarts):
+        yield replace(case, restarts=restarts)
+    for cuts in without_one(case.cuts):
+        yield replace(case, cuts=cuts)
+    for links in calmer(case.links):
+        yield replace(case, links=links)

@@ -35,13 +35,14 @@ from tests.sim.swarm_faults import (
     SECOND,
     Cut,
     Violation,
+    calmer,
     cut_and_mend,
     draw_faults,
     draw_shape,
     layout_of,
     unwrapped,
 )
-from tests.sim.trials import Swarm
+from tests.sim.trials import Swarm, fewer, without_one
 
 MESSAGES = 100
 SIZES = (0, 1, 4, 60, 400, 1455, 1456, 1457, 2000, 2928, 4096, 4097, 6000, 12_000)
@@ -282,17 +283,12 @@ def check_node(case: Case, node: int, took: Sequence[Took]) -> None:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Yield reduced cases, the largest reductions first."""
-    count = len(case.messages)
-    step = count // 2
-    while step:
-        for at in range(0, count, step):
-            yield replace(case, messages=case.messages[:at] + case.messages[at + step :])
-        step //= 2
-    for at in range(len(case.cuts)):
-        yield replace(case, cuts=case.cuts[:at] + case.cuts[at + 1 :])
-    for at, impairment in enumerate(case.links):
-        if impairment != CALM:
-            yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
+    for messages in fewer(case.messages):
+        yield replace(case, messages=messages)
+    for cuts in without_one(case.cuts):
+        yield replace(case, cuts=cuts)
+    for links in calmer(case.links):
+        yield replace(case, links=links)
 
 
 SWARM = Swarm("python -m tests.sim.swarm", draw, run, smaller)

@@ -106,6 +106,13 @@ def draw_faults(
     return tuple(impairments), tuple(cuts), until
 
 
+def calmer(links: tuple[Impairment, ...]) -> Iterator[tuple[Impairment, ...]]:
+    """Yield the links' impairments with one link more that is not impaired."""
+    for at, impairment in enumerate(links):
+        if impairment != CALM:
+            yield (*links[:at], CALM, *links[at + 1 :])
+
+
 def cut_and_mend(simulation: Simulation, names: Sequence[str], cuts: Iterable[Cut]) -> None:
     """Let time pass until all cuts are over. names: links, by number."""
     for when, _, name, act in sorted(

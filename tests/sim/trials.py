@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from tests.sim.swarm_faults import Violation
 
 Case = TypeVar("Case")
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,21 @@ class Tally:
     cases: int
     failed: dict[int, str]
     rows: Counter[str]
+
+
+def fewer(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
+    """Yield the items without a half of them, without a quarter, and so on, and without one."""
+    step = len(items) // 2
+    while step:
+        for at in range(0, len(items), step):
+            yield items[:at] + items[at + step :]
+        step //= 2
+
+
+def without_one(items: tuple[Item, ...]) -> Iterator[tuple[Item, ...]]:
+    """Yield the items without each of them."""
+    for at in range(len(items)):
+        yield items[:at] + items[at + 1 :]
 
 
 @dataclass(frozen=True, slots=True)

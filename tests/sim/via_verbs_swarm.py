@@ -44,13 +44,14 @@ from tests.sim.swarm_faults import (
     SECOND,
     Cut,
     Violation,
+    calmer,
     cut_and_mend,
     draw_faults,
     draw_shape,
     layout_of,
     unwrapped,
 )
-from tests.sim.trials import Swarm
+from tests.sim.trials import Swarm, without_one
 from tests.sim.via_swarm import VIA
 
 PATIENCE: Final = 60 * SECOND
@@ -346,13 +347,12 @@ def play(
 
 def smaller(case: Case[AnySession]) -> Iterator[Case[AnySession]]:
     """Yield reduced cases, the largest reductions first."""
-    for at in range(len(case.sessions)):
-        yield replace(case, sessions=case.sessions[:at] + case.sessions[at + 1 :])
-    for at in range(len(case.cuts)):
-        yield replace(case, cuts=case.cuts[:at] + case.cuts[at + 1 :])
-    for at, impairment in enumerate(case.links):
-        if impairment != CALM:
-            yield replace(case, links=(*case.links[:at], CALM, *case.links[at + 1 :]))
+    for sessions in without_one(case.sessions):
+        yield replace(case, sessions=sessions)
+    for cuts in without_one(case.cuts):
+        yield replace(case, cuts=cuts)
+    for links in calmer(case.links):
+        yield replace(case, links=links)
 
 
 SWARM: Final = Swarm("python -m tests.sim.via_verbs_swarm", draw, run, smaller)

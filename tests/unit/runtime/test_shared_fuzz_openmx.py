@@ -16,6 +16,7 @@ from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.protocols.openmx_pair import checked
 from tests.unit.runtime.am2_shared_cluster import Nobody, attached
+from tests.unit.runtime.damaged_frames import damaged_at_times
 
 SEEDS = 8
 ROOM = 1_462
@@ -84,15 +85,6 @@ class Host:
         )  # fmt: skip
 
 
-def carried(chance: random.Random, frame: bytes) -> bytes:
-    """The frame, or one with another byte; with a right check at times."""
-    if chance.randrange(6):
-        return frame
-    place = chance.randrange(14, len(frame))
-    spoilt = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
-    return checked(spoilt) if chance.randrange(2) else spoilt
-
-
 def fuzzed(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of both drivers."""
     chance = random.Random(seed)
@@ -115,7 +107,7 @@ def fuzzed(seed: int) -> Counter[str]:
         host.act(now)
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
-            frame = carried(chance, bytes(wire.local.popleft()))
+            frame = damaged_at_times(chance, bytes(wire.local.popleft()), checked)
             if (to := by_address.get(frame[:6])) is not None:
                 to.nic.firmware.receive(now, frame)
         if not chance.randrange(5):

@@ -17,6 +17,7 @@ from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.spec.placement import address_of
 from tests.unit.runtime.am2_shared_cluster import Nobody, attached
+from tests.unit.runtime.damaged_frames import damaged_at_times
 
 SEEDS = 12
 SLOTS = 64
@@ -95,15 +96,6 @@ def write(chance: random.Random, host: Attached, slots: Slots) -> int:
     return doorbell(queue, chance.choice([1, 1, 1, 2]), slot) if style != 1 else chance.getrandbits(64)
 
 
-def carried(chance: random.Random, frame: bytes) -> bytes:
-    """The frame, or one with another byte; with a right check at times."""
-    if chance.randrange(6):
-        return frame
-    place = chance.randrange(14, len(frame))
-    spoilt = frame[:place] + chance.randbytes(1) + frame[place + 1 :]
-    return mended(spoilt) if chance.randrange(2) else spoilt
-
-
 def fuzzed(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of all firmware that they have had."""
     chance = random.Random(seed)
@@ -130,7 +122,7 @@ def fuzzed(seed: int) -> Counter[str]:
         host.on_doorbell(now, write(chance, host, Slots(SLOTS, host.region.descriptors)))
         wire.flush()
         for _ in range(min(len(wire.local), 40)):
-            frame = carried(chance, bytes(wire.local.popleft()))
+            frame = damaged_at_times(chance, bytes(wire.local.popleft()), mended)
             if (to := by_address.get(frame[:6])) is not None:
                 to.nic.firmware.receive(now, frame)
         if not chance.randrange(5):
