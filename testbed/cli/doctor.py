@@ -34,7 +34,7 @@ def doctor_command(datapaths: bool, as_json: bool) -> None:
         "compiled",
         build() == COMPILED,
         f"the modules that run per frame and per event are {build()}",
-        "quicker NICs, relays and simulations; the same results without it",
+        "quicker simulations; the same results without it",
         "install it with NETNS_TESTBED_COMPILE=1 and a C compiler (docs/internals/compiled.md)",
     )
     abilities = [*probe(), whole, compiled]

@@ -54,9 +54,9 @@ class SimDirection:
     """
 
     __slots__ = (
-        "_arrive", "_back", "_behind", "_clears", "_direction", "_fates", "_first", "_heap", "_is_cut", "_line", "_losing",
-        "_next", "_onward", "_quick", "_said_bytes", "_said_frames", "_switch", "_table", "_taken_bytes", "_taken_frames",
-        "_turn", "_wake", "end", "link", "lost", "receive", "sequence", "source", "take",
+        "_arrive", "_back", "_behind", "_clears", "_direction", "_fates", "_first", "_generation",
+        "_heap", "_is_cut", "_line", "_losing", "_next", "_onward", "_quick", "_said_bytes", "_said_frames", "_switch",
+        "_table", "_taken_bytes", "_taken_frames", "_wake", "end", "link", "lost", "receive", "sequence", "source", "take",
     )  # fmt: skip
 
     def __init__(self, link: Link, direction: DirectionName, loop: Loop, options: FateOptions) -> None:
@@ -68,7 +68,7 @@ class SimDirection:
         self._next = loop.next_sequence
         self._arrive = self._first_arrives
         self._first: _UnderWay | None = None
-        self._turn = 0  # raised when `_first` is taken from the heap
+        self._generation = 0  # of entries in the heap: when frames move to the line, those of before are stale
         self._behind: deque[_UnderWay] = deque()
         self._taken_frames = 0  # frames on the fast path since the last _count
         self._taken_bytes = 0
@@ -174,7 +174,7 @@ class SimDirection:
         self._taken_bytes += size
         if self._first is None:
             self._first = (due, frame, known)
-            heappush(self._heap, (due, self._next(), self._arrive, self._turn))
+            heappush(self._heap, (due, self._next(), self._arrive, self._generation))
         else:
             self._behind.append((due, frame, known))
         return None
@@ -205,10 +205,11 @@ class SimDirection:
         self._arm()
         self._choose()
 
-    def _first_arrives(self, turn: int) -> None:
-        """Deliver the first frame of the fast path, and those due at the same time. turn: of its entry in the heap."""
+    def _first_arrives(self, generation: int) -> None:
+        """Deliver the first frame of the fast path, and those due at the same time. generation: of its
+        entry in the heap."""
         first = self._first
-        if first is None or turn != self._turn:
+        if first is None or generation != self._generation:
             return  # it was moved to the line
         behind, onward, table = self._behind, self._onward, self._table
         while True:
@@ -225,11 +226,11 @@ class SimDirection:
                     link_direction = link_direction.take(now, frame, known)
             else:
                 onward(now, frame, known)
-            if following is None or turn != self._turn:
+            if following is None or generation != self._generation:
                 return  # a frame that entered meanwhile has its own heap entry
             due = following[0]
             if due > now:
-                heappush(self._heap, (due, self._next(), self._arrive, turn))
+                heappush(self._heap, (due, self._next(), self._arrive, generation))
                 return
             first = following
 
@@ -302,7 +303,7 @@ class SimDirection:
             self._line.schedule_arrival(due, frame)
         self._said_frames = self._said_bytes = 0
         self._first = None
-        self._turn += 1
+        self._generation += 1
         self._behind.clear()
 
     def _under_way(self) -> list[_UnderWay]:

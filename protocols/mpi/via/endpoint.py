@@ -216,13 +216,15 @@ class ViaEndpoint(MatchingByLibrary):
     async def _close_lost(self) -> None:
         """Close lost connections one after the other: many may be lost at once, and each command takes a slot."""
         self._is_closing = True
-        while self._closing:
-            await self._close(*self._closing.popleft())
-            self._held -= 1
-            self._pump_starved()
-            if self._unopened:
-                drive(self._open(self._unopened.popleft()))
-        self._is_closing = False
+        try:
+            while self._closing:
+                await self._close(*self._closing.popleft())
+                self._held -= 1
+                self._pump_starved()
+                if self._unopened:
+                    drive(self._open(self._unopened.popleft()))
+        finally:
+            self._is_closing = False
 
     async def _close(self, pair: Pair, vi: Vi) -> None:
         """Free a lost pair's VI and memory."""
