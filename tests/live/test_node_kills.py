@@ -18,7 +18,7 @@ from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.agents import agents
 from testbed.runtime import event_log
-from testbed.runtime.nodes.node_run import NodeDiedError
+from testbed.runtime.nodes.node_run import NodeDiedError, Run
 from testbed.runtime.nodes.places import ProgramNode
 from tests.live.machine_state import Machine, eventually
 
@@ -52,6 +52,10 @@ async def talk(name: str, endpoint: Host, node: ProgramNode, rounds: int = 0) ->
     return right
 
 
+def _talks(run: Run, node: str) -> bool:
+    return GOING in run.log(node)
+
+
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves_nothing(name: str) -> None:
     protocol, seeds = PROTOCOLS[name]
@@ -69,7 +73,7 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
             with agents(cluster, plug, ethertype, dict.fromkeys(NODES, program)) as run:
                 pids = dict(run.pids)
                 for node in NODES:
-                    eventually(lambda node=node: GOING in run.log(node), f"{node} talks")  # type: ignore[misc]
+                    eventually(partial(_talks, run, node), f"{node} talks")
                 killed = time.monotonic() + moment
                 run.at(int(killed * 1e9) - run.begun, partial(os.kill, pids[victim], signal.SIGKILL))
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
