@@ -1,22 +1,21 @@
-"""Parts of NICs that act at once: access to host memory, and delivery of completions to the host.
+"""Delivery of completions to a NIC's host: the rule by which firmware and host library call each other.
 
-Firmware and host library never call each other re-entrantly. Descriptors that the firmware returns to the host (`show`,
-`interrupt`) are queued until the firmware has returned; then the host sees them one after the other. The host may ring a
-doorbell in response, which the idle firmware handles at once; descriptors that it returns then are queued behind the others
-and delivered after the host has returned. A NIC that delivers at simulated times (`priced`) keeps the rule by its clock's
-events.
+Neither is ever called re-entrantly. Descriptors that the firmware returns to the host (`show`, `interrupt`) are queued
+until the firmware has returned; then the host sees them one after the other. The host may ring a doorbell in response,
+which the idle firmware handles at once; descriptors that it returns then are queued behind the others and delivered
+after the host has returned. A NIC that delivers at simulated times (`priced`) keeps the rule by its clock's events.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 
 class CompletingNic:
-    """A NIC's access to host memory, and its completion queue. shown: descriptors on their way to the host. see: delivers
-    one to it; observers wrap it. Every caller of the firmware calls `let_see` afterwards if there are any."""
+    """A NIC's completion queue. shown: descriptors on their way to the host. see: delivers one to it; observers wrap it.
+    Every caller of the firmware calls `let_see` afterwards if there are any."""
 
     __slots__ = ("_is_seeing", "see", "shown")
 
@@ -25,10 +24,6 @@ class CompletingNic:
         self.shown: Final[deque[int]] = deque()
         self.see = see
         self._is_seeing = False
-
-    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
-        """Read bytes from host memory."""
-        return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
     def post_completion(self, index: int) -> None:
         """Return a descriptor to the host, which sees it once the firmware has returned."""

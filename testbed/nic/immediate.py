@@ -191,6 +191,10 @@ class ImmediateNic(CompletingNic):
 
     # By the firmware.
 
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        """Read bytes from host memory."""
+        return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
+
     def send(self, frame: Buffer) -> bool | None:
         """Put a frame on the wire. Returns True if it waits in the port."""
         if type(frame) is not bytes:

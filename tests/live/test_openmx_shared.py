@@ -106,6 +106,10 @@ def _has_invalid(there: Nodes, name: str) -> bool:
     return bool(there.report(name)["counted"]["invalid"] > 100)
 
 
+def _has_no_region(there: Nodes, name: str) -> bool:
+    return there.regions(name) == 0
+
+
 def test_a_process_that_writes_and_rings_what_it_likes_harms_nobody() -> None:
     with Cluster.star(2).up() as cluster, nodes(cluster, 2, DRIVER, ETHERTYPE) as there:
         vandals = [there.host(name, scribble, 1) for name in ("n1", "n2")]
@@ -127,7 +131,8 @@ def test_partners_of_a_killed_process_are_told_others_go_on_and_another_takes_it
         assert widow.result() == "ENDPOINT_CLOSED"
         assert listener.result() == "ENDPOINT_CLOSED"
         assert wait_for_results(others) == [200, 200]
-        eventually(lambda: there.regions("n2") == 0, "the agent keeps a dead host's region")
+        for name in ("n1", "n2"):
+            eventually(partial(_has_no_region, there, name), "the agent has noticed that the hosts have ended")
         again = [there.host("n1", talk(3, 20), 1), there.host("n2", talk(1, 20), 1)]
         assert wait_for_results(again) == [20, 20]
 

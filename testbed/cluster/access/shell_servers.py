@@ -66,24 +66,26 @@ def begin(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
     """
     directory = store.ssh(state.name)
     wanted: dict[str, Callable[[], Identity]] = {}
-    awaited: dict[str, Identity] = {}
+    deadline = time.monotonic() + _START_TIMEOUT
     for node in [node_programs.node_of(state, name) for name in nodes]:
         node_context = node_programs.node_context(store, state, node.name)
         text = _configuration(directory, node, node_context)
         file = directory / f"{node.name}.conf"
         running = _running(directory, state, node)
-        if running is not None and file.exists() and file.read_text() == text:
-            awaited[node.name] = running  # whoever started it may have been killed before it listened
-            continue
         if running is not None:
+            # Whoever started it may have been killed: then it listens a little later, or ends without having listened.
+            if file.exists() and file.read_text() == text and _comes_to_listen(running, deadline):
+                continue
             processes.end(running)  # its sessions continue
         replace_file(file, text)
         wanted[node.name] = _starter(sshd, directory, node, _private_files(directory, node, node_context))
     # In a child process: sshd is then reparented, and this process need not wait for it.
     begun = in_child(lambda: {name: start() for name, start in wanted.items()}) if wanted else {}
     deadline = time.monotonic() + _START_TIMEOUT
-    for name, identity in (awaited | begun).items():
-        _await_listening(identity, deadline, name, directory / f"{name}.log")
+    for name, identity in begun.items():
+        if not _comes_to_listen(identity, deadline):
+            last_lines = (directory / f"{name}.log").read_text(errors="replace").strip().splitlines()[-3:]
+            raise TestbedError("\n".join([f"sshd on node {name} did not start:", *last_lines]))
     return list(begun)
 
 
@@ -188,9 +190,10 @@ def _running(directory: Path, state: State, node: Node) -> Identity | None:
     return identity if is_inside else None
 
 
-def _await_listening(identity: Identity, deadline: float, node: str, log: Path) -> None:
+def _comes_to_listen(identity: Identity, deadline: float) -> bool:
+    """Wait until an sshd listens; False if it ends before, or does not listen by the deadline (`time.monotonic`)."""
     while PORT not in open_ports(identity.pid, "tcp"):
         if not identity.alive or time.monotonic() > deadline:
-            last_lines = log.read_text(errors="replace").strip().splitlines()[-3:]
-            raise TestbedError("\n".join([f"sshd on node {node} did not start:", *last_lines]))
+            return False
         time.sleep(_POLL_INTERVAL)
+    return True

@@ -13,7 +13,7 @@ steps are short again: no more than one frame of a peer waits for a program that
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocols.core.firmware import Agent, Buffer, Firmware
@@ -56,6 +56,10 @@ class InlineNic(CompletingNic):
         self._agent = agent
         self.see = agent.host.completed
         self._ring = agent.firmware.on_doorbell
+
+    def dma_read(self, segments: Sequence[memoryview]) -> bytes:
+        """Read bytes from host memory."""
+        return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
     def frame_handler(self, firmware: Firmware) -> Callable[[int, bytes], None]:
         """Return the function that takes received frames: the firmware's, behind flow control if the port has it."""
