@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 PORT = 5001
 SLOW = {"timeout": 500_000_000, "longest_timeout": 500_000_000}
-"""EMP resends what is lost, and nothing because the machine is busy: a replay by the frames' numbers needs the same frames."""
+"""EMP resends what is lost, and nothing because the machine is busy: a replay by frame numbers needs the same frames."""
 
 
 @pytest.mark.parametrize(("rule", "second"), [(SET_TAG, 7), (SET_TAG_UNMENDED, TAG)], ids=["mended", "kept"])
