@@ -1,4 +1,5 @@
-"""Build backend: setuptools, and with NETNS_TESTBED_COMPILE=1 the modules listed in `pyproject.toml` compiled by mypyc.
+"""Build backend: setuptools, and with NETNS_TESTBED_COMPILE=1 the modules listed in `pyproject.toml` compiled by mypyc, and
+the frame path in C.
 
 Without the variable nothing is compiled and no compiler is needed; the same files then run interpreted.
 
@@ -23,6 +24,7 @@ WANTED: Final = os.environ.get("NETNS_TESTBED_COMPILE") == "1"
 _MYPYC: Final = "mypy>=2.0"
 _C_FILES: Final = "build/compiled/c"
 _OBJECTS: Final = "build/compiled/objects"
+_NATIVE: Final = "testbed/kernel/native_frames.c"
 
 
 def modules() -> list[str]:
@@ -32,7 +34,7 @@ def modules() -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """Translate the modules to C."""
+    """Translate the modules to C, and return them with the native one."""
     from mypyc.build import mypycify
 
     # Types are checked where all packages are installed, which a build environment does not have.
@@ -42,7 +44,9 @@ def extensions() -> list[Extension]:
     )
     for extension in found:
         extension.include_dirs.append(f"{_C_FILES}/protocols")  # where the headers of a group with that name are
-    return list(found)
+    stable_abi = [("Py_LIMITED_API", "0x030B0000")]
+    name = _NATIVE.removesuffix(".c").replace("/", ".")
+    return [*found, Extension(name, [_NATIVE], define_macros=stable_abi, py_limited_api=True)]
 
 
 class CompileChanged(build_ext):
@@ -75,10 +79,10 @@ class CompileChanged(build_ext):
 
 
 class WithBackend(sdist):
-    """A source distribution that has this file, too: it is built by it."""
+    """A source distribution that has this file, too, and the native module's source: it is built by it."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        super().make_release_tree(base_dir, [*files, "ci/build_backend.py"])
+        super().make_release_tree(base_dir, [*files, "ci/build_backend.py", _NATIVE])
 
 
 class _Backend(build_meta._BuildMetaBackend):

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -117,6 +118,11 @@ def _user_python() -> str:
     return "" if ordinary_users_python() else "there is no Python of this version that an ordinary user may start"
 
 
+def _python_headers() -> str:
+    folder = Path(sysconfig.get_path("include"))
+    return "" if (folder / "Python.h").exists() else f"there is no Python.h in {folder}"
+
+
 REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREMENTS.items()} | {
     "userns": Requirement(_user_namespace),
     "user-python": Requirement(_user_python),
@@ -125,6 +131,7 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "vm": Requirement(lambda: "" if os.environ.get("TESTBED_VM") else "runs in the virtual machine of ci/vm"),
     "strace": Requirement(_strace, ours=bool(not shutil.which("strace"))),
     "compiler": Requirement(lambda: "" if shutil.which("cc") else "there is no C compiler (cc)"),
+    "python-headers": Requirement(_python_headers),
     "ip": _tool("ip"),
     "ssh": _tool("ssh"),
     "sshd": _tool("sshd"),

@@ -22,7 +22,7 @@ class Result(NamedTuple):
     match_info: int = 0
     length: int = 0
     transferred: int = 0
-    context: object = None
+    context: "object" = None  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
 
 
 class Request(Completion[Result]):

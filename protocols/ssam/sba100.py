@@ -59,7 +59,7 @@ class _Circuit(NamedTuple):
 
     node: int
     head: bytes
-    memory: bytearray
+    memory: "bytearray"  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
 
 
 class Sba100:

@@ -168,7 +168,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         stack.enter_context(_claimed(device, name))
         stack.enter_context(_without_offloads(store, state, name, device))
         wire, _, agent, driver = build_inline_nic(orders, device, adapter)
-        stack.callback(wire.socket.close)
+        stack.callback(wire.close)
         stack.callback(driver.close)
         here = ProgramNode(name, number, numbers, driver.loop)
         endpoint = nic_protocol.device(agent.host)

@@ -22,6 +22,7 @@ is small. The machine's own is `testbed.kernel.waiter`.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from heapq import heappop, heappush
@@ -175,18 +176,6 @@ class Timer:
 _Entry = tuple[int, int, Callable[[Any], object] | None, Any]
 
 
-def running(innermost: FrameType | None) -> list[FrameType]:
-    """Return the frames of the running task, the innermost last: those below its loop's, of a stack given by its innermost
-    frame. Empty where no task runs."""
-    frames = stack(innermost)
-    for place in reversed(range(len(frames))):
-        if frames[place].f_code is Task.call.__code__:
-            return frames[place + 1 :]
-        if frames[place].f_code is Loop.run.__code__:
-            return []
-    return frames  # of a program that has a stack of its own
-
-
 def _ignore(_: BaseException) -> None:
     """Do nothing: the default of `Loop.on_failure`."""
 
@@ -200,6 +189,9 @@ class Loop:
         """Returns the time, in integer nanoseconds of the waiter's clock."""
         self.current: Task[Any] | None = None
         """The task that ran last: within a task, this one."""
+        self.in_task = False
+        """Whether a step of a task runs at this moment. For tasks to set."""
+        self._began: FrameType | None = None  # the frame of `run`, or, where it is compiled and has none, of its caller
         # The next three attributes are for timers and tasks only.
         self.heap: Final[list[_Entry]] = []
         self.woken: Final[deque[Task[Any]]] = deque()
@@ -362,6 +354,14 @@ class Loop:
             timer.set(None)
             task.spare(expiry)
 
+    def task_frames(self, innermost: FrameType | None) -> list[FrameType]:
+        """Return the stack of the running task, the innermost frame last, of the stack given by its innermost frame. Empty
+        where no task runs."""
+        if not self.in_task:
+            return []
+        frames = stack(innermost)
+        return frames[frames.index(self._began) + 1 :] if self._began in frames else frames  # a program's own stack
+
     def complete(self, work: Work[T], name: str = "main") -> T:
         """Run until a coroutine has ended; return its result. Other tasks stay where they are."""
         task = self.spawn(work, name)
@@ -374,6 +374,7 @@ class Loop:
         if self.running:
             raise RuntimeError("the loop runs already")
         self.running = True
+        self._began = sys._getframe()
         try:
             if self._dilated is not None:
                 self._run_dilated(self._dilated)
@@ -390,6 +391,7 @@ class Loop:
                 raise
         finally:
             self.running = False
+            self._began = None
         if self._failure is not None:
             raise self._failure
 

@@ -157,6 +157,7 @@ class Task(Waitable, Generic[T]):
         """Run the coroutine until it waits again. For the loop only."""
         loop = self._loop
         loop.current = self
+        loop.in_task = True
         self._waiting = None
         try:
             if self._thrown is None:
@@ -173,6 +174,8 @@ class Task(Waitable, Generic[T]):
                 error.add_note(f"in task {self.name!r} at {loop.now()} ns")
                 raise
             return
+        finally:
+            loop.in_task = False
         if type(awaited) is int:
             self._waiting = awaited
             self.sequence = sequence = loop.next_sequence()

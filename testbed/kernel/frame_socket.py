@@ -15,6 +15,8 @@ from typing import Final
 
 from protocols.core.firmware import Buffer
 from testbed.engine.failures import HEADER, too_long
+from testbed.kernel.frame_path import FrameCalls
+from testbed.kernel.interpreted_frames import HEADROOM
 from testbed.kernel.packet_options import (
     DOWN,
     PACKET_IGNORE_OUTGOING,
@@ -24,7 +26,6 @@ from testbed.kernel.packet_options import (
     set_buffers,
     take_statistics,
 )
-from testbed.kernel.packet_socket import HEADROOM
 
 BUFFER: Final = 8 << 20
 """Bytes of frames, with the kernel's overhead for each, that may wait while a program computes."""
@@ -36,11 +37,15 @@ _STAMP_ROOM: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 class FrameSocket:
     """A packet socket for frames of one EtherType on an interface of the caller's network namespace.
 
-    mtu: the interface's, in bytes. OSError when there is no such interface. `socket` is for the loop that reads it:
-    ``socket.recv(longest, MSG_DONTWAIT)``.
+    mtu: the interface's, in bytes. OSError when there is no such interface. `next_frame` returns the next frame; None where
+    none has come, or the interface is down. It may read frames ahead: the descriptor tells of frames that have come only
+    once None was returned.
     """
 
-    __slots__ = ("_device", "_lost", "_mtu", "_takes", "dropped", "longest", "send", "socket", "taken")
+    __slots__ = (
+        "_device", "_lost", "_mtu", "_send", "_takes", "close", "dropped", "longest", "next_frame", "send", "socket",
+        "taken",
+    )  # fmt: skip
 
     def __init__(self, device: str, ethertype: int, mtu: int, buffer: int = BUFFER) -> None:
         self._device = device
@@ -60,7 +65,11 @@ class FrameSocket:
         except BaseException:
             self.socket.close()
             raise
-        self.send: Callable[[Buffer], int] = self.socket.send
+        calls = FrameCalls(self.socket, self.longest)
+        self.next_frame: Final[Callable[[], bytes | None]] = calls.receive
+        self.close: Final[Callable[[], None]] = calls.close
+        self._send: Final[Callable[[Buffer], int]] = calls.send
+        self.send: Callable[[Buffer], int] = calls.send
         """Raises OSError, of which `is_down` says more."""
 
     def note_lengths(self, takes: Mapping[bytes, tuple[str, int]]) -> None:
@@ -73,7 +82,7 @@ class FrameSocket:
         if name and len(frame) > mtu + HEADER:
             count, longest = self._lost.get(name, (0, 0))
             self._lost[name] = count + 1, max(longest, len(frame))
-        return self.socket.send(frame)
+        return self._send(frame)
 
     def lost(self) -> list[str]:
         """Return a sentence for each node that cannot take frames that were sent to it."""
@@ -93,9 +102,6 @@ class FrameSocket:
 
     def fileno(self) -> int:
         return self.socket.fileno()
-
-    def close(self) -> None:
-        self.socket.close()
 
     def has_carrier(self) -> bool:
         """Whether the interface's peer is up."""

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from protocols.core.firmware import Adapter, Plug
 from protocols.core.profile import IDEAL, Profile
-from testbed.engine.loop import POLL_TIME, Loop, VirtualClock, running
+from testbed.engine.loop import POLL_TIME, Loop, VirtualClock
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import program_line
 from testbed.engine.waitables import DeadlockError
@@ -304,7 +304,7 @@ class Simulation:
     def waiting(self, innermost: FrameType | None = None) -> list[str]:
         """A sentence for each condition that a program, a host or a firmware waits for. innermost: frame of the running
         stack, if any."""
-        frames = running(innermost)
+        frames = self.loop.task_frames(innermost)
         current = self.loop.current if frames else None
         tasks = [task for task in self._tasks if not task.done]
         sentences = [f"{task.name} {task.doing}" for task in tasks if task is not current]

@@ -9,7 +9,6 @@ the kernel. While tasks poll, each poll receives the frames that have come, keep
 from __future__ import annotations
 
 import select
-import socket
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -18,12 +17,10 @@ from protocols.core.firmware import Firmware
 from testbed.engine.failures import TickCount
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import FrameSocket
-from testbed.kernel.packet_options import DOWN
 from testbed.kernel.waiter import Waiter
 from testbed.runtime.nodes.inline import InlineNic
 from testbed.runtime.nodes.patience import Patience, PollPause
 
-_DONTWAIT: Final = socket.MSG_DONTWAIT
 _LOOK: Final = 64  # frames in a row after which deadlines and other descriptors are checked
 _POLLED: Final = 256  # maximum of frames in a poll: more than come while a program sleeps for 1 ms
 _PROMPT: Final = 100_000
@@ -77,19 +74,13 @@ class Driver:
         polling = loop.polling
         if polling:
             return self._poll()
-        receive, longest, take, now = (
-            self._wire.socket.recv,
-            self._wire.longest,
-            nic.frame_handler(firmware),
-            time.monotonic_ns,
-        )
+        next_frame, take, now = self._wire.next_frame, nic.frame_handler(firmware), time.monotonic_ns
         woken, heap, later = loop.woken, loop.heap, nic.later
         due: int | None = 0  # the firmware's deadline when it was read last; 0: read it again
         until, spin, patience = 0, self.spin, self.patience
         while True:
-            try:
-                frame = receive(longest, _DONTWAIT)
-            except BlockingIOError:
+            frame = next_frame()
+            if frame is None:
                 self._frames_in_a_row = 0
                 moment = now()
                 if due == 0:
@@ -106,10 +97,6 @@ class Driver:
                 if ready := self._sleep(due if deadline is None or (due is not None and due < deadline) else deadline):
                     return ready
                 until = now() + spin
-                continue
-            except OSError as error:  # reported once by a socket whose interface was set down
-                if error.errno not in DOWN:
-                    raise
                 continue
             moment = now()
             due = 0
@@ -162,19 +149,14 @@ class Driver:
 
     def _receive_frames(self) -> int:
         """Give the firmware the frames that have come; return how many. No frame that it sends waits for the program."""
-        nic, receive, longest = self._nic, self._wire.socket.recv, self._wire.longest
+        nic, next_frame = self._nic, self._wire.next_frame
         take, now = nic.frame_handler(self._firmware), time.monotonic_ns
         if nic.later:
             nic.flush()
         for taken in range(_POLLED):
-            try:
-                frame = receive(longest, _DONTWAIT)
-            except BlockingIOError:
+            frame = next_frame()
+            if frame is None:
                 return taken
-            except OSError as error:  # reported once by a socket whose interface was set down
-                if error.errno not in DOWN:
-                    raise
-                continue
             nic.busy = True
             try:
                 take(now(), frame)

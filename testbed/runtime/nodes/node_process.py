@@ -20,7 +20,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from protocols.core.firmware import Adapter, Agent, Firmware, Host
-from testbed.engine.loop import running
 from testbed.engine.tasks import Task
 from testbed.engine.tracebacks import complete_traceback, line_of, program_line, program_traceback
 from testbed.errors import FirmwareError
@@ -345,7 +344,7 @@ class _Node:
     def _state(self, innermost: FrameType | None) -> str:
         """Describe the process's present state. innermost: the frame that the signal interrupted."""
         program = next((program for program in self._programs if not program.done), self._programs[0])
-        frames = running(innermost)
+        frames = self._loop.task_frames(innermost)
         polls = program.polled is not None and self._loop.now() - program.polled < _ANSWER
         if innermost is not None and self._nic.busy and not polls:  # each poll lets the NIC work
             line = program_line(frames)

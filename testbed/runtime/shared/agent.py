@@ -31,7 +31,7 @@ from protocols.core.split_memory import SplitDriver
 from testbed.engine.failures import failure
 from testbed.errors import FirmwareError
 from testbed.kernel.filesystem import make_sealed
-from testbed.kernel.packet_options import DOWN, join_fanout
+from testbed.kernel.packet_options import join_fanout
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import calls
 from testbed.runtime.incarnations import incarnation
@@ -119,9 +119,8 @@ class SharedAgent:
         self._waiter = Waiter(0)
         self._strangers = 0  # connections that have not attached yet
         self._handlers: dict[int, Callable[[], object]] = {}
-        self._frames = select.epoll()  # costs half of what poll does
-        self._frames.register(self._socket.fileno(), select.EPOLLIN)
         self._inbox = worker.inbox
+        self._frames = select.epoll()  # of the inbox; costs half of what poll does
         if self._inbox is not None:
             self._frames.register(self._inbox.fileno(), select.EPOLLIN)
         self._bells = select.epoll()  # separate, and watched by the other: an edge is reported once
@@ -190,27 +189,16 @@ class SharedAgent:
 
     def _turn(self) -> bool:
         """Do a bounded share of everything that is pending; return whether there was anything."""
-        receive, longest, local = self._socket.socket.recv, self._socket.longest, self._wire.local
+        next_frame, local = self._socket.next_frame, self._wire.local
         busy = False
-        has_frame = self._frames.poll
-        for number in range(_FRAMES):
-            ready = has_frame(0)
-            if not ready:  # cheaper than BlockingIOError
-                break
-            if self._inbox is not None and ready[number % len(ready)][0] == self._inbox.fileno():
-                busy = True
-                self._deliver(self._inbox.recv(longest, _DONTWAIT))
-                continue
-            try:
-                frame = receive(longest, _DONTWAIT)
-            except BlockingIOError:
-                break
-            except OSError as error:  # reported once by a socket whose interface was set down
-                if error.errno not in DOWN:
-                    raise
+        for _ in range(_FRAMES):
+            frame = next_frame()
+            if frame is None:
                 break
             busy = True
             self._deliver(frame)
+        if self._inbox is not None:
+            busy |= self._deliver_inbox(self._inbox)
         if local:
             busy = True
             for _ in range(min(len(local), _FRAMES)):
@@ -237,6 +225,14 @@ class SharedAgent:
         if self._wire.later:
             self._wire.flush()
         return busy
+
+    def _deliver_inbox(self, inbox: socket.socket) -> bool:
+        """Deliver some frames that other workers have handed over; return whether there was one."""
+        for number in range(_FRAMES):
+            if not self._frames.poll(0):  # cheaper than BlockingIOError
+                return number > 0
+            self._deliver(inbox.recv(self._socket.longest, _DONTWAIT))
+        return True
 
     def _deliver(self, frame: bytes) -> None:
         function = self._by_address.get(frame[:6])

@@ -6,6 +6,8 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
+from types import ModuleType
 
 import pytest
 from scapy.layers.inet import IP, TCP
@@ -13,31 +15,34 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw
 
-from testbed.kernel import gso, netlink_messages, offloads, packet_socket, syscalls
+from testbed.kernel import gso, interpreted_frames, netlink_messages, offloads, syscalls
 from testbed.kernel.children import in_child
+from testbed.kernel.frame_path import Arena
 from testbed.kernel.gso import GsoFrame
+from testbed.kernel.interpreted_frames import BATCH
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.offloads import Offloads
-from testbed.kernel.packet_socket import BATCH, GSO_BATCH, Arena, PacketSocket, Statistics
+from testbed.kernel.packet_socket import GSO_BATCH, PacketSocket, Statistics
 from tests.unit.fates.wire_frames import number_of, numbered, tagged
+from tests.unit.kernel.frame_paths import frame_paths
 
-pytestmark = pytest.mark.requires("root")
+pytestmark = pytest.mark.requires("root", "compiler", "python-headers")
 
 BUFFER = 8 << 20
 Ends = tuple[PacketSocket, PacketSocket]
 
 
 def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500) -> None:
-    """Run a test in a namespace of its own, with sockets on the two ends of a veth pair."""
+    """Run a test on each frame path, in a namespace of its own, with sockets on the two ends of a veth pair."""
 
-    def inside() -> None:
+    def inside(path: ModuleType) -> None:
         syscalls.unshare(syscalls.CLONE_NEWNET)
         here = open_path("/proc/thread-self/ns/net")
         with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as setting:
             setting.write("1")
         here.route.execute([netlink_messages.make_veth("a", 101, mtu, here.descriptor, "b", 102)])
         here.route.execute([netlink_messages.set_up(101), netlink_messages.set_up(102)])
-        arena = Arena()
+        arena = path.Arena()
         a, b = PacketSocket("a", arena, BUFFER), PacketSocket("b", arena, BUFFER)
         for sender, receiver in ((a, b), (b, a)):  # the kernel gives an interface its carrier some time after it is up
             while not select.select([receiver], [], [], 0.01)[0]:
@@ -47,7 +52,8 @@ def between(test: Callable[[PacketSocket, PacketSocket], None], mtu: int = 1500)
             sender.statistics = Statistics()
         test(a, b)
 
-    in_child(inside)
+    for path in frame_paths():
+        in_child(partial(inside, path))
 
 
 def taken(found: PacketSocket, count: int, earliest: int = 0) -> list[tuple[int, bytes]]:
@@ -116,9 +122,9 @@ def test_the_two_clocks_are_read_again_when_something_came_between(monkeypatch: 
     wall = 10**18
     readings = iter([0, 5_000_000, 5_000_300])
     walls = iter([wall + 4_999_000, wall + 5_000_200])
-    monkeypatch.setattr(packet_socket.time, "monotonic_ns", lambda: next(readings))
-    monkeypatch.setattr(packet_socket.time, "time_ns", lambda: next(walls))
-    now, behind = packet_socket._clocks()
+    monkeypatch.setattr(interpreted_frames.time, "monotonic_ns", lambda: next(readings))
+    monkeypatch.setattr(interpreted_frames.time, "time_ns", lambda: next(walls))
+    now, behind = interpreted_frames._clocks()
     assert now == 5_000_300
     assert behind == wall + 200
 
@@ -211,7 +217,7 @@ def test_batches_of_pieces_are_small_and_those_after_them_are_large_again() -> N
         small = [numbered(number) for number in range(2 * BATCH)]
         for frames in (gso_frames, gso_frames, small, small):
             a.send_offloaded(list(frames))
-        other = PacketSocket("b", Arena(), BUFFER)
+        other = PacketSocket("b", a.arena, BUFFER)
         a.send([numbered(0)])
         assert contents(other, 1) == [numbered(0)]  # what was sent before is through, too
         got = []
@@ -248,8 +254,8 @@ def test_oversized_gso_segments_are_counted_singly() -> None:
 
 
 def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
-    def story(_: PacketSocket, b: PacketSocket) -> None:
-        other = PacketSocket("b", Arena(), BUFFER, out="a")
+    def story(a: PacketSocket, b: PacketSocket) -> None:
+        other = PacketSocket("b", a.arena, BUFFER, out="a")
         other.send([numbered(1)])
         assert contents(b, 1) == [numbered(1)]
         open_path("/proc/thread-self/ns/net").route.execute([netlink_messages.remove_link(101)])
@@ -262,7 +268,7 @@ def test_a_socket_may_send_by_another_interface_than_it_listens_on() -> None:
 
 def test_a_socket_does_not_hear_frames_with_its_own_mark() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        marked, other = PacketSocket("a", Arena(), BUFFER, mark=7), PacketSocket("b", Arena(), BUFFER, mark=7)
+        marked, other = PacketSocket("a", a.arena, BUFFER, mark=7), PacketSocket("b", a.arena, BUFFER, mark=7)
         marked.send([numbered(1)])
         a.send([numbered(2)])
         assert [number_of(frame) for frame in contents(b, 2)] == [1, 2]
@@ -330,7 +336,7 @@ def test_frames_for_a_port_whose_other_end_is_down_are_lost_by_that_and_not_insi
 
 def test_frames_for_which_there_was_no_room_are_counted() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        small = PacketSocket("b", Arena(), 4096)
+        small = PacketSocket("b", a.arena, 4096)
         a.send([numbered(number) for number in range(200)])
         assert len(contents(b, 200)) == 200  # they are through
         got = 0
@@ -345,7 +351,7 @@ def test_frames_for_which_there_was_no_room_are_counted() -> None:
 
 def test_a_socket_that_has_stopped_listening_gives_what_it_has_heard_and_still_sends() -> None:
     def story(a: PacketSocket, b: PacketSocket) -> None:
-        other = PacketSocket("b", Arena(), BUFFER)
+        other = PacketSocket("b", a.arena, BUFFER)
         a.send([numbered(1)])
         assert len(contents(other, 1)) == 1
         b.stop_listening()

@@ -33,8 +33,6 @@ class Machine:
     the next frame or as `naps` says.
     """
 
-    longest = 2_000
-
     def __init__(self, frames: Iterable[int] = ()) -> None:
         self.time = 0
         self.frames = deque(frames)
@@ -48,7 +46,6 @@ class Machine:
         self.ticked: list[int] = []
         """How many frames had come, each time that the firmware's deadline was kept."""
         self.on_frame: Callable[[], object] = lambda: None
-        self.socket = self
         self._since = 0
         self._end, self._other = socket.socketpair()
 
@@ -68,9 +65,9 @@ class Machine:
         self.time += 1_000
         return self.time
 
-    def recv(self, _longest: int, _flags: int) -> bytes:
+    def next_frame(self) -> bytes | None:
         if not self.frames or self.frames[0] > self.time:
-            raise BlockingIOError
+            return None
         self.frames.popleft()
         self._since = self.time
         return b"frame"

@@ -82,14 +82,11 @@ class Machine:
     """A driver's clock, its wire, on which frames come at given times in nanoseconds, and its sleep, which passes at once
     until the next frame and for ever after the last. Looking at the clock takes a microsecond."""
 
-    longest = 2_000
-
     def __init__(self, frames: Iterable[int]) -> None:
         self.time = 0
         self.frames = deque(frames)
         self.quiet: list[int] = []
         """For how long nothing had come, in nanoseconds, each time that the driver fell asleep."""
-        self.socket = self
         self.deadline = None
         self._last = 0
         self._end, self._other = socket.socketpair()
@@ -98,9 +95,9 @@ class Machine:
         self.time += 1_000
         return self.time
 
-    def recv(self, _longest: int, _flags: int) -> bytes:
+    def next_frame(self) -> bytes | None:
         if not self.frames or self.frames[0] > self.time:
-            raise BlockingIOError
+            return None
         self.frames.popleft()
         self._last = self.time
         return b"frame"

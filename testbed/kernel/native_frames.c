@@ -1,0 +1,431 @@
+/* Frames in and out of packet sockets, native: the compiled build's FrameCalls and Arena.
+
+   `testbed/kernel/interpreted_frames.py` has the same two classes in Python, with their documentation; tests hold both
+   against each other. Python's socket costs an exception for each look at an empty socket, and a system call for each
+   frame; recvmmsg and sendmmsg by ctypes cost more than the kernel's own work for a short batch.
+
+   Only the stable ABI of Python 3.11 is used. */
+
+#define PY_SSIZE_T_CLEAN
+#define _GNU_SOURCE
+#include <Python.h>
+#include <errno.h>
+#include <linux/if_packet.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum {
+    BURST = 16,                 /* frames that FrameCalls reads ahead */
+    BATCH = 64,                 /* frames of an Arena */
+    FRONT = 10,                 /* struct virtio_net_hdr, in front of each frame of an Arena */
+    SLOT = FRONT + 65535 + 22,  /* and the largest frame, with two VLAN tags */
+    SHORTEST = FRONT + 14,
+    UNUSUAL = TP_STATUS_VLAN_VALID | TP_STATUS_CSUMNOTREADY,
+    ATTEMPTS = 20
+};
+
+static const int64_t SECOND = 1000000000, MAX_GAP = 2000;
+
+static int is_down(int reason) { return reason == ENETDOWN || reason == ENXIO || reason == ENODEV; }
+
+/* ---- FrameCalls ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *opened;  /* the socket, a Python object */
+    int descriptor;    /* its own; -1: it is closed */
+    Py_ssize_t longest;
+    int next, count;  /* of the frames that were read ahead */
+    int is_busy;      /* the last look found a frame: more may wait */
+    char *frames;     /* BURST of `longest` bytes */
+    struct iovec vectors[BURST];
+    struct mmsghdr messages[BURST];
+} FrameCalls;
+
+static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    static char *names[] = {"opened", "longest", NULL};
+    PyObject *opened;
+    Py_ssize_t longest;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "On", names, &opened, &longest))
+        return NULL;
+    if (longest < 1) {
+        PyErr_Format(PyExc_ValueError, "a frame has 1 byte or more, not %zd", longest);
+        return NULL;
+    }
+    int descriptor = PyObject_AsFileDescriptor(opened);
+    if (descriptor < 0)
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    FrameCalls *self = (FrameCalls *)allocate(type, 0);  /* all zero */
+    if (self == NULL)
+        return NULL;
+    Py_INCREF(opened);
+    self->opened = opened;
+    self->descriptor = descriptor;
+    self->longest = longest;
+    self->frames = PyMem_Malloc((size_t)longest * BURST);  /* the machine gives memory to the pages in use alone */
+    if (self->frames == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    for (int i = 0; i < BURST; i++) {
+        self->vectors[i] = (struct iovec){self->frames + i * longest, (size_t)longest};
+        self->messages[i].msg_hdr = (struct msghdr){.msg_iov = &self->vectors[i], .msg_iovlen = 1};
+    }
+    return (PyObject *)self;
+}
+
+static void calls_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    PyMem_Free(((FrameCalls *)object)->frames);
+    Py_XDECREF(((FrameCalls *)object)->opened);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static PyObject *calls_receive(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    FrameCalls *self = (FrameCalls *)object;
+    while (self->next == self->count) {
+        /* The first frame after none is mostly alone: recv costs less than recvmmsg. Neither waits, so that the lock of the
+           interpreter is kept. */
+        ssize_t found;
+        if (self->is_busy) {
+            found = recvmmsg(self->descriptor, self->messages, BURST, MSG_DONTWAIT, NULL);
+        } else {
+            found = recv(self->descriptor, self->frames, (size_t)self->longest, MSG_DONTWAIT);
+            if (found >= 0) {
+                self->is_busy = 1;
+                return PyBytes_FromStringAndSize(self->frames, found);
+            }
+        }
+        if (found >= 0) {
+            self->next = 0;
+            self->count = (int)found;
+            continue;
+        }
+        self->is_busy = 0;
+        if (errno == EAGAIN || is_down(errno))
+            Py_RETURN_NONE;
+        if (errno != EINTR)
+            return PyErr_SetFromErrno(PyExc_OSError);
+        if (PyErr_CheckSignals())
+            return NULL;
+    }
+    int place = self->next++;
+    return PyBytes_FromStringAndSize(self->vectors[place].iov_base, (Py_ssize_t)self->messages[place].msg_len);
+}
+
+static PyObject *calls_send(PyObject *object, PyObject *frame)
+{
+    FrameCalls *self = (FrameCalls *)object;
+    Py_buffer view;
+    if (PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE))
+        return NULL;
+    int descriptor = self->descriptor, reason, interrupted;
+    ssize_t sent;
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        sent = send(descriptor, view.buf, (size_t)view.len, 0);
+        reason = errno;
+        Py_END_ALLOW_THREADS
+        interrupted = sent < 0 && reason == EINTR;
+        if (interrupted && PyErr_CheckSignals()) {
+            PyBuffer_Release(&view);
+            return NULL;
+        }
+    } while (interrupted);
+    PyBuffer_Release(&view);
+    if (sent < 0) {
+        errno = reason;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return PyLong_FromSsize_t(sent);
+}
+
+static PyObject *calls_close(PyObject *object, PyObject *Py_UNUSED(ignored))
+{
+    FrameCalls *self = (FrameCalls *)object;
+    self->descriptor = -1;
+    self->next = self->count = self->is_busy = 0;
+    return PyObject_CallMethod(self->opened, "close", NULL);
+}
+
+static PyMethodDef calls_methods[] = {
+    {"receive", calls_receive, METH_NOARGS, NULL},
+    {"send", calls_send, METH_O, NULL},
+    {"close", calls_close, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyType_Slot calls_slots[] = {
+    {Py_tp_new, calls_new},
+    {Py_tp_dealloc, calls_dealloc},
+    {Py_tp_methods, calls_methods},
+    {0},
+};
+
+static PyType_Spec calls_spec = {
+    "testbed.kernel.native_frames.FrameCalls", sizeof(FrameCalls), 0, Py_TPFLAGS_DEFAULT, calls_slots,
+};
+
+/* ---- Arena ---- */
+
+typedef struct {
+    _Alignas(struct cmsghdr) char stamp[CMSG_SPACE(sizeof(struct timespec))];
+    char auxiliary[CMSG_SPACE(sizeof(struct tpacket_auxdata))];
+} Control;
+
+typedef struct {
+    PyObject_HEAD
+    char *frames;  /* BATCH slots; memory for the pages in use alone */
+    Control controls[BATCH];
+    struct iovec vectors[2 * BATCH];  /* receiving: one of a frame; sending: its header and itself */
+    struct mmsghdr messages[BATCH];
+} Arena;
+
+static PyObject *arena_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
+{
+    static char *names[] = {NULL};
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "", names))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Arena *self = (Arena *)allocate(type, 0);
+    if (self == NULL)
+        return NULL;
+    void *memory = mmap(NULL, (size_t)SLOT * BATCH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->frames = memory;
+    return (PyObject *)self;
+}
+
+static void arena_dealloc(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    Arena *self = (Arena *)object;
+    if (self->frames != NULL)
+        munmap(self->frames, (size_t)SLOT * BATCH);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
+    Py_DECREF(type);
+}
+
+static int64_t nanoseconds(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return time.tv_sec * SECOND + time.tv_nsec;
+}
+
+/* The monotonic time, and by how much the wall clock is ahead of it: as `interpreted_frames._clocks`. */
+static int64_t clocks(int64_t *behind)
+{
+    int64_t before = nanoseconds(CLOCK_MONOTONIC), wall = 0, after = before;
+    for (int i = 0; i < ATTEMPTS; i++) {
+        wall = nanoseconds(CLOCK_REALTIME);
+        after = nanoseconds(CLOCK_MONOTONIC);
+        if (after - before <= MAX_GAP)
+            break;
+        before = after;
+    }
+    *behind = wall - before;
+    return after;
+}
+
+/* The kernel's stamp (wall clock) and what it says of a frame. */
+static void read_control(struct msghdr *header, int64_t *stamp, struct tpacket_auxdata *auxiliary)
+{
+    *stamp = 0;
+    memset(auxiliary, 0, sizeof *auxiliary);
+    for (struct cmsghdr *one = CMSG_FIRSTHDR(header); one != NULL; one = CMSG_NXTHDR(header, one)) {
+        if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_TIMESTAMPNS) {
+            struct timespec time;
+            memcpy(&time, CMSG_DATA(one), sizeof time);
+            *stamp = time.tv_sec * SECOND + time.tv_nsec;
+        } else if (one->cmsg_level == SOL_PACKET && one->cmsg_type == PACKET_AUXDATA) {
+            memcpy(auxiliary, CMSG_DATA(one), sizeof *auxiliary);
+        }
+    }
+}
+
+/* Call unusual(header, frame, length, status, tci, tpid); `frame` is a view that ends with the call. */
+static PyObject *ask_unusual(PyObject *unusual, const char *slot, Py_ssize_t length, const struct tpacket_auxdata *auxiliary)
+{
+    Py_ssize_t here = length < SLOT ? length : SLOT;
+    PyObject *view = PyMemoryView_FromMemory((char *)slot + FRONT, here - FRONT, PyBUF_READ);
+    if (view == NULL)
+        return NULL;
+    PyObject *frame = PyObject_CallFunction(
+        unusual, "y#OnIII", slot, (Py_ssize_t)FRONT, view, length - FRONT, (unsigned)auxiliary->tp_status,
+        (unsigned)auxiliary->tp_vlan_tci, (unsigned)auxiliary->tp_vlan_tpid);
+    if (frame != NULL) {
+        PyObject *released = PyObject_CallMethod(view, "release", NULL);  /* BufferError if it is still in use */
+        if (released == NULL)
+            Py_CLEAR(frame);
+        Py_XDECREF(released);
+    }
+    Py_DECREF(view);
+    return frame;
+}
+
+static PyObject *arena_receive(PyObject *object, PyObject *arguments)
+{
+    Arena *self = (Arena *)object;
+    int descriptor, most;
+    long long earliest;
+    Py_ssize_t longest;
+    PyObject *unusual;
+    if (!PyArg_ParseTuple(arguments, "iiLnO", &descriptor, &most, &earliest, &longest, &unusual))
+        return NULL;
+    if (most < 1 || most > BATCH) {
+        PyErr_Format(PyExc_ValueError, "a batch has 1 to %d frames, not %d", BATCH, most);
+        return NULL;
+    }
+    for (int i = 0; i < most; i++) {
+        self->vectors[i] = (struct iovec){self->frames + (size_t)i * SLOT, SLOT};
+        self->messages[i].msg_hdr = (struct msghdr){
+            .msg_iov = &self->vectors[i], .msg_iovlen = 1,
+            .msg_control = &self->controls[i], .msg_controllen = sizeof(Control),
+        };
+    }
+    /* It does not wait: the lock of the interpreter is kept. */
+    int count = recvmmsg(descriptor, self->messages, (unsigned)most, MSG_DONTWAIT | MSG_TRUNC, NULL);
+    if (count < 0) {
+        if (errno != EAGAIN && errno != EINTR && !is_down(errno))
+            return PyErr_SetFromErrno(PyExc_OSError);
+        count = 0;
+    }
+    PyObject *received = PyList_New(0);
+    if (received == NULL)
+        return NULL;
+    int64_t behind = 0, now = count ? clocks(&behind) : 0;
+    for (int i = 0; i < count; i++) {
+        const char *slot = self->frames + (size_t)i * SLOT;
+        Py_ssize_t length = self->messages[i].msg_len;
+        int64_t stamp;
+        struct tpacket_auxdata auxiliary;
+        read_control(&self->messages[i].msg_hdr, &stamp, &auxiliary);
+        stamp -= behind;
+        if (stamp > now)
+            stamp = now;
+        if (stamp < earliest)
+            stamp = earliest;
+        earliest = stamp;
+        if (length < SHORTEST)
+            continue;
+        PyObject *frame = length - FRONT <= longest && !(auxiliary.tp_status & UNUSUAL)
+                              ? PyBytes_FromStringAndSize(slot + FRONT, length - FRONT)
+                              : ask_unusual(unusual, slot, length, &auxiliary);
+        if (frame == NULL)
+            goto failed;
+        if (frame == Py_None) {
+            Py_DECREF(frame);
+            continue;
+        }
+        PyObject *entry = Py_BuildValue("(LN)", (long long)stamp, frame);  /* takes the frame, also when it fails */
+        if (entry == NULL)
+            goto failed;
+        int appended = PyList_Append(received, entry);
+        Py_DECREF(entry);
+        if (appended)
+            goto failed;
+    }
+    return Py_BuildValue("(iLN)", count, (long long)behind, received);
+failed:
+    Py_DECREF(received);
+    return NULL;
+}
+
+static PyObject *arena_send(PyObject *object, PyObject *arguments)
+{
+    static char no_offloads[FRONT];
+    Arena *self = (Arena *)object;
+    int descriptor, index;
+    PyObject *frames, *headers;
+    if (!PyArg_ParseTuple(arguments, "iiO!O!", &descriptor, &index, &PyList_Type, &frames, &PyList_Type, &headers))
+        return NULL;
+    Py_ssize_t count = PyList_Size(frames);
+    if (count > BATCH || (PyList_Size(headers) != 0 && PyList_Size(headers) != count)) {
+        PyErr_Format(PyExc_ValueError, "a batch has at most %d frames, and as many headers or none", BATCH);
+        return NULL;
+    }
+    struct sockaddr_ll destination = {.sll_family = AF_PACKET, .sll_ifindex = index};
+    for (Py_ssize_t i = 0; i < count; i++) {
+        struct iovec *vector = &self->vectors[2 * i];
+        char *data, *header = no_offloads;
+        Py_ssize_t size, front = FRONT;
+        if (PyBytes_AsStringAndSize(PyList_GetItem(frames, i), &data, &size))
+            return NULL;
+        if (PyList_Size(headers) && PyBytes_AsStringAndSize(PyList_GetItem(headers, i), &header, &front))
+            return NULL;
+        vector[0] = (struct iovec){header, (size_t)front};
+        vector[1] = (struct iovec){data, (size_t)size};
+        self->messages[i].msg_hdr = (struct msghdr){
+            .msg_name = &destination, .msg_namelen = sizeof destination, .msg_iov = vector, .msg_iovlen = 2,
+        };
+    }
+    /* It does not wait: the lock of the interpreter is kept, and with it the frames stay. */
+    int sent = 0, reason = 0;
+    while (sent < count) {
+        int taken = sendmmsg(descriptor, self->messages + sent, (unsigned)(count - sent), MSG_DONTWAIT);
+        if (taken > 0) {
+            sent += taken;
+        } else if (errno != EINTR) {
+            reason = errno;
+            break;
+        }
+    }
+    return Py_BuildValue("(ii)", sent, reason);
+}
+
+static PyMethodDef arena_methods[] = {
+    {"receive", arena_receive, METH_VARARGS, NULL},
+    {"send", arena_send, METH_VARARGS, NULL},
+    {NULL},
+};
+
+static PyType_Slot arena_slots[] = {
+    {Py_tp_new, arena_new},
+    {Py_tp_dealloc, arena_dealloc},
+    {Py_tp_methods, arena_methods},
+    {0},
+};
+
+static PyType_Spec arena_spec = {
+    "testbed.kernel.native_frames.Arena", sizeof(Arena), 0, Py_TPFLAGS_DEFAULT, arena_slots,
+};
+
+/* ---- The module ---- */
+
+static int add_type(PyObject *module, const char *name, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromSpec(spec);
+    if (type == NULL)
+        return -1;
+    int added = PyModule_AddObjectRef(module, name, type);
+    Py_DECREF(type);
+    return added;
+}
+
+static int execute(PyObject *module)
+{
+    return add_type(module, "FrameCalls", &calls_spec) || add_type(module, "Arena", &arena_spec) ? -1 : 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {
+    {Py_mod_exec, execute},
+    {0},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "testbed.kernel.native_frames", NULL, 0, NULL, module_slots,
+};
+
+PyMODINIT_FUNC PyInit_native_frames(void) { return PyModuleDef_Init(&definition); }

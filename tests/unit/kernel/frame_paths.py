@@ -1,0 +1,35 @@
+"""The two frame paths, interpreted and native; the latter is built from its source here, so that any checkout tests it."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sysconfig
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+from testbed.kernel import interpreted_frames
+
+_SOURCE = Path(interpreted_frames.__file__).with_name("native_frames.c")
+_STRICT = ["-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror"]
+
+
+@cache
+def native_frames() -> ModuleType:
+    with tempfile.TemporaryDirectory() as folder:
+        built = f"{folder}/native_frames.abi3.so"
+        headers = sysconfig.get_path("include")
+        options = ["-O2", "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{headers}", *_STRICT]
+        subprocess.run(["cc", *options, str(_SOURCE), "-o", built], check=True)
+        spec = importlib.util.spec_from_file_location("testbed.kernel.native_frames", built)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+
+def frame_paths() -> list[ModuleType]:
+    return [interpreted_frames, native_frames()]

@@ -1,0 +1,403 @@
+"""Frame path: the interpreted and the native calls do the same, in what they return and in what goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import random
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+
+import pytest
+
+from protocols.core.compiled_build import build
+from testbed.kernel import frame_path, interpreted_frames, netlink_messages, syscalls
+from testbed.kernel.children import in_child
+from testbed.kernel.frame_socket import FrameSocket
+from testbed.kernel.interpreted_frames import BATCH, FrameCalls
+from testbed.kernel.namespaces import open_path
+from testbed.kernel.packet_options import PACKET_AUXDATA, PACKET_VNET_HDR, SO_TIMESTAMPNS, SOL_PACKET
+from testbed.kernel.packet_socket import PacketSocket
+from tests.unit.kernel.frame_paths import frame_paths, native_frames
+
+pytestmark = pytest.mark.requires("root", "compiler", "python-headers")
+
+ETHERTYPE = 0x88B5
+A, B = 101, 102
+"""Numbers of the two interfaces."""
+MTU = 1_500
+LONGEST = MTU + 14
+
+ROUNDS = 150_000 if os.environ.get("TESTBED_LONG") else 10_000
+SMALLEST = 16
+"""Bytes of the smallest Python object."""
+
+Story = Callable[[ModuleType], None]
+
+
+def on_both(story: Story) -> None:
+    """Run a story on each frame path, in a namespace of its own with a veth pair a-b."""
+    for path in frame_paths():
+        in_child(partial(_inside, story, path))
+
+
+def _inside(story: Story, path: ModuleType) -> None:
+    syscalls.unshare(syscalls.CLONE_NEWNET)
+    here = open_path("/proc/thread-self/ns/net")
+    here.route.execute([netlink_messages.make_veth("a", A, MTU, here.descriptor, "b", B)])
+    here.route.execute([netlink_messages.set_up(A), netlink_messages.set_up(B)])
+    sender, receiver = opened("a"), opened("b")
+    while not select.select([receiver], [], [], 0.01)[0]:  # the kernel gives an interface its carrier some time later
+        sender.send(frame(0, 60))
+    story(path)
+
+
+def opened(device: str) -> socket.socket:
+    on_device = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+    on_device.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    on_device.bind((device, ETHERTYPE))
+    return on_device
+
+
+def frame(number: int, size: int) -> bytes:
+    head = b"\xff" * 6 + bytes((2, 0, 0, 0, 0, 1)) + ETHERTYPE.to_bytes(2, "big")
+    return (head + number.to_bytes(4, "big") * (size // 4))[:size]
+
+
+def calls_on(path: ModuleType, device: str, longest: int = LONGEST) -> FrameCalls:
+    calls: FrameCalls = path.FrameCalls(opened(device), longest)
+    return calls
+
+
+def received(calls: FrameCalls, count: int) -> list[bytes]:
+    """Receive `count` frames, waiting for the kernel to deliver them."""
+    frames: list[bytes] = []
+    until = time.monotonic() + 30
+    while len(frames) < count:
+        assert time.monotonic() < until, f"{count - len(frames)} frames do not come"
+        if (found := calls.receive()) is not None:
+            frames.append(found)
+    return frames
+
+
+def reason_of(call: Callable[[], object]) -> str:
+    """Return the name of the error with which a call fails; empty where it does not."""
+    try:
+        call()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return ""
+
+
+def set_link(message: Callable[[int], bytes], index: int) -> None:
+    open_path("/proc/thread-self/ns/net").route.execute([message(index)])
+
+
+def test_frames_come_in_order_however_many_wait() -> None:
+    def story(path: ModuleType) -> None:
+        sender, receiver = calls_on(path, "a"), calls_on(path, "b")
+        numbers = itertools.count()
+        chance = random.Random(7)
+        for count in (1, 2, 3, 16, 17, 18, 33, 100):
+            sent = [frame(next(numbers), chance.randrange(60, LONGEST + 1)) for _ in range(count)]
+            assert [sender.send(one) for one in sent] == [len(one) for one in sent]
+            assert received(receiver, count) == sent
+            assert receiver.receive() is None
+
+    on_both(story)
+
+
+def test_any_buffer_is_sent_and_nothing_else() -> None:
+    def story(path: ModuleType) -> None:
+        sender, receiver = calls_on(path, "a"), calls_on(path, "b")
+        one = frame(1, 100)
+        for buffer in (one, bytearray(one), memoryview(one + b"more")[:100]):
+            assert sender.send(buffer) == 100
+            assert received(receiver, 1) == [one]
+        with pytest.raises(TypeError):
+            sender.send("text")  # type: ignore[arg-type]
+        with pytest.raises(BufferError):
+            sender.send(memoryview(one)[::2])
+
+    on_both(story)
+
+
+def test_a_frame_that_is_too_long_is_cut_also_among_others() -> None:
+    def story(path: ModuleType) -> None:
+        sender, receiver = calls_on(path, "a"), calls_on(path, "b", 100)
+        sent = [frame(number, size) for number, size in enumerate((60, 99, 100, 101, 1_000, 60))]
+        for one in sent:
+            sender.send(one)
+        assert received(receiver, len(sent)) == [one[:100] for one in sent]
+
+    on_both(story)
+
+
+def test_a_frame_of_no_byte_is_refused() -> None:
+    def story(path: ModuleType) -> None:
+        for longest in (0, -1):
+            with pytest.raises(ValueError, match=f"a frame has 1 byte or more, not {longest}"):
+                calls_on(path, "b", longest)
+
+    on_both(story)
+
+
+def test_what_cannot_be_sent_fails_with_the_kernels_reason() -> None:
+    def story(path: ModuleType) -> None:
+        sender = calls_on(path, "a")
+        assert reason_of(lambda: sender.send(frame(1, LONGEST + 5))) == "EMSGSIZE"
+        assert reason_of(lambda: sender.send(b"short")) == "EINVAL"
+        assert reason_of(lambda: sender.send(frame(2, LONGEST))) == ""
+        set_link(netlink_messages.set_down, A)
+        assert reason_of(lambda: sender.send(frame(3, 60))) == "ENETDOWN"
+        set_link(netlink_messages.remove_link, A)
+        assert reason_of(lambda: sender.send(frame(3, 60))) == "ENXIO"
+
+    on_both(story)
+
+
+def test_a_frame_for_an_interface_without_carrier_fails_for_want_of_buffers() -> None:
+    """The kernel returns ENOBUFS until its link watch has noticed that the peer is down, mostly at once: tried till seen."""
+
+    def story(path: ModuleType) -> None:
+        sender, receiver = calls_on(path, "a"), calls_on(path, "b")
+        until = time.monotonic() + 30
+        while True:
+            assert time.monotonic() < until, "the link watch was always faster"
+            set_link(netlink_messages.set_down, B)
+            reason = reason_of(lambda: sender.send(frame(1, 60)))
+            set_link(netlink_messages.set_up, B)
+            assert reason in ("", "ENOBUFS")
+            if reason:
+                return
+            while receiver.receive() is None:  # until it has its carrier again
+                sender.send(frame(2, 60))
+
+    on_both(story)
+
+
+def test_an_interface_that_goes_down_has_no_frame_and_is_received_from_when_it_is_up_again() -> None:
+    def story(path: ModuleType) -> None:
+        sender, receiver = calls_on(path, "a"), calls_on(path, "b")
+        set_link(netlink_messages.set_down, B)
+        assert [receiver.receive() for _ in range(3)] == [None] * 3
+        set_link(netlink_messages.set_up, B)
+        while (found := receiver.receive()) is None:
+            sender.send(frame(1, 60))
+        assert found == frame(1, 60)
+
+    on_both(story)
+
+
+def test_frames_that_came_before_an_interface_went_down_are_received() -> None:
+    def story(path: ModuleType) -> None:
+        sender, receiver = calls_on(path, "a"), calls_on(path, "b")
+        sent = [frame(number, 60) for number in range(20)]
+        for one in sent:
+            sender.send(one)
+        set_link(netlink_messages.set_down, B)
+        assert received(receiver, 20) == sent
+        assert receiver.receive() is None
+
+    on_both(story)
+
+
+def test_a_closed_socket_gives_nothing_any_more_although_frames_were_read_ahead() -> None:
+    def story(path: ModuleType) -> None:
+        sender, receiver = calls_on(path, "a"), calls_on(path, "b")
+        for number in range(10):
+            sender.send(frame(number, 60))
+        assert received(receiver, 2) == [frame(0, 60), frame(1, 60)]
+        for _ in range(2):
+            receiver.close()
+            assert reason_of(receiver.receive) == "EBADF"
+            assert reason_of(lambda: receiver.send(frame(1, 60))) == "EBADF"
+        assert sender.send(frame(11, 60)) == 60
+
+    on_both(story)
+
+
+def test_a_signal_that_interrupts_a_send_runs_its_handler_and_the_frame_is_sent() -> None:
+    """A full send buffer makes `send` wait; nothing takes its frames until the handler lets them go."""
+
+    def story(path: ModuleType) -> None:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sender = path.FrameCalls(here, LONGEST)
+        interrupted: list[int] = []
+
+        def let_go_at_the_third(number: int, _: object) -> None:
+            interrupted.append(number)
+            if len(interrupted) == 3:
+                while select.select([there], [], [], 0)[0]:
+                    there.recv(100)
+
+        fill(here)
+        signal.signal(signal.SIGALRM, let_go_at_the_third)
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+        assert sender.send(b"sent") == 4
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert len(interrupted) >= 3
+        assert there.recv(100) == b"sent"
+
+        def fail(_number: int, _: object) -> None:
+            raise KeyError("the handler's own")
+
+        fill(here)
+        signal.signal(signal.SIGALRM, fail)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyError, match="the handler's own"):
+            sender.send(b"not sent")
+
+    on_both(story)
+
+
+def fill(sender: socket.socket) -> None:
+    """Send until the buffer takes no more."""
+    sender.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            sender.send(b"fills")
+    sender.setblocking(True)
+
+
+def on_arena(path: ModuleType, device: str) -> tuple[interpreted_frames.Arena, socket.socket]:
+    """Return an arena, and a socket with the options that it needs."""
+    heard = opened(device)
+    for option in (PACKET_AUXDATA, PACKET_VNET_HDR):
+        heard.setsockopt(SOL_PACKET, option, 1)
+    heard.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    return path.Arena(), heard
+
+
+def test_a_batch_that_fails_says_where_and_why() -> None:
+    def story(path: ModuleType) -> None:
+        arena, out = on_arena(path, "a")
+        long, good = frame(1, LONGEST + 5), frame(2, 60)
+        assert arena.send(out.fileno(), A, [good, good, long, good], []) == (2, errno.EMSGSIZE)
+        assert arena.send(out.fileno(), A, [good] * BATCH, []) == (BATCH, 0)
+        assert arena.send(out.fileno(), A, [], []) == (0, 0)
+        assert arena.send(out.fileno(), A, [good], [bytes(10)]) == (1, 0)
+        with pytest.raises(ValueError, match="at most 64 frames"):
+            arena.send(out.fileno(), A, [good] * (BATCH + 1), [])
+        with pytest.raises(ValueError, match="as many headers or none"):
+            arena.send(out.fileno(), A, [good, good], [bytes(10)])
+        set_link(netlink_messages.set_down, A)
+        assert arena.send(out.fileno(), A, [good], []) == (0, errno.ENETDOWN)
+        out.close()
+        assert arena.send(out.fileno(), A, [good], []) == (0, errno.EBADF)
+
+    on_both(story)
+
+
+def test_nothing_is_received_of_an_interface_that_is_down_and_a_closed_socket_is_an_error() -> None:
+    def story(path: ModuleType) -> None:
+        arena, heard = on_arena(path, "b")
+
+        def receive(most: int = BATCH) -> tuple[int, int, list[tuple[int, bytes]]]:
+            return arena.receive(heard.fileno(), most, 0, LONGEST, lambda *_: None)
+
+        assert receive() == (0, 0, [])
+        set_link(netlink_messages.set_down, B)
+        assert [receive(), receive()] == [(0, 0, [])] * 2
+        for most in (0, BATCH + 1, -1):
+            with pytest.raises(ValueError, match=f"a batch has 1 to 64 frames, not {most}"):
+                receive(most)
+        heard.close()
+        assert reason_of(receive) == "EBADF"
+
+    on_both(story)
+
+
+def test_the_error_of_who_judges_unusual_frames_comes_out_and_its_view_ends() -> None:
+    def story(path: ModuleType) -> None:
+        arena, heard = on_arena(path, "b")
+        sender = calls_on(path, "a")
+        kept: list[memoryview] = []
+
+        def keep(_header: bytes, seen: memoryview, length: int, *_: int) -> bytes | None:
+            kept.append(seen)
+            assert length == len(seen) == 100
+            return None
+
+        def fail(*_: object) -> bytes | None:
+            raise KeyError("its own")
+
+        for judge in (keep, fail):
+            sender.send(frame(1, 100))
+            while not select.select([heard], [], [], 1)[0]:
+                pass
+            if judge is keep:
+                assert arena.receive(heard.fileno(), BATCH, 0, 99, keep)[::2] == (1, [])
+            else:
+                with pytest.raises(KeyError, match="its own"):
+                    arena.receive(heard.fileno(), BATCH, 0, 99, fail)
+        with pytest.raises(ValueError, match="released"):
+            bytes(kept[0])
+
+    on_both(story)
+
+
+@pytest.mark.timeout(900)
+def test_no_call_leaks() -> None:
+    """Each call many times, those that fail too: a leak of the least object at one of them is seen."""
+
+    def story(path: ModuleType) -> None:
+        sender, receiver, deaf = calls_on(path, "a"), calls_on(path, "b"), calls_on(path, "b")
+        arena, heard = on_arena(path, "b")
+        deaf.close()
+        one, long = frame(1, 1_000), frame(1, LONGEST + 5)
+
+        def once() -> None:
+            sender.send(one)
+            receiver.receive()
+            arena.send(heard.fileno(), B, [one, long], [])
+            arena.receive(heard.fileno(), BATCH, 0, LONGEST, lambda *_: None)
+            arena.receive(heard.fileno(), BATCH, 0, 99, lambda _header, seen, *_: bytes(seen))
+            reason_of(lambda: sender.send(long))
+            reason_of(deaf.receive)
+
+        for _ in range(2_000):
+            once()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(ROUNDS):
+            once()
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ROUNDS * SMALLEST // 1024
+
+    on_both(story)
+
+
+def test_objects_are_freed_with_their_memory() -> None:
+    def story(path: ModuleType) -> None:
+        before = 0
+        for number in range(1_000):
+            if number == 200:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            calls = path.FrameCalls(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), LONGEST)
+            if number % 2:
+                calls.close()
+            path.Arena()
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512
+        assert len(os.listdir("/proc/self/fd")) < 64
+
+    on_both(story)
+
+
+def test_the_build_has_its_frame_path_and_sockets_use_it() -> None:
+    expected = {"compiled": "testbed.kernel.native_frames", "interpreted": "testbed.kernel.interpreted_frames"}
+    assert frame_path.FrameCalls.__module__ == frame_path.Arena.__module__ == expected[build()]
+    assert native_frames().FrameCalls.__module__ == expected["compiled"]
+
+    def story(_: ModuleType) -> None:
+        wire = FrameSocket("a", ETHERTYPE, MTU)
+        assert wire.next_frame() is None
+        assert isinstance(PacketSocket("b", frame_path.Arena(), 4_096).arena, frame_path.Arena)
+
+    on_both(story)
