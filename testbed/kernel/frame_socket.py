@@ -15,7 +15,6 @@ from typing import Final
 
 from protocols.core.firmware import Buffer
 from testbed.engine.failures import HEADER, too_long
-from testbed.kernel.frame_path import FrameCalls
 from testbed.kernel.interpreted_frames import HEADROOM
 from testbed.kernel.packet_options import (
     DOWN,
@@ -26,6 +25,11 @@ from testbed.kernel.packet_options import (
     set_buffers,
     take_statistics,
 )
+
+try:
+    from testbed.kernel.native_frames import FrameCalls  # of the compiled build
+except ImportError:
+    from testbed.kernel.interpreted_frames import FrameCalls
 
 BUFFER: Final = 8 << 20
 """Bytes of frames, with the kernel's overhead for each, that may wait while a program computes."""

@@ -1,8 +1,7 @@
 """Frames in and out of packet sockets, in Python: one per call for a NIC, in batches for the relay.
 
-`native_frames.c` has the same two classes for the compiled build; tests hold both against each other, and `frame_path` says
-which are in use. Python's socket module has no recvmmsg and sendmmsg; they are called through libc with buffers that are
-laid out once.
+`native_frames.c` has the same two classes for the compiled build; tests hold both against each other. Python's
+socket module has no recvmmsg and sendmmsg; they are called through libc with buffers that are laid out once.
 """
 
 from __future__ import annotations

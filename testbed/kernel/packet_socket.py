@@ -19,7 +19,6 @@ from typing import Final
 
 from testbed.kernel import gso
 from testbed.kernel.diversion import mark_program
-from testbed.kernel.frame_path import Arena
 from testbed.kernel.gso import NO_OFFLOADS, GsoFrame
 from testbed.kernel.interpreted_frames import (
     BATCH,
@@ -43,6 +42,11 @@ from testbed.kernel.packet_options import (
     set_buffers,
     take_statistics,
 )
+
+try:
+    from testbed.kernel.native_frames import Arena as Arena  # of the compiled build
+except ImportError:
+    from testbed.kernel.interpreted_frames import Arena as Arena
 
 GSO_BATCH: Final = 8
 """Frames per system call where the last ones were GSO frames of several segments: they have about as many bytes as a full

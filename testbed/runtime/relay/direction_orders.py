@@ -13,8 +13,7 @@ from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record, Replay
 from testbed.fates.rules import Handle, RuleSet
 from testbed.fates.stage import FateOptions
-from testbed.kernel.frame_path import Arena
-from testbed.kernel.packet_socket import PacketSocket
+from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.spec.layout import DirectionName

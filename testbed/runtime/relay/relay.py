@@ -23,9 +23,8 @@ from testbed.fates.header_fields import Fields
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fates.stage import FateOptions
-from testbed.kernel.frame_path import Arena
 from testbed.kernel.gso import GsoFrame
-from testbed.kernel.packet_socket import PacketSocket
+from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.runtime.background_calls import BackgroundCalls
 from testbed.runtime.relay.direction_orders import CarriedLink, InjectedRules, LinkOptions, texts_of
 from testbed.runtime.relay.lateness import Lateness

@@ -11,10 +11,9 @@ import pytest
 from testbed.kernel import diversion, netlink_messages, rtnl_dump, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.diversion import EGRESS, INGRESS, Diversion, diversions
-from testbed.kernel.frame_path import Arena
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.netlink import RequestError, RouteSocket
-from testbed.kernel.packet_socket import PacketSocket
+from testbed.kernel.packet_socket import Arena, PacketSocket
 from testbed.kernel.taps import Tap, any_of
 from testbed.kernel.tpacket import Ring
 

@@ -19,7 +19,7 @@ from types import ModuleType
 import pytest
 
 from protocols.core.compiled_build import build
-from testbed.kernel import frame_path, interpreted_frames, netlink_messages, syscalls
+from testbed.kernel import frame_socket, interpreted_frames, netlink_messages, packet_socket, syscalls
 from testbed.kernel.children import in_child
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.interpreted_frames import BATCH, FrameCalls
@@ -392,12 +392,12 @@ def test_objects_are_freed_with_their_memory() -> None:
 
 def test_the_build_has_its_frame_path_and_sockets_use_it() -> None:
     expected = {"compiled": "testbed.kernel.native_frames", "interpreted": "testbed.kernel.interpreted_frames"}
-    assert frame_path.FrameCalls.__module__ == frame_path.Arena.__module__ == expected[build()]
+    assert frame_socket.FrameCalls.__module__ == packet_socket.Arena.__module__ == expected[build()]
     assert native_frames().FrameCalls.__module__ == expected["compiled"]
 
     def story(_: ModuleType) -> None:
         wire = FrameSocket("a", ETHERTYPE, MTU)
         assert wire.next_frame() is None
-        assert isinstance(PacketSocket("b", frame_path.Arena(), 4_096).arena, frame_path.Arena)
+        assert isinstance(PacketSocket("b", packet_socket.Arena(), 4_096).arena, packet_socket.Arena)
 
     on_both(story)

@@ -17,12 +17,11 @@ from scapy.packet import Packet, Raw
 
 from testbed.kernel import gso, interpreted_frames, netlink_messages, offloads, syscalls
 from testbed.kernel.children import in_child
-from testbed.kernel.frame_path import Arena
 from testbed.kernel.gso import GsoFrame
 from testbed.kernel.interpreted_frames import BATCH
 from testbed.kernel.namespaces import open_path
 from testbed.kernel.offloads import Offloads
-from testbed.kernel.packet_socket import GSO_BATCH, PacketSocket, Statistics
+from testbed.kernel.packet_socket import GSO_BATCH, Arena, PacketSocket, Statistics
 from tests.unit.fates.wire_frames import number_of, numbered, tagged
 from tests.unit.kernel.frame_paths import frame_paths
 

@@ -15,7 +15,7 @@ from testbed.fabric.myrinet.route import closed, is_intact, route_byte
 from testbed.fabric.myrinet.settings import Settings
 from testbed.fabric.stop_go import ASK, GO, STOP, ControlFrame, decode, encode
 from testbed.fates.headers import standard_fields
-from testbed.kernel.frame_path import Arena
+from testbed.kernel.packet_socket import Arena
 from testbed.runtime.relay import relay_network
 from testbed.runtime.relay.direction_orders import LinkOptions
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
