@@ -48,16 +48,23 @@ class TickCount:
 
 def failure(error: Exception, firmware: object, host: object, when: int, node: str = "") -> FirmwareError:
     """Make the error that reports an exception of firmware at a time, or of the host library that the firmware called."""
-    called: set[object] = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
     library = type(getattr(host, "library", host))  # it may be watched (`testbed.runtime.nodes.run_progress`)
-    is_hosts = getattr(getattr(library, "completed", None), "__code__", None) in called
-    kind, culprit = (
-        ("host library", library) if is_hosts else ("firmware", type(getattr(firmware, "firmware", firmware)))
-    )
+    kind, culprit = "firmware", type(getattr(firmware, "firmware", firmware))
+    if _has_passed(error, library, "completed"):
+        kind, culprit = "host library", library
     name = f"the {kind} ({culprit.__module__}.{culprit.__qualname__})"
     if isinstance(error, DeadlineError):
         return FirmwareError(f"{name} {error}", when, node)
     return FirmwareError(f"{name} has raised {type(error).__name__}:\n{program_traceback(error)}", when, node)
+
+
+def _has_passed(error: Exception, owner: type, method: str) -> bool:
+    """Whether an error has passed a class's method. Told by names: a compiled method has no code object of its own."""
+    module = next((base.__module__ for base in owner.__mro__ if method in vars(base)), None)
+    return any(
+        frame.f_code.co_name == method and frame.f_globals["__name__"] == module
+        for frame, _ in walk_tb(error.__traceback__)
+    )
 
 
 def too_long(size: int, mtu: int) -> ValueError:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.engine.loop import Loop, VirtualClock
+from testbed.engine.tracebacks import program_line
 
 
 class Jumping:
@@ -165,3 +168,60 @@ def test_whatever_is_set_and_set_again_comes_in_the_order_of_times_and_of_settin
         loop.at(20, lambda _, loop=loop: loop.stop())  # type: ignore[misc]
         loop.run()
         assert called == in_order
+
+
+def line_of_program(loop: Loop) -> str:
+    """Return the name of the function of the running task, by the stack that a signal's handler would see; empty where no
+    task runs."""
+    return program_line(loop.task_frames(sys._getframe(1))).rpartition(" ")[2]
+
+
+def test_the_stack_of_a_task_is_told_while_it_runs_and_not_beside_it() -> None:
+    loop = Loop(VirtualClock())
+    seen: list[tuple[str, str]] = []
+
+    async def inner() -> None:
+        seen.append(("task", line_of_program(loop)))
+        await loop.sleep(10)
+        seen.append(("task again", line_of_program(loop)))
+
+    async def outer() -> None:
+        await inner()
+
+    async def failing() -> None:
+        await loop.sleep(20)
+        raise KeyError("its own")
+
+    async def waiting() -> None:
+        with pytest.raises(KeyError):
+            await fails
+
+    loop.spawn(outer(), "outer")
+    fails = loop.spawn(failing(), "failing")
+    loop.spawn(waiting(), "waiting")
+    for when in (0, 5, 15, 25):
+        loop.at(when, lambda _: seen.append(("callback", line_of_program(loop))))
+    seen.append(("before", line_of_program(loop)))
+    loop.run()
+    seen.append(("after", line_of_program(loop)))
+    assert seen == [
+        ("before", ""),
+        ("task", "inner"),
+        *[("callback", "")] * 2,
+        ("task again", "inner"),
+        *[("callback", "")] * 2,
+        ("after", ""),
+    ]
+
+
+def test_an_error_that_ends_the_run_leaves_no_task_running() -> None:
+    loop = Loop(VirtualClock())
+
+    async def failing() -> None:
+        raise KeyError("its own")
+
+    loop.spawn(failing(), "failing")
+    with pytest.raises(KeyError):
+        loop.run()
+    assert line_of_program(loop) == ""
+    assert not loop.in_task

@@ -26,6 +26,8 @@ def broken_rules(source: str) -> Iterator[str]:
             yield f"{node.lineno}: attributes are made when they are read"
         elif isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "coroutine" for one in node.decorator_list):
             yield f"{node.lineno}: {node.name} is a generator that is awaited"
+        elif isinstance(node, ast.Attribute) and node.attr == "__code__":
+            yield f"{node.lineno}: code objects are read"
         elif isinstance(node, ast.Compare):
             for other in node.comparators:
                 if isinstance(other, ast.Tuple) and any(isinstance(one, ast.Starred) for one in other.elts):
@@ -70,6 +72,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "del self.x",
         "@coroutine\ndef f():\n    yield 1",
         "class A:\n    def __getattr__(self, name):\n        return 1",
+        "A.f.__code__",
     ],
 )  # fmt: skip
 def test_what_breaks_a_rule_is_found(source: str) -> None:
