@@ -85,10 +85,7 @@ def test_no_code_outside_their_rooms_names_a_fabric() -> None:
         if words_of(text) & (every - GENERAL)
     ]
     found += [
-        f"{place}:{line}: {text!r}"
-        for place, source in places
-        for line, text in conditions(source)
-        if text in GENERAL
+        f"{place}:{line}: {text!r}" for place, source in places for line, text in conditions(source) if text in GENERAL
     ]
     assert not found
 
