@@ -22,7 +22,7 @@ class Result(NamedTuple):
     match_info: int = 0
     length: int = 0
     transferred: int = 0
-    context: "object" = None  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
+    context: object | None = None
 
 
 class Request(Completion[Result]):
@@ -125,6 +125,6 @@ class Sending(NamedTuple):
     """A message above the eager limit that is to be pulled. address: of its pinned bytes."""
 
     request: Request
-    partner: Partner
+    partner: "Partner"  # noqa: UP037  its module is not imported yet when mypyc looks for the class
     address: int
     turn: int

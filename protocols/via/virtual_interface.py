@@ -36,7 +36,7 @@ class Descriptor:
     data: Sequence[Segment] = ()
     remote: Segment | None = None
     immediate: int = 0
-    context: "object" = None  # noqa: UP037  mypyc looks the name up among the module's, and does not find it
+    context: object | None = None
     length: int = field(default=0, init=False)
     status: int = field(default=0, init=False)
     is_posted: bool = field(default=False, init=False)

@@ -17,9 +17,11 @@ UNKNOWN = {"object", "memoryview", "bytearray", "slice", "complex", "Exception",
 
 
 def broken_rules(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    for_types = _imported_for_types(tree)
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            yield from _broken_by_class(node)
+            yield from _broken_by_class(node, for_types)
         elif isinstance(node, ast.Delete) and any(isinstance(target, ast.Attribute) for target in node.targets):
             yield f"{node.lineno}: an attribute is deleted"
         elif isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
@@ -34,19 +36,30 @@ def broken_rules(source: str) -> Iterator[str]:
                     yield f"{node.lineno}: in a tuple with a star"
 
 
-def _broken_by_class(node: ast.ClassDef) -> Iterator[str]:
+def _imported_for_types(tree: ast.Module) -> set[str]:
+    """Return the names that a module imports only for type checkers."""
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name for node in imports for alias in node.names}
+
+
+def _broken_by_class(node: ast.ClassDef, for_types: set[str]) -> Iterator[str]:
     decorators = {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
     if "runtime_checkable" in decorators:
         yield f"{node.lineno}: {node.name} is checked at runtime"
     bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
     if len([base for base in bases if base not in BESIDE]) > 1 and "Protocol" not in bases:
         yield f"{node.lineno}: {node.name} has several bases"
-    typed = "dataclass" in decorators or "NamedTuple" in bases
+    is_dataclass = "dataclass" in decorators
+    sought = UNKNOWN | for_types
+    if is_dataclass:  # in one, quotation marks do not help
+        sought |= {repr(name) for name in sought}
+    typed = is_dataclass or "NamedTuple" in bases
     for statement in node.body:
         if isinstance(statement, ast.Assign) and not _is_plain(statement):
             yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}"
-        elif typed and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.annotation) in UNKNOWN:
-            yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}: its type needs quotation marks"
+        elif typed and isinstance(statement, ast.AnnAssign) and ast.unparse(statement.annotation) in sought:
+            yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}: mypyc looks for its type, and finds none"
 
 
 def _is_plain(statement: ast.Assign) -> bool:
@@ -68,6 +81,8 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "@runtime_checkable\nclass A(Protocol): ...",
         "class A(NamedTuple):\n    handle: object",
         "@dataclass(frozen=True)\nclass A:\n    view: memoryview",
+        "@dataclass\nclass A:\n    view: 'memoryview'",
+        "if TYPE_CHECKING:\n    from b import B\nclass A(NamedTuple):\n    b: B",
         "x in (1, *rest)",
         "del self.x",
         "@coroutine\ndef f():\n    yield 1",
@@ -81,4 +96,8 @@ def test_what_breaks_a_rule_is_found(source: str) -> None:
 
 def test_what_keeps_the_rules_is_not_found() -> None:
     kept = "class A(Protocol, Generic[T]):\n    __slots__ = ('a',)\n    a: int\n    b = 1\nx in (1, 2)\ndel found[0]"
+    typed = (
+        "if TYPE_CHECKING:\n    from b import B\nclass A(NamedTuple):\n    b: 'B'\n    c: 'memoryview'\n    d: B | None"
+    )
     assert not list(broken_rules(kept))
+    assert not list(broken_rules(typed))
