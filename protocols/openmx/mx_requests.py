@@ -125,6 +125,6 @@ class Sending(NamedTuple):
     """A message above the eager limit that is to be pulled. address: of its pinned bytes."""
 
     request: Request
-    partner: "Partner"  # noqa: UP037  its module is not imported yet when mypyc looks for the class
+    partner: "Partner"  # noqa: UP037  mypyc looks for the class before it is there
     address: int
     turn: int

@@ -139,7 +139,7 @@ class WorkQueue:
 class CompletionEntry(NamedTuple):
     """A completion: `done` of this queue has its descriptor."""
 
-    vi: Vi
+    vi: "Vi"  # noqa: UP037  mypyc looks for the class before it is there
     is_receive: bool
 
     @property

@@ -18,10 +18,12 @@ UNKNOWN = {"object", "memoryview", "bytearray", "slice", "complex", "Exception",
 
 def broken_rules(source: str) -> Iterator[str]:
     tree = ast.parse(source)
-    for_types = _imported_for_types(tree)
+    absent = _imported_for_types(tree)
+    classes = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            yield from _broken_by_class(node, for_types)
+            later = {name for name, line in classes.items() if line > node.lineno}
+            yield from _broken_by_class(node, absent | later)
         elif isinstance(node, ast.Delete) and any(isinstance(target, ast.Attribute) for target in node.targets):
             yield f"{node.lineno}: an attribute is deleted"
         elif isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
@@ -43,7 +45,7 @@ def _imported_for_types(tree: ast.Module) -> set[str]:
     return {alias.asname or alias.name for node in imports for alias in node.names}
 
 
-def _broken_by_class(node: ast.ClassDef, for_types: set[str]) -> Iterator[str]:
+def _broken_by_class(node: ast.ClassDef, absent: set[str]) -> Iterator[str]:
     decorators = {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
     if "runtime_checkable" in decorators:
         yield f"{node.lineno}: {node.name} is checked at runtime"
@@ -51,7 +53,7 @@ def _broken_by_class(node: ast.ClassDef, for_types: set[str]) -> Iterator[str]:
     if len([base for base in bases if base not in BESIDE]) > 1 and "Protocol" not in bases:
         yield f"{node.lineno}: {node.name} has several bases"
     is_dataclass = "dataclass" in decorators
-    sought = UNKNOWN | for_types
+    sought = UNKNOWN | absent
     if is_dataclass:  # in one, quotation marks do not help
         sought |= {repr(name) for name in sought}
     typed = is_dataclass or "NamedTuple" in bases
@@ -83,6 +85,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "@dataclass(frozen=True)\nclass A:\n    view: memoryview",
         "@dataclass\nclass A:\n    view: 'memoryview'",
         "if TYPE_CHECKING:\n    from b import B\nclass A(NamedTuple):\n    b: B",
+        "class A(NamedTuple):\n    b: B\nclass B: ...",
         "x in (1, *rest)",
         "del self.x",
         "@coroutine\ndef f():\n    yield 1",
