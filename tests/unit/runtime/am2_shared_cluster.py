@@ -25,6 +25,7 @@ from protocols.core.firmware import Adapter
 from protocols.core.split_memory import HostSlot, SplitDriver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.runtime.shared.heap import Heap
 from testbed.runtime.shared.region import Layout, Region
@@ -224,7 +225,7 @@ class Cluster:
         self.delivered: set[Delivered] = set()
         self.split_driver = split_driver(settings, witness=self.delivered.add)
         addresses = tuple(address_of(b"\x02\0\0\0\0\1", number) for number in range(nodes))
-        self.wire = Wire(cast("FrameSocket", Nobody()), frozenset(addresses))
+        self.wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(addresses))
         self.suspects: list[Attached] = []
         self.functions = [
             Function(Adapter(number, addresses), self.wire, self.split_driver, self.suspects) for number in range(nodes)

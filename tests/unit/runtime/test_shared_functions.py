@@ -56,7 +56,7 @@ def test_frames_between_functions_stay_and_all_others_leave() -> None:
 
 def test_frames_between_functions_are_dropped_when_nobody_takes_them() -> None:
     own = address_of(b"\x02\0\0\0\0\1", 1)
-    wire = Wire(cast("FrameSocket", Sent()), frozenset([own]))
+    wire = Wire(VethPort(cast("FrameSocket", Sent())), frozenset([own]))
     for _ in range(5_000):
         wire.send(own + ETHERNET)
     assert len(wire.local) + wire.overflowed == 5_000

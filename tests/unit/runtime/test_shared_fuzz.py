@@ -18,6 +18,7 @@ from protocols.emp.settings import Settings
 from protocols.emp.split_driver import split_driver
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.frame_socket import FrameSocket
+from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.runtime.shared.region import Layout, Region
 from testbed.spec.placement import address_of
@@ -68,7 +69,7 @@ def a_descriptor(chance: random.Random, memory: memoryview, index: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
     chance = random.Random(seed)
-    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     suspects: list[Attached] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, SPLIT_DRIVER, suspects) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
@@ -120,7 +121,7 @@ def test_nothing_that_hosts_write_makes_the_firmware_fail(seed: int) -> None:
 
 def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None:
     """The list names the same pages repeatedly: far more bytes than the heap has."""
-    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     function, host = Function(Adapter(0, ADDRESSES), wire, SPLIT_DRIVER, []), attached()
     function.attach(0, host, 0)
     count = HEAP // 20  # entries of ten bytes
@@ -136,7 +137,7 @@ def test_a_message_to_oneself_of_any_length_is_sent_a_little_at_a_time() -> None
 
 def test_a_message_in_too_many_pieces_is_refused() -> None:
     """Each piece costs the agent more memory than it costs the host."""
-    wire = Wire(cast("FrameSocket", Nobody()), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     layout = Layout(64, SPLIT_DRIVER.descriptors, 1 << 16)
     memory = make_sealed("fuzz", layout.size)
     host = attached()

@@ -11,6 +11,7 @@ from protocols.core.firmware import Adapter
 from protocols.openmx.endpoint_memory import COMMAND_SIZE, COMMANDS, Command, Op, ReceiveRing, SharedCommands
 from protocols.openmx.settings import MIN_ENTRIES, Settings
 from protocols.openmx.split_driver import split_driver
+from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.spec.placement import address_of
@@ -88,7 +89,7 @@ class Host:
 def fuzzed(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of both drivers."""
     chance = random.Random(seed)
-    wire = Wire(cast(VethPort, Nobody()), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     suspects: list[Attached] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, suspects) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))

@@ -13,6 +13,7 @@ from protocols.via.settings import Settings
 from protocols.via.split_driver import split_driver
 from protocols.via.vip_descriptors import SIZE, Command, Op, Posted, Queue, Segment, Slots, doorbell
 from protocols.via.vipl_names import IMMEDIATE, OP_RDMAREAD, OP_RDMAWRITE, OP_SENDRECV, QFENCE
+from testbed.kernel.frame_socket import FrameSocket
 from testbed.runtime.nodes.veth_port import VethPort
 from testbed.runtime.shared.functions import Attached, Function, Wire
 from testbed.spec.placement import address_of
@@ -99,7 +100,7 @@ def write(chance: random.Random, host: Attached, slots: Slots) -> int:
 def fuzzed(seed: int) -> Counter[str]:
     """Run two hosts; return the counters of all firmware that they have had."""
     chance = random.Random(seed)
-    wire = Wire(cast(VethPort, Nobody()), frozenset(ADDRESSES))
+    wire = Wire(VethPort(cast("FrameSocket", Nobody())), frozenset(ADDRESSES))
     suspects: list[Attached] = []
     functions = [Function(Adapter(number, ADDRESSES), wire, DRIVER, suspects) for number in range(2)]
     by_address = dict(zip(ADDRESSES, functions, strict=True))
