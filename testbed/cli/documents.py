@@ -306,6 +306,25 @@ DOCUMENTS: Mapping[str, Schema] = {
             )
         ),
     ),
+    "study": _object(
+        name=_TEXT,
+        folder=_TEXT,
+        points=_list(
+            _object(
+                point=_described(_NUMBER, "in the order of the study's file, from 0"),
+                parameters=_described({"type": "object"}, "of its run, by name"),
+                outcome=_described(_TEXT, "done or failed, of the last attempt"),
+                error=_described(_TEXT, "why it failed"),
+                verdict=_described(_TEXT, "the run's grade"),
+                attempt=_described(_NUMBER, "the number of attempts"),
+                seconds={"type": "number"},
+                rows=_list({"type": "object"}),
+            )
+        ),
+    ),
+    "study-points": _object(
+        name=_TEXT, points=_described(_list({"type": "object"}), "the parameters of each run, by name")
+    ),
     "reproduce": _object(
         protocol=_TEXT,
         paper=_TEXT,
