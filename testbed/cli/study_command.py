@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
 from testbed.cli.consoles import echo, json_option, print_json
 
 if TYPE_CHECKING:
+    from testbed.controller.engines import Engine
     from testbed.studies.designs import Parameters
     from testbed.studies.study_file import Study
     from testbed.studies.study_folder import Outcome, StudyFolder
@@ -23,6 +24,14 @@ _SHOWN = 60  # points
 _MEASURES = 5  # columns
 
 
+class _EngineOptions(TypedDict):
+    workers: int | None
+    scheduler: str | None
+    tls_ca: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+
+
 @click.command("study", short_help="Run a study: many runs over a space of parameters.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--continue", "continued", type=click.Path(path_type=Path), default=None, metavar="DIR",
@@ -31,6 +40,13 @@ _MEASURES = 5  # columns
               help="The study's folder; by default a new one in results/studies.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 1024), default=None, metavar="N",
               help="Runs at a time; default: the processors of this machine.")  # fmt: skip
+@click.option("--scheduler", default=None, metavar="ADDRESS",
+              help="Dask runs the points: here, with --workers; tls://HOST:PORT: with those of this scheduler.")  # fmt: skip
+@click.option(
+    "--tls-ca", type=click.Path(path_type=Path), metavar="FILE", help="Certificate of the scheduler's authority."
+)
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Our certificate, of that authority.")
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The key of our certificate.")
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, metavar="N",
               help="Further attempts where a run in namespaces fails, or a process dies.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the points, and run none.")
@@ -41,10 +57,10 @@ def study_command(
     file: Path | None,
     continued: Path | None,
     output: Path | None,
-    workers: int | None,
     retries: int,
     dry_run: bool,
     as_json: bool,
+    **options: Unpack[_EngineOptions],
 ) -> None:
     """Run every point of a study's FILE: a grid, a list, or a Latin hypercube of runs, side by side.
 
@@ -52,12 +68,14 @@ def study_command(
     testbed study loss.toml
     testbed study loss.toml --dry-run
     testbed study --continue results/studies/20261121-192009-loss
+    testbed study loss.toml --scheduler tls://lab:8786 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
 
     Each point is a run of its own, kept when it ends: a study that was interrupted goes on where it was.
     Exit code 8: a run was degraded, 9: invalid, 10: a point failed, or its check.
     """
     from testbed.studies.study_folder import new_folder, open_folder
 
+    engine = _engine(options)
     if (file is None) == (continued is None):
         raise click.UsageError("say a study's FILE, or --continue with its folder")
     if continued is not None and (output is not None or dry_run):
@@ -74,7 +92,7 @@ def study_command(
             _print_points(study, as_json)
             return
         folder = new_folder(output or new_results_folder(STUDIES, study.name), study)
-    outcomes = _run(study, folder, workers or len(os.sched_getaffinity(0)), retries)
+    outcomes = _run(study, folder, engine, retries)
     if as_json:
         print_json("study", _document(study, folder, outcomes))
     else:
@@ -83,12 +101,28 @@ def study_command(
     ctx.exit(_exit_code(outcomes))
 
 
-def _run(study: Study, folder: StudyFolder, workers: int, retries: int) -> Mapping[int, Outcome]:
+def _engine(options: _EngineOptions) -> Engine:
+    scheduler, width = options["scheduler"], options["workers"] or len(os.sched_getaffinity(0))
+    if scheduler is None:
+        from testbed.controller.engines import OwnProcess, Processes
+
+        return Processes(width) if width > 1 else OwnProcess()
+    from testbed.studies.dask_engine import Certificates, DaskHere, DaskScheduler
+
+    if scheduler == "here":
+        return DaskHere(width)
+    if options["workers"] is not None:
+        raise click.UsageError(f"--workers goes with this machine: scheduler {scheduler} has its own")
+    authority, certificate, key = options["tls_ca"], options["tls_cert"], options["tls_key"]
+    if authority is None or certificate is None or key is None:
+        raise click.UsageError("--scheduler needs --tls-ca, --tls-cert and --tls-key: it must know us, and we it")
+    return DaskScheduler(scheduler, Certificates(authority, certificate, key))
+
+
+def _run(study: Study, folder: StudyFolder, engine: Engine, retries: int) -> Mapping[int, Outcome]:
     from testbed.cli.progress_display import counted
-    from testbed.controller.engines import OwnProcess, Processes
     from testbed.studies.study_runs import run_study
 
-    engine = Processes(workers) if workers > 1 else OwnProcess()
     with counted(f"study {study.name}") as progress:
         try:
             return run_study(study, folder, engine, retries=retries, progress=progress)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import time
 from collections.abc import Mapping
 from functools import cache
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.controller.runs.runner import run
-from testbed.errors import TestbedError
+from testbed.errors import TestbedError, UnsupportedError
 from testbed.spec.loader import load, parse
 from testbed.spec.model import Description
 from testbed.spec.toml_writer import to_toml
@@ -53,6 +54,8 @@ def requested(parameters: Parameters, base: Path) -> str:
 
 
 def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
+    if parameters.get("codec") == "scapy" and "distributed" in sys.modules:
+        raise UnsupportedError("codec scapy on Dask: the licences of Scapy and of what Dask needs cannot be combined")
     options: dict[str, Any] = {name: value for name, value in parameters.items() if "." not in name}
     del options["cluster"]
     workload = str(options.pop("workload"))

@@ -84,12 +84,15 @@ class _Scheduler:
                 return  # its process died while it had nothing to do
             ended = wait(self._running, return_when=FIRST_COMPLETED).done
             if any(isinstance(future.exception(), BrokenExecutor) for future in ended):
-                self._take_dead()
+                self._take_broken()
                 return
             for future in ended:
                 number = self._running.pop(future)
                 self._room += self._taken(number)
-                self._take(number, json.loads(future.result()))
+                if future.exception() is None:
+                    self._take(number, json.loads(future.result()))
+                else:  # a run's own exceptions are in its result: this one is the executor's
+                    self._take_dead(number)
 
     def _submit(self, executor: Executor) -> None:
         while (number := self._next()) is not None:
@@ -129,15 +132,18 @@ class _Scheduler:
             self._waiting.append(number)
         self._show()
 
-    def _take_dead(self) -> None:
-        """A process died: of several points that ran it is unknown whose it was, and each runs again, alone."""
+    def _take_broken(self) -> None:
+        """A process died, and the executor with it: of several points that ran it is unknown whose it was, and each runs
+        again, alone."""
         running = list(self._running.values())
         self._running.clear()
         self._room = self._engine.width
         if len(running) > 1:
             self._suspects.extend(running)
-            return
-        number = running[0]
+        else:
+            self._take_dead(running[0])
+
+    def _take_dead(self, number: int) -> None:
         self._attempts[number] += 1
         outcome = Outcome(number, self._attempts[number], FAILED, _DIED, "", 0.0, [])
         self.outcomes[number] = outcome
