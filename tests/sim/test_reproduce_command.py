@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import jsonschema
 import pytest
@@ -17,6 +20,8 @@ from click.testing import CliRunner, Result
 
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
+from testbed.controller.engines import OwnProcess
+from testbed.controller.papers.reproduction import reproduce_all
 from testbed.errors import TestbedError
 from testbed.observe.kept_rows import kept_rows
 from testbed.observe.paper_files import paper_of, systems
@@ -53,6 +58,25 @@ def test_side_by_side_or_one_after_the_other_the_rows_are_equal() -> None:
     assert one["rows"] == two["rows"]
     assert len(list(Path("results/reproductions").iterdir())) == 1
     assert set(changed("papers")) == {"raw", "tcp"}
+
+
+def test_points_are_measured_on_the_engine_that_is_given() -> None:
+    class Noting(OwnProcess):
+        """An engine that notes what it computes."""
+
+        def __init__(self) -> None:
+            self.points: list[str] = []
+
+        @contextmanager
+        def open(self) -> Iterator[Executor]:
+            with super().open() as executor, patch.object(executor, "submit", wraps=executor.submit) as submit:
+                yield executor
+            self.points = [str(call.args[1]) for call in submit.call_args_list]
+
+    engine = Noting()
+    (found,) = reproduce_all(["via"], runs=["raw", "tcp"], engine=engine)
+    assert engine.points == ["via, run raw", "via, run tcp"]
+    assert len(found.rows) == 33
 
 
 def test_a_reproduction_goes_on_with_the_points_that_are_missing() -> None:
