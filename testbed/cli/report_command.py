@@ -24,12 +24,7 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
 
     It needs no network. Several runs share the plots.
     """
-    from testbed.errors import UnsupportedError
-
-    if missing := [name for name in ("matplotlib", "numpy") if importlib.util.find_spec(name) is None]:
-        raise UnsupportedError(
-            f"a report is drawn with {' and '.join(missing)}, which is not installed: pip install 'netns-testbed[report]'"
-        )
+    require_drawing()
     from testbed.observe.recorded import recorded
 
     for folder in folders:  # errors appear before the slow import
@@ -42,3 +37,13 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
         size = make_report(folders, output, show_phase)
     show_phase()
     echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
+
+
+def require_drawing() -> None:
+    """Raise UnsupportedError if the packages that a report is drawn with are missing."""
+    from testbed.errors import UnsupportedError
+
+    if missing := [name for name in ("matplotlib", "numpy") if importlib.util.find_spec(name) is None]:
+        raise UnsupportedError(
+            f"a report is drawn with {' and '.join(missing)}, which is not installed: pip install 'netns-testbed[report]'"
+        )

@@ -10,14 +10,19 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
+from testbed.errors import TestbedError
 from testbed.kernel.syscalls import end_with_parent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class EngineError(TestbedError):
+    """An engine cannot compute any more points."""
 
 
 class Engine(Protocol):
@@ -69,7 +74,8 @@ def completed(
     engine: Engine, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Generator[tuple[Item, Result], None, None]:
     """Compute the function of each item; yield items with their results as they are completed. An exception of the function
-    is raised with a note that names its item; what has not begun is not computed then."""
+    is raised with a note that names its item; what has not begun is not computed then. Raises EngineError where a process
+    died."""
     pending: dict[Future[Result], Item] = {}
     with engine.open() as executor:
         for item in items:
@@ -86,6 +92,8 @@ def _finished(pending: dict[Future[Result], Item]) -> Iterator[tuple[Item, Resul
         item = pending.pop(future)
         try:
             result = future.result()
+        except BrokenExecutor as error:
+            raise EngineError(f"a process that computed points has died, of {item} or of one beside it") from error
         except Exception as error:
             error.add_note(str(item))
             raise
