@@ -30,7 +30,7 @@ def rows() -> list[dict[str, object]]:
     [(1, None, None), (5, None, None), (6, 0, 5), (7, 0, 6), (8, 0, 7), (9, 1, 7), (10, 1, 8), (20, 5, 14)],
 )
 def test_an_interval_has_the_ranks_of_the_tables_for_medians(count: int, low: int | None, high: int | None) -> None:
-    """As in Conover, Practical Nonparametric Statistics, of the binomial distribution at 95 %."""
+    """The ranks of Conover, Practical Nonparametric Statistics: of the binomial distribution, at 95 %."""
     found = estimate(list(range(count)))
     assert (found.low, found.high) == (low, high)
     assert found.median == (count - 1) / 2
