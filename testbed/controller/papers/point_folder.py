@@ -21,6 +21,7 @@ from testbed.runtime.journal import UnwritableError, write_atomically
 
 _REQUEST: Final = "reproduction.json"
 _FORMAT: Final = 1
+_ASKED: Final = ("systems", "mode", "dilate", "profile", "runs")
 
 
 class PointFolder:
@@ -33,7 +34,11 @@ class PointFolder:
     def done(self, point: Point) -> Measured | None:
         """Return the result of a point that is done; None for one that is not, or has another request."""
         document = _document(self._file(point))
-        if document is None or document.get("asked") != json.loads(json.dumps(point.asked(), default=repr)):
+        if document is None:
+            return None
+        if not {"asked", "rows", "late", "seconds"} <= document.keys():
+            raise TestbedError(f"{self._file(point)} is damaged: it has no rows")
+        if document["asked"] != json.loads(json.dumps(point.asked(), default=repr)):
             return None
         return Measured(document["rows"], document["late"], document["seconds"])
 
@@ -64,6 +69,8 @@ def open_folder(path: Path) -> PointFolder:
         raise NotFoundError(f"{path} is not the folder of a reproduction: it has no {_REQUEST}")
     if not isinstance(asked.get("format"), int) or asked["format"] > _FORMAT:
         raise UnsupportedError(f"{path} is of another version of testbed (format {asked.get('format')!r})")
+    if missing := [key for key in _ASKED if key not in asked]:
+        raise TestbedError(f"{path / _REQUEST} is damaged: it has no {missing[0]}")
     return PointFolder(path, asked)
 
 

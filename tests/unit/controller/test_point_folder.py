@@ -16,12 +16,13 @@ from testbed.runtime.journal import UnwritableError
 
 RUN = PaperRun("pingpong", settings={"sizes": "4", "count": 3}, cores=(1, 0))
 POINT = Point("emp", "latency", RUN, "emp-2001", IDEAL, "sim", None)
+ASKED = {"systems": ["emp"], "mode": "sim", "dilate": None, "profile": "", "runs": []}
 MEASURED = Measured([{"size_bytes": 4, "p50_ns": 23_000.5}], 0, 1.25)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> PointFolder:
-    return new_folder(tmp_path / "papers", {"systems": ["emp"]})
+    return new_folder(tmp_path / "papers", ASKED)
 
 
 def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: PointFolder) -> None:
@@ -65,7 +66,7 @@ def test_a_folder_that_is_none_or_of_another_version_or_damaged_is_refused(folde
     request.write_text('{"format": 2}')
     with pytest.raises(UnsupportedError, match="another version"):
         open_folder(folder.path)
-    for text in ('{"format": 1', "[]"):
+    for text in ('{"format": 1', "[]", '{"format": 1, "systems": ["emp"]}'):
         request.write_text(text)
         with pytest.raises(TestbedError, match="is damaged"):
             open_folder(folder.path)
@@ -74,9 +75,10 @@ def test_a_folder_that_is_none_or_of_another_version_or_damaged_is_refused(folde
 def test_a_damaged_point_is_an_error_not_a_result(folder: PointFolder) -> None:
     folder.keep(POINT, MEASURED)
     file = folder.path / "emp" / "latency.json"
-    file.write_text(file.read_text()[:-20])
-    with pytest.raises(TestbedError, match=r"latency\.json is damaged"):
-        folder.done(POINT)
+    for text in (file.read_text()[:-20], '{"asked": {}}'):
+        file.write_text(text)
+        with pytest.raises(TestbedError, match=r"latency\.json is damaged"):
+            folder.done(POINT)
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
