@@ -30,6 +30,8 @@ def broken_rules(source: str) -> Iterator[str]:
             yield f"{node.lineno}: attributes are made when they are read"
         elif isinstance(node, ast.FunctionDef) and any(ast.unparse(one) == "coroutine" for one in node.decorator_list):
             yield f"{node.lineno}: {node.name} is a generator that is awaited"
+        elif isinstance(node, ast.Constant) and node.value == "__weakref__":
+            yield f"{node.lineno}: weak references are meant"
         elif isinstance(node, ast.Attribute) and node.attr == "__code__":
             yield f"{node.lineno}: code objects are read"
         elif isinstance(node, ast.Compare):
@@ -91,6 +93,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "@coroutine\ndef f():\n    yield 1",
         "class A:\n    def __getattr__(self, name):\n        return 1",
         "A.f.__code__",
+        "class A:\n    __slots__ = ('__weakref__',)",
     ],
 )  # fmt: skip
 def test_what_breaks_a_rule_is_found(source: str) -> None:
