@@ -27,9 +27,11 @@ from testbed.kernel.packet_options import (
 )
 
 try:
-    from testbed.kernel.native_frames import FrameCalls  # of the compiled build
+    from testbed.kernel import native_frames as frames  # of the compiled build
 except ImportError:
-    from testbed.kernel.interpreted_frames import FrameCalls
+    from testbed.kernel import interpreted_frames as frames  # type: ignore[no-redef]  # the same classes
+
+FrameCalls = frames.FrameCalls
 
 BUFFER: Final = 8 << 20
 """Bytes of frames, with the kernel's overhead for each, that may wait while a program computes."""

@@ -44,9 +44,11 @@ from testbed.kernel.packet_options import (
 )
 
 try:
-    from testbed.kernel.native_frames import Arena as Arena  # of the compiled build
+    from testbed.kernel import native_frames as frames  # of the compiled build
 except ImportError:
-    from testbed.kernel.interpreted_frames import Arena as Arena
+    from testbed.kernel import interpreted_frames as frames  # type: ignore[no-redef]  # the same classes
+
+Arena = frames.Arena
 
 GSO_BATCH: Final = 8
 """Frames per system call where the last ones were GSO frames of several segments: they have about as many bytes as a full
