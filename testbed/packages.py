@@ -51,6 +51,16 @@ def clashes() -> list[str]:
     return [*gathered()[1], *protocol_clashes()]
 
 
+def problems() -> list[str]:
+    """Reasons why protocols are unavailable, a sentence each."""
+    broken = [
+        f"protocol {protocol.name} is unavailable: {protocol.problem}"
+        for protocol in offered_protocols()
+        if protocol.problem
+    ]
+    return [*clashes(), *broken]
+
+
 def protocol(name: str) -> Protocol:
     """The registered protocol of that name.
 

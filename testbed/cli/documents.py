@@ -221,6 +221,20 @@ _PROTOCOLS = _list(
         problem=_described(_TEXT, "why it is unavailable, or empty"),
     )
 )
+_ABILITIES = _list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT))
+_REPORT: Schema = {
+    **_object(
+        host_name=_TEXT,
+        version=_described(_TEXT, "of testbed there"),
+        python=_TEXT,
+        kernel=_TEXT,
+        cores=_NUMBER,
+        memory=_described(_NUMBER, "bytes"),
+        underlay_mtu=_described(_NUMBER, "of the interface with its underlay address; 0: it has none"),
+        abilities=_ABILITIES,
+    ),
+    "type": ["object", "null"],
+}
 _PROBLEM = _object(path=_TEXT, found=_TEXT, expected=_TEXT, suggestion=_TEXT)
 
 DOCUMENTS: Mapping[str, Schema] = {
@@ -460,9 +474,45 @@ DOCUMENTS: Mapping[str, Schema] = {
         )
     ),
     "doctor": _object(
-        abilities=_list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT)),
+        abilities=_ABILITIES,
         protocols=_PROTOCOLS,
     ),
+    "machines-check": _object(
+        machines=_list(
+            _object(
+                name=_TEXT,
+                address=_TEXT,
+                usable=_FLAG,
+                problem=_described(_TEXT, "why it cannot be used, or empty"),
+                report=_described(_REPORT, "null: it could not be reached"),
+            )
+        )
+    ),
+    "machines-up": _object(
+        cluster=_TEXT,
+        dry_run=_FLAG,
+        machines=_described({"type": "object"}, "by machine: the names of its nodes and switches"),
+        cut=_object(
+            links=_described(_list(_TEXT), "links between machines"),
+            rate=_described(_NUMBER, "bit/s of these together, in both directions"),
+        ),
+        underlays=_list(
+            _object(
+                machines=_described(_list(_TEXT), "two"),
+                round_trip=_described(_NUMBER, "ns, the median of ICMP echo between them"),
+                spread=_described(_NUMBER, "ns, between the longest round trip and the shortest"),
+                loss=_described({"type": "number"}, "share of echo requests without a reply"),
+            )
+        ),
+        operations=_described({"type": "object"}, "by machine: how many; empty with dry_run"),
+        changed=_described(_list(_TEXT), "machines whose part was up before, and is now another one"),
+    ),
+    "machines-down": _object(cluster=_TEXT, machines=_described(_list(_TEXT), "that had a part of it")),
+    "machines-status": _object(
+        cluster=_TEXT,
+        machines=_described({"type": "object"}, "by machine: its nodes and links, and processes that are missing"),
+    ),
+    "machines-gc": _object(machines=_described({"type": "object"}, "by machine: findings, as those of gc")),
 }
 
 

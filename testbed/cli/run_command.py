@@ -304,7 +304,8 @@ def _list_workloads(as_json: bool) -> None:
 
 
 def _list_protocols(as_json: bool) -> None:
-    from testbed.cli.doctor import documents, print_protocols, problems
+    from testbed.cli.doctor import documents, print_protocols
+    from testbed.packages import problems
 
     if as_json:
         print_json("protocols", {"protocols": documents(), "problems": problems()})

@@ -1,0 +1,108 @@
+"""The worker of a machine: one process that answers requests, line by line, until its standard input ends.
+
+A line is a JSON object. A request has a number, the name of a call and its arguments; the answer has the number and a
+reply, or the error with its class. Requests are answered one after the other, in their order. The controller starts the
+worker by ssh, and sshd closes its standard input when the connection ends; a change that is under way then is finished
+or rolled back first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import IO, Any, Final
+
+from testbed.cluster import removal
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.garbage import collect
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
+from testbed.cluster.running_cluster import RunningCluster
+from testbed.errors import TestbedError, reason_of
+from testbed.kernel import echo
+from testbed.machines import machine_report
+from testbed.spec.layout import Asked
+from testbed.spec.layout_json import from_json
+
+
+def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked) -> object:
+    result = bring_up(Store(), from_json(layout), name=name, origin=origin, lasting=True, asked=asked)
+    return {"operations": len(result.operations), "changed": result.changed}
+
+
+def _tunnels(name: str) -> object:
+    """The remote address and the recorded delay of each tunnel of a cluster; none where it is not up."""
+    state = Store().read(name)
+    part = state.layout.part if state is not None else None
+    return [[tunnel.remote, tunnel.delay] for tunnel in part.tunnels] if part is not None else []
+
+
+def _down(name: str) -> object:
+    store = Store()
+    if name not in store.names():
+        return {"was_there": False}
+    removal.down(store, name)
+    return {"was_there": True}
+
+
+def _status(name: str) -> object:
+    found = status(Store().choose(name))
+    return {
+        "nodes": [asdict(node) for node in found.nodes],
+        "links": [{"name": link.link.name, "there": link.exists, "up": link.up} for link in found.links],
+        "missing": list(found.missing),
+    }
+
+
+def _execute(name: str, node: str, command: Sequence[str], text: str) -> object:
+    store = Store()
+    running = RunningCluster(store, store.choose(name))
+    done = running[node].run(command, check=False, input=text)
+    return {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+
+
+CALLS: Final[Mapping[str, Callable[..., object]]] = {
+    "report": lambda underlay: asdict(machine_report.report(underlay)),
+    "clusters": lambda: Store().names(),
+    "tunnels": _tunnels,
+    "echo": echo.round_trips,
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "exec": _execute,
+    "gc": lambda: [asdict(finding) for finding in collect(Store())],
+}
+"""The calls of a worker by name: arguments are those of the request, the result is the reply."""
+
+
+def main() -> None:
+    """Answer requests from standard input at standard output. Other output goes to standard error."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    serve(requests, answers)
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until there are no more, or nobody reads the answers."""
+    for line in requests:
+        request = json.loads(line)
+        answer = {"number": request["number"], **_answer(CALLS[request["call"]], request["arguments"])}
+        try:
+            answers.write(json.dumps(answer).encode() + b"\n")
+        except BrokenPipeError:
+            return
+
+
+def _answer(call: Callable[..., object], arguments: Mapping[str, Any]) -> Mapping[str, object]:
+    try:
+        return {"reply": call(**arguments)}
+    except TestbedError as error:
+        return {"error": str(error), "class": type(error).__name__}
+    except OSError as error:
+        return {"error": reason_of(error), "class": TestbedError.__name__}
