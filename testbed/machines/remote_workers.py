@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
+from threading import Event, Thread
 from typing import Any, Final
 
 from testbed.errors import (
@@ -25,6 +26,7 @@ from testbed.errors import (
     reason_of,
 )
 from testbed.machines.machine_report import DISTRIBUTION
+from testbed.machines.request_line import PULSE
 from testbed.spec.machines import Machine
 from testbed.ssh.machine_connections import Line, UnreachableError, open_line
 
@@ -81,7 +83,7 @@ class RemoteWorker:
             raise self._lost(reason_of(error)) from error
         return self._issued
 
-    def finish(self, number: int, patience: float = PATIENCE) -> Any:
+    def finish(self, number: int, patience: float | None = PATIENCE) -> Any:
         """Return the reply to a request; requests are finished in their order. Raises the error that the call raised
         there, and UnreachableError if the worker, the machine or the connection has ended."""
         try:
@@ -99,9 +101,14 @@ class RemoteWorker:
             raise error_class(f"machine {self.machine.name}: {answer['error']}")
         return answer["reply"]
 
-    def call(self, call: str, patience: float = PATIENCE, **arguments: object) -> Any:
+    def call(self, call: str, patience: float | None = PATIENCE, **arguments: object) -> Any:
         """Send a request and return the reply; raises as `begin` and `finish`."""
         return self.finish(self.begin(call, **arguments), patience)
+
+    def pulse(self) -> None:
+        """Tell the worker that the controller is there. A connection that has ended is told by the next call."""
+        with suppress(OSError):
+            self._line.send(b"\n")
 
     def close(self) -> None:
         """End the worker."""
@@ -174,6 +181,9 @@ def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     failed = [error for error in started.values() if isinstance(error, TestbedError)]
+    stop = Event()
+    heart = Thread(target=_beat, args=(running.values(), stop), daemon=True)
+    heart.start()
     try:
         if len(failed) == 1:
             raise failed[0]
@@ -181,8 +191,16 @@ def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]
             raise TestbedError("\n".join(map(str, failed)))
         yield running
     finally:
+        stop.set()
+        heart.join()
         for worker in running.values():
             worker.close()
+
+
+def _beat(running: Collection[RemoteWorker], stop: Event) -> None:
+    while not stop.wait(PULSE):
+        for worker in running:
+            worker.pulse()
 
 
 def ask_each(running: Mapping[str, RemoteWorker], call: str, **arguments: Mapping[str, object]) -> dict[str, Any]:

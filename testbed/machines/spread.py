@@ -174,12 +174,12 @@ def status(running: Workers, name: str) -> dict[str, Any]:
     return ask_each(found, "status", name=dict.fromkeys(found, name))
 
 
-def execute(running: Workers, name: str, node: str, command: Sequence[str], text: str = "") -> tuple[int, str, str]:
-    """Run a program in a node, wherever it is; return its exit code and its output. text: its standard input."""
+def execute(running: Workers, name: str, node: str, command: Sequence[str]) -> tuple[int, str, str]:
+    """Run a program in a node, wherever it is, for as long as it takes; return its exit code and its output."""
     parts_of = status(running, name)
     for machine, part in parts_of.items():
         if any(found["name"] == node for found in part["nodes"]):
-            reply = running[machine].call("exec", name=name, node=node, command=list(command), text=text)
+            reply = running[machine].call("exec", None, name=name, node=node, command=list(command))
             return reply["code"], reply["stdout"], reply["stderr"]
     names = ", ".join(found["name"] for part in parts_of.values() for found in part["nodes"][:8])
     raise NotFoundError(f"cluster {name} has no node {node!r}; its nodes include {names}")

@@ -2,27 +2,31 @@
 
 A line is a JSON object. A request has a number, the name of a call and its arguments; the answer has the number and a
 reply, or the error with its class. Requests are answered one after the other, in their order. The controller starts the
-worker by ssh, and sshd closes its standard input when the connection ends; a change that is under way then is finished
-or rolled back first.
+worker by ssh. Its requests end with the connection (see `request_line`): a program that it runs in a node is killed then,
+and a change that is under way is finished or rolled back first.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import IO, Any, Final
 
 from testbed.cluster import removal
+from testbed.cluster.access.node_programs import node_context, start
 from testbed.cluster.bringing_up import bring_up
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
-from testbed.cluster.running_cluster import RunningCluster
 from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
+from testbed.machines.request_line import PULSE, RequestLine
 from testbed.spec.layout import Asked
 from testbed.spec.layout_json import from_json
 
@@ -56,11 +60,19 @@ def _status(name: str) -> object:
     }
 
 
-def _execute(name: str, node: str, command: Sequence[str], text: str) -> object:
+def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]) -> object:
+    """Run a program in a node, with its descendants in a process group, while the controller is there."""
     store = Store()
-    running = RunningCluster(store, store.choose(name))
-    done = running[node].run(command, check=False, input=text)
-    return {"code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+    context = node_context(store, store.choose(name), node)
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with start(context, command, stdin=nothing, stdout=pipe, stderr=pipe, group=True) as program:
+        while True:
+            try:
+                stdout, stderr = program.communicate(timeout=PULSE)
+                return {"code": program.returncode, "stdout": stdout, "stderr": stderr}
+            except subprocess.TimeoutExpired:
+                if not requests.is_open():
+                    os.killpg(program.pid, signal.SIGKILL)
 
 
 CALLS: Final[Mapping[str, Callable[..., object]]] = {
@@ -71,15 +83,14 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "up": _up,
     "down": _down,
     "status": _status,
-    "exec": _execute,
     "gc": lambda: [asdict(finding) for finding in collect(Store())],
 }
-"""The calls of a worker by name: arguments are those of the request, the result is the reply."""
+"""The calls of a worker by name, but for `exec`: arguments are those of the request, the result is the reply."""
 
 
 def main() -> None:
     """Answer requests from standard input at standard output. Other output goes to standard error."""
-    requests = os.fdopen(os.dup(0), "rb")
+    requests = RequestLine(os.dup(0))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -88,11 +99,12 @@ def main() -> None:
     serve(requests, answers)
 
 
-def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+def serve(requests: RequestLine, answers: IO[bytes]) -> None:
     """Answer requests until there are no more, or nobody reads the answers."""
+    calls: Mapping[str, Callable[..., object]] = {**CALLS, "exec": partial(_execute, requests)}
     for line in requests:
         request = json.loads(line)
-        answer = {"number": request["number"], **_answer(CALLS[request["call"]], request["arguments"])}
+        answer = {"number": request["number"], **_answer(calls[request["call"]], request["arguments"])}
         try:
             answers.write(json.dumps(answer).encode() + b"\n")
         except BrokenPipeError:

@@ -31,7 +31,7 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds for each of TCP's connection, sshd's banner and the login."""
 
 _KEEPALIVE: Final = 1  # s between messages on an idle connection
-_SILENCE: Final = 2000  # ms that sent bytes may stay unacknowledged
+_SILENCE: Final = 1200  # ms that sent bytes may stay unacknowledged
 _KNOWN_HOSTS: Final = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN_HOSTS: Final = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
@@ -63,9 +63,9 @@ class Line:
         """Send a line, with its line feed. OSError if the connection has ended."""
         self._channel.sendall(line)
 
-    def receive(self, patience: float) -> bytes:
-        """Return the next line, empty once the program has ended. TimeoutError after `patience` seconds, OSError if the
-        connection has ended."""
+    def receive(self, patience: float | None) -> bytes:
+        """Return the next line, empty once the program or the connection has ended. TimeoutError after `patience` seconds;
+        None: wait on."""
         self._channel.settimeout(patience)
         line: bytes = self._answers.readline()
         return line

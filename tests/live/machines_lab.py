@@ -123,17 +123,22 @@ class Lab:
                 continue
         return [line for line in found if not line.startswith(("sh -c", "sleep", "sshd", "/usr/sbin/sshd"))]
 
-    def at_desk(self, *program: str) -> subprocess.Popen[str]:
-        """Start a program at the desk."""
+    @contextmanager
+    def at_desk(self, *program: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a program at the desk, and kill it at the end if it still runs."""
         command = ["unshare", "--mount", "sh", "-c", _AT_THE_DESK, "desk", *program]
-        return self.cluster[self.nodes["desk"]].popen(
+        with self.cluster[self.nodes["desk"]].popen(
             command,
             cwd=self.folder,
             env={"HOME": str(self.home)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-        )
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def testbed(self, *arguments: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:
         """Run the command at the desk."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator
 
 import jsonschema
@@ -153,3 +154,26 @@ def test_a_pin_to_an_unknown_machine_is_told_before_anybody_logs_in(machines: La
     (machines.folder / "nobody.toml").write_text(machines.file(a={"port": 2222}, b={"port": 2222}, c={"port": 2222}))
     done = machines.testbed("machines", "up", "nobody.toml", "slow.toml", "--pin", "n1=d")
     refused(done, 4, "the file has no machine 'd'")
+
+
+WAITING = "import time; time.sleep(1000)"
+
+
+def test_a_machine_that_is_cut_off_is_noticed_and_ends_what_it_did_for_us(clean: Lab) -> None:
+    assert clean.testbed("machines", "up", "lab.toml", "slow.toml").returncode == 0
+    try:
+        command = ("machines", "exec", "lab.toml", "slow", "n6", "--", sys.executable, "-c", WAITING)
+        with clean.at_desk(TESTBED, *command) as waiting:
+            eventually(lambda: any("time.sleep" in line for line in clean.programs("c")), "the program runs")
+            with clean.cluster.cut(clean.nodes["c"]):
+                begun = time.monotonic()
+                _, stderr = waiting.communicate(timeout=30)
+                assert time.monotonic() - begun < 5, "seconds until it is noticed"
+                assert waiting.returncode == 1
+                assert stderr.startswith("testbed: machine c: its worker has ended: ")
+                eventually(
+                    lambda: not any("time.sleep" in line for line in clean.programs("c")), "the program has ended"
+                )
+    finally:
+        down = clean.testbed("machines", "down", "lab.toml", "slow")
+    assert down.returncode == 0, down.stderr
