@@ -14,17 +14,24 @@ SET_TAG_UNMENDED = "set emp.tag = 7 keep-check emp.message == 1 and nth(1)"
 """The second message's header frame is corrupt once: its receiver drops it, and it is sent again."""
 
 
-async def tags(comm: Comm, node: Node) -> list[tuple[int, bytes]]:
-    """Send COUNT messages with TAG from rank 0 to 1, which returns the tags and contents that it gets."""
+async def tags(comm: Comm, _: Node) -> list[tuple[int, bytes]]:
+    """Send COUNT messages with TAG from rank 0 to 1, which returns the tags and contents that it gets.
+
+    Rank 1 asks for them when it expects all: none is dropped for want of a receive, and repeated.
+    """
     got: list[tuple[int, bytes]] = []
-    for number in range(COUNT):
-        if comm.rank == 0:
+    if comm.rank == 0:
+        await comm.Recv(bytearray(0), 1)
+        for number in range(COUNT):
             await comm.Send(bytes([number]) * 4, 1, TAG)
-        else:
-            status, buffer = Status(), bytearray(4)
-            await comm.Recv(buffer, 0, status=status)
-            got.append((status.Get_tag(), bytes(buffer)))
-    await node.barrier()
+        return got
+    buffers = [bytearray(4) for _ in range(COUNT)]
+    requests = [await comm.Irecv(buffer, 0) for buffer in buffers]
+    await comm.Send(b"", 0)
+    for request, buffer in zip(requests, buffers, strict=True):
+        status = Status()
+        await request.Wait(status)
+        got.append((status.Get_tag(), bytes(buffer)))
     return got
 
 

@@ -32,7 +32,7 @@ def test_a_mended_tag_reaches_the_program_and_an_unmended_one_is_sent_again(
 
 
 def test_a_scenario_changes_a_field_of_the_next_message() -> None:
-    fault = Rule(on="n1", direction="out", rules=["set emp.tag = 7 emp.type == MESSAGE and nth(1)"], at="1ms")
+    fault = Rule(on="n1", direction="out", rules=["set emp.tag = 7 emp.type == MESSAGE and nth(2)"], at="1ms")
     scenario = Scenario(name="wrong-tag", faults=[fault])
     result = testbed.run(Cluster.back_to_back(delay="1ms"), tags, mode="sim", scenario=scenario)
     assert result.results["n2"] == expected(7)
