@@ -3,7 +3,8 @@
 What cannot be parted stays together: the ends of a link that is declared direct, and switches that exist only in a
 relay, with all their neighbours. The parts grow one machine after the other, each by what is tied to it most (greedy
 graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM J.
-Sci. Comput. 20, 1998, section 4.1.3), and are then refined by moves and exchanges that make the cut smaller.
+Sci. Comput. 20, 1998), and are then refined by moves and exchanges that make the cut smaller. Where METIS is installed,
+its partition is refined likewise, and the better of the two is taken.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from importlib.util import find_spec
 from typing import Final
 
 from testbed.errors import UnsupportedError
@@ -23,6 +25,8 @@ UNLIMITED: Final = 10_000_000_000
 
 _SLACK: Final = 1.05
 """How much more than its share of the load a machine may get, to make the cut smaller."""
+
+_METIS_SCALE: Final = 1000  # of its weights, which are integers
 
 _PASSES: Final = 8  # of refinement; most layouts need two
 
@@ -79,10 +83,20 @@ def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Const
         if a != b:
             groups[a].ties[b] += weights[link.name]
             groups[b].ties[a] += weights[link.name]
-    parts = _Parts(groups, capacities)
-    parts.grow()
-    parts.refine()
-    return placement_of(layout, {member: parts.place[number] for member, number in of.items()})
+    placements: list[Placement] = []
+    refusals: list[UnsupportedError] = []
+    for suggestion in [{}, *filter(None, [_metis(groups, capacities)])]:
+        parts = _Parts(groups, capacities)
+        try:
+            parts.grow(suggestion)
+        except UnsupportedError as error:
+            refusals.append(error)
+            continue
+        parts.refine()
+        placements.append(placement_of(layout, {member: parts.place[number] for member, number in of.items()}))
+    if not placements:
+        raise refusals[0]
+    return min(placements, key=lambda placement: placement.rate)
 
 
 def placement_of(layout: Layout, machine_of: Mapping[str, str]) -> Placement:
@@ -152,8 +166,44 @@ def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, flo
     return {name: share or rest for name, share in declared.items()}
 
 
+def has_metis() -> bool:
+    """Whether the graph-partitioning library is installed, an extra (``netns-testbed[placement]``)."""
+    return find_spec("pymetis") is not None
+
+
+def _metis(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict[int, str]:
+    """Return a partition by METIS, which knows of loads and links, but neither of memory nor of pins; empty without it."""
+    if not has_metis() or len(groups) < 2 * len(capacities):
+        return {}
+    import pymetis
+
+    starts: list[int] = [0]
+    neighbours: list[int] = []
+    weights: list[int] = []
+    heaviest = max((weight for group in groups for weight in group.ties.values()), default=1)
+    heaviest_load = max(group.load for group in groups) or 1.0
+    for group in groups:
+        neighbours += group.ties.keys()
+        weights += [max(1, weight * _METIS_SCALE // heaviest) for weight in group.ties.values()]
+        starts.append(len(neighbours))
+    cores = sum(capacity.cores for capacity in capacities.values())
+    parts = pymetis.part_graph(
+        len(capacities),
+        pymetis.CSRAdjacency(starts, neighbours),
+        eweights=weights,
+        vweights=[round(group.load / heaviest_load * _METIS_SCALE) for group in groups],
+        tpwgts=[capacity.cores / cores for capacity in capacities.values()],
+    ).vertex_part
+    machines = list(capacities)
+    return {number: machines[part] for number, part in enumerate(parts)}
+
+
 class _Parts:
-    """The parts in the making. place: group -> machine. used, declared, memory: what each machine's groups take."""
+    """The parts in the making.
+
+    place: group -> machine. used, declared, memory: what each machine's groups take. borders: (machine, other one) ->
+    groups with links there. loose: by group, the weight of its links to groups that have no place yet.
+    """
 
     def __init__(self, groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> None:
         self._groups = groups
@@ -164,21 +214,22 @@ class _Parts:
         self._memory = dict.fromkeys(capacities, 0)
         load = sum(group.load for group in groups)
         cores = sum(capacity.cores for capacity in capacities.values())
-        self._borders: dict[tuple[str, str], list[int]] = defaultdict(
-            list
-        )  # (machine, other) -> groups with links there
-        self._loose = [
-            sum(group.ties.values()) for group in groups
-        ]  # weights of links to groups that have no place yet
+        self._borders: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._loose = [sum(group.ties.values()) for group in groups]
         self._target = {name: load * capacity.cores / cores for name, capacity in capacities.items()}
 
-    def grow(self) -> None:
+    def grow(self, suggestion: Mapping[int, str]) -> None:
+        """Place every group. suggestion: group -> machine, to be followed as far as the machines have room."""
         for number, group in enumerate(self._groups):
             if len(group.allowed) == 1:
                 (machine,) = group.allowed
                 self._put_checked(number, machine)
-        for machine in list(self._capacities)[:-1]:
-            self._fill(machine)
+        for number, machine in suggestion.items():
+            if number not in self.place and self._takes(number, machine, self._target[machine] * _SLACK):
+                self._put(number, machine)
+        if not suggestion:
+            for machine in list(self._capacities)[:-1]:
+                self._fill(machine)
         left = self._left()
         for number in sorted(left, key=lambda number: (-self._groups[number].declared, -self._groups[number].memory)):
             self._put_checked(number, self._best(number))

@@ -70,7 +70,8 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     if wrong:
         raise UnsupportedError("\n".join(wrong))
     capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
-    placement = place(layout, capacities, constraints)
+    present = ask_each(running, "present", name=dict.fromkeys(running, name))
+    placement = place(layout, capacities, _staying(layout, present, constraints))
     crossed = pairs(layout, placement)
     for machine in dict.fromkeys(machine for pair in crossed for machine in pair):
         for needed in ("root", "vxlan"):
@@ -83,7 +84,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
                 f"machine {machine}: links of {name} lead to other machines, and the machines file has no 'underlay' for it"
             )
     measured = tuple(_measured(running, underlays, pair) for pair in crossed)
-    recorded = _recorded_delays(running, underlays, name)
+    recorded = _recorded_delays(present, underlays)
     network = Underlays(
         underlays,
         {machine: machines[machine].underlay_mtu or report.underlay_mtu for machine, report in reports.items()},
@@ -92,13 +93,25 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     return SpreadPlan(placement, measured, parts(layout, name, placement, network))
 
 
-def _recorded_delays(running: Workers, addresses: Mapping[str, str], name: str) -> dict[Pair, int]:
+def _staying(layout: Layout, present: Mapping[str, Any], wishes: Constraints) -> Constraints:
+    """Pin what is up to where it is, unless the user wishes otherwise: moving a node would end its programs."""
+    known = {*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)}
+    pins = {
+        owner: machine
+        for machine, found in present.items()
+        for owner in found["owners"]
+        if owner in known and machine not in wishes.exclusions.get(owner, ())
+    }
+    return Constraints({**pins, **wishes.pins}, wishes.exclusions)
+
+
+def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[Pair, int]:
     """Return, in both orders, the underlay's delays that a cluster that is up was made with: another `up` must not change
     its links because the measurement came out a little different."""
     machine_at = {address: machine for machine, address in addresses.items()}
     found: dict[Pair, int] = {}
-    for machine, tunnels in ask_each(running, "tunnels", name=dict.fromkeys(running, name)).items():
-        for remote, delay in tunnels:
+    for machine, part in present.items():
+        for remote, delay in part["tunnels"]:
             if remote in machine_at:
                 found[machine, machine_at[remote]] = found[machine_at[remote], machine] = delay
     return found

@@ -36,11 +36,16 @@ def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked) -> obje
     return {"operations": len(result.operations), "changed": result.changed}
 
 
-def _tunnels(name: str) -> object:
-    """The remote address and the recorded delay of each tunnel of a cluster; none where it is not up."""
+def _present(name: str) -> object:
+    """The nodes and switches of a cluster that are here, and the remote address and the recorded delay of each tunnel."""
     state = Store().read(name)
-    part = state.layout.part if state is not None else None
-    return [[tunnel.remote, tunnel.delay] for tunnel in part.tunnels] if part is not None else []
+    if state is None or state.abandoned:
+        return {"owners": [], "tunnels": []}
+    layout = state.layout
+    return {
+        "owners": [*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)],
+        "tunnels": [[tunnel.remote, tunnel.delay] for tunnel in layout.part.tunnels] if layout.part is not None else [],
+    }
 
 
 def _down(name: str) -> object:
@@ -78,7 +83,7 @@ def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]
 CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "report": lambda underlay: asdict(machine_report.report(underlay)),
     "clusters": lambda: Store().names(),
-    "tunnels": _tunnels,
+    "present": _present,
     "echo": echo.round_trips,
     "up": _up,
     "down": _down,

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from testbed.errors import UnsupportedError
+from testbed.machines import node_placement
 from testbed.machines.node_placement import Capacity, Constraints, Placement, place
 from testbed.spec.layout import End, Impairment, Layout, Link, Node, Switch
 from testbed.spec.model import Description
@@ -101,3 +102,39 @@ def test_what_cannot_be_parted_stays_together() -> None:
 def test_the_same_input_gives_the_same_placement_and_a_thousand_nodes_take_no_time() -> None:
     star = resolve(Description.star(1000))
     assert place(star, THREE) == place(star, THREE)
+
+
+def irregular(nodes: int, seed: int) -> Layout:
+    """Nodes in a square, each linked with those that are near."""
+    source = random.Random(seed)
+    places = [(source.random(), source.random()) for _ in range(nodes)]
+    near = [
+        (f"n{i:03}", f"n{j:03}", GIGABIT)
+        for i, (x, y) in enumerate(places)
+        for j, (u, v) in enumerate(places[:i])
+        if (x - u) ** 2 + (y - v) ** 2 < 0.01
+    ]
+    return cluster(near, {f"n{i:03}": 0.0 for i in range(nodes)})
+
+
+def test_metis_never_makes_the_cut_worse_and_makes_it_better_where_clusters_are_irregular(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layouts = [irregular(200, seed) for seed in range(4)] + [resolve(Description.star(30))]
+    helped = [place(layout, THREE) for layout in layouts]
+    monkeypatch.setattr(node_placement, "has_metis", lambda: False)
+    alone = [place(layout, THREE) for layout in layouts]
+    assert all(a.rate <= b.rate for a, b in zip(helped, alone, strict=True))
+    assert sum(placement.rate for placement in helped) < 0.95 * sum(placement.rate for placement in alone)
+    for placement in helped:
+        assert max(sizes(placement)) <= 1.1 * sum(sizes(placement)) / 3 + 1
+
+
+def test_metis_keeps_pins_and_memory() -> None:
+    layout = irregular(60, 1)
+    heavy = Layout("cluster", 1, tuple(Node(n.name, (), memory=2**30) for n in layout.nodes), (), layout.links)
+    machines = {name: Capacity(4, 21 * 2**30) for name in "abc"}
+    pins = {f"n{i:03}": "abc"[i % 3] for i in range(0, 60, 7)}
+    placement = place(heavy, machines, Constraints(pins))
+    assert all(placement.machine_of[name] == machine for name, machine in pins.items())
+    assert max(sizes(placement)) <= 21
