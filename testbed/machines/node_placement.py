@@ -28,6 +28,9 @@ _SLACK: Final = 1.05
 
 _METIS_SCALE: Final = 1000  # of its weights, which are integers
 
+_PORT: Final = 0.05
+"""The load of a switch's port, in average nodes: our choice, so that large fabrics are spread like nodes."""
+
 _PASSES: Final = 8  # of refinement; most layouts need two
 
 
@@ -133,8 +136,8 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
     nodes = {node.name: node for node in layout.nodes}
     for group in groups.values():
         for member in group.members:
+            group.load += shares[member]
             if member in nodes:
-                group.load += shares[member]
                 group.declared += nodes[member].cpu_share
                 group.memory += nodes[member].memory
             if member in constraints.pins:
@@ -154,7 +157,8 @@ def _is_whole(link: Link, layout: Layout) -> bool:
 
 
 def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, float]:
-    """Return the load of each node in cores. Nodes that ask for no CPU share what the others leave."""
+    """Return the load of each node and switch in cores. Nodes that ask for no CPU share what the others leave, and a switch
+    counts as a part of such a node for each port: what it forwards costs processor time, too."""
     declared = {node.name: node.cpu_share for node in layout.nodes}
     total = sum(capacity.cores for capacity in capacities.values())
     if sum(declared.values()) > total:
@@ -163,7 +167,9 @@ def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, flo
         )
     undeclared = sum(not share for share in declared.values())
     rest = (total - sum(declared.values())) / undeclared if undeclared else 0.0
-    return {name: share or rest for name, share in declared.items()}
+    loads = {name: share or rest for name, share in declared.items()}
+    usual = sum(loads.values()) / len(loads) if loads else 0.0
+    return loads | {switch.name: len(switch.ports) * _PORT * usual for switch in layout.switches}
 
 
 def has_metis() -> bool:

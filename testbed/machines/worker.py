@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from io import TextIOWrapper
 from typing import IO, Any, Final
 
 from testbed.cluster import removal
@@ -71,6 +72,9 @@ def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]
     context = node_context(store, store.choose(name), node)
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with start(context, command, stdin=nothing, stdout=pipe, stderr=pipe, group=True) as program:
+        for stream in (program.stdout, program.stderr):
+            assert isinstance(stream, TextIOWrapper)
+            stream.reconfigure(errors="backslashreplace")  # what is no text must not end the worker
         while True:
             try:
                 stdout, stderr = program.communicate(timeout=PULSE)

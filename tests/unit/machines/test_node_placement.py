@@ -138,3 +138,10 @@ def test_metis_keeps_pins_and_memory() -> None:
     placement = place(heavy, machines, Constraints(pins))
     assert all(placement.machine_of[name] == machine for name, machine in pins.items())
     assert max(sizes(placement)) <= 21
+
+
+def test_switches_of_a_large_fabric_are_spread_with_the_nodes() -> None:
+    placement = place(resolve(Description.fat_tree(8)), THREE)
+    for machine in THREE:
+        switches = sum(name.startswith("s") for name in placement.on(machine))
+        assert 10 <= switches <= 50, switches
