@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from testbed.spec.layout import Asked, Layout
     from testbed.spec.machines import Machine
 
+_SHOWN = 8  # nodes or switches of a machine; --json has all
+
 file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 
@@ -181,12 +183,20 @@ def _plan_document(plan: SpreadPlan) -> dict[str, object]:
     }
 
 
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
 def _print_plan(plan: SpreadPlan) -> None:
     from testbed.spec.units import format_duration, format_rate
 
     for machine, part in plan.parts.items():
-        switches = f" and {', '.join(switch.name for switch in part.switches)}" if part.switches else ""
-        echo(f"  {machine}: {', '.join(node.name for node in part.nodes) or 'no nodes'}{switches}")
+        nodes, switches = (
+            _listed([node.name for node in part.nodes]),
+            _listed([switch.name for switch in part.switches]),
+        )
+        echo(f"  {machine}: {nodes or 'no nodes'}" + (f"; {switches}" if switches else ""))
     cut = plan.placement.cut
     if not cut:
         echo("  no link crosses between machines")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -66,12 +66,16 @@ if found == sys.argv[1]:
 
 
 class RemoteWorker:
-    """A machine's worker. Its calls are answered in their order."""
+    """A machine's worker. Its calls are answered in their order. It is told all the time that the controller is there, or it
+    would end."""
 
     def __init__(self, machine: Machine, line: Line) -> None:
         self.machine = machine
         self._line = line
         self._issued = 0
+        self._closing = Event()
+        self._pulse = Thread(target=self._beat, daemon=True)
+        self._pulse.start()
 
     def begin(self, call: str, **arguments: object) -> int:
         """Send a request; return its number for `finish`."""
@@ -105,14 +109,16 @@ class RemoteWorker:
         """Send a request and return the reply; raises as `begin` and `finish`."""
         return self.finish(self.begin(call, **arguments), patience)
 
-    def pulse(self) -> None:
-        """Tell the worker that the controller is there. A connection that has ended is told by the next call."""
-        with suppress(OSError):
-            self._line.send(b"\n")
+    def _beat(self) -> None:
+        with suppress(OSError):  # the next call tells that the connection has ended
+            while not self._closing.wait(PULSE):
+                self._line.send(b"\n")
 
     def close(self) -> None:
         """End the worker."""
+        self._closing.set()
         self._line.close()
+        self._pulse.join()
 
     def _lost(self, reason: str) -> UnreachableError:
         return UnreachableError(f"machine {self.machine.name}: its worker has ended: {reason}")
@@ -181,9 +187,6 @@ def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     failed = [error for error in started.values() if isinstance(error, TestbedError)]
-    stop = Event()
-    heart = Thread(target=_beat, args=(running.values(), stop), daemon=True)
-    heart.start()
     try:
         if len(failed) == 1:
             raise failed[0]
@@ -191,16 +194,8 @@ def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]
             raise TestbedError("\n".join(map(str, failed)))
         yield running
     finally:
-        stop.set()
-        heart.join()
         for worker in running.values():
             worker.close()
-
-
-def _beat(running: Collection[RemoteWorker], stop: Event) -> None:
-    while not stop.wait(PULSE):
-        for worker in running:
-            worker.pulse()
 
 
 def ask_each(running: Mapping[str, RemoteWorker], call: str, **arguments: Mapping[str, object]) -> dict[str, Any]:

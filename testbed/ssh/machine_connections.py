@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from fabric import Config, Connection
@@ -58,10 +59,12 @@ class Line:
         self._connection = connection
         self._channel = channel
         self._answers = channel.makefile("rb")
+        self._sending = Lock()
 
     def send(self, line: bytes) -> None:
-        """Send a line, with its line feed. OSError if the connection has ended."""
-        self._channel.sendall(line)
+        """Send a line, with its line feed; several threads may. OSError if the connection has ended."""
+        with self._sending:  # a long line is sent in pieces, and no other may come between them
+            self._channel.sendall(line)
 
     def receive(self, patience: float | None) -> bytes:
         """Return the next line, empty once the program or the connection has ended. TimeoutError after `patience` seconds;

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from testbed import Cluster, RunningCluster
 from testbed.kernel import processes
-from tests.live.machine_state import eventually
+from tests.live.machine_state import Machine, eventually
 from tests.live.testbed_command import TESTBED
 
 NAMES = ("a", "b", "c")
 _INIT = """
-mount -t tmpfs machine /run && mkdir /run/sshd && mount --bind {shadow} /etc/shadow
+mount -n -t tmpfs machine /run && mkdir /run/sshd && mount --bind {shadow} /etc/shadow
 {sshd} -D -e -f {config} 2>{log} &
 while :; do wait; sleep 3600; done
 """
-_AT_THE_DESK = 'mount -t tmpfs desk /run && exec "$@"'
+_AT_THE_DESK = 'mount -n -t tmpfs desk /run && exec "$@"'
 
 
 class Lab:
@@ -153,7 +153,8 @@ class Lab:
 
 @contextmanager
 def lab(folder: Path, cluster: Cluster | None = None) -> Iterator[Lab]:
-    """Three running machines. cluster: their network, of four nodes or more."""
+    """Three running machines, of which nothing is left at the end. cluster: their network, of four nodes or more."""
+    before = Machine()
     with (cluster or Cluster.star(4)).up() as running:
         machines = Lab(running, folder)
         machines.prepare()
@@ -163,3 +164,4 @@ def lab(folder: Path, cluster: Cluster | None = None) -> Iterator[Lab]:
             yield machines
         finally:
             machines.shut_down()
+    before.assert_unchanged("left behind by the machines")

@@ -129,16 +129,18 @@ def test_a_machines_file_with_mistakes(machines: Lab) -> None:
 CONTROLLER = """
 import time
 from testbed.machines.remote_workers import ask_each, workers
+from testbed.machines.request_line import SILENCE
 from testbed.spec.machines import load
 with workers(load("lab.toml").machines) as running:
-    for _ in range(3):
-        ask_each(running, "clusters")
+    ask_each(running, "clusters")
+    time.sleep(SILENCE + 1)
+    ask_each(running, "clusters")
     print("up", flush=True)
     time.sleep(60)
 """
 
 
-def test_each_machine_has_one_worker_which_ends_with_its_connection(machines: Lab) -> None:
+def test_each_machine_has_one_worker_which_waits_for_requests_and_ends_with_its_connection(machines: Lab) -> None:
     with machines.at_desk(sys.executable, "-c", CONTROLLER) as controller:
         try:
             assert controller.stdout is not None

@@ -34,6 +34,7 @@ def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with lab(folder, Cluster.from_toml(STAR.format(name="underlay", mtu=9000, delay="1ms", nodes=4))) as found:
         for name, mtu, delay in (("slow", 1500, "20ms"), ("fast", 1500, "1ms")):
             (folder / f"{name}.toml").write_text(STAR.format(name=name, mtu=mtu, delay=delay, nodes=6))
+        (folder / "two.toml").write_text(found.file("ac"))
         yield found
 
 
@@ -127,12 +128,12 @@ def test_nodes_on_three_machines_are_one_cluster(clean: Lab) -> None:
 
 
 def test_a_delay_below_the_underlays_is_refused_with_the_figure(clean: Lab) -> None:
-    done = clean.testbed("machines", "up", "lab.toml", "fast.toml")
+    done = clean.testbed("machines", "up", "two.toml", "fast.toml")
     refused(done, 3, "a delay of 1ms is less than the ", " that the network between machines a and ")
 
 
 def test_an_id_that_is_taken_on_one_machine_leaves_nothing_on_any(clean: Lab) -> None:
-    found = document(clean, "up", "lab.toml", "slow.toml", "--dry-run")
+    found = document(clean, "up", "two.toml", "slow.toml", "--dry-run")
     cut = found["cut"]
     assert isinstance(cut, dict)
     taken = vxlan_ids("slow", tuple(cut["links"]))["n6:eth0--s1:6"]
@@ -141,7 +142,7 @@ def test_an_id_that_is_taken_on_one_machine_leaves_nothing_on_any(clean: Lab) ->
     vxlan = ["type", "vxlan", "id", str(taken), "remote", clean.address("b"), "dstport", "4789"]
     node.run(["ip", "link", "add", "theirs", *vxlan])
     try:
-        done = clean.testbed("machines", "up", "lab.toml", "slow.toml")
+        done = clean.testbed("machines", "up", "two.toml", "slow.toml")
         refused(
             done, 5, "machine c: make tunnel n6:eth0--s1:6", f"the VXLAN id {taken}", "another VXLAN of this machine"
         )
@@ -164,9 +165,9 @@ WAITING = "import time; time.sleep(1000)"
 
 
 def test_a_machine_that_is_cut_off_is_noticed_and_ends_what_it_did_for_us(clean: Lab) -> None:
-    assert clean.testbed("machines", "up", "lab.toml", "slow.toml").returncode == 0
+    assert clean.testbed("machines", "up", "two.toml", "slow.toml").returncode == 0
     try:
-        command = ("machines", "exec", "lab.toml", "slow", "n6", "--", sys.executable, "-c", WAITING)
+        command = ("machines", "exec", "two.toml", "slow", "n6", "--", sys.executable, "-c", WAITING)
         with clean.at_desk(TESTBED, *command) as waiting:
             eventually(lambda: any("time.sleep" in line for line in clean.programs("c")), "the program runs")
             with clean.cluster.cut(clean.nodes["c"]):
@@ -179,5 +180,5 @@ def test_a_machine_that_is_cut_off_is_noticed_and_ends_what_it_did_for_us(clean:
                     lambda: not any("time.sleep" in line for line in clean.programs("c")), "the program has ended"
                 )
     finally:
-        down = clean.testbed("machines", "down", "lab.toml", "slow")
+        down = clean.testbed("machines", "down", "two.toml", "slow")
     assert down.returncode == 0, down.stderr
