@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from testbed.cli.collector import imports_frozen
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, json_option, new_results_folder, print_json
 from testbed.cli.progress_display import progress
 from testbed.registry import DEFAULT_PROTOCOL
 
@@ -140,7 +139,7 @@ def run_command(
     if commands:
         _check_options_of_commands(options, firmware)
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
-    place = output or _new_folder(Path(cluster).name.removesuffix(".toml"), what)
+    place = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{what}")
     with progress(place, options["mode"]) as follow, _report_failure(place, made=output is None):
         if commands:
             ended = _run_commands(cluster, commands, place, follow, options)
@@ -317,22 +316,6 @@ def _list_protocols(as_json: bool) -> None:
 
 def _format_setting(value: object) -> str:
     return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
-
-
-def _new_folder(cluster: str, what: str) -> Path:
-    """Create and return a new folder; at once, since another run may begin in the same second."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
-    count, folder = 1, RUNS / stem
-    while True:
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            count += 1
-            folder = RUNS / f"{stem}-{count}"
-        except OSError:  # the run reports it on its first write
-            return folder
-        else:
-            return folder
 
 
 @contextmanager
