@@ -222,18 +222,12 @@ def _run_workload(
     return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
 
 
-@click.command("runs", short_help="List runs, show one, list workloads and protocols.")
+@click.command("runs", short_help="List runs, show one, list workloads.")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
 @click.option("--workloads", is_flag=True, help="List the workloads with their settings, and the protocols.")
-@click.option("--protocols", is_flag=True, help="List the protocols: package, EtherType, modes.")
 @json_option
-def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json: bool) -> None:
+def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
     """List the runs in results/runs or another directory; with a run's own folder, show its result."""
-    if workloads and protocols:
-        raise click.UsageError("--workloads and --protocols exclude each other")
-    if protocols:
-        _list_protocols(as_json)
-        return
     if workloads:
         _list_workloads(as_json)
         return
@@ -301,17 +295,6 @@ def _list_workloads(as_json: bool) -> None:
         assert isinstance(settings, dict)
         echo("    " + " ".join(f"{key}={_format_setting(value)}" for key, value in settings.items()))
     echo(f"protocols: {', '.join(offered(PROTOCOLS))}")
-
-
-def _list_protocols(as_json: bool) -> None:
-    from testbed.cli.doctor import documents, print_protocols, problems
-
-    if as_json:
-        print_json("protocols", {"protocols": documents(), "problems": problems()})
-        return
-    print_protocols()
-    for sentence in problems():
-        echo(f"warning: {sentence}", err=True)
 
 
 def _format_setting(value: object) -> str:
