@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import re
 import sys
 from collections import Counter, defaultdict
@@ -52,6 +53,11 @@ class Module:
     tree: ast.Module
     lines: int
     imports: set[str] = field(default_factory=set)
+    nodes: list[ast.AST] = field(init=False)
+    """All of the tree."""
+
+    def __post_init__(self) -> None:
+        self.nodes = list(ast.walk(self.tree))
 
     @property
     def place(self) -> str:
@@ -96,7 +102,7 @@ def imported(module: Module, names: set[str]) -> Iterator[str]:
 
 
 def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -105,7 +111,7 @@ def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def statements(found: list[Module]) -> list[str]:
-    return [module.place for module in found for node in ast.walk(module.tree) if isinstance(node, ast.stmt)]
+    return [module.place for module in found for node in module.nodes if isinstance(node, ast.stmt)]
 
 
 def circles(found: list[Module]) -> list[str]:
@@ -193,7 +199,7 @@ def riddles(found: list[Module]) -> list[str]:
     return [
         f"{module.place}:{node.lineno} {text.splitlines()[0]}"
         for module in found
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node.value.value, str) and (text := node.value.value.strip()).startswith(RIDDLES)
     ]
@@ -242,6 +248,7 @@ def main() -> int:
     parser.add_argument("--list", metavar="MEASURE", help="the measure's name, or the first words of it")
     parser.add_argument("--limits", action="store_true")
     asked = parser.parse_args()
+    gc.disable()  # millions of nodes live until the end, and each collection would look at all of them
     documented = modules(DOCUMENTED_ROOMS)
     product = [module for module in documented if module.path.relative_to(ROOT).parts[0] in ROOMS]
     found = {DOCUMENTED_ROOMS: documented, ROOMS: product}

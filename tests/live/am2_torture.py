@@ -46,9 +46,10 @@ class Around(Protocol):
 class Torture(Native[ActiveMessages]):
     """over: how long requests are sent. endpoints: of each process. victim: the rank that is killed.
 
-    A process returns: sent, by rank; handled, with counts; came_back: by peer, with reasons; meanwhile: replies from
-    others between the victim's last reply and the moment at which it was known to be dead; silent: ranks that have not
-    said that they are done.
+    A process returns: sent, by rank; handled, with counts; came_back: by peer, with reasons; since: replies from others
+    after the victim's last one; silent: ranks that have not said that they are done. An endpoint keeps its frame until
+    its requests are acknowledged or returned: where there are fewer frames than endpoints, those that have asked the
+    victim can take all frames, and the others' replies then come once it is known to be dead.
     """
 
     protocol = "am2"
@@ -70,7 +71,7 @@ class Process:
         self._handled: list[Asked] = []
         self._came_back: list[tuple[int, str]] = []
         self._wrong = 0
-        self._meanwhile = 0
+        self._since = 0
         self._heard: set[tuple[int, EndpointName]] = set()
         """Pairs of (own endpoint, remote endpoint) of which the remote one has answered."""
         self._gone: set[int] = set()
@@ -115,7 +116,7 @@ class Process:
         del pump  # it ends with the run
         return {
             "sent": self._sent, "handled": self._handled, "came_back": self._came_back, "wrong": self._wrong,
-            "meanwhile": self._meanwhile, "faults": self._library.driver.faults,
+            "since": self._since, "faults": self._library.driver.faults,
             "silent": sorted(survivors - self._gone - self._byes),
         }  # fmt: skip
 
@@ -168,9 +169,9 @@ class Process:
         self._heard.add((endpoint, token.source))
         self._wrong += peer != sent_to
         if peer == self._workload.victim:
-            self._meanwhile = 0
-        elif not self._gone:
-            self._meanwhile += 1
+            self._since = 0
+        else:
+            self._since += 1
         done.complete(True)
 
     def _returned(self, returned: Returned) -> None:

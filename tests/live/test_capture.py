@@ -105,6 +105,7 @@ def test_every_frame_that_a_classifier_loses_says_so_though_it_tells_nobody(tmp_
     crossing(path, ("n1:eth0", "n2:eth0"))
 
 
+@pytest.mark.alone  # what it asks of the machine is to be in time
 @pytest.mark.parametrize("datapath", ["relay", pytest.param("tc", marks=pytest.mark.requires("bpf"))])
 def test_a_fault_that_is_injected_meanwhile_is_told_from_its_first_frame_on(tmp_path: Path, datapath: str) -> None:
     """The capture reports itself as incomplete where the machine is too busy to announce the new datapath in time."""

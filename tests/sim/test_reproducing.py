@@ -74,13 +74,13 @@ def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
     ids=["receive path", "other events", "DMA set-up"],
 )
 def test_a_profile_with_one_constant_doubled_fails(keys: tuple[str, ...]) -> None:
-    found = reproduce("emp", profile=doubled(*keys))
+    found = reproduce("emp", profile=doubled(*keys), runs=["latency"])
     assert any("latency, 4 B" in sentence for sentence in found.failures)
 
 
 def test_a_host_that_moves_the_bytes_itself_breaks_the_shape_of_figure_6() -> None:
     """Descriptors found late, one by one, are work that waits until the program has done its own."""
-    found = reproduce("emp", profile=replace(EMP_2001, name="busy host", notice=30_000))
+    found = reproduce("emp", profile=replace(EMP_2001, name="busy host", notice=30_000), runs=["calls"])
     broken = [one.shape.name for one in found.shapes if not one.holds]
     assert any(name.startswith("Figure 6") for name in broken)
     assert any("the wait" in name for name in broken)
@@ -102,7 +102,7 @@ def test_it_comes_out_alike_in_another_process(emp: Reproduction) -> None:
 def test_the_command_ends_with_10_where_it_does_not_come_out(tmp_path: Path) -> None:
     file = tmp_path / "slow.toml"
     file.write_text('like = "emp-2001"\nreceive = "11us"\n')
-    ran = CliRunner().invoke(command, ["reproduce", "emp", "--profile", str(file)])
+    ran = CliRunner().invoke(command, ["reproduce", "emp", "--profile", str(file), "--run", "latency"])
     assert ran.exit_code == 10
     assert "not reproduced: latency, 4 B" in ran.output
     assert "median error of the predicted rows" in ran.output

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from testbed.engine.loop import Loop, VirtualClock
@@ -56,7 +56,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @example(  # the third frame is offered when the second, behind the first, is due
     Impairment(delay=300), [(0, (HEADS[0], 57)), (61, (HEADS[0], 1_000)), (300, (HEADS[0], 41))]
 )

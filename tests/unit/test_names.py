@@ -25,12 +25,14 @@ OF_ROUTES = {"via"}
 """Protocols whose names are also iproute2's word for a route's gateway: only comparisons with them are looked for."""
 
 
-def files(rooms: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the product's modules outside those rooms."""
+def sources(rooms: tuple[str, ...], names: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield place and text of the product's modules outside those rooms, of those where a name occurs at all."""
     for path in sorted(ROOT.rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         if not any(place == room or place.startswith(f"{room}/") for room in rooms):
-            yield path
+            text = path.read_text()
+            if words_of(text) & names:
+                yield place, text
 
 
 def words_of(text: str) -> set[str]:
@@ -74,18 +76,16 @@ def conditions(source: str) -> Iterator[tuple[int, str]]:
 
 
 def test_no_code_outside_their_rooms_names_a_fabric() -> None:
-    names = {*kinds(), "crossbar", "crossbars"} - GENERAL
+    every = {*kinds(), "crossbar", "crossbars"}
+    places = list(sources(OF_FABRICS, every))
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {text!r}"
-        for path in files(OF_FABRICS)
-        for line, text in named(path.read_text())
-        if words_of(text) & names
+        f"{place}:{line}: {text!r}"
+        for place, source in places
+        for line, text in named(source)
+        if words_of(text) & (every - GENERAL)
     ]
     found += [
-        f"{path.relative_to(ROOT)}:{line}: {text!r}"
-        for path in files(OF_FABRICS)
-        for line, text in conditions(path.read_text())
-        if text in GENERAL
+        f"{place}:{line}: {text!r}" for place, source in places for line, text in conditions(source) if text in GENERAL
     ]
     assert not found
 
@@ -93,16 +93,17 @@ def test_no_code_outside_their_rooms_names_a_fabric() -> None:
 def test_no_code_outside_their_rooms_names_a_protocol() -> None:
     everybody = set(registry.offered(registry.PROTOCOLS)) | set(registry.offered(registry.FIELDS)) - set(kinds())
     headers = {"tcp", "udp"}  # are headers, too
+    places = list(sources(OF_PROTOCOLS, everybody - headers))
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {text!r}"
-        for path in files(OF_PROTOCOLS)
-        for line, text in named(path.read_text())
+        f"{place}:{line}: {text!r}"
+        for place, source in places
+        for line, text in named(source)
         if words_of(text) & (everybody - headers - OF_ROUTES)
     ]
     found += [
-        f"{path.relative_to(ROOT)}:{line}: {text!r}"
-        for path in files(OF_PROTOCOLS)
-        for line, text in conditions(path.read_text())
+        f"{place}:{line}: {text!r}"
+        for place, source in places
+        for line, text in conditions(source)
         if text in OF_ROUTES
     ]
     assert not found

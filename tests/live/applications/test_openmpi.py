@@ -26,6 +26,7 @@ def halves(said: str) -> dict[int, int]:
     return {row["size_bytes"]: row["min_ns"] for row in rows}
 
 
+@pytest.mark.alone  # it measures what the network alone takes
 @pytest.mark.cluster("star-2", mode="live")
 def test_open_mpi_starts_its_ranks_by_ssh_and_talks_over_the_links(cluster: ClusterUnderTest, tmp_path: Path) -> None:
     cluster.live.ssh()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.cluster.plan import namespace_names
@@ -445,7 +445,6 @@ def test_when_an_ipv4_address_goes_the_others_of_its_nic_are_added_again() -> No
     ]
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_from_anything_to_anything_and_then_nothing_is_left_to_do(data: st.DataObject) -> None:
     """Random clusters and edits, some of whose links between nodes are direct."""

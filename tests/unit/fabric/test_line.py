@@ -231,7 +231,6 @@ def impaired(parts: dict[str, object]) -> Impairment:
     return Impairment(**parts)  # type: ignore[arg-type]
 
 
-@settings(max_examples=150)
 @given(
     PARTS.map(impaired),
     PARTS.map(impaired),
@@ -293,7 +292,6 @@ def test_the_short_way_for_rate_and_delay_says_the_same_as_the_long_one(
     assert carried(Impairment(rate=rate, delay=delay, queue=4000, minimum_frame=1), schedule) == short
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
@@ -340,7 +340,6 @@ sendings = st.lists(
 delays = st.sampled_from([0, 0, 50, 3_000])
 
 
-@settings(max_examples=150, deadline=None)
 @given(trees(), sendings, delays, st.sampled_from([1_280_000_000, 100_000_000]), st.sampled_from([20, 80, 500]))
 def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
     tree: tuple[list[tuple[End, End]], dict[str, tuple[str, int]], dict[str, dict[str, int]]],
@@ -379,7 +378,6 @@ def test_in_any_tree_any_traffic_arrives_whole_and_in_order(
     assert all(channel.held == 0 and not channel.asking for channel in net.channels.values())
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.integers(3, 5),
     st.lists(
@@ -408,7 +406,6 @@ def test_around_a_ring_every_frame_arrives_or_is_counted_and_nothing_stays(switc
 # The schedule of the bytes
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_channel_is_free_when_the_last_byte_has_passed_byte_by_byte(data: st.DataObject) -> None:
     """The inequalities at the head of `worm`, solved for every single byte, against the sums."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
@@ -181,7 +181,6 @@ def test_any_bytes_behind_the_addresses_belong_to_the_models_flow() -> None:
     anything = st.binary(min_size=ETHERNET_HEADER, max_size=80)
 
     @given(st.lists(st.one_of(bodies, anything), min_size=1, max_size=40), st.floats(0.01, 1.0))
-    @settings(max_examples=150)
     def alike(frames: list[bytes], loss: float) -> None:
         compare(Impairment(loss=loss), frames)
 

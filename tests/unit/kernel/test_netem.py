@@ -8,7 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import UnsupportedError
@@ -100,7 +100,6 @@ OPTIONS = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(OPTIONS)
 def test_whatever_is_encoded_is_decoded_again(given: Options) -> None:
     assert netem.decoded(payload(netem.request(7, given))) == given

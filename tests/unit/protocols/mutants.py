@@ -5,13 +5,14 @@ A search that finds nothing proves something only if it finds a mistake that is 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 import pytest
 
-SEARCHES = 5
+SEARCHES = 5 if os.environ.get("TESTBED_LONG") else 2
 """How often a mutant is looked for, each time with other seeds: one search could be lucky."""
 
 

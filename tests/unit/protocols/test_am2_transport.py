@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.active_messages.am_errors import Status
@@ -402,7 +402,6 @@ def test_a_frame_whose_route_is_not_used_up_is_dropped() -> None:
 # Whatever may come.
 
 
-@settings(max_examples=300)
 @given(
     kind=st.sampled_from([KIND_MESSAGE, KIND_ACK, KIND_NACK]),
     reason=st.integers(0, 7),

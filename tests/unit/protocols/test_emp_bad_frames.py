@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.emp import codec
@@ -97,7 +97,6 @@ def well_sealed(draw: st.DrawFn) -> bytes:
     return codec.pack_frame(*ends, kind, flags, unit, sender, receiver, message, frame, status, payload)
 
 
-@settings(max_examples=300)
 @given(st.lists(well_sealed(), max_size=30))
 def test_no_frame_however_well_made_breaks_a_nic_or_writes_beyond_a_buffer(frames: list[bytes]) -> None:
     wires, (sender, receiver) = joined_nics()

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import SystemRandom
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.protocols import emp_random_schedules
@@ -24,7 +24,6 @@ def counts(wires: Wires, name: str) -> list[int]:
     return [agent.firmware.counted()[name] for agent in wires.agents]
 
 
-@settings(max_examples=150)
 @given(st.integers(0, 2**32 - 1))
 def test_every_message_arrives_once_and_in_order_and_nothing_is_left_over(seed: int) -> None:
     wires = emp_random_schedules.run(seed).wires

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.am2.mapper import codec
@@ -376,7 +376,6 @@ def test_what_makes_no_sense_is_dropped_and_counted(frame: bytes, counter: str) 
     assert alone.mapper.leader is None
 
 
-@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(

@@ -21,7 +21,7 @@ from tests.unit.protocols.mapper_networks import (
 )
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
-GRAPHS = 500 if LONG else 50
+GRAPHS = 500 if LONG else 25
 Note = Callable[[str, object], None]
 
 

@@ -134,7 +134,6 @@ def test_allgather_and_alltoall(
     run(size, program)
 
 
-@settings(max_examples=120)
 @given(SIZES, COUNTS, TYPES, st.sampled_from([*UFUNCS]), algorithms("Reduce"), algorithms("Allreduce"), st.data())
 def test_reductions(
     size: int, count: int, dtype: str, op: str, reduce: str | None, allreduce: str | None, data: st.DataObject

@@ -598,7 +598,7 @@ _VALUES = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(st.dictionaries(_KEYS, _VALUES, max_size=6))
 def test_nothing_but_a_description_or_its_errors_comes_of_any_table(data: dict[str, object]) -> None:
     outcome = described(data)
@@ -627,7 +627,7 @@ _PART = st.fixed_dictionaries({}, optional={
 })  # fmt: skip
 
 
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(_PART)
 def test_whatever_is_wrong_with_a_cluster_what_is_accepted_can_be_resolved(data: dict[str, object]) -> None:
     outcome = described({"name": "c", **data})

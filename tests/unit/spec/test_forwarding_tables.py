@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from testbed.spec.layout import End, Layout, Switch
 from testbed.spec.model import Description, Link, Node
@@ -97,7 +97,6 @@ def test_a_broadcast_arrives_once_and_a_unicast_takes_a_shortest_path(descriptio
     check(resolve(description))
 
 
-@settings(max_examples=300)
 @given(descriptions(max_nodes=6))
 def test_so_it_is_in_any_cluster(description: Description) -> None:
     check(resolve(description))

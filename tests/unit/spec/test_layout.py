@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from testbed.spec.graphviz import to_dot
 from testbed.spec.layout_json import from_json, to_json
@@ -23,7 +23,6 @@ def test_a_layout_survives_json(name: str) -> None:
     assert from_json(json.loads(json.dumps(to_json(layout)))) == layout
 
 
-@settings(max_examples=200)
 @given(descriptions())
 def test_any_layout_survives_json(description: Description) -> None:
     layout = resolve(description)

@@ -6,7 +6,7 @@ import ipaddress
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.errors import DescriptionError
@@ -236,7 +236,6 @@ def test_an_edit_moves_nothing_of_the_others(description: Description, grown: ob
     assert len(before.keys() & after.keys()) >= len(before) - 1
 
 
-@settings(max_examples=300)
 @given(descriptions())
 def test_every_layout_keeps_what_was_said_and_repeats_nothing(description: Description) -> None:
     layout = resolve(description)
@@ -259,7 +258,6 @@ def check_nic(said: SaidNic, nic: Nic, description: Description) -> None:
     assert set(said.addresses) <= set(nic.addresses)
 
 
-@settings(max_examples=200)
 @given(descriptions())
 def test_every_segment_is_one_network_and_no_two_overlap(description: Description) -> None:
     layout = resolve(description)
@@ -272,7 +270,6 @@ def test_every_segment_is_one_network_and_no_two_overlap(description: Descriptio
     assert not any(a.overlaps(b) for i, a in enumerate(networks) for b in networks[:i])
 
 
-@settings(max_examples=200)
 @given(descriptions())
 def test_every_route_leads_through_a_neighbour_to_its_network(description: Description) -> None:
     layout = resolve(description)
@@ -294,7 +291,6 @@ def test_every_route_leads_through_a_neighbour_to_its_network(description: Descr
                 assert hops <= len(layout.nodes)
 
 
-@settings(max_examples=300)
 @given(st.data())
 def test_an_edited_cluster_is_a_valid_cluster(data: st.DataObject) -> None:
     description = data.draw(descriptions())

@@ -8,7 +8,7 @@ from importlib import resources
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.spec import units
@@ -80,7 +80,6 @@ def elaborate(draw: st.DrawFn) -> Description:
     )
 
 
-@settings(max_examples=80)
 @given(elaborate())
 def test_a_description_survives_writing_and_reading(description: Description) -> None:
     text = to_toml(description)
