@@ -77,5 +77,5 @@ MUTANTS: Final = (
 )  # fmt: skip
 LIVE_MUTANT: Final = PackageMutant(
     "parity", "frames have incarnations of 16 bits, and on the wall clock these are times", "firmware.py",
-    "peer.send(\n", "assert incarnation < 1 << 16\n        peer.send(\n",
+    "        peer.send(pack_frame(", "        assert incarnation < 1 << 16\n        peer.send(pack_frame(",
 )  # fmt: skip

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +61,7 @@ from testbed import attach
 async def receive(comm, node):
     print("attached", flush=True)
     await comm.recv(source=0, tag=1)
+    await comm.recv(source=0, tag=2)
 
 with attach(sys.argv[1]) as nic:
     nic.run(receive)
@@ -68,21 +69,34 @@ with attach(sys.argv[1]) as nic:
 _TALK: Final = """
 import sys
 from testbed import attach
+from protocols.mpi.mpi_errors import MPIError
+
+async def exchange(comm, peer, number):
+    try:
+        request = await comm.isend([comm.rank, number], peer, 3)
+        assert await comm.recv(source=peer, tag=3) == [peer, number]
+        await request.wait()
+    except MPIError as error:
+        raise RuntimeError(f"a message between nodes that live has failed: {error}") from error
 
 async def talk(comm, node):
-    me, peer = comm.rank, {0: 2, 2: 0}[comm.rank]
-    for number in range(int(sys.argv[2])):
-        request = await comm.isend([me, number], peer, 2)
-        assert await comm.recv(source=peer, tag=2) == [peer, number]
-        await request.wait()
+    peer = {0: 2, 2: 0}[comm.rank]
+    if comm.rank == 0:
+        await comm.send("meet", 1, 1)
+        doomed = await comm.isend("to one that is killed", 1, 4)
+    await exchange(comm, peer, 0)
+    print("talking", flush=True)
+    for number in range(1, 20):
+        await exchange(comm, peer, number)
+        await node.sleep(20_000_000)
+    if comm.rank == 0:
+        await doomed.wait()
 
-async def first(comm, node):
-    if sys.argv[3] == "doomed":
-        await comm.isend(b"to one that will be killed", 1, 5)
-    await talk(comm, node)
-
-with attach(sys.argv[1]) as nic:
-    nic.run(first)
+try:
+    with attach(sys.argv[1]) as nic:
+        nic.run(talk)
+except MPIError as error:  # its sender is told that the message to the dead may not have arrived
+    print(error)
 """
 _SUCCEED: Final = """
 import sys
@@ -100,42 +114,50 @@ with attach(sys.argv[1]) as nic:
 
 
 def killed_host(candidate: Candidate) -> None:
-    """Kill a process whose NIC is shared, while it receives and others exchange messages; then start it again."""
+    """Kill a process on a shared NIC while one sends to it and others exchange messages; another then takes its place."""
     if candidate.protocol.split_driver is None:
         raise NotApplicableError("its NICs cannot be shared: it has no split driver")
     name = candidate.name
-    with _namespaces(), Cluster.star(3).up() as cluster, share_nics(cluster, name):
-        held = _start(cluster, "n2", _HOLD, name)
-        try:
-            if held.stdout is None or held.stdout.readline() != "attached\n":
-                raise Violation(f"a process cannot attach to a shared NIC: {held.communicate(timeout=PATIENCE)[1]}")
-            _all_end(cluster, {"n1": _TALK, "n3": _TALK}, name, "20", "doomed")
-        finally:
-            held.kill()
-            held.communicate()
-        _all_end(cluster, {"n1": _TALK, "n3": _TALK}, name, "20", "")
-        _all_end(cluster, {"n1": _SUCCEED, "n2": _SUCCEED}, name)
+    with _namespaces(), Cluster.star(3).up() as cluster, share_nics(cluster, name), ExitStack() as processes:
+        held = processes.enter_context(_started(cluster, "n2", _HOLD, name))
+        _expect(held, "attached\n")
+        talking = [processes.enter_context(_started(cluster, node, _TALK, name)) for node in ("n1", "n3")]
+        for process in talking:
+            _expect(process, "talking\n")
+        held.kill()
+        _expect_ends(talking)
+        _expect_ends([processes.enter_context(_started(cluster, node, _SUCCEED, name)) for node in ("n1", "n2")])
 
 
-def _start(cluster: RunningCluster, node: str, script: str, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def _started(cluster: RunningCluster, node: str, script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", script, *arguments]
-    return cluster[node].popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def _all_end(cluster: RunningCluster, scripts: dict[str, str], *arguments: str) -> None:
-    """Run scripts on nodes until they end. Raises Violation for one that fails, or does not end."""
-    started = {node: _start(cluster, node, script, *arguments) for node, script in scripts.items()}
+    process = cluster[node].popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        for node, process in started.items():
-            _, errors = process.communicate(timeout=PATIENCE)
-            if process.returncode:
-                raise Violation(f"a program on {node}, which harmed nobody, has failed: {errors.strip()}")
-    except subprocess.TimeoutExpired:
-        raise Violation(f"{node} makes no progress, {PATIENCE:g} s after another host was killed") from None
+        yield process
     finally:
-        for process in started.values():
-            process.kill()
-            process.communicate()
+        process.kill()
+        process.communicate()
+
+
+def _expect(process: subprocess.Popen[str], line: str) -> None:
+    """Wait for a program's next line. Raises Violation if it ends without it."""
+    assert process.stdout is not None
+    if process.stdout.readline() != line:
+        raise Violation(
+            f"a program on a shared NIC has not come to {line.strip()!r}: {process.communicate()[1].strip()}"
+        )
+
+
+def _expect_ends(processes: list[subprocess.Popen[str]]) -> None:
+    """Wait until programs have ended. Raises Violation for one that fails, or does not end."""
+    for process in processes:
+        try:
+            _, errors = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise Violation(f"{PATIENCE:g} s after another host was killed a program has not ended") from None
+        if process.returncode:
+            raise Violation(f"a program has failed because another host was killed: {errors.strip()}")
 
 
 def parity(candidate: Candidate) -> str:
