@@ -287,6 +287,18 @@ DOCUMENTS: Mapping[str, Schema] = {
         ),
         "required": ["cluster", "folder", "verdict"],
     },
+    "run-series": _object(
+        folder=_TEXT,
+        report=_described(_TEXT, "the report's file; empty if there is none"),
+        runs=_list(
+            _object(
+                protocol=_TEXT,
+                mode={"enum": ["sim", "live", "dilated"]},
+                verdict=_described(_TEXT, "its grade, or why there is no result"),
+                run=_described({"type": ["object", "null"]}, "as of 'run'; null: there is no result"),
+            )
+        ),
+    ),
     "compare": _object(
         threshold=_described({"type": "number"}, "relative difference that counts"),
         worse=_described(_FLAG, "a measure is significantly worse, beyond the threshold"),

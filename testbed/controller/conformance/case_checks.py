@@ -14,13 +14,15 @@ from testbed.controller.conformance.candidate import Candidate, candidate
 from testbed.controller.conformance.exchanges import EXCHANGES, Matched, Matching
 from testbed.controller.conformance.fate_schedules import DEPTH, FATES, Gate, go_through, reduce_fates
 from testbed.controller.conformance.message_swarm import SIZES, Case, DeviceTransport, smaller
-from testbed.controller.conformance.network_faults import KINDS, REORDERING
+from testbed.controller.conformance.network_faults import KINDS, REORDERING, SECOND
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.errors import NotFoundError
 from testbed.sim.sim_node import SimNode
 
 PAYLOAD: Final = 1_400
 """Bytes of a message that count as a frame; where a protocol's frames hold less, messages have more frames."""
+REST: Final = 20 * SECOND
+"""Virtual time in which what no program waits for comes to rest, as an acknowledgement that was lost several times."""
 ATTEMPTS: Final = 100
 """Cases that a reduction tries."""
 
@@ -38,7 +40,7 @@ def schedules_of(name: str) -> fate_schedules.Subject:
     own = candidate(name)
     matched = Matched(own.protocol.plug, own.protocol.device, PAYLOAD, max_message_size=own.max_message_size)
     stages = {exchange.name: partial(Matching, matched, exchange) for exchange in EXCHANGES.values()}
-    return fate_schedules.Subject(name, stages, f"{_command(name, 'fates')} %s:%s")
+    return fate_schedules.Subject(name, stages, f"{_command(name, 'fates')} %s:%s", rest=REST)
 
 
 def fates(candidate: Candidate, depth: int = DEPTH) -> str:
@@ -90,7 +92,9 @@ def _messages_of(name: str) -> message_swarm.Subject:
     # Several ranks share a NIC; whoever has no shared one has no business there.
     shared = own.protocol.split_driver is not None
     faults = [kind for kind in KINDS if kind != REORDERING or not own.protocol.needs_order]
-    return message_swarm.Subject(name, plug, transport, sizes=own.sizes(*SIZES), is_mpi=shared, faults=faults)
+    return message_swarm.Subject(
+        name, plug, transport, sizes=own.sizes(*SIZES), is_mpi=shared, faults=faults, rest=REST
+    )
 
 
 def _draw(name: str, seed: int) -> Case:

@@ -34,8 +34,6 @@ DEPTH: Final = 6
 FATES: Final = {"p": "passed", "d": "dropped", "t": "delivered twice", "h": "held behind the next"}
 _LETTERS: Final = "".join(FATES)
 _PASSED: Final = _LETTERS[0]
-SILENCE: Final = SECOND
-"""Virtual time in which whatever is still under way after the exchange comes to rest."""
 
 
 class Stage(Protocol):
@@ -58,12 +56,14 @@ class Stage(Protocol):
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A protocol. name: its entry point's. stages: its exchanges, by name. depth: transmissions whose fate is chosen.
-    command: runs a schedule again; a %-format for the exchange and its fates."""
+    command: runs a schedule again; a %-format for the exchange and its fates. rest: virtual time in which what is still
+    under way after the exchange comes to rest."""
 
     name: str
     stages: Mapping[str, Callable[[], Stage]]
     command: str
     depth: int = DEPTH
+    rest: int = SECOND
 
     def replay(self, exchange: str, fates: str) -> str:
         """Return the one command that runs a schedule again."""
@@ -165,9 +165,9 @@ def go_through(subject: Subject, exchange: str, gate: Gate) -> int:
         recovery = simulation.now() - gate.healed
         if recovery > stage.bound:
             raise Violation(f"over only {recovery:,} ns after the last fault: at most {stage.bound:,}")
-        simulation.run_until(simulation.now() + SILENCE)
+        simulation.run_until(simulation.now() + subject.rest)
         while gate.release(simulation.now()):
-            simulation.run_until(simulation.now() + SILENCE)
+            simulation.run_until(simulation.now() + subject.rest)
         stage.check(simulation)
         for node in simulation.nodes.values():
             if node.agent.firmware.deadline is not None:
