@@ -49,6 +49,10 @@ class Member:
     def is_refused(self) -> bool:
         return isinstance(self.error, UnsupportedError)
 
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None and not self.is_refused
+
 
 def run_each(protocols: Sequence[str], modes: Sequence[Mode], place: Path, run: Run) -> list[Member]:
     """Run every protocol in every mode, one after the other. Raises UnsupportedError if all of them are refused."""
@@ -90,7 +94,11 @@ def show(members: Sequence[Member], report: Path | None, place: Path) -> None:
             for row in member.result.rows
         ]
     )
-    print_table(["protocol", "mode", "verdict"], [[one.protocol, one.mode, one.verdict] for one in members])
+    verdicts = [[one.protocol, one.mode, "failed" if one.has_failed else one.verdict] for one in members]
+    print_table(["protocol", "mode", "verdict"], verdicts)
+    for one in members:
+        if one.has_failed:
+            echo(f"{one.protocol}, {one.mode}: {one.error}", err=True)
     if report is not None:
         echo(f"the report is in {report}")
     echo(f"results are in {place}")
@@ -99,6 +107,6 @@ def show(members: Sequence[Member], report: Path | None, place: Path) -> None:
 def exit_code(members: Sequence[Member], codes: Mapping[str, int]) -> int:
     """Return the code of the first run that has failed, else the greatest of the verdicts' codes."""
     for member in members:
-        if member.error is not None and not member.is_refused:
+        if member.error is not None and member.has_failed:
             return member.error.exit_code
     return max(codes.get(member.verdict, 0) for member in members)
