@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from testbed.cli.consoles import echo
 from testbed.cli.table_layout import print_rows, print_table
@@ -86,14 +86,7 @@ def write_report(members: Sequence[Member], place: Path) -> Path | None:
 
 def show(members: Sequence[Member], report: Path | None, place: Path) -> None:
     """Print one table of all rows, but for those of invalid runs, and the verdict of each run."""
-    print_rows(
-        [
-            {"protocol": member.protocol, "mode": member.mode, **row}
-            for member in members
-            if member.result is not None and member.result.verdict.grade.value != "invalid"
-            for row in member.result.rows
-        ]
-    )
+    print_rows(rows_of(members))
     verdicts = [[one.protocol, one.mode, "failed" if one.has_failed else one.verdict] for one in members]
     print_table(["protocol", "mode", "verdict"], verdicts)
     for one in members:
@@ -102,6 +95,29 @@ def show(members: Sequence[Member], report: Path | None, place: Path) -> None:
     if report is not None:
         echo(f"the report is in {report}")
     echo(f"results are in {place}")
+
+
+def rows_of(members: Sequence[Member]) -> list[Mapping[str, Any]]:
+    """Return the rows of all valid runs, with their protocols and modes, as few tables.
+
+    A run has a table for each set of keys. The first tables of all runs are one, with the keys of all, as are the second
+    ones: a protocol may have keys of its own.
+    """
+    tables: list[list[Mapping[str, Any]]] = []
+    for member in members:
+        if member.result is None or member.result.verdict.grade.value == "invalid":
+            continue
+        kinds: dict[tuple[str, ...], int] = {}
+        for row in member.result.rows:
+            number = kinds.setdefault(tuple(row), len(kinds))
+            if number == len(tables):
+                tables.append([])
+            tables[number].append({"protocol": member.protocol, "mode": member.mode, **row})
+    rows: list[Mapping[str, Any]] = []
+    for table in tables:
+        keys = dict.fromkeys(key for row in table for key in row)
+        rows += [{key: row.get(key, "") for key in keys} for row in table]
+    return rows
 
 
 def exit_code(members: Sequence[Member], codes: Mapping[str, int]) -> int:
