@@ -16,7 +16,7 @@ from protocols.core.protocol import Protocol
 from testbed.controller.conformance.candidate import candidate
 from testbed.controller.conformance.case_checks import one_case, one_schedule
 from testbed.controller.conformance.suite import CHECKS, Scope, State, check, named
-from testbed.errors import NotFoundError, UnsupportedError
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.registry import PROTOCOLS, load, offered
 from tests.sim.package_mutants import MUTANTS, PackageMutant
 from tests.sim.written_packages import copied, on_path, written
@@ -94,6 +94,15 @@ def test_what_does_not_apply_says_why(parcel: Path) -> None:
     assert (result.state, result.reason) == (
         State.NOT_APPLICABLE, "its NICs cannot be shared: it has no split driver",
     )  # fmt: skip
+
+
+def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(parcel: Path, tmp_path: Path) -> None:
+    folder = copied(parcel, "mutann", tmp_path)
+    PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").put_in(
+        folder / "mutann"
+    )
+    with on_path(folder), pytest.raises(TestbedError, match=r"no NIC of protocol mutann(.|\n)*AttributeError"):
+        check("mutann", "mtu")
 
 
 def test_names_that_are_none_are_answered_with_those_that_are() -> None:

@@ -13,7 +13,8 @@ from protocols.mpi.mpi_errors import MPIError
 from testbed import packages
 from testbed.controller.conformance.network_faults import SECOND
 from testbed.controller.conformance.trials import Violation, judged
-from testbed.errors import UnsupportedError
+from testbed.engine.tracebacks import program_traceback
+from testbed.errors import TestbedError, UnsupportedError
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
@@ -48,13 +49,17 @@ class Candidate:
 
 @cache
 def candidate(name: str) -> Candidate:
-    """Return a registered protocol. Raises NotFoundError, and UnsupportedError for one without firmware."""
+    """Return a registered protocol. Raises NotFoundError, UnsupportedError for one without firmware, and TestbedError with a
+    traceback where no NIC, or no device on it, can be made."""
     protocol = packages.protocol(name)
     if protocol.is_kernels:
         raise UnsupportedError(f"{name} is the kernel's own protocol: it has no firmware that could be checked")
-    with Simulation(Description.back_to_back(), protocol.plug) as simulation:
-        device = protocol.device(next(iter(simulation.nodes.values())).endpoint)
-        return Candidate(name, protocol, device.max_message_size)
+    try:
+        with Simulation(Description.back_to_back(), protocol.plug) as simulation:
+            device = protocol.device(next(iter(simulation.nodes.values())).endpoint)
+            return Candidate(name, protocol, device.max_message_size)
+    except Exception as error:  # a package's code may raise anything
+        raise TestbedError(f"no NIC of protocol {name} can be made:\n{program_traceback(error)}") from error
 
 
 @judged()
