@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from testbed.controller.attached_nic import attach
     from testbed.controller.cluster_check import baseline, check, verdict
     from testbed.controller.nic_options import share_nics
+    from testbed.controller.papers.reproduction import reproduce, reproduce_all
     from testbed.controller.replay.replays import replay
-    from testbed.controller.reproduction import reproduce
     from testbed.controller.runs.run_options import RunOptions
     from testbed.controller.runs.runner import RunResult, run
     from testbed.controller.verdict.verdicts import Grade, Verdict
@@ -45,7 +45,8 @@ _HOMES = {
     "baseline": "testbed.controller.cluster_check",
     "check": "testbed.controller.cluster_check",
     "replay": "testbed.controller.replay.replays",
-    "reproduce": "testbed.controller.reproduction",
+    "reproduce": "testbed.controller.papers.reproduction",
+    "reproduce_all": "testbed.controller.papers.reproduction",
     "run": "testbed.controller.runs.runner",
     "share_nics": "testbed.controller.nic_options",
     "verdict": "testbed.controller.cluster_check",
@@ -69,6 +70,7 @@ __all__ = [
     "check",
     "replay",
     "reproduce",
+    "reproduce_all",
     "run",
     "share_nics",
     "verdict",

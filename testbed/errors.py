@@ -17,6 +17,14 @@ class TestbedError(Exception):
     __test__ = False  # its name makes pytest take it for a test class
     exit_code = 1
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle without a call of `__init__`, whose arguments are not those of the exception."""
+        return _restored, (type(self), self.args), self.__dict__
+
+
+def _restored(kind: type[TestbedError], arguments: tuple[object, ...]) -> TestbedError:
+    return kind.__new__(kind, *arguments)
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -28,6 +28,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "pytest": program_tables.pytest_plugin,
     "python": program_tables.python_names,
     "states-peers": state_diagrams.peers,
+    "papers": paper_tables.summary,
 }
 
 

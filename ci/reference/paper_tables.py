@@ -1,74 +1,51 @@
-"""A paper's values beside ours, from the rows of a reproduction that are kept in docs/protocols/reproduced.
-
-    python -m reference.paper_tables SYSTEM ...     in ci/: measure them anew, some minutes
-
-The tests of reproductions compare what they measure with these files.
-"""
+"""Papers' values beside ours, from the rows that are kept of them (`testbed reproduce --keep` measures them anew)."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
 
 from reference.markdown import cell, table
+from testbed.observe.comparing.score_summary import HEADINGS, summary_rows
+from testbed.observe.kept_rows import KeptRows, kept_rows
+from testbed.observe.paper_files import paper_of, systems
 
-if TYPE_CHECKING:
-    from testbed.controller.reproduction import Reproduction
 
-FOLDER: Final = Path(__file__).parents[2] / "docs" / "protocols" / "reproduced"
+def kept_systems() -> list[KeptRows]:
+    """Kept rows of all systems that have a paper."""
+    return [kept for system in systems() if (kept := kept_rows(system)) is not None]
+
+
+def summary(systems: Sequence[KeptRows] | None = None) -> str:
+    """Errors of the predicted rows of each system, by default of all with kept rows."""
+    rows = [[cell(text) for text in row] for row in summary_rows(kept_systems() if systems is None else systems)]
+    return table(HEADINGS, rows)
 
 
 def of_protocol(system: str) -> str:
-    """Every row of a system's paper."""
-    measured = json.loads((FOLDER / f"{system}.json").read_text())
+    """Every row of a system's paper, and its values that are no measurement of ours."""
+    kept = kept_rows(system)
+    assert kept is not None
     rows = [
         (
-            cell(row["name"]),
-            cell(row["source"]),
-            f"{row['paper']:g} {row['unit']}",
-            f"{row['ours']:.4g} {row['unit']}",
-            f"{row['ours'] / row['paper'] - 1:+.1%}",
-            "calibrated" if row["calibrated"] else "predicted",
+            cell(row.name),
+            cell(row.source),
+            f"{row.paper:g} {row.unit}",
+            f"{row.ours:.4g} {row.unit}",
+            f"{row.error:+.1%}",
+            "calibrated" if row.calibrated else "predicted",
         )
-        for row in measured["rows"]
+        for row in kept.rows
     ]
-    shapes = "".join(f"- {cell(shape['name'])}\n" for shape in measured["shapes"] if shape["holds"])
+    others = [
+        (cell(f"{each.name}: {whose}"), cell(each.source), f"{value:g} {each.unit}")
+        for each in paper_of(system).not_ours
+        for whose, value in each.values.items()
+    ]
+    shapes = "".join(f"- {cell(name)}\n" for name, holds in kept.shapes.items() if holds)
     return (
         f"{len(rows)} rows, in the simulation (`testbed reproduce {system}`):\n\n"
         + table(("row", "in the paper", "paper", "ours", "error", ""), rows)
         + (f"\nShapes that are checked, and hold:\n\n{shapes}" if shapes else "")
+        + ("\nValues that are no measurement of ours, as the paper has them:\n\n" if others else "")
+        + (table(("value", "in the paper", "paper"), others) if others else "")
     )
-
-
-def kept(reproduction: Reproduction) -> dict[str, list[dict[str, object]]]:
-    """Return the kept part of a reproduction: its rows, and its shapes with whether they hold."""
-    rows = [
-        {
-            "name": compared.row.name,
-            "source": compared.row.source,
-            "paper": compared.row.paper,
-            "ours": round(compared.ours, 6),
-            "unit": compared.row.unit,
-            "calibrated": compared.row.calibrated,
-        }
-        for compared in reproduction.rows
-    ]
-    return {
-        "rows": rows,
-        "shapes": [{"name": shape.shape.name, "holds": shape.holds} for shape in reproduction.shapes],
-    }
-
-
-def main(systems: list[str]) -> None:
-    """Measure systems, and keep the results."""
-    from testbed.controller.reproduction import reproduce
-
-    for system in systems:
-        text = json.dumps(kept(reproduce(system)), indent=1)
-        (FOLDER / f"{system}.json").write_text(text + "\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

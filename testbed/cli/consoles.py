@@ -1,4 +1,4 @@
-"""Output of the commands, and options that several of them share.
+"""Output of the commands, and options and folders that several of them share.
 
 Text from files, programs or frames cannot act on the terminal: control characters are escaped.
 """
@@ -10,8 +10,10 @@ import os
 import re
 import signal
 import sys
+import time
 import unicodedata
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -19,7 +21,8 @@ _KEPT = "\n\t"
 _COLOUR = re.compile(r"(\x1b\[(?:3[1-6]|0)m)")
 _ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: control, format, surrogate, line and paragraph separator
 
-FORMAT = 1  # of every JSON document that the command prints; documents.py describes them
+FORMAT = 1  # of the JSON documents that the command prints; documents.py describes them
+_FORMATS = {"reproduce": 2}  # of kinds whose form has changed
 
 name_option = click.option("--name", metavar="CLUSTER", help="Cluster; default: the only one that is up.", default=None)
 cluster_argument = click.argument("cluster", required=False, metavar="[CLUSTER]")
@@ -61,9 +64,14 @@ def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode() if _is_acting(character) else character
 
 
+def format_of(kind: str) -> int:
+    """Version of a kind of document."""
+    return _FORMATS.get(kind, FORMAT)
+
+
 def print_json(kind: str, document: Mapping[str, object], *, line: bool = False) -> None:
     """Print a document with its kind and format version. line: on one line, as one of several."""
-    echo(to_json({"format": FORMAT, "kind": kind, **document}, indent=None if line else 2))
+    echo(to_json({"format": format_of(kind), "kind": kind, **document}, indent=None if line else 2))
 
 
 def seconds_of(duration: str | None) -> float:
@@ -108,3 +116,20 @@ def cluster_named(cluster: str | None, name: str | None) -> str | None:
     if cluster is not None and name is not None and cluster != name:
         raise click.UsageError(f"one cluster: {cluster}, or --name {name}")
     return cluster if cluster is not None else name
+
+
+def new_results_folder(parent: Path, what: str) -> Path:
+    """Create and return a new folder with the time and this name; at once, since another command may begin in the same
+    second."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+    count, folder = 1, parent / stem
+    while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            count += 1
+            folder = parent / f"{stem}-{count}"
+        except OSError:  # the command reports it on its first write
+            return folder
+        else:
+            return folder

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from testbed.cli.consoles import FORMAT
+from testbed.cli.consoles import format_of
 
 Schema: TypeAlias = Mapping[str, object]
 
@@ -320,31 +320,61 @@ DOCUMENTS: Mapping[str, Schema] = {
             )
         ),
     ),
-    "reproduce": _object(
-        protocol=_TEXT,
-        paper=_TEXT,
-        cluster=_TEXT,
-        profile=_described({"type": "object"}, "its name and costs; ns, bit/s, bytes"),
-        rows=_list(
+    "study": _object(
+        name=_TEXT,
+        folder=_TEXT,
+        points=_list(
             _object(
-                name=_TEXT,
-                paper={"type": "number"},
-                ours={"type": "number"},
-                unit=_TEXT,
-                error=_described({"type": "number"}, "relative deviation of ours"),
-                calibrated=_described(_FLAG, "false: a prediction"),
-                source=_TEXT,
-                meaning=_TEXT,
-                others=_described({"type": "object"}, "the paper's values of other systems"),
+                point=_described(_NUMBER, "in the order of the study's file, from 0"),
+                parameters=_described({"type": "object"}, "of its run, by name"),
+                outcome=_described(_TEXT, "done or failed, of the last attempt"),
+                error=_described(_TEXT, "why it failed"),
+                verdict=_described(_TEXT, "the run's grade"),
+                attempt=_described(_NUMBER, "the number of attempts"),
+                seconds={"type": "number"},
+                rows=_list({"type": "object"}),
             )
         ),
-        median_error=_described({"type": "number"}, "of the predicted rows"),
-        errors=_described(
-            {"type": "object"}, 'of the predicted rows, by table: rows, median, p90, worst; "": rows of none'
+    ),
+    "study-points": _object(
+        name=_TEXT, points=_described(_list({"type": "object"}), "the parameters of each run, by name")
+    ),
+    "reproduce": _object(
+        folder=_described(_TEXT, "of the points, for --continue"),
+        mode={"enum": ["sim", "dilated"]},
+        rows=_list(
+            _object(
+                system=_TEXT,
+                place=_described(_TEXT, "table, figure or section of the paper"),
+                table=_described(_TEXT, "whose errors are summed up apart, or empty"),
+                name=_TEXT,
+                unit=_TEXT,
+                paper={"type": "number"},
+                ours=_described(_OPTIONAL, "null: it is no measurement of ours"),
+                error=_described(_OPTIONAL, "relative deviation of ours"),
+                kind={"enum": ["calibrated", "predicted", "paper"]},
+                source=_TEXT,
+                meaning=_TEXT,
+            )
         ),
-        tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
-        shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
-        failures=_described(_list(_TEXT), "a sentence for each calibrated row and each shape that was not reproduced"),
+        systems=_list(
+            _object(
+                system=_TEXT,
+                paper=_TEXT,
+                cluster=_TEXT,
+                profile=_described({"type": "object"}, "its name and costs; ns, bit/s, bytes"),
+                constants=_described(_NUMBER, "of the profile, that are calibrated"),
+                seconds=_described({"type": "number"}, "that its points took, added up"),
+                overall=_described(
+                    {"type": ["object", "null"]}, "errors of the predicted rows: rows, median, p90, worst; null: none"
+                ),
+                errors=_described({"type": "object"}, 'likewise by table; "": rows of none'),
+                tables=_list(_object(name=_TEXT, source=_TEXT, columns=_list(_TEXT), rows=_list({"type": "object"}))),
+                shapes=_list(_object(name=_TEXT, holds=_FLAG, detail=_TEXT)),
+                unmatched=_described(_list(_object(value=_TEXT, why=_TEXT)), "published values that have no row"),
+                failures=_described(_list(_TEXT), "a sentence for each row and shape that was not reproduced"),
+            )
+        ),
     ),
     "replay": {
         **_object(
@@ -498,5 +528,5 @@ def schema_of(kind: str) -> Schema:
     schema = dict(DOCUMENTS[kind])
     properties = schema["properties"]
     assert isinstance(properties, dict)
-    schema["properties"] = {"format": {"const": FORMAT}, "kind": {"const": kind}, **properties}
+    schema["properties"] = {"format": {"const": format_of(kind)}, "kind": {"const": kind}, **properties}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"testbed {kind} --json", **schema}

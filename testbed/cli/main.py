@@ -32,7 +32,8 @@ _COMMANDS = {
     "protocol": ("protocol_commands", "Write a protocol, list those installed, check one."),
     "report": ("report_command", "Make one HTML file of runs: verdict, plots, tables."),
     "compare": ("compare", "Compare two runs: better, worse or equal."),
-    "reproduce": ("reproduce", "Run a paper's measurements and compare the results with its values."),
+    "study": ("study_command", "Run a study: many runs over a space of parameters."),
+    "reproduce": ("reproduce", "Run papers' measurements and compare the results with their values."),
     "replay": ("replay", "Run a failed run again with the same fates, in either mode."),
     "check-run": ("replay", "Repeat the checks of a run's history."),
     "check": ("check", "Measure links, and judge the result: trusted, degraded or invalid."),
@@ -58,7 +59,8 @@ Exit codes:
   2  bad arguments or description  7  a kernel operation failed; rolled back
   3  not supported here            8  check, run: degraded
   4  no such cluster, node, file   9  check, run: invalid
- 10  run, protocol check: a check failed; reproduce: a calibrated row or a shape is off
+ 10  run, protocol check: a check failed; study: a point failed;
+     reproduce: a row or a shape is off
 compare: 0 no regression, 1 a regression, 2 not comparable
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""

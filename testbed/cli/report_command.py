@@ -16,20 +16,21 @@ from testbed.cli.consoles import echo, show_phase
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("report.html"), show_default=True,
               metavar="FILE", help="File to write; an existing one is replaced.")  # fmt: skip
 def report_command(folders: tuple[Path, ...], output: Path) -> None:
-    """Make one HTML file of a run's folder, or of several: verdict, topology, timeline, plots and tables.
+    """Make one HTML file of a run's folder, or of several: verdict, topology, timeline, plots and tables. Of a study's
+    folder: each measure against what varies.
 
     \b
     testbed report results/runs/20261121-192009-racks-token
+    testbed report results/studies/20261121-192009-losses
     testbed report before after -o comparison.html
 
     It needs no network. Several runs share the plots.
     """
-    from testbed.errors import UnsupportedError
-
-    if missing := [name for name in ("matplotlib", "numpy") if importlib.util.find_spec(name) is None]:
-        raise UnsupportedError(
-            f"a report is drawn with {' and '.join(missing)}, which is not installed: pip install 'netns-testbed[report]'"
-        )
+    require_drawing()
+    if len(folders) == 1 and (folders[0] / "study.json").exists():
+        size = _report_study(folders[0], output)
+        echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
+        return
     from testbed.observe.recorded import recorded
 
     for folder in folders:  # errors appear before the slow import
@@ -42,3 +43,32 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
         size = make_report(folders, output, show_phase)
     show_phase()
     echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
+
+
+def _report_study(path: Path, output: Path) -> int:
+    from testbed.observe.report.study_page import PointSummary, make_study_page
+    from testbed.studies.study_folder import labelled_rows, open_folder, varied_values
+
+    folder, study = open_folder(path)
+    outcomes = folder.outcomes()
+    points = []
+    for number, parameters in enumerate(study.points):
+        outcome = outcomes.get(number)
+        ending = (
+            "has not run" if outcome is None else outcome.verdict if outcome.is_done else f"failed: {outcome.error}"
+        )
+        values = ["" if value is None else str(value) for value in varied_values(study, parameters).values()]
+        points.append(PointSummary(number, values, ending))
+    common = {name: value for name, value in study.points[0].items() if name not in study.varied}
+    rows = list(labelled_rows(study, outcomes))
+    return make_study_page(study.name, common, study.varied, points, rows, output)
+
+
+def require_drawing() -> None:
+    """Raise UnsupportedError if the packages that a report is drawn with are missing."""
+    from testbed.errors import UnsupportedError
+
+    if missing := [name for name in ("matplotlib", "numpy") if importlib.util.find_spec(name) is None]:
+        raise UnsupportedError(
+            f"a report is drawn with {' and '.join(missing)}, which is not installed: pip install 'netns-testbed[report]'"
+        )

@@ -1,24 +1,40 @@
-"""Command ``reproduce``: compare a paper's published results with our measurements."""
+"""Command ``reproduce``: compare papers' published results with our measurements."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
+from click.core import ParameterSource
 
-from testbed.cli.consoles import echo, json_option, print_json, show_phase
+from testbed.cli.consoles import echo, json_option, new_results_folder, print_json
+from testbed.cli.progress_display import counted
+from testbed.cli.report_command import require_drawing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from testbed.controller.reproduction import Reproduction
+    from testbed.controller.papers.point_folder import PointFolder
+    from testbed.controller.papers.reproduction import Reproduction
     from testbed.controller.runs.run_options import Mode
 
 _NOT_REPRODUCED = 10
+_REPRODUCTIONS = Path("results/reproductions")
 
 
-@click.command("reproduce", short_help="Compare a paper's published values with ours.")
-@click.argument("protocol", metavar="PROTOCOL")
+class _Asked(TypedDict):
+    """Options that say what is measured."""
+
+    mode: Mode
+    dilate: int | None
+    profile: str
+    runs: tuple[str, ...]
+
+
+@click.command("reproduce", short_help="Compare papers' published values with ours.")
+@click.argument("systems", metavar="[SYSTEM]...", nargs=-1)
 @click.option(
     "--mode", type=click.Choice(["sim", "dilated"]), default="sim", show_default=True, help="Mode of the measurements."
 )
@@ -26,123 +42,164 @@ _NOT_REPRODUCED = 10
               help="Factor by which model time is slowed in a dilated run; default: 200.")  # fmt: skip
 @click.option("--profile", default="", metavar="NAME|FILE", help="Profile of hardware other than the paper's.")
 @click.option("--run", "runs", multiple=True, metavar="NAME", help="Only this one of the paper's runs; repeatable.")
+@click.option("--jobs", type=click.IntRange(1), default=None, metavar="N",
+              help="Points measured side by side; default: as many as processors, in dilated one.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="Folder of the points; by default a new one in results/reproductions.")  # fmt: skip
+@click.option("--continue", "former", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="Go on in the folder of a reproduction: points that are done are not repeated.")  # fmt: skip
+@click.option("--report", type=click.Path(path_type=Path), default=None, metavar="FILE",
+              help="Write an HTML page with the figures; an existing file is replaced.")  # fmt: skip
+@click.option("--keep", is_flag=True,
+              help="Keep the rows beside the paper: later reproductions are compared with them.")  # fmt: skip
 @json_option
 @click.pass_context
 def reproduce_command(
     ctx: click.Context,
-    protocol: str,
-    mode: Mode,
-    dilate: int | None,
-    profile: str,
-    runs: tuple[str, ...],
+    systems: tuple[str, ...],
+    jobs: int | None,
+    output: Path | None,
+    former: Path | None,
+    report: Path | None,
+    keep: bool,
     as_json: bool,
+    **asked: Unpack[_Asked],
 ) -> None:
-    """Run a paper's workloads on its cluster under its hardware's profile, and compare, row by row.
+    """Run papers' workloads on their clusters under their hardware's profiles, and compare, row by row. Without a system: of
+    all papers.
 
     \b
-    testbed reproduce emp
+    testbed reproduce
+    testbed reproduce emp ssam --report papers.html
+    testbed reproduce --continue results/reproductions/20261124-181500
     testbed reproduce emp --mode dilated --dilate 500
     testbed reproduce am2 --run logp --run contention
 
     A calibrated row has chosen a constant of the profile; all others are predictions, with their errors. Exit code 10: a
-    calibrated row is off by more than 3 %, or a shape is broken.
+    calibrated row is off by more than 3 %, a shape is broken, or a predicted row is off by 2 points more than the one that
+    is kept.
     """
-    from testbed.controller.reproduction import reproduce
+    if former is not None and (output is not None or systems or _is_any_given(ctx, _Asked.__annotations__)):
+        raise click.UsageError("--continue goes on with the systems and options of its folder")
+    begun = _begun_before(former) if former is not None else None
+    request = begun.asked if begun is not None else asked
+    if keep and (request["runs"] or request["profile"] or request["mode"] != "sim"):
+        raise click.UsageError("--keep keeps complete papers, in the simulation and under their own profiles")
+    if request["mode"] == "sim" and request["dilate"] is not None:
+        raise click.UsageError("--dilate goes with --mode dilated")
+    if request["mode"] == "dilated" and jobs is not None and jobs > 1:
+        raise click.UsageError("--jobs goes with the simulation: on real frames points would delay each other's")
+    if report is not None:
+        require_drawing()
+    folder = begun or _begun(systems, asked, output)
+    with _told_where(folder.path):
+        with counted("points measured") as progress:
+            reproductions = _reproduce(folder, jobs, progress)
+        if report is not None:
+            from testbed.observe.report.paper_page import make_paper_page
 
-    reproduction = reproduce(protocol, mode=mode, dilate=dilate, profile=profile, runs=runs, follow=show_phase)
-    show_phase()
+            make_paper_page(reproductions, report)
     if as_json:
-        print_json("reproduce", _document(reproduction))
+        print_json("reproduce", _document(folder, reproductions))
     else:
-        _print(reproduction)
-    ctx.exit(_NOT_REPRODUCED if reproduction.failures else 0)
+        from testbed.cli.score_tables import print_reproduction, print_summary
+
+        for reproduction in reproductions:
+            print_reproduction(reproduction)
+        print_summary(reproductions)
+        echo(f"points are in {folder.path}")
+    if keep:
+        from testbed.observe.kept_rows import keep as keep_rows
+
+        for reproduction in reproductions:
+            echo(f"kept in {keep_rows(reproduction)}", err=True)
+    ctx.exit(_NOT_REPRODUCED if any(reproduction.failures for reproduction in reproductions) else 0)
 
 
-def _print(reproduction: Reproduction) -> None:
-    from testbed.cli.table_layout import print_table
-    from testbed.observe.format.quantities import format_value, heading
-
-    paper = reproduction.paper
-    echo(f"{paper.authors}: {paper.title}, {paper.published}")
-    constants = f"{paper.constants} calibrated constant" + ("s" if paper.constants != 1 else "")
-    echo(f"cluster {paper.cluster}, profile {reproduction.profile.name}, with {constants}\n")
-    systems = list(dict.fromkeys(name for reproduced in reproduction.rows for name in reproduced.row.others))
-    print_table(
-        ["", "paper", "ours", "error", "", *(f"paper: {name}" for name in systems)],
-        [
-            [
-                reproduced.row.name,
-                f"{reproduced.row.paper:g} {reproduced.row.unit}",
-                f"{reproduced.ours:.4g} {reproduced.row.unit}",
-                f"{reproduced.error:+.1%}",
-                "calibrated" if reproduced.row.calibrated else "predicted",
-                *(
-                    f"{reproduced.row.others[name]:g} {reproduced.row.unit}" if name in reproduced.row.others else ""
-                    for name in systems
-                ),
-            ]
-            for reproduced in reproduction.rows
-        ],
-    )
-    if reproduction.predicts:
-        echo(f"\nmedian error of the predicted rows: {reproduction.median_error:.1%}\n")
-        print_table(
-            ["errors of the predicted rows", "rows", "median", "p90", "worst"],
-            [
-                [
-                    table or "rows",
-                    str(errors.rows),
-                    *(f"{error:.1%}" for error in (errors.median, errors.p90, errors.worst)),
-                ]
-                for table, errors in reproduction.errors.items()
-            ],
-        )
-        echo()
-    for table, rows in reproduction.tables:
-        echo(f"\n{table.name}: {table.source}")
-        shown_rows = [row for row in rows if any(key in row for key in table.columns)]
-        print_table(
-            [heading(key) for key in table.columns],
-            ([format_value(key, row.get(key)) for key in table.columns] for row in shown_rows),
-        )
-    if reproduction.tables:
-        echo()
-    for shape in reproduction.shapes:
-        word = click.style("holds", fg="green") if shape.holds else click.style("broken", fg="red")
-        echo(f"{word}: {shape.shape.name} ({shape.detail})")
-    for unmatched in paper.unmatched:
-        echo(f"no row: {unmatched.value}: {unmatched.why}")
-    for run, late in reproduction.late.items():
-        echo(f"run {run}: 99 % of the frames were at most {late / 1000:.3g} us of the model's time late")
-    for sentence in reproduction.failures:
-        echo(f"{click.style('not reproduced', fg='red')}: {sentence}")
+def _is_any_given(ctx: click.Context, names: Iterable[str]) -> bool:
+    return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
 
 
-def _document(reproduction: Reproduction) -> Mapping[str, object]:
-    from dataclasses import asdict
+def _begun(systems: tuple[str, ...], asked: _Asked, output: Path | None) -> PointFolder:
+    """Begin a folder, with a request that says everything."""
+    from testbed.controller.papers.point_folder import new_folder
+    from testbed.controller.papers.reproduction import papers_of
+    from testbed.controller.runs.profiles import profile_of, profile_values
+    from testbed.controller.runs.runner import protocol_of
 
+    chosen = list(papers_of(systems, asked["mode"], asked["profile"], asked["runs"]))  # errors come before the folder
+    profile = asked["profile"] and profile_values(profile_of(asked["profile"], protocol_of(chosen[0], "sim")))
+    request = {"systems": chosen, **asked, "runs": list(asked["runs"]), "profile": profile}
+    return new_folder(output or new_results_folder(_REPRODUCTIONS, "papers" if len(chosen) > 1 else chosen[0]), request)
+
+
+def _begun_before(former: Path) -> PointFolder:
+    from testbed.controller.papers.point_folder import open_folder
+
+    return open_folder(former)
+
+
+def _reproduce(folder: PointFolder, jobs: int | None, progress: Callable[[int, int], None]) -> list[Reproduction]:
+    """Reproduce what the folder's request says."""
+    from testbed.controller.engines import OwnProcess, Processes
+    from testbed.controller.papers.reproduction import reproduce_all
+    from testbed.controller.runs.profiles import profile_of
+    from testbed.controller.runs.runner import protocol_of
+
+    asked = folder.asked
+    one = asked["mode"] == "dilated" or len(asked["runs"]) == 1
+    engine = OwnProcess() if jobs == 1 or (jobs is None and one) else Processes(jobs)
+    profile = asked["profile"] and profile_of(asked["profile"], protocol_of(asked["systems"][0], "sim"))
+    return reproduce_all(
+        asked["systems"], mode=asked["mode"], dilate=asked["dilate"], profile=profile, runs=asked["runs"],
+        engine=engine, folder=folder, progress=progress,
+    )  # fmt: skip
+
+
+@contextmanager
+def _told_where(folder: Path) -> Iterator[None]:
+    """Context manager that says, where a reproduction ends early, how to go on with it."""
+    try:
+        yield
+    except BaseException as error:
+        for note in getattr(error, "__notes__", ()):
+            echo(f"testbed: {note}", err=True)
+        echo(f"the points that are done are kept: testbed reproduce --continue {folder}", err=True)
+        raise
+
+
+def _document(folder: PointFolder, reproductions: Sequence[Reproduction]) -> Mapping[str, object]:
     from testbed.controller.runs.profiles import profile_values
 
-    rows = [
-        {"name": reproduced.row.name, "paper": reproduced.row.paper, "ours": reproduced.ours,
-         "unit": reproduced.row.unit, "error": reproduced.error, "calibrated": reproduced.row.calibrated,
-         "source": reproduced.row.source, "meaning": reproduced.row.meaning, "others": dict(reproduced.row.others)}
-        for reproduced in reproduction.rows
-    ]  # fmt: skip
     return {
-        "protocol": reproduction.protocol,
-        "paper": f"{reproduction.paper.authors}: {reproduction.paper.title}, {reproduction.paper.published}",
-        "cluster": reproduction.paper.cluster,
-        "profile": profile_values(reproduction.profile),
-        "rows": rows,
-        "median_error": reproduction.median_error,
-        "errors": {table: asdict(errors) for table, errors in reproduction.errors.items()},
-        "tables": [
-            {"name": table.name, "source": table.source, "columns": list(table.columns), "rows": list(rows)}
-            for table, rows in reproduction.tables
+        "folder": str(folder.path),
+        "mode": folder.asked["mode"],
+        "rows": [
+            {"system": reproduction.system, **asdict(line)}
+            for reproduction in reproductions
+            for line in reproduction.lines
         ],
-        "shapes": [
-            {"name": shape.shape.name, "holds": shape.holds, "detail": shape.detail} for shape in reproduction.shapes
+        "systems": [
+            {
+                "system": reproduction.system,
+                "paper": reproduction.paper.citation,
+                "cluster": reproduction.paper.cluster,
+                "profile": profile_values(reproduction.profile),
+                "constants": reproduction.paper.constants,
+                "seconds": reproduction.seconds,
+                "overall": asdict(reproduction.overall) if reproduction.overall is not None else None,
+                "errors": {table: asdict(errors) for table, errors in reproduction.errors.items()},
+                "tables": [
+                    {"name": table.name, "source": table.source, "columns": list(table.columns), "rows": list(rows)}
+                    for table, rows in reproduction.tables
+                ],
+                "shapes": [
+                    {"name": seen.shape.name, "holds": seen.holds, "detail": seen.detail}
+                    for seen in reproduction.shapes
+                ],
+                "unmatched": [asdict(unmatched) for unmatched in reproduction.paper.unmatched],
+                "failures": reproduction.failures,
+            }
+            for reproduction in reproductions
         ],
-        "failures": reproduction.failures,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 import click
 
 from testbed.cli.collector import imports_frozen
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, json_option, new_results_folder, print_json
 from testbed.cli.progress_display import progress
 from testbed.registry import DEFAULT_PROTOCOL
 
@@ -163,7 +162,7 @@ def run_command(
             raise click.UsageError("several protocols or modes go with a workload: commands run once")
         _check_options_of_commands(options, firmware)
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
-    place = output or _new_folder(Path(cluster).name.removesuffix(".toml"), what)
+    place = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{what}")
     if several:
         one = partial(_run_member, cluster, str(workload), settings, firmware, options)
         with _report_failure(place, made=output is None):
@@ -386,22 +385,6 @@ def _list_workloads(as_json: bool) -> None:
 
 def _format_setting(value: object) -> str:
     return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
-
-
-def _new_folder(cluster: str, what: str) -> Path:
-    """Create and return a new folder; at once, since another run may begin in the same second."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{cluster}-{what}"
-    count, folder = 1, RUNS / stem
-    while True:
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            count += 1
-            folder = RUNS / f"{stem}-{count}"
-        except OSError:  # the run reports it on its first write
-            return folder
-        else:
-            return folder
 
 
 @contextmanager

@@ -1,26 +1,23 @@
-"""The published results of a paper, read from `paper.toml` beside its system's protocol: rows, shapes, relations,
-tables, and the runs that measure ours. An unknown key, or a reference to a run that does not exist, is an error."""
+"""The published results of a paper: rows, shapes, relations, tables, figures, values that are shown as the paper's, and the
+runs that measure ours. `paper_files` reads them from `paper.toml` beside the system's protocol."""
 
 from __future__ import annotations
 
-import tomllib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from importlib import resources
 from statistics import linear_regression
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from testbed import registry
-from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError, did_you_mean
-from testbed.workloads.workload_settings import checked
-
-Form = TypeVar("Form")
+from testbed.errors import NotFoundError, did_you_mean
 
 UNITS: Final = {"us": 1e-3, "Mb/s": 1e-6, "MB/s": 1 / 8e6, "%": 100.0}
 """Factor from a run's figure to a row's unit: runs have times in ns, rates in bit/s, and fractions of 1."""
 
-_MAX_CALIBRATED: Final = 3  # rows
+
+def _place_of(source: str) -> str:
+    """Return the start of a source: "table 2", "section 5.2", "abstract"."""
+    return re.split("[,:;(]", source)[0].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,8 @@ class Row:
     Our value is `take` of the rows of `run` that match `where`; `pick` selects the "last" or the "max" of several. It
     is divided by `per`, and by `of` to give a fraction of a whole. less_than: another run, which ours stays below; the
     value is then the largest reduction, as a fraction. beyond: another run, whose value is subtracted. sum: names of rows
-    to add up instead. others: the paper's values of other systems.
+    to add up instead. others: the paper's values of other systems,
+    and their place where it is another.
     """
 
     name: str
@@ -69,7 +67,13 @@ class Row:
     beyond: str = ""
     sum: tuple[str, ...] = ()
     others: Mapping[str, float] = field(default_factory=dict)
+    others_source: str = ""
     table: str = ""
+
+    @property
+    def place(self) -> str:
+        """The table, figure or section that it stands in."""
+        return _place_of(self.source)
 
     @property
     def other_run(self) -> str:
@@ -170,6 +174,45 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """A line of a figure: the figure's `y` over its `x`, of the rows of `run` that match `where`. points: names of rows or
+    columns, whose published values are drawn beside it."""
+
+    label: str
+    run: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+    points: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PaperFigure:
+    """A figure, drawn from our rows. x, y: their keys. axes: what they are, in words. log: axes with a logarithmic scale."""
+
+    name: str
+    source: str
+    x: str
+    y: str
+    axes: tuple[str, ...]
+    curves: tuple[Curve, ...]
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Published values that are no measurement of ours, by whose or under which condition; shown as the paper's."""
+
+    name: str
+    source: str
+    unit: str
+    values: Mapping[str, float]
+
+    @property
+    def place(self) -> str:
+        """The table, figure or section that they stand in."""
+        return _place_of(self.source)
+
+
+@dataclass(frozen=True, slots=True)
 class Unmatched:
     """A published value that no row covers, and the reason."""
 
@@ -193,21 +236,23 @@ class Paper:
     shapes: tuple[Shape, ...]
     relations: tuple[Relation, ...]
     tables: tuple[Table, ...]
+    figures: tuple[PaperFigure, ...]
+    shown: tuple[Published, ...]
     unmatched: tuple[Unmatched, ...]
 
+    @property
+    def citation(self) -> str:
+        return f"{self.authors}: {self.title}, {self.published}"
 
-def paper_of(protocol: str) -> Paper:
-    """Load the paper of a registered protocol. Raises NotFoundError where it has none, DescriptionError for an invalid
-    file."""
-    offered = registry.offered(registry.PROTOCOLS)
-    if protocol not in offered:
-        registry.load(registry.PROTOCOLS, protocol)  # raises NotFoundError with the reason
-    package = offered[protocol].module.rpartition(".")[0]
-    file = resources.files(package) / "paper.toml"
-    if not file.is_file():
-        available = [name for name, offer in offered.items() if _has_paper(offer.module.rpartition(".")[0])]
-        raise NotFoundError(f"protocol {protocol} has no paper to compare with; {', '.join(available)} have one")
-    return parse(file.read_text(encoding="utf-8"), f"the paper of {protocol}")
+    @property
+    def not_ours(self) -> list[Published]:
+        """All values that are shown as the paper's: of other systems beside a row, and those that no row has."""
+        beside = [
+            Published(row.name, row.others_source or row.source, row.unit, row.others)
+            for row in self.rows
+            if row.others
+        ]
+        return [*beside, *self.shown]
 
 
 def figure(row: Row, rows: Iterable[Mapping[str, Any]], whole: Iterable[Mapping[str, Any]] = ()) -> float | None:
@@ -284,6 +329,7 @@ def restrict(paper: Paper, runs: Collection[str]) -> Paper:
     names = {row.name for row in rows}
     return replace(
         paper,
+        shown=(),
         runs={name: run for name, run in paper.runs.items() if name in runs},
         rows=tuple(rows),
         shapes=tuple(
@@ -293,6 +339,7 @@ def restrict(paper: Paper, runs: Collection[str]) -> Paper:
             [relation for relation in paper.relations if {relation.left.run, relation.right.run} <= set(runs)]
         ),
         tables=tuple([table for table in paper.tables if table.run in runs]),
+        figures=tuple([figure for figure in paper.figures if {curve.run for curve in figure.curves} <= set(runs)]),
     )
 
 
@@ -300,134 +347,3 @@ def _is_measured(shape: Shape, rows: Collection[str], tables: Collection[str], r
     if shape.kind == "crossing":
         return shape.table in tables and shape.other in tables
     return shape.row in rows if shape.kind == "order" else shape.run in runs
-
-
-def parse(text: str, source: str) -> Paper:
-    """Parse a paper's TOML. Raises DescriptionError with all problems."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DescriptionError(source, [Problem("", "", f"a file in TOML: {error}")]) from error
-    problems: list[Problem] = []
-
-    def built(form: type[Form], table: object, path: str) -> Form | None:
-        try:
-            return form(**checked(form, _table(table), path))
-        except DescriptionError as error:
-            problems.extend(
-                Problem(
-                    f"{path}{f'.{problem.path}' if problem.path else ''}",
-                    problem.found,
-                    problem.expected,
-                    problem.suggestion,
-                )
-                for problem in error.problems
-            )
-            return None
-
-    def several(form: type[Form], key: str) -> tuple[Form, ...]:
-        built_tables = [built(form, table, f"{key}[{number}]") for number, table in enumerate(document.pop(key, []), 1)]
-        return tuple([table for table in built_tables if table is not None])
-
-    def sided(table: object, path: str) -> object:
-        """Parse the two sides of a relation's table as figures."""
-        if not isinstance(table, Mapping):
-            return table
-        sides = {side: built(Figures, table[side], f"{path}.{side}") for side in ("left", "right") if side in table}
-        return {**table, **sides}
-
-    document["relation"] = [
-        sided(table, f"relation[{number}]") for number, table in enumerate(document.get("relation", []), 1)
-    ]
-    runs = {name: built(PaperRun, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
-    parts = {
-        "runs": {name: run for name, run in runs.items() if run is not None},
-        "rows": (*several(Row, "row"), *_rows_of(several(Column, "column"), problems)),
-        "shapes": several(Shape, "shape"), "relations": several(Relation, "relation"),
-        "tables": several(Table, "table"), "unmatched": several(Unmatched, "unmatched"),
-    }  # fmt: skip
-    paper = built(Paper, {**document, **parts}, "")
-    if paper is not None:
-        problems += _inconsistencies(paper, list(runs))
-    if paper is None or problems:
-        raise DescriptionError(source, problems)
-    return paper
-
-
-def _rows_of(columns: Iterable[Column], problems: list[Problem]) -> list[Row]:
-    rows: list[Row] = []
-    for column in columns:
-        if len(column.at) != len(column.paper):
-            found = f"{len(column.paper)} values"
-            problems.append(Problem(f"{column.name}.paper", found, f"as many as in 'at', {len(column.at)}"))
-        else:
-            rows += column.rows()
-    return rows
-
-
-def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
-    """List the references to rows and runs that do not exist, and other inconsistencies."""
-    problems: list[Problem] = []
-
-    def named(path: str, name: str, known: list[str], what: str) -> None:
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            problems.append(Problem(path, repr(name), f"the name of a {what}", near[0] if near else ""))
-
-    names, tables = [row.name for row in paper.rows], list({row.table for row in paper.rows if row.table})
-    for name, run in paper.runs.items():
-        if bool(run.workload) == bool(run.model):
-            problems.append(Problem(f"run.{name}", "workload and model", "one of the two"))
-    for row in paper.rows:
-        if row.unit not in UNITS:
-            named(f"{row.name}.unit", row.unit, list(UNITS), "unit")
-        for part in row.sum:
-            named(f"{row.name}.sum", part, names, "row")
-        if not row.sum:
-            named(f"{row.name}.run", row.run, runs, "run")
-        if row.other_run:
-            named(f"{row.name}.{'less_than' if row.less_than else 'beyond'}", row.other_run, runs, "run")
-    for shape in paper.shapes:
-        named(f"{shape.name}.kind", shape.kind, ["order", "step", "flat", "crossing"], "kind of shape")
-        if shape.kind == "order":
-            named(f"{shape.name}.row", shape.row, names, "row")
-        elif shape.kind == "crossing":
-            named(f"{shape.name}.table", shape.table, tables, "column")
-            named(f"{shape.name}.other", shape.other, tables, "column")
-            if len(shape.points) < 2:
-                problems.append(Problem(f"{shape.name}.points", str(len(shape.points)), "two points or more"))
-        else:
-            named(f"{shape.name}.run", shape.run, runs, "run")
-        if shape.kind == "step" and len(shape.points) != 4:
-            problems.append(Problem(f"{shape.name}.points", str(len(shape.points)), "four points"))
-    for relation in paper.relations:
-        for side in (relation.left, relation.right):
-            if isinstance(side, Figures):
-                named(f"{relation.name}.run", side.run, runs, "run")
-                if len(side.span) not in (0, 2) or ((side.span or side.slope) and not side.by):
-                    problems.append(Problem(f"{relation.name}.span", str(side.span), "from and to, and by what"))
-        if not relation.least and not relation.most:
-            problems.append(Problem(relation.name, "no bound", "least or most"))
-    for table in paper.tables:
-        named(f"{table.name}.run", table.run, runs, "run")
-    calibrated = sum(row.calibrated for row in paper.rows)
-    if paper.constants >= max(calibrated, 1) and paper.constants:
-        problems.append(
-            Problem("constants", str(paper.constants), f"fewer than the {calibrated} rows that calibrate them")
-        )
-    if calibrated > _MAX_CALIBRATED:
-        problems.append(Problem("row", f"{calibrated} calibrated ones", f"at most {_MAX_CALIBRATED}"))
-    return problems
-
-
-def _has_paper(package: str) -> bool:
-    try:
-        return (resources.files(package) / "paper.toml").is_file()
-    except (ImportError, TestbedError):
-        return False
-
-
-def _table(value: object) -> Mapping[str, object]:
-    if not isinstance(value, Mapping):
-        raise DescriptionError("", [Problem("", repr(value), "a table")])
-    return value

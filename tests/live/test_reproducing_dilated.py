@@ -12,7 +12,8 @@ import pytest
 from protocols.am2.profile import NOW_1998
 from protocols.core.profile import Profile
 from protocols.emp.profile import EMP_2001
-from testbed.controller.reproduction import Compared, Reproduction, reproduce
+from testbed.controller.papers.reproduction import Reproduction, reproduce
+from testbed.observe.comparing.paper_shapes import Compared
 
 pytestmark = [
     pytest.mark.alone,

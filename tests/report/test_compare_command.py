@@ -172,14 +172,20 @@ def test_a_run_beside_its_protocols_paper(tmp_path: Path) -> None:
 
 
 def test_what_reproduce_printed_beside_the_paper(tmp_path: Path) -> None:
-    row = {"name": "latency, 4 B", "paper": 23, "ours": 30, "unit": "us"}
+    row = {"system": "emp", "name": "latency, 4 B", "paper": 23, "ours": 30, "unit": "us", "kind": "predicted"}
+    another = {**row, "name": "latency: TCP", "paper": 120, "ours": None, "kind": "paper"}
     file = tmp_path / "emp.json"
-    file.write_text(json.dumps({"kind": "reproduce", "paper": "a paper", "rows": [row]}))
+
+    def write(ours: float) -> None:
+        document = {"kind": "reproduce", "systems": [{"paper": "a paper"}], "rows": [{**row, "ours": ours}, another]}
+        file.write_text(json.dumps(document))
+
+    write(30)
     assert compared(file, "--against", "paper").exit_code == 1
-    file.write_text(json.dumps({"kind": "reproduce", "paper": "a paper", "rows": [{**row, "ours": 22}]}))
+    write(22)
     assert compared(file, "--against", "paper").exit_code == 0
     file.write_text('{"kind": "run"}')
-    assert_says(compared(file, "--against", "paper"), "was not written by 'testbed reproduce")
+    assert_says(compared(file, "--against", "paper"), "was not written by this version's 'testbed reproduce")
 
 
 def test_where_there_is_no_paper_or_no_row_of_it_a_sentence_says_so(tmp_path: Path) -> None:

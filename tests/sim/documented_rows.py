@@ -1,17 +1,21 @@
-"""Rows of reproductions against those that the documentation shows."""
+"""Rows of reproductions against those that are kept, and documented."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 
-from reference.paper_tables import FOLDER, kept
-from testbed.controller.reproduction import Reproduction
+from testbed.controller.papers.reproduction import Reproduction
+from testbed.observe.kept_rows import kept_rows, to_keep
 
 
 def otherwise_documented(reproduction: Reproduction) -> list[str]:
-    """Names of the rows and shapes that this reproduction has and docs/protocols/reproduced has not, or not so. `python -m
-    reference.paper_tables`, in ci/, measures them anew."""
-    documented = json.loads((FOLDER / f"{reproduction.protocol}.json").read_text())
-    measured = kept(reproduction)
+    """Names of the rows and shapes that this reproduction has and those that are kept have not, or not so. `testbed
+    reproduce --keep` measures them anew."""
+    kept, measured = kept_rows(reproduction.system), to_keep(reproduction)
+    assert kept is not None
     assert measured["rows"]
-    return [str(row["name"]) for part in ("rows", "shapes") for row in measured[part] if row not in documented[part]]
+    rows = [asdict(row) for row in kept.rows]
+    return [
+        *[str(row["name"]) for row in measured["rows"] if row not in rows],
+        *[shape["name"] for shape in measured["shapes"] if kept.shapes.get(shape["name"]) is not shape["holds"]],
+    ]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from testbed.cli.consoles import new_results_folder
 from testbed.cli.main import testbed as command
-from testbed.cli.run_command import _new_folder
 from testbed.errors import TestbedError
 from tests.unit.protocols.emp_mutants import MUTANTS
 
@@ -151,5 +151,5 @@ def test_runs_that_begin_in_one_second_have_folders_of_their_own_and_a_refused_o
     assert len(list(Path("results/runs").iterdir())) == 2
 
 
-def test_a_folder_is_claimed_before_the_run_writes_into_it() -> None:
-    assert _new_folder("star-2", "pingpong") != _new_folder("star-2", "pingpong")
+def test_a_folder_is_claimed_before_the_run_writes_into_it(tmp_path: Path) -> None:
+    assert new_results_folder(tmp_path, "star-2") != new_results_folder(tmp_path, "star-2")

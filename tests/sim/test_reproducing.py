@@ -1,26 +1,21 @@
-"""EMP's paper beside the simulation: its rows and shapes come out, with no other profile, and every time alike."""
+"""EMP's paper beside the simulation: its rows and shapes come out, with no other profile."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import jsonschema
 import pytest
 from click.testing import CliRunner
 
 from protocols.core.profile import Profile
 from protocols.emp.host import Endpoint, plug
 from protocols.emp.profile import EMP_2001
-from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.reproduction import MAX, Reproduction, reproduce
+from testbed.controller.papers.reproduction import Reproduction, reproduce
 from testbed.engine.server import transfer_time
 from testbed.errors import NotFoundError, UnsupportedError
+from testbed.observe.comparing.scores import MAX
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.loader import load
@@ -46,16 +41,19 @@ def test_calibrated_rows_and_shapes_come_out(emp: Reproduction) -> None:
     assert emp.failures == []
     assert all(one.holds for one in emp.shapes)
     assert len(emp.shapes) == 5
-    calibrated = [one for one in emp.rows if one.row.calibrated]
+    calibrated = [one for one in emp.rows if one.calibrated]
     assert emp.paper.constants < len(calibrated) <= 3
     assert all(abs(one.error) <= MAX for one in calibrated)
 
 
 def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) -> None:
     assert len(emp.rows) == 11
-    predicted = [abs(one.error) for one in emp.rows if not one.row.calibrated]
+    predicted = [abs(one.error) for one in emp.rows if not one.calibrated]
     assert len(predicted) == 8
-    assert sum(error <= emp.median_error for error in predicted) == 4
+    assert emp.overall is not None
+    assert sum(error <= emp.overall.median for error in predicted) == 4
+    assert emp.overall.rows == len(predicted)
+    assert emp.overall.worst == max(predicted)
 
 
 def test_every_row_says_where_its_value_stands(emp: Reproduction) -> None:
@@ -86,26 +84,14 @@ def test_a_host_that_moves_the_bytes_itself_breaks_the_shape_of_figure_6() -> No
     assert any("the wait" in name for name in broken)
 
 
-def test_it_comes_out_alike_in_another_process(emp: Reproduction) -> None:
-    testbed = Path(sys.executable).with_name("testbed")
-    ran = subprocess.run(
-        [testbed, "reproduce", "emp", "--json"], env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True,
-        text=True, timeout=120, check=True,
-    )  # fmt: skip
-    document = json.loads(ran.stdout)
-    jsonschema.validate(document, dict(schema_of("reproduce")))
-    assert [(row["name"], row["ours"]) for row in document["rows"]] == [(one.row.name, one.ours) for one in emp.rows]
-    assert document["median_error"] == emp.median_error
-    assert document["failures"] == []
-
-
 def test_the_command_ends_with_10_where_it_does_not_come_out(tmp_path: Path) -> None:
     file = tmp_path / "slow.toml"
     file.write_text('like = "emp-2001"\nreceive = "11us"\n')
-    ran = CliRunner().invoke(command, ["reproduce", "emp", "--profile", str(file), "--run", "latency"])
+    arguments = ["reproduce", "emp", "--profile", str(file), "--run", "latency", "--output", str(tmp_path / "points")]
+    ran = CliRunner().invoke(command, arguments)
     assert ran.exit_code == 10
     assert "not reproduced: latency, 4 B" in ran.output
-    assert "median error of the predicted rows" in ran.output
+    assert "errors of the predicted rows" in ran.output
     assert "profile slow" in ran.output
 
 
@@ -114,6 +100,17 @@ def test_other_modes_and_systems_without_a_paper_are_refused_with_the_reason() -
         reproduce("emp", mode="live")
     with pytest.raises(NotFoundError, match=r"tcp has no paper to compare with; am2, emp, openmx, ssam, via have one"):
         reproduce("tcp")
+
+
+def test_the_papers_own_figures_leave_no_room_for_the_time_of_its_isend(emp: Reproduction) -> None:
+    """A page is mapped in less than 1 us (section 3.2), and 10 kB have two pages more than the 4 kB
+    of which 880 Mb/s are sent. docs/protocols/emp.md says more."""
+    paper = {one.row.name: one.row.paper for one in emp.rows}
+    of_a_page = 4096 * 8 / paper["bandwidth, 4 KB"]
+    assert of_a_page + 2 < 40 < paper["Table 2, MPI_Isend"]
+    assert paper["latency, 4 B"] < paper["Table 2, MPI_Isend"]
+    ours = {one.row.name: one.ours for one in emp.rows}
+    assert ours["Table 2, MPI_Isend"] == ours["Table 2, MPI_Irecv"] < paper["Table 2, MPI_Irecv"]
 
 
 @pytest.mark.parametrize("size", [4, 1500])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -19,11 +20,12 @@ from protocols.am2.transport import OVERHEAD
 from protocols.core.profile import Profile
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
-from testbed.controller.reproduction import MAX, Reproduction, reproduce
+from testbed.controller.papers.reproduction import Reproduction, reproduce
 from testbed.engine.server import transfer_time
 from testbed.errors import NotFoundError
 from testbed.fabric.myrinet.settings import DEFAULT
-from testbed.observe.papers import paper_of
+from testbed.observe.comparing.scores import MAX
+from testbed.observe.paper_files import paper_of
 from testbed.spec.model import Description
 from testbed.workloads.form import Native, Node
 from tests.sim.documented_rows import otherwise_documented
@@ -42,9 +44,9 @@ def test_the_documentation_has_these_rows(am2: Reproduction) -> None:
 
 def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_by_them(am2: Reproduction) -> None:
     assert {one.row.name: one.row.paper for one in am2.rows} == {"round trip, 4 words": 42, "bandwidth, 8 KB": 31}
-    assert all(one.row.calibrated and abs(one.error) <= MAX for one in am2.rows)
+    assert all(one.calibrated and abs(one.error) <= MAX for one in am2.rows)
     assert am2.paper.constants == 1
-    assert not am2.predicts
+    assert am2.overall is None
 
 
 def test_what_the_paper_says_without_figures_holds(am2: Reproduction) -> None:
@@ -107,16 +109,19 @@ def test_every_row_relation_and_table_says_where_it_stands() -> None:
     assert {table.run for table in paper.tables} == set(paper.runs)
 
 
-def test_the_command_prints_tables_and_relations_and_its_document_fits_its_schema() -> None:
-    ran = CliRunner().invoke(command, ["reproduce", "am2", "--run", "logp", "--run", "unacknowledged"])
+def test_the_command_prints_tables_and_relations_and_its_document_fits_its_schema(tmp_path: Path) -> None:
+    folder = str(tmp_path / "points")
+    arguments = ["reproduce", "am2", "--run", "logp", "--run", "unacknowledged", "--jobs", "1", "--output", folder]
+    ran = CliRunner().invoke(command, arguments)
     assert ran.exit_code == 0, ran.output
     assert "with 1 calibrated constant\n" in ran.output
     assert "LogP, all of AM-II" in ran.output
     assert "holds: acknowledgements take a part of the gap" in ran.output
-    assert "median error" not in ran.output
-    document = json.loads(CliRunner().invoke(command, ["reproduce", "am2", "--run", "logp", "--json"]).stdout)
+    assert "errors of the predicted rows" not in ran.output
+    document = json.loads(CliRunner().invoke(command, ["reproduce", "--continue", folder, "--json"]).stdout)
     jsonschema.validate(document, dict(schema_of("reproduce")))
-    assert [table["name"] for table in document["tables"]] == ["LogP, all of AM-II"]
+    names = ["LogP, all of AM-II", "LogP, without acknowledgements and retransmission"]
+    assert [table["name"] for table in document["systems"][0]["tables"]] == names
 
 
 def test_a_run_that_the_paper_does_not_have_is_an_error_with_its_neighbour() -> None:

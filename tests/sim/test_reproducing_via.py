@@ -13,10 +13,12 @@ from protocols.mpi.via.endpoint import MPI
 from protocols.via import tcp_costs
 from protocols.via.card import AGENT
 from protocols.via.profile import LAM_VIA_2000, WORK
-from testbed.controller.reproduction import MAX, Compared, Reproduction, reproduce
+from testbed.controller.papers.reproduction import Reproduction, reproduce
 from testbed.engine.server import transfer_time
 from testbed.errors import DescriptionError
-from testbed.observe.papers import paper_of, parse
+from testbed.observe.comparing.paper_shapes import Compared
+from testbed.observe.comparing.scores import MAX
+from testbed.observe.paper_files import paper_of, parse
 from testbed.spec.loader import load
 from testbed.spec.resolver import resolve
 from tests.sim.documented_rows import otherwise_documented
@@ -41,7 +43,7 @@ def rows_of(reproduction: Reproduction, table: str) -> list[Compared]:
 
 def test_calibrated_rows_relations_and_the_crossing_come_out(via: Reproduction) -> None:
     assert via.failures == []
-    calibrated = [row for row in via.rows if row.row.calibrated]
+    calibrated = [row for row in via.rows if row.calibrated]
     assert via.paper.constants < len(calibrated) <= 3
     assert all(abs(row.error) <= MAX for row in calibrated)
 
@@ -51,14 +53,14 @@ def test_all_of_table_1_is_there_and_no_row_between_two_calibrated_ones_counts(v
         "": 1, "VIA, remote": 16, "VIA, local": 16, "TCP, remote": 16, "TCP, local": 16,
     }  # fmt: skip
     sizes = [row.row.where["size_bytes"] for row in rows_of(via, "VIA, remote")]
-    places = [place for place, row in enumerate(rows_of(via, "VIA, remote")) if row.row.calibrated]
+    places = [place for place, row in enumerate(rows_of(via, "VIA, remote")) if row.calibrated]
     assert sizes == list(tcp_costs.SIZES)
     assert places[-1] - places[0] == 1
 
 
 def test_errors_of_predictions_are_summed_up_by_table(via: Reproduction) -> None:
     for table, errors in via.errors.items():
-        predicted = sorted(abs(row.error) for row in rows_of(via, table) if not row.row.calibrated)
+        predicted = sorted(abs(row.error) for row in rows_of(via, table) if not row.calibrated)
         assert errors.rows == len(predicted)
         assert errors.worst == predicted[-1]
         assert sum(error <= errors.median for error in predicted) * 2 >= len(predicted)

@@ -21,14 +21,15 @@ from testbed.observe.comparing.comparison import (
 from testbed.observe.comparing.ratios import Ratio, min_samples_to_constant, to_constant
 from testbed.observe.comparing.run_samples import NotComparableError, read_samples, repeat_of
 from testbed.observe.format.quantities import Sense
-from testbed.observe.papers import Row, figure, is_measured_by, paper_of
+from testbed.observe.paper_files import paper_of
+from testbed.observe.papers import Row, figure, is_measured_by
 from testbed.observe.recorded import Recorded
 
 
 def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison:
     """Compare measured values with the paper's.
 
-    source: a run's folder, a folder of runs, or a file written by `testbed reproduce PROTOCOL --json`. Raises
+    source: a run's folder, a folder of runs, or a file written by `testbed reproduce --json`. Raises
     NotComparableError where the paper has no value that the run measured, and the errors of reading.
     """
     if source.is_file():
@@ -55,7 +56,7 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
         results.append(_measured(row.name, row.unit, row.paper, values, ratio, threshold))
     notes = [
         *run_samples.notes,
-        f"{paper.authors}: {paper.title}, {paper.published}; measured there on its own hardware",
+        f"{paper.citation}; measured there on its own hardware",
     ]
     if any(result.judgement is Judgement.UNDECIDED for result in results):
         notes.append(f"undecided: {min_samples_to_constant(risk)} repetitions that are all worse would be significant")
@@ -87,14 +88,15 @@ def _reproduced(file: Path, threshold: float) -> Comparison:
         if document["kind"] != "reproduce":
             raise ValueError
         results = [
-            _measured(str(row["name"]), str(row["unit"]), float(row["paper"]), [float(row["ours"])],
+            _measured(f"{row['system']}: {row['name']}", str(row["unit"]), float(row["paper"]), [float(row["ours"])],
                       to_constant(float(row["paper"]), [float(row["ours"])], RISK, exact=True), threshold)
             for row in document["rows"]
+            if row["kind"] != "paper"
         ]  # fmt: skip
-        note = str(document["paper"])
+        notes = tuple([str(system["paper"]) for system in document["systems"]])
     except (ValueError, KeyError, TypeError) as error:
-        raise NotComparableError(f"{file} was not written by 'testbed reproduce PROTOCOL --json'") from error
-    return Comparison(tuple(sort_by_judgement(results)), threshold, (), (note,))
+        raise NotComparableError(f"{file} was not written by this version's 'testbed reproduce --json'") from error
+    return Comparison(tuple(sort_by_judgement(results)), threshold, (), notes)
 
 
 def _measured(

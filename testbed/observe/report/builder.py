@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from importlib import resources
 from pathlib import Path
 
 from testbed.errors import TestbedError, reason_of
@@ -17,8 +16,8 @@ from testbed.observe.report import sections
 from testbed.observe.report.comparisons import comparisons
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
-from testbed.observe.report.markup import Table, details, section, table
-from testbed.observe.report.plots import Plot
+from testbed.observe.report.markup import Table, complete_page, details, section, table
+from testbed.observe.report.plots import Plot, framed
 from testbed.observe.report.run_summary import RunSummary, summarize_run
 from testbed.observe.report.timeline_plot import timelines
 from testbed.observe.report.topology_plot import are_alike, topology
@@ -49,14 +48,19 @@ def make_report(
         letter = chr(ord("A") + index) if len(folders) > 1 else ""
         runs.append(summarize_run(folder, labels[index] if labels is not None else letter))
     follow("drawing")
-    text = page(runs).encode(errors="backslashreplace")
+    return write_page(page(runs), output)
+
+
+def write_page(text: str, output: Path) -> int:
+    """Write a page; return its size in bytes. Raises UnwritableReportError."""
+    encoded = text.encode(errors="backslashreplace")
     try:
         if output.parent != Path():
             output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_bytes(text)
+        output.write_bytes(encoded)
     except OSError as error:
         raise UnwritableReportError(f"the report cannot be written to {output}: {reason_of(error)}") from error
-    return len(text)
+    return len(encoded)
 
 
 def page(runs: Sequence[RunSummary]) -> str:
@@ -68,28 +72,18 @@ def page(runs: Sequence[RunSummary]) -> str:
     names = {"comparison": "Comparison", "cluster": "Cluster", "timeline": "Timeline", "plots": "Plots",
              "figures": "Figures", "evidence": "Evidence", "origin": "How to repeat it"}  # fmt: skip
     shown = [name for name in names if parts[name]]
-    links = "".join(f'<li><a href="#{name}">{names[name]}</a></li>' for name in ["verdict", *shown] if name in names)
+    links = {name: names[name] for name in shown}
     body = "\n".join(section(name, names[name], parts[name]) for name in shown)
     heading = "Verdict" if len(runs) == 1 else "Verdicts"
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)} · testbed report</title><style>{_style()}</style></head>\n<body>"
-        '<a class="skip" href="#verdict">Skip to the verdict</a>'
-        f'<header><p class="brand">testbed report</p><h1>{escape(title)}</h1>'
-        f'<nav aria-label="Parts of the report"><ul>{links}</ul></nav></header>\n<main>'
+    content = (
         f'<section id="verdict" aria-labelledby="verdict-title" tabindex="-1"><h2 id="verdict-title">{heading}</h2>'
         f'<div class="cards">{"".join(sections.verdict(run, index) for index, run in enumerate(runs))}</div>'
-        f"{_differing(runs)}</section>\n{body}</main>\n"
-        "<footer><p>Made by <code>testbed report</code> from the runs' folders, and from nothing else.</p></footer>"
-        "</body></html>\n"
+        f"{_differing(runs)}</section>\n{body}"
     )
-
-
-def _style() -> str:
-    return resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+    return complete_page(
+        title, "testbed report", ("verdict", "the verdict"), links, content,
+        "Made by <code>testbed report</code> from the runs' folders, and from nothing else.",
+    )  # fmt: skip
 
 
 def _differing(runs: Sequence[RunSummary]) -> str:
@@ -102,11 +96,11 @@ def _differing(runs: Sequence[RunSummary]) -> str:
 
 
 def _sections(runs: Sequence[RunSummary]) -> Iterator[tuple[str, list[str]]]:
-    yield "cluster", [_figure(plot) for plot in _pictures(runs)]
-    yield "timeline", [_figure(plot) for plot in timelines(runs)]
+    yield "cluster", [framed(plot) for plot in _pictures(runs)]
+    yield "timeline", [framed(plot) for plot in timelines(runs)]
     sound = [run for run in runs if run.grade != "invalid"]  # figures of invalid runs are meaningless
     yield "comparison", list(comparisons(runs))
-    yield "plots", [_figure(plot) for plot in [*curves(sound), *distributions(sound)]]
+    yield "plots", [framed(plot) for plot in [*curves(sound), *distributions(sound)]]
     yield "figures", [_with_heading(run, _rows(run, index)) for index, run in enumerate(runs)]
     evidence = [(run, "".join(sections.evidence(run, index))) for index, run in enumerate(runs)]
     yield "evidence", [_with_heading(run, text) for run, text in evidence if text]
@@ -132,13 +126,3 @@ def _pictures(runs: Sequence[RunSummary]) -> Iterator[Plot]:
         if run.layout is not None:
             title = run.layout.name if same or not run.label else f"{run.label}: {run.layout.name}"
             yield topology(run.layout, run.injected, f"cluster-{index + 1}", title)
-
-
-def _figure(plot: Plot) -> str:
-    figures = details("In figures", table(plot.table, f"{plot.name}-table")) if plot.table is not None else ""
-    return (
-        f'<figure id="{plot.name}-figure" aria-labelledby="{plot.name}-title">'
-        f'<h3 id="{plot.name}-title">{escape(plot.title)}</h3>'
-        f'<div class="scrolls" tabindex="0" role="region" aria-label="{escape(plot.title, quote=True)}">{plot.svg}</div>'
-        f"<figcaption>{escape(plot.caption)}</figcaption>{figures}</figure>"
-    )

@@ -10,7 +10,8 @@ import numpy
 
 from testbed.errors import TestbedError
 from testbed.observe.format.quantities import format_value, heading
-from testbed.observe.papers import UNITS, is_measured_by, paper_of
+from testbed.observe.paper_files import paper_of
+from testbed.observe.papers import UNITS, is_measured_by
 from testbed.observe.report.columns import Kind
 from testbed.observe.report.markup import Table
 from testbed.observe.report.plots import (

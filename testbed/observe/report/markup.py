@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib import resources
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +70,28 @@ def description_list(items: Iterable[tuple[str, str]]) -> str:
         "<dl>"
         + "".join(f"<div><dt>{escape(term)}</dt><dd>{escape(description)}</dd></div>" for term, description in items)
         + "</dl>"
+    )
+
+
+def style() -> str:
+    """Return the style sheet of the pages."""
+    return resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+
+
+def complete_page(
+    title: str, brand: str, first: tuple[str, str], links: Mapping[str, str], content: str, footer: str
+) -> str:
+    """Render a page that needs no network. first: name of its first section, and what it is, to skip to. links: titles of
+    sections, by name. content, footer: markup."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    listed = "".join(f'<li><a href="#{name}">{escape(words)}</a></li>' for name, words in links.items())
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)} · {brand}</title><style>{style()}</style></head>\n<body>"
+        f'<a class="skip" href="#{first[0]}">Skip to {first[1]}</a>'
+        f'<header><p class="brand">{brand}</p><h1>{escape(title)}</h1>'
+        f'<nav aria-label="Parts of the report"><ul>{listed}</ul></nav></header>\n<main>'
+        f"{content}</main>\n<footer><p>{footer}</p></footer></body></html>\n"
     )

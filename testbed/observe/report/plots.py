@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from testbed.observe.format.quantities import format_time, format_value
-from testbed.observe.report.markup import Table
+from testbed.observe.report.markup import Table, details, style, table
 from testbed.spec.units import format_size
 
 INK: Final = "#010fe1"
@@ -145,3 +145,22 @@ def format_tick(key: str, value: float) -> str:
     if key.endswith(("_bit_s", "_per_s")):
         return format_value(key, float(value)) if value else "0"
     return f"{value:g}"
+
+
+def framed(plot: Plot) -> str:
+    """Render a plot with its title, caption and figures, as a part of a page."""
+    figures = details("In figures", table(plot.table, f"{plot.name}-table")) if plot.table is not None else ""
+    return (
+        f'<figure id="{plot.name}-figure" aria-labelledby="{plot.name}-title">'
+        f'<h3 id="{plot.name}-title">{escape(plot.title)}</h3>'
+        f'<div class="scrolls" tabindex="0" role="region" aria-label="{escape(plot.title, quote=True)}">{plot.svg}</div>'
+        f"<figcaption>{escape(plot.caption)}</figcaption>{figures}</figure>"
+    )
+
+
+def standalone(plot: Plot, note: str) -> str:
+    """Render a plot as a file of its own, in the colours of a light or dark page. note: kept in its metadata."""
+    colours = style().partition("* {")[0]
+    return plot.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(
+        ">", f"><metadata>{escape(note)}</metadata><style>{colours}svg text {{ font-family: var(--font); }}</style>", 1
+    )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from testbed.errors import DescriptionError, NotFoundError
-from testbed.observe.papers import Figures, figures, paper_of, parse, restrict
+from testbed.observe.paper_files import paper_of, parse
+from testbed.observe.papers import Curve, Figures, figures, restrict
 
 GOOD = """
 title = "A title"
@@ -122,6 +123,46 @@ source = "section 3"
 run = "contention"
 columns = ["clients", "p50_ns"]
 """
+
+
+DRAWN = """
+[[figure]]
+name = "Figure 5"
+source = "figure 5"
+x = "size_bytes"
+y = "p50_ns"
+axes = ["message size", "latency"]
+curves = [{ label = "ours", run = "latency", points = ["latency", "another"] }]
+
+[[shown]]
+name = "cache misses"
+source = "table 2: of the kernel"
+unit = "%"
+values = { single = 29.8 }
+"""
+
+
+def test_a_figure_has_curves_with_the_points_of_rows_and_what_is_shown_has_its_place() -> None:
+    paper = parse(GOOD + DRAWN, "the paper")
+    assert paper.figures[0].curves == (Curve("ours", "latency", {}, ("latency", "another")),)
+    assert [(each.place, each.values) for each in paper.not_ours] == [("table 2", {"single": 29.8})]
+    assert restrict(paper, ["latency"]).figures == paper.figures
+    assert restrict(paper, ["latency"]).not_ours == []
+
+
+@pytest.mark.parametrize(
+    ("right", "mistake", "said"),
+    [
+        ('run = "latency", points', 'run = "latancy", points', "did you mean 'latency'"),
+        ('"another"]', '"an other"]', "expected the name of a row or column — did you mean 'another'"),
+        ('"message size", "latency"', '"message size"', "expected two: what x is, and what y"),
+        ("label = ", "lable = ", "figure[1].curves[1]: found unknown setting 'lable'"),
+        ("curves = [{", "curve = [{", "figure[1].curves: expected a value"),
+        ("values = { single = 29.8 }", "", "shown[1].values: expected a value"),
+    ],
+)
+def test_a_mistake_in_a_figure_or_a_shown_value_is_an_error(right: str, mistake: str, said: str) -> None:
+    assert any(said in problem for problem in wrong(GOOD + DRAWN.replace(right, mistake)))
 
 
 def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:

@@ -1,0 +1,1 @@
+"""Studies: the benchmark of many runs side by side."""

@@ -1,0 +1,210 @@
+"""Command ``study``: many runs over a space of parameters, side by side, resumable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from testbed.cli.consoles import echo, json_option, print_json
+
+if TYPE_CHECKING:
+    from testbed.controller.engines import Engine
+    from testbed.studies.designs import Parameters
+    from testbed.studies.study_file import Study
+    from testbed.studies.study_folder import Outcome, StudyFolder
+
+STUDIES = Path("results/studies")
+_FAILED, _INVALID, _DEGRADED = 10, 9, 8
+_SHOWN = 60  # points
+_MEASURES = 5  # columns
+
+
+class _EngineOptions(TypedDict):
+    workers: int | None
+    scheduler: str | None
+    tls_ca: Path | None
+    tls_cert: Path | None
+    tls_key: Path | None
+
+
+@click.command("study", short_help="Run a study: many runs over a space of parameters.")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--continue", "continued", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="Go on with the study in this folder: what is done is not repeated, what failed is.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="The study's folder; by default a new one in results/studies.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 1024), default=None, metavar="N",
+              help="Runs at a time; default: the processors of this machine.")  # fmt: skip
+@click.option("--scheduler", default=None, metavar="ADDRESS",
+              help="Dask runs the points: here, with --workers; tls://HOST:PORT: with those of this scheduler.")  # fmt: skip
+@click.option(
+    "--tls-ca", type=click.Path(path_type=Path), metavar="FILE", help="Certificate of the scheduler's authority."
+)
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Our certificate, of that authority.")
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The key of our certificate.")
+@click.option("--retries", type=click.IntRange(0), default=1, show_default=True, metavar="N",
+              help="Further attempts where a run in namespaces fails, or a process dies.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the points, and run none.")
+@json_option
+@click.pass_context
+def study_command(
+    ctx: click.Context,
+    file: Path | None,
+    continued: Path | None,
+    output: Path | None,
+    retries: int,
+    dry_run: bool,
+    as_json: bool,
+    **options: Unpack[_EngineOptions],
+) -> None:
+    """Run every point of a study's FILE: a grid, a list, or a Latin hypercube of runs, side by side.
+
+    \b
+    testbed study loss.toml
+    testbed study loss.toml --dry-run
+    testbed study --continue results/studies/20261121-192009-loss
+    testbed study loss.toml --scheduler tls://lab:8786 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
+
+    Each point is a run of its own, kept when it ends: a study that was interrupted goes on where it was.
+    Exit code 8: a run was degraded, 9: invalid, 10: a point failed, or its check.
+    """
+    from testbed.studies.study_folder import new_folder, open_folder
+
+    engine = _engine(options)
+    if (file is None) == (continued is None):
+        raise click.UsageError("say a study's FILE, or --continue with its folder")
+    if continued is not None and (output is not None or dry_run):
+        raise click.UsageError("--continue goes on in the study's folder: without --output and --dry-run")
+    if continued is not None:
+        folder, study = open_folder(continued)
+    else:
+        from testbed.cli.consoles import new_results_folder
+        from testbed.studies.study_file import load
+
+        assert file is not None
+        study = load(file)
+        if dry_run:
+            _print_points(study, as_json)
+            return
+        folder = new_folder(output or new_results_folder(STUDIES, study.name), study)
+    outcomes = _run(study, folder, engine, retries)
+    if as_json:
+        print_json("study", _document(study, folder, outcomes))
+    else:
+        _print(study, outcomes)
+        echo(f"results are in {folder.path}")
+    ctx.exit(_exit_code(outcomes))
+
+
+def _engine(options: _EngineOptions) -> Engine:
+    scheduler, width = options["scheduler"], options["workers"] or len(os.sched_getaffinity(0))
+    if scheduler is None:
+        from testbed.controller.engines import OwnProcess, Processes
+
+        return Processes(width) if width > 1 else OwnProcess()
+    from testbed.studies.dask_engine import Certificates, DaskHere, DaskScheduler
+
+    if scheduler == "here":
+        return DaskHere(width)
+    if options["workers"] is not None:
+        raise click.UsageError(f"--workers goes with this machine: scheduler {scheduler} has its own")
+    authority, certificate, key = options["tls_ca"], options["tls_cert"], options["tls_key"]
+    if authority is None or certificate is None or key is None:
+        raise click.UsageError("--scheduler needs --tls-ca, --tls-cert and --tls-key: it must know us, and we it")
+    return DaskScheduler(scheduler, Certificates(authority, certificate, key))
+
+
+def _run(study: Study, folder: StudyFolder, engine: Engine, retries: int) -> Mapping[int, Outcome]:
+    from testbed.cli.progress_display import counted
+    from testbed.studies.study_runs import run_study
+
+    with counted(f"study {study.name}") as progress:
+        try:
+            return run_study(study, folder, engine, retries=retries, progress=progress)
+        except KeyboardInterrupt:
+            echo(f"interrupted: 'testbed study --continue {folder.path}' goes on", err=True)
+            raise
+
+
+def _exit_code(outcomes: Mapping[int, Outcome]) -> int:
+    verdicts = {outcome.verdict for outcome in outcomes.values()}
+    if "failed" in verdicts or not all(outcome.is_done for outcome in outcomes.values()):
+        return _FAILED
+    if "invalid" in verdicts:
+        return _INVALID
+    return _DEGRADED if "degraded" in verdicts else 0
+
+
+def _print_points(study: Study, as_json: bool) -> None:
+    from testbed.cli.table_layout import print_table
+
+    if as_json:
+        print_json("study-points", {"name": study.name, "points": [dict(point) for point in study.points]})
+        return
+    print_table(
+        ["point", *study.varied],
+        [[str(number), *_cells(study, point)] for number, point in enumerate(study.points[:_SHOWN])],
+    )
+    if len(study.points) > _SHOWN:
+        echo(f"and {len(study.points) - _SHOWN:,} more")
+    echo(f"{len(study.points):,} points")
+
+
+def _cells(study: Study, point: Parameters) -> list[str]:
+    from testbed.studies.study_folder import varied_values
+
+    return ["" if value is None else str(value) for value in varied_values(study, point).values()]
+
+
+def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
+    """Print a line for each point: what varies, the medians of its measures, and its verdict."""
+    from testbed.cli.table_layout import print_table
+    from testbed.observe.format.quantities import format_value, heading
+
+    figures = {number: _medians(outcome) for number, outcome in outcomes.items()}
+    measures = list(dict.fromkeys(key for found in figures.values() for key in found))[:_MEASURES]
+    shown = sorted(outcomes)[:_SHOWN]
+    print_table(
+        ["point", *study.varied, *(heading(key) for key in measures), ""],
+        [
+            [str(number), *_cells(study, study.points[number]),
+             *(format_value(key, figures[number].get(key)) for key in measures),
+             outcomes[number].verdict if outcomes[number].is_done else "did not run"]
+            for number in shown
+        ],
+    )  # fmt: skip
+    if len(outcomes) > len(shown):
+        echo(f"and {len(outcomes) - len(shown):,} more in rows.jsonl")
+    for number, outcome in sorted(outcomes.items()):
+        if not outcome.is_done:
+            echo(f"point {number} failed, attempt {outcome.attempt}: {outcome.error}", err=True)
+
+
+def _medians(outcome: Outcome) -> dict[str, float]:
+    """Return the median of each measure over a point's rows."""
+    from testbed.observe.comparing.run_samples import is_measure
+
+    values: dict[str, list[float]] = {}
+    for row in outcome.rows:
+        for key, value in row.items():
+            if is_measure(key, value):
+                values.setdefault(key, []).append(float(value))
+    return {key: median(ones) for key, ones in values.items()}
+
+
+def _document(study: Study, folder: StudyFolder, outcomes: Mapping[int, Outcome]) -> Mapping[str, object]:
+    return {
+        "name": study.name,
+        "folder": str(folder.path),
+        "points": [
+            {"point": number, "parameters": dict(study.points[number]), "outcome": outcome.outcome,
+             "error": outcome.error, "verdict": outcome.verdict, "attempt": outcome.attempt,
+             "seconds": outcome.seconds, "rows": outcome.rows}
+            for number, outcome in sorted(outcomes.items())
+        ],
+    }  # fmt: skip

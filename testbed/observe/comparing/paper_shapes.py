@@ -1,0 +1,129 @@
+"""Checks of the shapes and relations that a paper describes, on our rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Any
+
+from testbed.observe.format.quantities import format_value
+from testbed.observe.papers import Relation, Row, Shape, figures
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A row with our value, in its unit. error: the relative difference of ours."""
+
+    row: Row
+    ours: float
+
+    @property
+    def name(self) -> str:
+        return self.row.name
+
+    @property
+    def calibrated(self) -> bool:
+        return self.row.calibrated
+
+    @property
+    def error(self) -> float:
+        return self.ours / self.row.paper - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A shape or relation, and whether it holds; detail: the figures."""
+
+    shape: Shape | Relation
+    holds: bool
+    detail: str
+
+
+def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> Seen:
+    """Check a shape. measured: rows by run; rows: the compared ones, by name."""
+    if shape.kind == "order":
+        return _ordered(shape, rows[shape.row])
+    if shape.kind == "crossing":
+        return _crossed(shape, list(rows.values()))
+    points = sorted((float(row[shape.by]), float(row[shape.take])) for row in measured[shape.run])
+    return _stepped(shape, dict(points)) if shape.kind == "step" else _flat(shape, points)
+
+
+def check_relation(relation: Relation, measured: Mapping[str, Rows]) -> Seen:
+    """Check a relation. measured: rows by run."""
+    left, right = (figures(side, measured[side.run]) for side in (relation.left, relation.right))
+    most = max(len(left), len(right))
+    if not left or not right or min(len(left), len(right)) not in (1, most):
+        return Seen(relation, False, f"{len(left)} values, and {len(right)} to hold them against")
+    pairs = zip(left * (most // len(left)), right * (most // len(right)), strict=True)
+    ratios = [a / b if b else math.inf for a, b in pairs]
+    low, high = (mean(ratios),) * 2 if relation.average else (min(ratios), max(ratios))
+    holds = low >= relation.least and (not relation.most or high <= relation.most)
+    bounds = [
+        f"{word} {bound:g}" for word, bound in (("at least", relation.least), ("at most", relation.most)) if bound
+    ]
+    ratio = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+    ours, theirs = _format_range(left, relation.left.take), _format_range(right, relation.right.take)
+    on_average = " on average" if relation.average else ""
+    return Seen(relation, holds, f"{ours} against {theirs}: {ratio} times{on_average}, {' and '.join(bounds)}")
+
+
+def _format_range(values: Sequence[float], key: str) -> str:
+    ends = dict.fromkeys(format_value(key, value) for value in (min(values), max(values)))
+    return " to ".join(ends)
+
+
+def _ordered(shape: Shape, compared: Compared) -> Seen:
+    published = compared.row.others
+    shown = ", ".join(f"{name} {value:g}" for name, value in published.items())
+    return Seen(
+        shape,
+        all(compared.ours < value for value in published.values()),
+        f"{compared.ours:.3g} {compared.row.unit}; {shown}",
+    )
+
+
+def _crossed(shape: Shape, rows: Sequence[Compared]) -> Seen:
+    """Check a crossing: find the condition from which on a table is more than another, by a straight line between those
+    measured, and the range in which they differ by no more than their error."""
+    table, other = ([row for row in rows if row.row.table == name] for name in (shape.table, shape.other))
+    points = [
+        (float(list(row.row.where.values())[-1]), row.ours / base.ours) for row, base in zip(table, other, strict=True)
+    ]
+    error = max(median([abs(row.error) for row in side]) for side in (table, other))
+    at = _first_at(points, 1.0)
+    if at is None:
+        return Seen(shape, False, f"{shape.table} is never first less and then more")
+    low, high = _first_at(points, 1 - error) or points[0][0], _first_at(points, 1 + error) or points[-1][0]
+    band = f"{low:,.0f} to {high:,.0f}" if _first_at(points, 1 + error) else f"{low:,.0f} to {high:,.0f} and beyond"
+    detail = f"at {at:,.0f}; with an error of {error:.1%} anywhere from {band}; the paper's between {shape.points[0]:,}"
+    return Seen(shape, low <= shape.points[-1] and high >= shape.points[0], f"{detail} and {shape.points[-1]:,}")
+
+
+def _first_at(points: Sequence[tuple[float, float]], ratio: float) -> float | None:
+    """Return where a curve rises above a value for good; None where it does not, or begins there."""
+    above = [value > ratio for _, value in points]
+    if not above[-1] or all(above):
+        return None
+    (x, y), (next_x, next_y) = points[(last := len(above) - above[::-1].index(False)) - 1], points[last]
+    return x + (next_x - x) * (ratio - y) / (next_y - y)
+
+
+def _stepped(shape: Shape, values: Mapping[float, float]) -> Seen:
+    """Check a step: it must exceed ten times what the steeper slope beside it predicts."""
+    first, before, behind, last = shape.points
+    slopes = [(values[b] - values[a]) / (b - a) for a, b in ((first, before), (behind, last))]
+    step, expected = values[behind] - values[before], (behind - before) * max(slopes)
+    return Seen(shape, step > 10 * max(expected, 0), f"{step / 1e3:.2f} us more, where {expected / 1e3:.3f} continue")
+
+
+def _flat(shape: Shape, points: Sequence[tuple[float, float]]) -> Seen:
+    idle = points[0][1]
+    early = [value for at, value in points if at <= shape.until]
+    least, end = min(early) / idle, points[-1][1] / idle
+    holds = len(early) > 2 and least >= 1 - shape.within and end < 0.5
+    return Seen(shape, holds, f"{least:.1%} of it is left at {shape.until:.0%} of the processor, {end:.1%} at the end")

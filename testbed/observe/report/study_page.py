@@ -1,0 +1,68 @@
+"""Page of a study: one HTML file with its points and a plot of each measure, which needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.observe.report.builder import write_page
+from testbed.observe.report.markup import Table, complete_page, description_list, section, table
+from testbed.observe.report.plots import framed
+from testbed.observe.report.study_plots import study_plots
+
+_SHOWN: Final = 1000  # points
+
+
+@dataclass(frozen=True, slots=True)
+class PointSummary:
+    """A point of a study. values: of the varied parameters. ending: the run's verdict, or why it did not run."""
+
+    number: int
+    values: Sequence[str]
+    ending: str
+
+
+def make_study_page(
+    name: str,
+    common: Mapping[str, object],
+    varied: Sequence[str],
+    points: Sequence[PointSummary],
+    rows: Sequence[Mapping[str, Any]],
+    output: Path,
+) -> int:
+    """Write the page; return its size in bytes. common: the parameters that all runs share. rows: with the varied
+    parameters. Raises UnwritableReportError."""
+    return write_page(study_page(name, common, varied, points, rows), output)
+
+
+def study_page(
+    name: str,
+    common: Mapping[str, object],
+    varied: Sequence[str],
+    points: Sequence[PointSummary],
+    rows: Sequence[Mapping[str, Any]],
+) -> str:
+    """Page of a study as HTML. See `make_study_page`."""
+    shared = description_list([(key, str(value)) for key, value in common.items()])
+    listed = Table(
+        f"{len(points):,} points", ["point", *varied, ""],
+        [[str(point.number), *point.values, point.ending] for point in points[:_SHOWN]],
+        frozenset(range(len(varied) + 2)),
+        note=f"{len(points) - _SHOWN:,} more are in points.jsonl." if len(points) > _SHOWN else "",
+    )  # fmt: skip
+    plots = study_plots(varied, rows)
+    content = "\n".join(
+        [
+            section(
+                "measures", "Measures", map(framed, plots) if plots else ["<p>Nothing varies that has figures.</p>"]
+            ),
+            section("points", "Points", [shared, table(listed, "points-table")]),
+        ]
+    )
+    links = {"measures": "Measures", "points": "Points"}
+    return complete_page(
+        f"Study {name}", "testbed study", ("measures", "the measures"), links, content,
+        "Made by <code>testbed report</code> from the study's rows.",
+    )  # fmt: skip

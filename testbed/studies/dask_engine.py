@@ -1,0 +1,99 @@
+"""Engines of Dask: workers on this machine, or those of a scheduler that a site has.
+
+A scheduler elsewhere must speak TLS and know us by a certificate, and we know it by the same authority (mutual TLS): who
+can submit to a scheduler runs what they like on its workers. Scapy (GPL-2.0-only) is not imported beside Dask, which needs
+packages under Apache-2.0: `study_points` refuses those that let Scapy build the frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+_TLS: Final = "tls://"
+_TIMEOUT: Final = 20  # s until a scheduler must have answered
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files for mutual TLS: the authority's certificate, ours, and its key."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+class DaskHere:
+    """Engine of Dask workers on this machine, on loopback, without a dashboard."""
+
+    def __init__(self, width: int) -> None:
+        """width: workers, each a process with one thread."""
+        self.width = width
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        import dask
+        from distributed import Client, LocalCluster
+
+        with (
+            dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # we count the attempts
+            LocalCluster(
+                n_workers=self.width, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None,
+                silence_logs=50,
+            ) as cluster,
+            Client(cluster) as client,
+        ):  # fmt: skip
+            yield client.get_executor(retries=0, pure=False)
+
+
+class DaskScheduler:
+    """Engine of the workers that a scheduler has."""
+
+    def __init__(self, address: str, certificates: Certificates) -> None:
+        """address: ``tls://HOST:PORT``. Raises UnsupportedError for one without TLS, NotFoundError for a missing file,
+        TestbedError for a scheduler that does not answer or has no workers."""
+        if not address.startswith(_TLS):
+            raise UnsupportedError(
+                f"scheduler {address}: without TLS anybody on its network could run programs on its workers; "
+                f"say {_TLS}HOST:PORT"
+            )
+        for file in (certificates.authority, certificates.certificate, certificates.key):
+            if not file.is_file():
+                raise NotFoundError(f"scheduler {address}: there is no file {file}")
+        self._address = address
+        self._certificates = certificates
+        with self._client() as client:
+            self.width = sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
+        if not self.width:
+            raise TestbedError(f"scheduler {address} has no workers")
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        with self._client() as client:
+            yield client.get_executor(retries=0, pure=False)
+
+    @contextmanager
+    def _client(self) -> Iterator[Client]:
+        from distributed import Client
+        from distributed.security import Security
+
+        files = self._certificates
+        security = Security(
+            require_encryption=True, tls_ca_file=str(files.authority), tls_client_cert=str(files.certificate),
+            tls_client_key=str(files.key),
+        )  # fmt: skip
+        try:
+            client = Client(self._address, security=security, timeout=_TIMEOUT)
+        except OSError as error:  # also TimeoutError
+            raise TestbedError(f"scheduler {self._address} cannot be reached: {error}") from error
+        with client:
+            yield client

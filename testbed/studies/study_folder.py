@@ -1,0 +1,145 @@
+"""Folder of a study, which can be continued after any interruption:
+
+study.json      the study as it was begun: its points; the machine and the versions
+points.jsonl    a line for each attempt that has ended, written at once: number, attempt, outcome, error, verdict, seconds,
+                rows
+rows.jsonl      at the end: all rows in the order of the points, each with its point's number and varied parameters
+rows.parquet    the same, where polars is installed (extra `studies`)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.controller.runs.folders import run_environment
+from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError, reason_of
+from testbed.runtime.journal import UnbufferedLines, UnwritableError, read, write_atomically
+from testbed.studies.designs import Parameters
+from testbed.studies.study_file import Study
+from testbed.studies.study_points import DONE
+
+ROWS: Final = "rows.jsonl"
+TABLE: Final = "rows.parquet"
+_STUDY: Final = "study.json"
+_POINTS: Final = "points.jsonl"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """End of a point's last attempt. outcome: done or failed. error: a sentence, of a failed one. verdict: the run's grade.
+    seconds: that it took."""
+
+    point: int
+    attempt: int
+    outcome: str
+    error: str
+    verdict: str
+    seconds: float
+    rows: list[Mapping[str, Any]]
+
+    @property
+    def is_done(self) -> bool:
+        return self.outcome == DONE
+
+
+class StudyFolder:
+    """A study's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self._lines = UnbufferedLines(path / _POINTS)
+
+    def keep(self, outcome: Outcome) -> None:
+        """Add the end of an attempt. Raises UnwritableError; earlier outcomes are complete then."""
+        self._lines.write(asdict(outcome))
+
+    def outcomes(self) -> dict[int, Outcome]:
+        """Read the last outcome of each point. A line that a killed process left incomplete does not count."""
+        return {line["point"]: Outcome(**line) for line in read(self.path / _POINTS)}
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def finish(self, study: Study, outcomes: Mapping[int, Outcome]) -> None:
+        """Write the rows of all points in their order. Raises UnwritableError."""
+        rows = list(labelled_rows(study, outcomes))
+        write_atomically(
+            self.path / ROWS, "".join(json.dumps(row, default=repr, ensure_ascii=False) + "\n" for row in rows)
+        )
+        _write_table(rows, self.path / TABLE)
+
+
+def labelled_rows(study: Study, outcomes: Mapping[int, Outcome]) -> Iterator[Mapping[str, Any]]:
+    """Yield all rows in the order of the points, each with its point and what varies."""
+    for number, parameters in enumerate(study.points):
+        outcome = outcomes.get(number)
+        if outcome is None:
+            continue
+        labels = {"point": number, **varied_values(study, parameters)}
+        for row in outcome.rows:
+            yield {**labels, **{(f"row.{key}" if key in labels else key): value for key, value in row.items()}}
+
+
+def varied_values(study: Study, parameters: Parameters) -> dict[str, object]:
+    """Return a point's values of the parameters that vary; None where it has none."""
+    return {name: parameters.get(name) for name in study.varied}
+
+
+def new_folder(path: Path, study: Study) -> StudyFolder:
+    """Begin a folder. Raises ConflictError where it is not empty, UnwritableError."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ConflictError(f"{path} is there already, and not empty; --continue goes on with a study")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnwritableError(f"results cannot be written to {path}: {reason_of(error)}") from error
+    document = {
+        "format": _FORMAT,
+        "study": {**asdict(study), "base": str(study.base)},
+        "environment": run_environment(),
+    }
+    write_atomically(path / _STUDY, json.dumps(document, default=repr, ensure_ascii=False, indent=1) + "\n")
+    return StudyFolder(path)
+
+
+def open_folder(path: Path) -> tuple[StudyFolder, Study]:
+    """Open a folder to continue it. Raises NotFoundError where there is none, UnsupportedError for one of a newer version,
+    TestbedError for a damaged one."""
+    file = path / _STUDY
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if document["format"] > _FORMAT:
+            raise UnsupportedError(f"{path} is of another version of testbed (format {document['format']!r})")
+        found = document["study"]
+        study = Study(
+            found["name"], tuple(found["points"]), tuple(found["varied"]), Path(found["base"]), found["cores"]
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"{path} is not the folder of a study: it has no {_STUDY}") from None
+    except OSError as error:
+        raise TestbedError(f"{file} cannot be read: {reason_of(error)}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise TestbedError(f"{file} is damaged: {error}") from error
+    return StudyFolder(path), study
+
+
+def _write_table(rows: list[Mapping[str, Any]], path: Path) -> None:
+    """Write the rows as Parquet, if polars is there; values that are no numbers or texts as JSON."""
+    try:
+        import polars
+    except ImportError:
+        return
+    plain = [
+        {key: value if value is None or isinstance(value, str | int | float) else json.dumps(value, default=repr)
+         for key, value in row.items()}
+        for row in rows
+    ]  # fmt: skip
+    try:
+        polars.DataFrame(plain, infer_schema_length=None, strict=False).write_parquet(path)
+    except OSError as error:
+        raise UnwritableError(f"{path} cannot be written: {reason_of(error)}") from error

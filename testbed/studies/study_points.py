@@ -1,0 +1,100 @@
+"""Points of a study: one run each, computed from plain data into plain data, in any process that has this package."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from testbed.controller.runs.runner import run
+from testbed.errors import TestbedError, UnsupportedError
+from testbed.spec.loader import load, parse
+from testbed.spec.model import Description
+from testbed.spec.toml_writer import to_toml
+from testbed.studies.designs import Parameters, Value
+
+DONE, FAILED = "done", "failed"
+
+_IN_NAMESPACES: Final = ("live", "dilated")
+
+
+def is_live(parameters: Parameters) -> bool:
+    """Whether the run is in namespaces, where others on the machine disturb it."""
+    return parameters.get("mode", "live") in _IN_NAMESPACES
+
+
+def compute(request: str) -> str:
+    """Run a point. request and result: JSON, see `requested` and `Outcome`. Raises nothing: what a run raises is its
+    outcome."""
+    _freeze_imports()
+    asked = json.loads(request)
+    begun = time.monotonic()
+    try:
+        found = _run(asked["parameters"], Path(asked["base"]))
+    except TestbedError as error:
+        found = {"outcome": FAILED, "error": str(error), "rows": [], "verdict": ""}
+    gc.collect()  # a run's hosts and NICs refer to each other, with all memory of their endpoints
+    return json.dumps({**found, "seconds": round(time.monotonic() - begun, 6)}, default=repr)
+
+
+@cache
+def _freeze_imports() -> None:
+    """Keep what is there before the first run out of later collections."""
+    gc.freeze()
+
+
+def requested(parameters: Parameters, base: Path) -> str:
+    """Format the request of a point. base: directory of relative files."""
+    return json.dumps({"parameters": parameters, "base": str(base)})
+
+
+def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
+    if parameters.get("codec") == "scapy" and "distributed" in sys.modules:
+        raise UnsupportedError("codec scapy on Dask: the licences of Scapy and of what Dask needs cannot be combined")
+    options: dict[str, Any] = {name: value for name, value in parameters.items() if "." not in name}
+    del options["cluster"]
+    workload = str(options.pop("workload"))
+    if "scenario" in options:
+        options["scenario"] = base / options["scenario"]
+    result = run(
+        _cluster(parameters, base), _in_base(workload, base), settings=_group(parameters, "settings"),
+        firmware=_group(parameters, "firmware"), **options,
+    )  # fmt: skip
+    return {"outcome": DONE, "error": "", "rows": list(result.rows), "verdict": result.verdict.grade.value}
+
+
+def _cluster(parameters: Parameters, base: Path) -> Description | str | Path:
+    """Return the cluster: its description where links are impaired, else its name, under which one may be up."""
+    place = _in_base(str(parameters["cluster"]), base)
+    links = _group(parameters, "link")
+    if not links:
+        return place
+    description = load(place).description
+    defaults = description.defaults
+    link = type(defaults.link).model_validate(
+        {**defaults.link.model_dump(by_alias=True, exclude_defaults=True), **links}
+    )
+    changed = description.model_copy(update={"defaults": defaults.model_copy(update={"link": link})})
+    return parse(to_toml(changed), f"{place} with {', '.join(f'link.{key}' for key in links)}")
+
+
+def _group(parameters: Parameters, name: str) -> dict[str, Value]:
+    """Return the parameters ``name.KEY`` by their keys."""
+    return {
+        key.partition(".")[2]: value
+        for key, value in parameters.items()
+        if key.partition(".")[0] == name and "." in key
+    }
+
+
+def _in_base(name: str, base: Path) -> str:
+    """Make a file's path absolute; a name of something shipped or registered stays."""
+    path, colon, form = name.rpartition(":")
+    if path.endswith(".py"):
+        return f"{base / path}{colon}{form}"
+    return str(base / name) if "/" in name or name.endswith((".toml", ".py")) else name

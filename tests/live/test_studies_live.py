@@ -1,0 +1,58 @@
+"""Studies with runs in namespaces: nothing else runs beside them unless they say what they need, and nothing is left."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.live.testbed_command import testbed
+
+pytestmark = [pytest.mark.requires("root", "two-cpus"), pytest.mark.usefixtures("machine")]
+
+WORKLOAD = '''
+import time
+from pathlib import Path
+
+async def spans(comm, node, *, number: int = 0):
+    """Rank 0 writes when it begins and ends."""
+    begun = time.monotonic_ns()
+    if comm.rank == 0:
+        await comm.send(number, 1)
+        await comm.recv(source=1)
+        while time.monotonic_ns() < begun + 100_000_000:
+            await node.sleep(1_000_000)
+        node.row(number=number)
+        with Path(__file__).with_name("spans").open("a") as file:
+            file.write(f"{number} {begun} {time.monotonic_ns()}\\n")
+    else:
+        await comm.send(await comm.recv(source=0), 0)
+'''
+
+
+@pytest.mark.parametrize("cores", [None, 1])
+def test_runs_in_namespaces_have_what_they_need_for_themselves(cores: int | None, tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(WORKLOAD)
+    points = [(number, "live" if number % 2 else "sim") for number in range(6)]
+    (tmp_path / "study.toml").write_text(
+        '[run]\ncluster = "star-2"\nworkload = "work.py:spans"\n'
+        + "".join(f'[[point]]\nmode = "{mode}"\nsettings = {{ number = {number} }}\n' for number, mode in points)
+        + (f"[resources]\ncores = {cores}\n" if cores else "")
+    )
+    ran = testbed("study", str(tmp_path / "study.toml"), "--workers", "2", "--output", str(tmp_path / "out"), "--json")
+    ended = [(point["outcome"], point["error"]) for point in json.loads(ran.stdout)["points"]]
+    assert ended == [("done", "")] * 6, ran.stderr
+    lines = [tuple(map(int, line.split())) for line in (tmp_path / "spans").read_text().splitlines()]
+    assert sorted(number for number, *_ in lines) == [number for number, _ in points]
+    overlapping = {
+        number
+        for one, other in itertools.combinations(lines, 2)
+        if one[1] < other[2] and other[1] < one[2]
+        for number in (one[0], other[0])
+    }
+    if cores is None:
+        assert not any(number % 2 for number in overlapping)
+    else:
+        assert any(number % 2 for number in overlapping)

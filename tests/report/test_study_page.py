@@ -1,0 +1,88 @@
+"""The page of a study: each measure against what varies, its bands, and what others have named as text."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from testbed.cli.main import testbed as command
+from testbed.observe.report.study_page import PointSummary, study_page
+from testbed.observe.report.study_plots import estimate, study_plots
+
+LOSSES, PROTOCOLS, SIZES, SEEDS = ("0%", "1%", "5%"), ("emp", "via"), (64, 4096), range(7)
+
+
+def rows() -> list[dict[str, object]]:
+    """A row of each run: its figure is the loss in percent, the size, and the seed in one number."""
+    combinations = itertools.product(LOSSES, PROTOCOLS, SIZES, SEEDS)
+    return [
+        {"point": number, "link.loss": loss, "protocol": protocol, "size": size, "seed": seed,
+         "p50_ns": 1_000_000 * int(loss[:-1]) + 1_000 * size + seed}
+        for number, (loss, protocol, size, seed) in enumerate(combinations)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [(1, None, None), (5, None, None), (6, 0, 5), (7, 0, 6), (8, 0, 7), (9, 1, 7), (10, 1, 8), (20, 5, 14)],
+)
+def test_an_interval_has_the_ranks_of_the_tables_for_medians(count: int, low: int | None, high: int | None) -> None:
+    """The ranks of Conover, Practical Nonparametric Statistics: of the binomial distribution, at 95 %."""
+    found = estimate(list(range(count)))
+    assert (found.low, found.high) == (low, high)
+    assert found.median == (count - 1) / 2
+
+
+def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions() -> None:
+    (plot,) = study_plots(("protocol", "size", "link.loss", "seed"), rows())
+    assert plot.title == "p50 against link.loss"
+    assert plot.table is not None
+    assert list(plot.table.headings[-3:]) == ["link.loss", "runs", "p50"]
+    assert len(plot.table.rows) == len(LOSSES) * len(PROTOCOLS) * len(SIZES)
+    assert {row[3] for row in plot.table.rows} == {"7"}
+    assert "64 emp 0%: 64 us (64 us to 64.01 us)" in plot.alternative
+    assert "95% confidence" in plot.caption
+
+
+def test_parameters_beyond_three_are_said_and_a_study_without_variation_has_no_plot() -> None:
+    more = [{**row, "nics": nics, "point": f"{row['point']} {nics}"} for row in rows() for nics in ("inline", "shared")]
+    (plot,) = study_plots(("protocol", "size", "link.loss", "nics", "seed"), more)
+    assert "All values of nics together." in plot.caption or "All values of size together." in plot.caption
+    assert study_plots(("seed",), rows()) == []
+    assert "Nothing varies that has figures" in study_page("x", {}, ("seed",), [], rows())
+
+
+def test_names_of_others_stay_text() -> None:
+    hostile = "</td><script>alert(1)</script>"
+    page = study_page(
+        hostile, {"workload": hostile}, ("protocol",), [PointSummary(0, [hostile], hostile)],
+        [{"point": number, "protocol": f"{hostile}{number}", "p50_ns": 5} for number in range(3)],
+    )  # fmt: skip
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_the_command_makes_it_of_a_studys_folder_and_says_what_did_not_run(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text("""
+[run]
+cluster = "star-2"
+workload = "pingpong"
+mode = "sim"
+settings = { count = 10 }
+[grid]
+"link.delay" = ["1us", "1ms"]
+protocol = ["emp", "nobody"]
+""")
+    ran = CliRunner().invoke(
+        command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1"]
+    )
+    assert ran.exit_code == 10
+    made = CliRunner().invoke(command, ["report", str(tmp_path / "out"), "-o", str(tmp_path / "study.html")])
+    assert made.exit_code == 0, made.output
+    page = (tmp_path / "study.html").read_text()
+    assert "p50 against link.delay" in page
+    assert page.count("nobody") >= 2
+    assert page.count("failed: ") == 2

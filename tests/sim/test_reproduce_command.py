@@ -1,0 +1,208 @@
+"""The command reproduce: several papers, points side by side, a folder that goes on, a page, kept rows, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from testbed.cli.documents import schema_of
+from testbed.cli.main import testbed as command
+from testbed.controller.engines import OwnProcess
+from testbed.controller.papers.reproduction import reproduce_all
+from testbed.errors import TestbedError
+from testbed.observe.kept_rows import kept_rows
+from testbed.observe.paper_files import paper_of, systems
+from testbed.observe.papers import restrict
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+RUNS = ("--run", "raw", "--run", "tcp")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def reproduce(*arguments: str) -> Result:
+    return CliRunner().invoke(command, ["reproduce", *arguments])
+
+
+def document(*arguments: str) -> dict[str, object]:
+    found = reproduce(*arguments, "--json")
+    assert found.exit_code == 0, found.output
+    printed: dict[str, object] = json.loads(found.stdout)
+    jsonschema.validate(printed, dict(schema_of("reproduce")))
+    return printed
+
+
+def changed(folder: str) -> dict[str, int]:
+    return {file.stem: file.stat().st_mtime_ns for file in (Path(folder) / "via").iterdir()}
+
+
+def test_side_by_side_or_one_after_the_other_the_rows_are_equal() -> None:
+    one = document("via", *RUNS, "--jobs", "1")
+    two = document("via", *RUNS, "--jobs", "2", "--output", "papers")
+    assert one["rows"] == two["rows"]
+    assert len(list(Path("results/reproductions").iterdir())) == 1
+    assert set(changed("papers")) == {"raw", "tcp"}
+
+
+def test_points_are_measured_on_the_engine_that_is_given() -> None:
+    class Noting(OwnProcess):
+        """An engine that notes what it computes."""
+
+        def __init__(self) -> None:
+            self.points: list[str] = []
+
+        @contextmanager
+        def open(self) -> Iterator[Executor]:
+            with super().open() as executor, patch.object(executor, "submit", wraps=executor.submit) as submit:
+                yield executor
+            self.points = [str(call.args[1]) for call in submit.call_args_list]
+
+    engine = Noting()
+    (found,) = reproduce_all(["via"], runs=["raw", "tcp"], engine=engine)
+    assert engine.points == ["via, run raw", "via, run tcp"]
+    assert len(found.rows) == 33
+
+
+def test_a_reproduction_goes_on_with_the_points_that_are_missing() -> None:
+    first = document("via", *RUNS, "--jobs", "1", "--output", "papers")
+    before = changed("papers")
+    (Path("papers") / "via" / "raw.json").unlink()
+    second = document("--continue", "papers", "--jobs", "1")
+    assert second["rows"] == first["rows"]
+    after = changed("papers")
+    assert after["tcp"] == before["tcp"]
+    assert after["raw"] > before["raw"]
+
+
+def test_a_point_whose_request_has_changed_is_measured_anew() -> None:
+    document("via", *RUNS, "--jobs", "1", "--output", "papers")
+    file = Path("papers/via/raw.json")
+    point = json.loads(file.read_text())
+    point["asked"]["run"]["settings"] = {"count": 1}
+    point["rows"] = []
+    file.write_text(json.dumps(point))
+    document("--continue", "papers", "--jobs", "1")
+    assert json.loads(file.read_text())["rows"]
+
+
+def test_a_profile_goes_on_with_its_values_wherever_its_file_is() -> None:
+    Path("slow.toml").write_text('like = "emp-2001"\nreceive = "11us"\n')
+    arguments = ("emp", "--run", "latency", "--profile", "slow.toml", "--output", "papers")
+    assert reproduce(*arguments).exit_code == 10
+    Path("slow.toml").unlink()
+    found = reproduce("--continue", "papers")
+    assert found.exit_code == 10
+    assert "profile slow" in found.output
+
+
+def test_the_rows_of_a_system_say_where_what_and_of_which_kind() -> None:
+    found = reproduce("emp", "--run", "calls")
+    assert found.exit_code == 0
+    lines = [" ".join(line.split()) for line in found.output.splitlines()]
+    assert any(line.startswith("emp table 2 Table 2, MPI_Waitall 3 us ") for line in lines)
+    assert "emp table 2 Table 2, MPI_Waitall: GM 123 us the paper's" in lines
+    assert "points are in results/reproductions/" in found.output
+
+
+def test_the_page_is_written_from_points_that_are_done() -> None:
+    assert reproduce("via", *RUNS, "--jobs", "1", "--output", "papers").exit_code == 0
+    before = changed("papers")
+    assert reproduce("--continue", "papers", "--report", "pages/papers.html").exit_code == 0
+    assert changed("papers") == before
+    assert '<section id="via"' in Path("pages/papers.html").read_text()
+
+
+def test_a_prediction_that_is_worse_than_the_kept_one_ends_with_10(monkeypatch: pytest.MonkeyPatch) -> None:
+    former = kept_rows("emp")
+    assert former is not None
+    better = replace(former, rows=[replace(row, ours=row.paper) for row in former.rows])
+    monkeypatch.setattr("testbed.controller.papers.reproduction.kept_rows", lambda _: better)
+    found = reproduce("emp", "--run", "latency")
+    assert found.exit_code == 10
+    assert (
+        "not reproduced: latency, 1500 B: 40.46 us, not 36: +12.4%, and the kept value was off by +0.0%" in found.output
+    )
+
+
+def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    former = kept_rows("emp")
+    assert former is not None
+    (tmp_path / "package").mkdir()
+    monkeypatch.setattr("testbed.observe.kept_rows.folder_of", lambda _: tmp_path / "package")
+    assert kept_rows("emp") is None
+    short = restrict(paper_of("emp"), ["latency"])
+    monkeypatch.setattr("testbed.controller.papers.reproduction.paper_of", lambda _: short)
+    assert reproduce("emp", "--jobs", "1", "--keep").exit_code == 0
+    kept = kept_rows("emp")
+    assert kept is not None
+    assert kept.rows == [row for row in former.rows if row.name in ("latency, 4 B", "latency, 1500 B")]
+
+
+def test_kept_rows_that_are_damaged_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("testbed.observe.kept_rows.folder_of", lambda _: tmp_path)
+    (tmp_path / "reproduced.json").write_text('{"rows": [{"name": "latency"}], "shapes": []}')
+    with pytest.raises(TestbedError, match="'testbed reproduce emp --keep' writes it anew"):
+        kept_rows("emp")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence", "code"),
+    [
+        (("emp", "ssam", "--run", "latency"), "a profile or runs for emp, ssam: both belong to one system", 3),
+        (("--profile", "emp-2001"), "a profile or runs for am2, emp", 3),
+        (("tcp",), "tcp has no paper to compare with", 4),
+        (("emq",), "did you mean 'emp'", 4),
+        (("emp", "--run", "latencies"), "did you mean 'latency'", 4),
+        (("--continue", "nowhere"), "is not the folder of a reproduction", 4),
+        (("emp", "--continue", "nowhere"), "--continue goes on with the systems and options of its folder", 2),
+        (("--continue", "nowhere", "--mode", "sim"), "--continue goes on with the systems and options", 2),
+        (("--continue", "nowhere", "--output", "papers"), "--continue goes on with the systems and options", 2),
+        (("emp", "--run", "latency", "--keep"), "--keep keeps complete papers", 2),
+        (("emp", "--mode", "dilated", "--jobs", "2"), "--jobs goes with the simulation", 2),
+        (("emp", "--dilate", "5"), "--dilate goes with --mode dilated", 2),
+        (("emp", "--output", "."), "is there already, and not empty", 5),
+    ],
+)
+def test_bad_requests_are_refused_in_a_sentence_and_leave_no_folder(
+    arguments: Sequence[str], sentence: str, code: int
+) -> None:
+    Path("a file").write_text("")
+    found = reproduce(*arguments)
+    assert (getattr(found.exception, "exit_code", None) or found.exit_code) == code
+    assert sentence in f"{found.output}{found.exception}"
+    assert [file.name for file in Path().iterdir()] == ["a file"]
+
+
+@pytest.mark.timeout(1800 if LONG else 120)
+def test_several_papers_come_out_in_other_processes_as_they_are_kept() -> None:
+    """In the long mode, all of them."""
+    names = systems() if LONG else ["emp", "via"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name("testbed"), "reproduce", *([] if LONG else names), "--json", "--report", "all.html"],
+        env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=False,
+        timeout=1700 if LONG else 110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    printed = json.loads(done.stdout)
+    jsonschema.validate(printed, dict(schema_of("reproduce")))
+    assert {system["system"]: system["failures"] for system in printed["systems"]} == {name: [] for name in names}
+    ours = [(row["system"], row["name"], round(row["ours"], 6)) for row in printed["rows"] if row["kind"] != "paper"]
+    kept = [(name, kept_rows(name)) for name in names]
+    assert ours == [(name, row.name, row.ours) for name, rows in kept if rows is not None for row in rows.rows]
+    assert re.findall(r'<section id="(\w+)"', Path("all.html").read_text()) == ["summary", *names]

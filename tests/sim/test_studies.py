@@ -1,0 +1,223 @@
+"""Studies: every point once, in any order, after any interruption; the same rows as runs one by one."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import polars
+import pytest
+from click.testing import CliRunner
+
+import testbed
+from testbed.cli.documents import schema_of
+from testbed.cli.main import testbed as command
+from testbed.controller.engines import OwnProcess, Processes
+from testbed.errors import ConflictError, DescriptionError, NotFoundError, TestbedError, UnsupportedError
+from testbed.spec import units
+from testbed.studies.study_file import Study, load
+from testbed.studies.study_folder import new_folder, open_folder
+from testbed.studies.study_runs import run_study
+
+STUDY = """
+[run]
+cluster = "star-3"
+workload = "random"
+mode = "sim"
+settings = { messages = 20 }
+
+[grid]
+protocol = ["emp", "via"]
+"link.loss" = ["0%", "5%"]
+seed = [1, 2]
+"""
+WORKLOADS = '''
+import os, signal
+from pathlib import Path
+
+async def steps(comm, node, *, number: int = 0, deadly: int = -1, alone: int = 0):
+    """One row; the process that computes number `deadly` kills itself, as often as its file says, 0 for always."""
+    if comm.rank == 0:
+        tries = Path(__file__).with_name("tries")
+        with tries.open("a") as file:
+            file.write(f"{number}\\n")
+        if number == deadly and (not alone or tries.read_text().split().count(str(number)) <= alone):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == 99:
+            raise ValueError("there is no number 99")
+        node.row(number=number)
+'''
+
+
+def study_of(folder: Path, text: str) -> Study:
+    (folder / "study.toml").write_text(text)
+    return load(folder / "study.toml")
+
+
+def steps(folder: Path, numbers: str, more: str = "") -> Study:
+    """A study whose runs leave their numbers in the file `tries`."""
+    (folder / "work.py").write_text(WORKLOADS)
+    return study_of(folder, f"""
+[run]
+cluster = "star-2"
+workload = "work.py:steps"
+mode = "sim"
+settings = {{ {more} }}
+[grid]
+"settings.number" = {numbers}
+""")  # fmt: skip
+
+
+def tries(folder: Path) -> list[str]:
+    return sorted((folder / "tries").read_text().split(), key=int)
+
+
+def test_its_rows_are_those_of_runs_one_by_one_to_the_byte(tmp_path: Path) -> None:
+    study = study_of(tmp_path, STUDY)
+    folders = {width: tmp_path / f"of-{width}" for width in (1, 2)}
+    for width, place in folders.items():
+        outcomes = run_study(study, new_folder(place, study), Processes(2) if width == 2 else OwnProcess())
+        assert [outcomes[number].outcome for number in range(8)] == ["done"] * 8
+    texts = [(place / "rows.jsonl").read_bytes() for place in folders.values()]
+    assert texts[0] == texts[1]
+    rows = [json.loads(line) for line in texts[0].splitlines()]
+    for number, point in enumerate(study.points):
+        alone = testbed.run(
+            testbed.Cluster.star(3, loss=str(point["link.loss"])), "random", mode="sim", settings={"messages": 20},
+            protocol=str(point["protocol"]), seed=int(point["seed"]),
+        )  # fmt: skip
+        labels = {"point": number, **{name: point[name] for name in study.varied}}
+        assert [row for row in rows if row["point"] == number] == [{**labels, **row} for row in alone.rows]
+    table = polars.read_parquet(folders[2] / "rows.parquet")
+    assert table["took_ns"].to_list() == [row["took_ns"] for row in rows]
+    assert table["link.loss"].unique().sort().to_list() == ["0%", "5%"]
+
+
+def test_a_latin_hypercube_has_one_point_in_every_part_of_each_range(tmp_path: Path) -> None:
+    study = study_of(tmp_path, """
+[run]
+cluster = "star-2"
+workload = "pingpong"
+mode = "sim"
+[latin]
+points = 10
+seed = 3
+ranges = { "link.delay" = { from = "1us", to = "1024us", scale = "log" }, "settings.count" = { from = 0, to = 100 } }
+""")  # fmt: skip
+    delays = [units.parse_duration(point["link.delay"]) for point in study.points]
+    assert sorted(math.floor(math.log2(delay / 1000)) for delay in delays) == list(range(10))
+    counts = sorted(int(point["settings.count"]) for point in study.points)
+    assert all(10 * part <= count <= 10 * part + 10 for part, count in enumerate(counts))
+    assert study.points == load(tmp_path / "study.toml").points
+
+
+def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+    steps(tmp_path, str(list(range(40))))
+    place = tmp_path / "out"
+    testbed_command = Path(sys.executable).with_name("testbed")
+    process = subprocess.Popen(
+        [testbed_command, "study", tmp_path / "study.toml", "--output", place, "--workers", "2"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    until = time.monotonic() + 60
+    while lines(place) < 10:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    kept = lines(place)
+    assert 10 <= kept < 40
+    with (place / "points.jsonl").open("a") as file:
+        file.write('{"point": 39, "attem')  # as of a process that was killed while it wrote
+    folder, study = open_folder(place)
+    outcomes = run_study(study, folder, OwnProcess())
+    assert sorted(outcomes) == list(range(40))
+    assert all(outcome.is_done for outcome in outcomes.values())
+    counts = {number: tries(tmp_path).count(str(number)) for number in range(40)}
+    again = [number for number, count in counts.items() if count > 1]
+    assert len(again) <= 2, "only what was under way, with two workers"
+    assert len((place / "rows.jsonl").read_text().splitlines()) == 40
+
+
+def lines(place: Path) -> int:
+    file = place / "points.jsonl"
+    return file.read_text().count("\n") if file.exists() else 0
+
+
+def test_a_point_whose_process_dies_is_tried_again_and_told_and_the_others_go_on(tmp_path: Path) -> None:
+    study = steps(tmp_path, "[0, 1, 2, 3, 4, 5]", "deadly = 3")
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), Processes(2))
+    failed = {number: outcome for number, outcome in outcomes.items() if not outcome.is_done}
+    assert {number: (one.error, one.attempt) for number, one in failed.items()} == {3: ("its process died", 2)}
+    assert len(outcomes) == 6
+
+
+def test_a_point_whose_process_dies_once_is_done_the_second_time(tmp_path: Path) -> None:
+    study = steps(tmp_path, "[0, 1, 2, 3]", "deadly = 2, alone = 1")
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), Processes(2))
+    assert all(outcome.is_done for outcome in outcomes.values())
+
+
+def test_a_point_that_cannot_run_is_a_sentence_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    steps(tmp_path, "[1, 99, 2]")
+    ran = CliRunner().invoke(
+        command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1", "--json"]
+    )
+    assert ran.exit_code == 10
+    document = json.loads(ran.stdout)
+    jsonschema.validate(document, dict(schema_of("study")))
+    assert [point["outcome"] for point in document["points"]] == ["done", "failed", "done"]
+    assert "there is no number 99" in document["points"][1]["error"]
+    (tmp_path / "work.py").write_text(WORKLOADS.replace("number == 99", "number == 98"))
+    again = CliRunner().invoke(command, ["study", "--continue", str(tmp_path / "out"), "--workers", "1"])
+    assert again.exit_code == 0, again.output
+    assert tries(tmp_path) == ["1", "2", "99", "99"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("", ["the key 'cluster'", "the key 'workload'"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n", ["nothing that varies"]),
+        ("[run]\ncluster='star-2'\nworklod='pingpong'\n[grid]\nseed=[1]\n", ["did you mean 'workload'?"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[]\n", ["grid.seed", "a list of values, one at least"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=['x']\n", ["grid.seed[1]", "a value of type int"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'link.los'=['1%']\n", ["did you mean 'loss'?"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[gird]\nseed=[1]\n", ["did you mean 'grid'?"]),
+        (
+            "[run]\ncluster='star-2'\nworkload='pingpong'\n[latin]\npoints=0\nranges={'link.delay'={from='2us',to='1us'}}\n",
+            ["latin.points", "1 to 1,000,000", "more than '2us'"],
+        ),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=0\n", ["resources.cores"]),
+    ],
+)  # fmt: skip
+def test_a_file_that_says_no_study_is_refused_with_all_its_mistakes(
+    text: str, sentences: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "study.toml").write_text(text)
+    with pytest.raises(DescriptionError) as raised:
+        load(tmp_path / "study.toml")
+    assert all(sentence in str(raised.value) for sentence in sentences), raised.value
+
+
+def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:
+    study = steps(tmp_path, "[1]")
+    with pytest.raises(NotFoundError, match="is not the folder of a study"):
+        open_folder(tmp_path)
+    with pytest.raises(ConflictError, match="--continue goes on"):
+        new_folder(tmp_path, study)
+    new_folder(tmp_path / "out", study)
+    (tmp_path / "out" / "study.json").write_text("[" * 10)
+    with pytest.raises(TestbedError, match="is damaged"):
+        open_folder(tmp_path / "out")
+
+
+def test_a_run_in_namespaces_that_needs_more_processors_than_there_are_is_refused(tmp_path: Path) -> None:
+    study = study_of(tmp_path, "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[1]\n[resources]\ncores=3\n")
+    with pytest.raises(UnsupportedError, match="a run takes 3 processors, and there are 2 workers"):
+        run_study(study, new_folder(tmp_path / "out", study), Processes(2))

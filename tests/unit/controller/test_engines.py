@@ -1,0 +1,141 @@
+"""Engines compute independent points: in this process or in several, with the same results and errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testbed.controller.engines import Engine, EngineError, OwnProcess, Processes, completed
+from testbed.errors import DescriptionError, FirmwareError, Problem
+
+ROOT = Path(__file__).parents[3]
+OWNER = """
+from testbed.controller.engines import Processes, completed
+from tests.unit.controller.test_engines import process_then_sleep
+for _, number in completed(Processes(2), process_then_sleep, [0, 0, 60, 60]):
+    print(number, flush=True)
+"""
+
+
+def squared(number: int) -> int:
+    return number * number
+
+
+def process(_: int) -> int:
+    return os.getpid()
+
+
+def process_then_sleep(seconds: int) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def refuse(number: int) -> int:
+    if number == 2:
+        raise DescriptionError("a file", [Problem("key", "2", "another number")])
+    return number
+
+
+def fail(_: int) -> int:
+    raise FirmwareError("a descriptor without an owner", 17, "n1")
+
+
+def die(_: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("engine", [OwnProcess(), Processes(2)], ids=["own process", "processes"])
+def test_every_item_comes_back_with_its_result(engine: Engine) -> None:
+    assert sorted(completed(engine, squared, range(5))) == [(number, number**2) for number in range(5)]
+    assert list(completed(engine, squared, [])) == []
+
+
+@pytest.mark.parametrize("engine", [OwnProcess(), Processes(2)], ids=["own process", "processes"])
+def test_an_error_of_ours_arrives_as_it_was_raised(engine: Engine) -> None:
+    with pytest.raises(DescriptionError, match="found 2, expected another number") as caught:
+        list(completed(engine, refuse, [2]))
+    assert caught.value.problems == [Problem("key", "2", "another number")]
+    assert caught.value.exit_code == 2
+    with pytest.raises(FirmwareError, match="n1: at 17 ns") as failed:
+        list(completed(engine, fail, [0]))
+    assert failed.value.when == 17
+
+
+def test_an_error_names_its_point_and_results_before_it_have_come() -> None:
+    results = completed(OwnProcess(), refuse, [0, 1, 2, 3])
+    assert [next(results), next(results)] == [(0, 0), (1, 1)]
+    with pytest.raises(DescriptionError) as caught:
+        next(results)
+    assert caught.value.__notes__ == ["2"]
+
+
+def test_a_process_that_dies_is_an_error_in_a_sentence() -> None:
+    with pytest.raises(EngineError, match="has died, of 7 or of one beside it"):
+        list(completed(Processes(2), die, [7]))
+
+
+def test_processes_are_others_and_the_own_one_is_not() -> None:
+    assert {found for _, found in completed(OwnProcess(), process, range(3))} == {os.getpid()}
+    assert os.getpid() not in {found for _, found in completed(Processes(2), process, range(3))}
+
+
+class Threads:
+    """An engine of another make, which counts the points that are under way."""
+
+    width = 3
+
+    def __init__(self) -> None:
+        self.under_way = self.most = 0
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        engine = self
+
+        class Counting(ThreadPoolExecutor):
+            def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+                engine.under_way += 1
+                engine.most = max(engine.most, engine.under_way)
+                return super().submit(function, *arguments, **options)
+
+        with Counting(self.width) as executor:
+            yield executor
+
+
+def test_another_executor_takes_their_place_and_has_no_more_points_than_its_width() -> None:
+    engine, come = Threads(), []
+    for _, result in completed(engine, squared, range(6)):
+        engine.under_way -= 1
+        come.append(result)
+    assert sorted(come) == [0, 1, 4, 9, 16, 25]
+    assert engine.most == engine.width
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_processes_end_with_their_owner(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        workers = {int(owner.stdout.readline()) for _ in range(2)}
+        owner.send_signal(number)
+        assert owner.wait(20) != 0
+    deadline = time.monotonic() + 20
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, workers))

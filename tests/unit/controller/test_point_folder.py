@@ -1,0 +1,87 @@
+"""Folder of a reproduction: a point is done if the same was asked for, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocols.core.profile import IDEAL
+from testbed.controller.papers.paper_points import Measured, Point
+from testbed.controller.papers.point_folder import PointFolder, new_folder, open_folder
+from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError
+from testbed.observe.papers import PaperRun
+from testbed.runtime.journal import UnwritableError
+
+RUN = PaperRun("pingpong", settings={"sizes": "4", "count": 3}, cores=(1, 0))
+POINT = Point("emp", "latency", RUN, "emp-2001", IDEAL, "sim", None)
+ASKED = {"systems": ["emp"], "mode": "sim", "dilate": None, "profile": "", "runs": []}
+MEASURED = Measured([{"size_bytes": 4, "p50_ns": 23_000.5}], 0, 1.25)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> PointFolder:
+    return new_folder(tmp_path / "papers", ASKED)
+
+
+def test_a_point_that_is_done_is_read_as_it_was_written_also_later(folder: PointFolder) -> None:
+    assert folder.done(POINT) is None
+    folder.keep(POINT, MEASURED)
+    assert folder.done(POINT) == MEASURED
+    later = open_folder(folder.path)
+    assert later.asked["systems"] == ["emp"]
+    assert later.done(POINT) == MEASURED
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(POINT, run=replace(RUN, settings={"sizes": "8", "count": 3})),
+        replace(POINT, run=replace(RUN, cores=(0, 1))),
+        replace(POINT, profile=replace(IDEAL, post=1)),
+        replace(POINT, mode="dilated"),
+        replace(POINT, mode="dilated", dilate=500),
+        replace(POINT, cluster="star-2"),
+        replace(POINT, name="bandwidth"),
+        replace(POINT, system="am2"),
+    ],
+    ids=["setting", "cores", "profile", "mode", "factor", "cluster", "run", "system"],
+)
+def test_a_point_with_another_request_is_not_done(folder: PointFolder, other: Point) -> None:
+    folder.keep(POINT, MEASURED)
+    assert folder.done(other) is None
+
+
+def test_a_folder_with_something_in_it_is_not_begun_anew(folder: PointFolder) -> None:
+    with pytest.raises(ConflictError, match="--continue goes on with a reproduction"):
+        new_folder(folder.path, {})
+
+
+def test_a_folder_that_is_none_or_of_another_version_or_damaged_is_refused(folder: PointFolder, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere", folder.path / "reproduction.json"):
+        with pytest.raises(NotFoundError, match="is not the folder of a reproduction"):
+            open_folder(path)
+    request = folder.path / "reproduction.json"
+    request.write_text('{"format": 2}')
+    with pytest.raises(UnsupportedError, match="another version"):
+        open_folder(folder.path)
+    for text in ('{"format": 1', "[]", '{"format": 1, "systems": ["emp"]}'):
+        request.write_text(text)
+        with pytest.raises(TestbedError, match="is damaged"):
+            open_folder(folder.path)
+
+
+def test_a_damaged_point_is_an_error_not_a_result(folder: PointFolder) -> None:
+    folder.keep(POINT, MEASURED)
+    file = folder.path / "emp" / "latency.json"
+    for text in (file.read_text()[:-20], '{"asked": {}}'):
+        file.write_text(text)
+        with pytest.raises(TestbedError, match=r"latency\.json is damaged"):
+            folder.done(POINT)
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnwritableError, match="results cannot be written"):
+        new_folder(tmp_path / "file" / "papers", {})

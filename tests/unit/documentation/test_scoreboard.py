@@ -1,0 +1,52 @@
+"""The README's table and picture of the papers are made of the rows that are kept now."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from reference import paper_tables, scoreboard
+from testbed.observe.comparing.score_summary import summary_rows
+from testbed.observe.paper_files import paper_of, systems
+
+README = (scoreboard.ROOT / "README.md").read_text()
+PICTURE = scoreboard.PICTURE.read_text()
+
+
+def test_the_readme_has_the_table_of_the_kept_rows() -> None:
+    assert scoreboard.with_table(README, paper_tables.summary()) == README
+    assert all(f"| {system} |" in README for system in systems())
+
+
+def test_the_picture_was_drawn_of_the_kept_rows() -> None:
+    kept = paper_tables.kept_systems()
+    assert f"<metadata>rows: {scoreboard.digest(kept)}</metadata>" in PICTURE
+    described = unescape(re.findall(r'aria-label="([^"]+)"', PICTURE)[0])
+    for cells in summary_rows(kept):
+        assert f"{cells[0]}, rows {cells[1]}, predicted {cells[2]}, median error {cells[3]}" in described
+
+
+def test_another_row_is_another_table_and_another_picture() -> None:
+    first, *others = [kept for kept in paper_tables.kept_systems() if any(not row.calibrated for row in kept.rows)]
+    changed = replace(first, rows=[replace(row, ours=row.ours * 1.3) for row in first.rows])
+    assert scoreboard.digest([changed, *others]) != scoreboard.digest([first, *others])
+    assert scoreboard.with_table(README, paper_tables.summary([changed, *others])) != README
+
+
+def test_a_readme_without_a_place_for_the_table_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no place"):
+        scoreboard.with_table("# A title\n", "")
+
+
+@pytest.mark.parametrize("system", systems())
+def test_the_kept_rows_are_those_of_the_paper(system: str) -> None:
+    """Their values are compared by the reproductions of each system."""
+    (kept,) = [kept for kept in paper_tables.kept_systems() if kept.system == system]
+    paper = paper_of(system)
+    assert [(row.name, row.source, row.paper, row.unit, row.calibrated, row.place, row.table) for row in kept.rows] == [
+        (row.name, row.source, row.paper, row.unit, row.calibrated, row.place, row.table) for row in paper.rows
+    ]
+    assert list(kept.shapes) == [shape.name for shape in (*paper.shapes, *paper.relations)]
