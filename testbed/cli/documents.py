@@ -218,6 +218,8 @@ _PROTOCOLS = _list(
         modes=_list(_TEXT),
         nics=_described(_list(_TEXT), "where its firmware can run: inline, shared"),
         fabrics=_described(_list(_TEXT), "the kinds of switches that it supports"),
+        profiles=_described(_list(_TEXT), "hardware whose costs it has"),
+        settings=_described({"type": "object"}, "of its firmware, with their defaults; times in ns, sizes in bytes"),
         problem=_described(_TEXT, "why it is unavailable, or empty"),
     )
 )
@@ -299,6 +301,18 @@ DOCUMENTS: Mapping[str, Schema] = {
         ),
         "required": ["cluster", "folder", "verdict"],
     },
+    "run-series": _object(
+        folder=_TEXT,
+        report=_described(_TEXT, "the report's file; empty if there is none"),
+        runs=_list(
+            _object(
+                protocol=_TEXT,
+                mode={"enum": ["sim", "live", "dilated"]},
+                verdict=_described(_TEXT, "its grade, or why there is no result"),
+                run=_described({"type": ["object", "null"]}, "as of 'run'; null: there is no result"),
+            )
+        ),
+    ),
     "compare": _object(
         threshold=_described({"type": "number"}, "relative difference that counts"),
         worse=_described(_FLAG, "a measure is significantly worse, beyond the threshold"),
@@ -464,6 +478,19 @@ DOCUMENTS: Mapping[str, Schema] = {
         protocols=_PROTOCOLS,
         problems=_described(
             _list(_TEXT), "a sentence for each pair of packages that clash, and for each unavailable one"
+        ),
+    ),
+    "protocol-check": _object(
+        protocol=_TEXT,
+        passed=_described(_FLAG, "no check has failed"),
+        checks=_list(
+            _object(
+                name=_TEXT,
+                demands=_TEXT,
+                state={"enum": ["passed", "failed", "not applicable"]},
+                reason=_described(_TEXT, "of a failure, or why it is not applicable; of a pass a note, or empty"),
+                seconds={"type": "number"},
+            )
         ),
     ),
     "event": _object(
