@@ -62,8 +62,8 @@ def new_command(name: str, folder: Path | None, ethertype: int | None) -> None:
 @json_option
 def list_command(as_json: bool) -> None:
     """List the protocols: package, EtherType, modes, NICs, profiles, and the settings of their firmware."""
-    from testbed.cli.doctor import documents, print_protocols, problems
-    from testbed.packages import offered_protocols
+    from testbed.cli.doctor import documents, print_protocols
+    from testbed.packages import offered_protocols, problems
 
     if as_json:
         print_json("protocols", {"protocols": documents(), "problems": problems()})
