@@ -5,7 +5,8 @@
     ci/house.py --list MEASURE       print what it counts
     ci/house.py --limits             exit with 1 if a measure is above its limit
 
-Measured are the modules of testbed/ and protocols/, without generated codecs; docstrings also in tests/ and ci/.
+Measured are the modules of testbed/ and protocols/, without generated codecs and templates; docstrings also in tests/ and
+ci/.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ STANDARD_SETS: Final = {
 }  # fmt: skip
 """File names that each protocol's or fabric's room repeats, of whatever length."""
 SETS_ROOMS: Final = ("protocols/", "testbed/fabric/", "testbed/sim/", "testbed/runtime/", "testbed/nic/")
+TEMPLATES: Final = ("testbed/protocol_template/postcard/", "testbed/protocol_template/tests/")
+"""Folders of a package that `testbed protocol new` writes: no rooms of the product."""
 NOUNS: Final = {"matching", "routing", "wiring"}
 """Words in -ing that are nouns of the field."""
 
@@ -66,8 +69,8 @@ def modules(rooms: tuple[str, ...] = ROOMS) -> list[Module]:
     found = []
     for room in rooms:
         for path in sorted((ROOT / room).rglob("*.py")):
-            if path.name == "codec.py":  # generated
-                continue
+            if path.name == "codec.py" or path.relative_to(ROOT).as_posix().startswith(TEMPLATES):
+                continue  # generated, or to be copied
             text = path.read_text()
             tree = ast.parse(text)
             dotted = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")

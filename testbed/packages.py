@@ -6,7 +6,7 @@ Two packages that share an EtherType are an error elsewhere; here both are liste
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 
 from protocols.core.protocol import Protocol
@@ -22,8 +22,8 @@ class Offered:
     """A protocol that a package offers.
 
     ethertype: 0 for the kernel's own protocols. modes: sim, live, dilated. nics: where its firmware can run, inline or
-    shared; empty without firmware. fabrics: whose switches it can cross. problem: why it is unavailable; the other
-    fields are then empty.
+    shared; empty without firmware. fabrics: whose switches it can cross. profiles: hardware whose costs it has.
+    settings: of its firmware, with their defaults. problem: why it is unavailable; the other fields are then empty.
     """
 
     name: str
@@ -33,6 +33,8 @@ class Offered:
     modes: tuple[str, ...] = ()
     nics: tuple[str, ...] = ()
     fabrics: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    settings: Mapping[str, object] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -49,6 +51,16 @@ def with_active_messages() -> list[str]:
 def clashes() -> list[str]:
     """A sentence for each two packages that conflict, by EtherType or by name."""
     return [*gathered()[1], *protocol_clashes()]
+
+
+def problems() -> list[str]:
+    """Reasons why protocols are unavailable, a sentence each."""
+    broken = [
+        f"protocol {protocol.name} is unavailable: {protocol.problem}"
+        for protocol in offered_protocols()
+        if protocol.problem
+    ]
+    return [*clashes(), *broken]
 
 
 def protocol(name: str) -> Protocol:
@@ -81,7 +93,10 @@ def _offer(name: str, entry: Entry) -> Offered:
         return Offered(name, package, version, modes=("live",), fabrics=_fabrics(()))
     nics = ("inline", "shared") if found.split_driver is not None else ("inline",)
     modes = ("sim", "live", "dilated")
-    return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(found.framings))
+    profiles = tuple(profile.name for profile in found.profiles)
+    form = found.configurable.form if found.configurable is not None else None
+    settings = {setting.name: setting.default for setting in fields(form)} if form is not None else {}
+    return Offered(name, package, version, found.ethertype, modes, nics, _fabrics(found.framings), profiles, settings)
 
 
 def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:

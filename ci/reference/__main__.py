@@ -19,6 +19,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "description": schema_tables.description,
     "impairments": schema_tables.impairments,
     "scenario": schema_tables.scenario,
+    "machines": schema_tables.machines,
     "documents": schema_tables.documents,
     "topologies": program_tables.topologies,
     "workloads": program_tables.workloads,

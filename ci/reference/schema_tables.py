@@ -53,6 +53,13 @@ def scenario() -> str:
     return "\n".join(parts)
 
 
+def machines() -> str:
+    """Keys of a machine in a machines file."""
+    from testbed.spec.machines import json_schema
+
+    return _keys(json_schema()["properties"]["machine"]["items"])
+
+
 def documents() -> str:
     """Fields of what each command prints with `--json`."""
     from testbed.cli.documents import DOCUMENTS

@@ -78,6 +78,7 @@ class Protocol:
     configurable: None: its firmware has no settings. active_messages: its host library implements
     `protocols.active_messages.am_interface.ActiveMessages`, so that workloads on active messages run, and have histories.
     host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
+    needs_order: its network must keep the order of frames: a reordered one may count as another.
     steering: hashes by name, each of which chooses the receive queue of a frame among a number of queues. The first is the
     default (`Profile.steering`); without any, all frames go to queue 0.
     """
@@ -93,6 +94,7 @@ class Protocol:
     configurable: Configurable | None = None
     active_messages: bool = False
     host_work: Sequence[str] = ()
+    needs_order: bool = False
     steering: Steering = field(default_factory=dict)
 
     @property

@@ -16,4 +16,5 @@ from protocols.ssam.settings import Settings
 PROTOCOL: Final = Protocol(
     plug(), ETHERTYPE, device, profiles=(SPARCSTATION_20, SPARCSTATION_1), framings=("cells",),
     configurable=Configurable(Settings, plug), active_messages=True, host_work=(*KINDS, FORMAT, DISPATCH),
+    needs_order=True,
 )  # fmt: skip

@@ -129,7 +129,7 @@ def _draw(layout: Layout) -> None:
 @click.command("schema")
 @click.argument("document", default="description")
 def schema_command(document: str) -> None:
-    """Print the JSON Schema of descriptions, of scenarios, or of what a command prints with --json: status, up, ...
+    """Print the JSON Schema of descriptions, scenarios, machines files, or of what a command prints with --json: up, ...
 
     An editor that knows JSON Schema for TOML completes and checks descriptions with it.
     """
@@ -143,9 +143,13 @@ def schema_command(document: str) -> None:
         from testbed.spec.scenario import json_schema as of_scenarios
 
         echo(json.dumps(of_scenarios(), indent=2))
+    elif document == "machines":
+        from testbed.spec.machines import json_schema as of_machines
+
+        echo(json.dumps(of_machines(), indent=2))
     elif document in DOCUMENTS:
         echo(json.dumps(schema_of(document), indent=2))
     else:
         raise click.UsageError(
-            f"there is no document {document!r}; there are description, scenario, {', '.join(DOCUMENTS)}"
+            f"there is no document {document!r}; there are description, scenario, machines, {', '.join(DOCUMENTS)}"
         )

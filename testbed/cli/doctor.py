@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from protocols.core.compiled_build import COMPILED, build
 from testbed.cli.consoles import echo, json_option, print_json
 from testbed.cli.table_layout import print_table
-from testbed.packages import Offered, clashes, offered_protocols
+from testbed.packages import Offered, offered_protocols
+
+if TYPE_CHECKING:
+    from testbed.kernel.capability_probe import Ability
 
 
 @click.command("doctor")
@@ -20,35 +24,24 @@ def doctor_command(datapaths: bool, as_json: bool) -> None:
     if datapaths:
         _show_datapaths(as_json)
         return
-    from testbed.kernel.capability_probe import Ability, probe
+    from testbed.machines.machine_report import abilities
 
-    problems_found = problems()
-    whole = Ability(
-        "protocols",
-        not problems_found,
-        "; ".join(problems_found) or "no two packages clash",
-        "runs, fates and rules",
-        "",
-    )
-    compiled = Ability(
-        "compiled",
-        build() == COMPILED,
-        f"the modules that run per frame and per event are {build()}",
-        "quicker simulations; the same results without it",
-        "install it with NETNS_TESTBED_COMPILE=1 and a C compiler (docs/internals/compiled.md)",
-    )
-    abilities = [*probe(), whole, compiled]
+    found = abilities()
     if as_json:
-        print_json("doctor", {"abilities": [asdict(ability) for ability in abilities], "protocols": documents()})
+        print_json("doctor", {"abilities": [asdict(ability) for ability in found], "protocols": documents()})
         return
+    print_abilities(found)
+    echo()
+    print_protocols()
+
+
+def print_abilities(abilities: Sequence[Ability], indent: str = "") -> None:
     width = max(len(ability.name) for ability in abilities)
     for ability in abilities:
         sign = click.style("yes", fg="green") if ability.there else click.style("no ", fg="red")
-        echo(f"{sign}  {ability.name.ljust(width)}  {ability.detail}: {ability.meaning}")
+        echo(f"{indent}{sign}  {ability.name.ljust(width)}  {ability.detail}: {ability.meaning}")
         if ability.remedy and not ability.there:
-            echo(f"     {''.ljust(width)}  to get it: {ability.remedy}")
-    echo()
-    print_protocols()
+            echo(f"{indent}     {''.ljust(width)}  to get it: {ability.remedy}")
 
 
 def _show_datapaths(as_json: bool) -> None:
@@ -84,16 +77,6 @@ def _show_datapaths(as_json: bool) -> None:
 def documents() -> list[dict[str, object]]:
     """Protocols for JSON."""
     return [asdict(protocol) for protocol in offered_protocols()]
-
-
-def problems() -> list[str]:
-    """Reasons why protocols are unavailable, a sentence each."""
-    broken = [
-        f"protocol {protocol.name} is unavailable: {protocol.problem}"
-        for protocol in offered_protocols()
-        if protocol.problem
-    ]
-    return [*clashes(), *broken]
 
 
 def print_protocols() -> None:

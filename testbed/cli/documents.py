@@ -218,9 +218,25 @@ _PROTOCOLS = _list(
         modes=_list(_TEXT),
         nics=_described(_list(_TEXT), "where its firmware can run: inline, shared"),
         fabrics=_described(_list(_TEXT), "the kinds of switches that it supports"),
+        profiles=_described(_list(_TEXT), "hardware whose costs it has"),
+        settings=_described({"type": "object"}, "of its firmware, with their defaults; times in ns, sizes in bytes"),
         problem=_described(_TEXT, "why it is unavailable, or empty"),
     )
 )
+_ABILITIES = _list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT))
+_REPORT: Schema = {
+    **_object(
+        host_name=_TEXT,
+        version=_described(_TEXT, "of testbed there"),
+        python=_TEXT,
+        kernel=_TEXT,
+        cores=_NUMBER,
+        memory=_described(_NUMBER, "bytes"),
+        underlay_mtu=_described(_NUMBER, "of the interface with its underlay address; 0: it has none"),
+        abilities=_ABILITIES,
+    ),
+    "type": ["object", "null"],
+}
 _PROBLEM = _object(path=_TEXT, found=_TEXT, expected=_TEXT, suggestion=_TEXT)
 
 DOCUMENTS: Mapping[str, Schema] = {
@@ -285,6 +301,18 @@ DOCUMENTS: Mapping[str, Schema] = {
         ),
         "required": ["cluster", "folder", "verdict"],
     },
+    "run-series": _object(
+        folder=_TEXT,
+        report=_described(_TEXT, "the report's file; empty if there is none"),
+        runs=_list(
+            _object(
+                protocol=_TEXT,
+                mode={"enum": ["sim", "live", "dilated"]},
+                verdict=_described(_TEXT, "its grade, or why there is no result"),
+                run=_described({"type": ["object", "null"]}, "as of 'run'; null: there is no result"),
+            )
+        ),
+    ),
     "compare": _object(
         threshold=_described({"type": "number"}, "relative difference that counts"),
         worse=_described(_FLAG, "a measure is significantly worse, beyond the threshold"),
@@ -452,6 +480,19 @@ DOCUMENTS: Mapping[str, Schema] = {
             _list(_TEXT), "a sentence for each pair of packages that clash, and for each unavailable one"
         ),
     ),
+    "protocol-check": _object(
+        protocol=_TEXT,
+        passed=_described(_FLAG, "no check has failed"),
+        checks=_list(
+            _object(
+                name=_TEXT,
+                demands=_TEXT,
+                state={"enum": ["passed", "failed", "not applicable"]},
+                reason=_described(_TEXT, "of a failure, or why it is not applicable; of a pass a note, or empty"),
+                seconds={"type": "number"},
+            )
+        ),
+    ),
     "event": _object(
         of=_described(_TEXT, "the cluster, or the run's folder"),
         time=_described(_NUMBER, "wall clock, ns"),
@@ -490,9 +531,45 @@ DOCUMENTS: Mapping[str, Schema] = {
         )
     ),
     "doctor": _object(
-        abilities=_list(_object(name=_TEXT, there=_FLAG, detail=_TEXT, meaning=_TEXT, remedy=_TEXT)),
+        abilities=_ABILITIES,
         protocols=_PROTOCOLS,
     ),
+    "machines-check": _object(
+        machines=_list(
+            _object(
+                name=_TEXT,
+                address=_TEXT,
+                usable=_FLAG,
+                problem=_described(_TEXT, "why it cannot be used, or empty"),
+                report=_described(_REPORT, "null: it could not be reached"),
+            )
+        )
+    ),
+    "machines-up": _object(
+        cluster=_TEXT,
+        dry_run=_FLAG,
+        machines=_described({"type": "object"}, "by machine: the names of its nodes and switches"),
+        cut=_object(
+            links=_described(_list(_TEXT), "links between machines"),
+            rate=_described(_NUMBER, "bit/s of these together, in both directions"),
+        ),
+        underlays=_list(
+            _object(
+                machines=_described(_list(_TEXT), "two"),
+                round_trip=_described(_NUMBER, "ns, the median of ICMP echo between them"),
+                spread=_described(_NUMBER, "ns, between the longest round trip and the shortest"),
+                loss=_described({"type": "number"}, "share of echo requests without a reply"),
+            )
+        ),
+        operations=_described({"type": "object"}, "by machine: how many; empty with dry_run"),
+        changed=_described(_list(_TEXT), "machines whose part was up before, and is now another one"),
+    ),
+    "machines-down": _object(cluster=_TEXT, machines=_described(_list(_TEXT), "that had a part of it")),
+    "machines-status": _object(
+        cluster=_TEXT,
+        machines=_described({"type": "object"}, "by machine: its nodes and links, and processes that are missing"),
+    ),
+    "machines-gc": _object(machines=_described({"type": "object"}, "by machine: findings, as those of gc")),
 }
 
 

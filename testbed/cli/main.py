@@ -28,7 +28,8 @@ _COMMANDS = {
     "heal": ("fault_commands", "Remove injected faults."),
     "run": ("run_command", "Run a workload, or commands, on the nodes of a cluster."),
     "scenario": ("scenario_commands", "Check a scenario of faults."),
-    "runs": ("run_command", "List runs, show one, list workloads and protocols."),
+    "runs": ("run_command", "List runs, show one, list workloads."),
+    "protocol": ("protocol_commands", "Write a protocol, list those installed, check one."),
     "report": ("report_command", "Make one HTML file of runs: verdict, plots, tables."),
     "compare": ("compare", "Compare two runs: better, worse or equal."),
     "study": ("study_command", "Run a study: many runs over a space of parameters."),
@@ -48,6 +49,7 @@ _COMMANDS = {
     "topologies": ("describe", "List the clusters that come with testbed."),
     "graph": ("describe", "Draw a cluster, for Graphviz or in the terminal."),
     "schema": ("describe", "Print the JSON Schema of descriptions and of outputs."),
+    "machines": ("machine_commands", "Check the machines over which a cluster is spread."),
     "doctor": ("doctor", "Probe this machine's features; say how to enable the missing ones."),
 }
 
@@ -58,7 +60,8 @@ Exit codes:
   2  bad arguments or description  7  a kernel operation failed; rolled back
   3  not supported here            8  check, run: degraded
   4  no such cluster, node, file   9  check, run: invalid
- 10  run: a check failed; study: a point failed; reproduce: a row or a shape is off
+ 10  run, protocol check: a check failed; study: a point failed;
+     reproduce: a row or a shape is off
 compare: 0 no regression, 1 a regression, 2 not comparable
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 import click
 
@@ -20,12 +20,13 @@ from testbed.registry import DEFAULT_PROTOCOL
 
 if TYPE_CHECKING:
     from testbed.controller.runs.command_runs import CommandsResult
-    from testbed.controller.runs.run_options import PlainOptions
+    from testbed.controller.runs.run_options import Mode, PlainOptions
     from testbed.controller.runs.runner import RunResult
     from testbed.controller.verdict.verdicts import Verdict
 
 RUNS = Path("results/runs")
 _EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
+_MODES = ("sim", "live", "dilated")
 _NODE = re.compile("[A-Za-z0-9_-]+")
 _SHOWN = 40  # lines of a command's output
 
@@ -40,6 +41,21 @@ class _Ended:
     is_checked: bool = False
 
 
+def _several(value: str) -> list[str]:
+    """Parse a name, or several with commas between them."""
+    return list(dict.fromkeys(name.strip() for name in value.split(",")))
+
+
+def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """Check names with commas between them, of modes whether there is such a mode."""
+    for name in _several(value):
+        if not name:
+            raise click.BadParameter(f"{value!r} has an empty name: write one, or several with commas between them")
+        if param.name == "mode" and name not in _MODES:
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(_MODES)}")
+    return value
+
+
 @click.command("run", short_help="Run a workload, or commands, on the nodes of a cluster.")
 @click.argument("cluster", metavar="CLUSTER")
 @click.argument("workload", metavar="[WORKLOAD]", required=False)
@@ -47,8 +63,9 @@ class _Ended:
     "--protocol",
     default=DEFAULT_PROTOCOL,
     show_default=True,
-    metavar="NAME",
-    help="Protocol of the NICs; tcp and udp are the kernel's.",
+    metavar="NAME[,NAME...]",
+    callback=_check_names,
+    help="Protocol of the NICs; tcp and udp are the kernel's. Several: a run each.",
 )
 @click.option(
     "--codec",
@@ -56,8 +73,8 @@ class _Ended:
     default="generated",
     help="Whether generated code or Scapy builds and parses the frames.",
 )
-@click.option("--mode", type=click.Choice(["sim", "live", "dilated"]), default="live", show_default=True,
-              help="Simulated on a virtual clock; live in namespaces; dilated: in namespaces, slowed.")  # fmt: skip
+@click.option("--mode", default="live", show_default=True, metavar="MODE[,MODE...]", callback=_check_names,
+              help="sim: on a virtual clock; live: in namespaces; dilated: in namespaces, slowed.")  # fmt: skip
 @click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
               help="Factor by which model time is slowed in a dilated run; default: 200.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
@@ -120,6 +137,7 @@ def run_command(
     testbed run star-4 pingpong
     testbed run star-4 random --mode sim --set messages=1000 --seed 7
     testbed run star-4 bandwidth --protocol tcp
+    testbed run star-2 pingpong --protocol emp,via,tcp --mode sim,live
     testbed run star-4 random --scenario storm.toml
     testbed run emp-2001 comb --mode sim --profile emp-2001
     testbed run emp-2001 pingpong --mode dilated --dilate 500 --profile emp-2001
@@ -136,10 +154,20 @@ def run_command(
     if bool(workload) == bool(commands):
         raise click.UsageError("give either a workload or commands (--on NODE COMMAND)")
     _read_profiles(named_profiles, options)
+    protocols, modes = _several(options["protocol"]), cast("list[Mode]", _several(options["mode"]))
+    several = len(protocols) * len(modes) > 1
+    options["protocol"], options["mode"] = protocols[0], modes[0]
     if commands:
+        if several:
+            raise click.UsageError("several protocols or modes go with a workload: commands run once")
         _check_options_of_commands(options, firmware)
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{what}")
+    if several:
+        one = partial(_run_member, cluster, str(workload), settings, firmware, options)
+        with _report_failure(place, made=output is None):
+            code = _run_series(protocols, modes, place, one, as_json)
+        ctx.exit(code)
     with progress(place, options["mode"]) as follow, _report_failure(place, made=output is None):
         if commands:
             ended = _run_commands(cluster, commands, place, follow, options)
@@ -210,29 +238,82 @@ def _run_workload(
     follow: Callable[[str], None] | None,
     options: PlainOptions,
 ) -> _Ended:
+    result = _result(cluster, workload, settings, firmware, folder, follow, options)
+    return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
+
+
+def _run_member(
+    cluster: str,
+    workload: str,
+    settings: tuple[str, ...],
+    firmware: tuple[str, ...],
+    options: PlainOptions,
+    protocol: str,
+    mode: Mode,
+    folder: Path,
+) -> RunResult:
+    """Run a workload over one of several protocols, in one of several modes."""
+    given: PlainOptions = {**options, "protocol": protocol, "mode": mode}
+    with progress(folder, mode) as follow:
+        return _result(cluster, workload, settings, firmware, folder, follow, given)
+
+
+def _result(
+    cluster: str,
+    workload: str,
+    settings: tuple[str, ...],
+    firmware: tuple[str, ...],
+    folder: Path,
+    follow: Callable[[str], None] | None,
+    options: PlainOptions,
+) -> RunResult:
     from testbed.controller.runs.runner import run
     from testbed.workloads.workload_settings import pairs
 
     with imports_frozen():
-        result = run(
+        return run(
             cluster, workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"), output=folder,
             follow=follow, **options,
         )  # fmt: skip
-    return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
 
 
-@click.command("runs", short_help="List runs, show one, list workloads and protocols.")
+def _run_series(
+    protocols: list[str],
+    modes: list[Mode],
+    place: Path,
+    run: Callable[[str, Mode, Path], RunResult],
+    as_json: bool,
+) -> int:
+    """Run a workload over all these protocols, in all these modes; return the exit code."""
+    from testbed.cli.run_series import exit_code, run_each, show, write_report
+    from testbed.packages import protocol
+
+    for name in protocols:
+        protocol(name)  # an unknown one ends the command before anything runs
+    members = run_each(protocols, modes, place, run)
+    report = write_report(members, place)
+    if as_json:
+        runs = [
+            {
+                "protocol": member.protocol,
+                "mode": member.mode,
+                "verdict": member.verdict,
+                "run": None if member.result is None else _document(member.result),
+            }
+            for member in members
+        ]
+        print_json("run-series", {"folder": str(place), "report": str(report or ""), "runs": runs})
+    else:
+        show(members, report and Path(_shortest_path(report)), Path(_shortest_path(place)))
+    return exit_code(members, _EXIT_CODES)
+
+
+@click.command("runs", short_help="List runs, show one, list workloads.")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
 @click.option("--workloads", is_flag=True, help="List the workloads with their settings, and the protocols.")
-@click.option("--protocols", is_flag=True, help="List the protocols: package, EtherType, modes.")
 @json_option
-def runs_command(folder: Path | None, workloads: bool, protocols: bool, as_json: bool) -> None:
+def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
     """List the runs in results/runs or another directory; with a run's own folder, show its result."""
-    if workloads and protocols:
-        raise click.UsageError("--workloads and --protocols exclude each other")
-    if protocols:
-        _list_protocols(as_json)
-        return
     if workloads:
         _list_workloads(as_json)
         return
@@ -300,17 +381,6 @@ def _list_workloads(as_json: bool) -> None:
         assert isinstance(settings, dict)
         echo("    " + " ".join(f"{key}={_format_setting(value)}" for key, value in settings.items()))
     echo(f"protocols: {', '.join(offered(PROTOCOLS))}")
-
-
-def _list_protocols(as_json: bool) -> None:
-    from testbed.cli.doctor import documents, print_protocols, problems
-
-    if as_json:
-        print_json("protocols", {"protocols": documents(), "problems": problems()})
-        return
-    print_protocols()
-    for sentence in problems():
-        echo(f"warning: {sentence}", err=True)
 
 
 def _format_setting(value: object) -> str:

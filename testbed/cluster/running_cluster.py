@@ -19,9 +19,9 @@ from testbed.spec.selection import nodes_of
 from testbed.spec.units import parse_rate
 
 if TYPE_CHECKING:
-    from testbed.machines.ssh_connections import Connection, Group
     from testbed.observe.sniff.capture import Capture
     from testbed.spec.elements import ImpairmentKeys
+    from testbed.ssh.node_connections import Connection, Group
 
 
 class RunningNode:
@@ -289,7 +289,7 @@ class RunningCluster:
         `RunningNode.connection`.
         """
         from testbed.cluster.access import secure_shell
-        from testbed.machines.ssh_connections import group
+        from testbed.ssh.node_connections import group
 
         meant = nodes_of(self._state.layout, nodes or ["all"])
         secure_shell.ensure(self._store, self.name, meant)

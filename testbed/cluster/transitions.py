@@ -297,8 +297,9 @@ def _write_places(store: Store, state: State) -> None:
 
 def _hosts(layout: Layout) -> str:
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
-    for node in layout.nodes:
-        addresses = [address.partition("/")[0] for nic in node.nics for address in nic.addresses]
+    hosts = {node.name: [address for nic in node.nics for address in nic.addresses] for node in layout.nodes}
+    for name, found in {**hosts, **(layout.part.hosts if layout.part is not None else {})}.items():
+        addresses = [address.partition("/")[0] for address in found]
         first = {":" in address: address for address in reversed(addresses)}  # one IPv4 and one IPv6 address
-        lines += [f"{address} {node.name}" for address in first.values()]
+        lines += [f"{address} {name}" for address in first.values()]
     return "\n".join(lines) + "\n"

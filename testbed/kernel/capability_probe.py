@@ -90,6 +90,7 @@ def _inside(enter: Callable[[], None]) -> list[Ability]:
             "loss in the kernel without netem",
             "run as root; a kernel with CONFIG_NET_CLS_BPF",
         ),
+        ("vxlan", _try_vxlan, "links to other machines", _MODULE.format("vxlan") + "; run as root"),
         ("file overlays", _try_bind_file, "files of a node's own", "a kernel with tmpfs"),
     ]
     for name, attempt, meaning, remedy in trials:
@@ -113,6 +114,14 @@ def _try_veth(route: RouteSocket) -> None:
     here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         route.execute([netlink_messages.make_veth("a", 101, 1500, here, "b", 102)])
+    finally:
+        os.close(here)
+
+
+def _try_vxlan(route: RouteSocket) -> None:
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        route.execute([netlink_messages.make_vxlan("vxlan", "192.0.2.1", "192.0.2.2", 1, 103, 1400, here)])
     finally:
         os.close(here)
 

@@ -49,6 +49,7 @@ CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 
 AF_INET, AF_BRIDGE, AF_INET6 = 2, 7, 10
 IFF_UP = 1
+VXLAN_PORT = 4789
 IFA_F_NODAD = 0x02
 NUD_NOARP, NTF_MASTER = 0x40, 0x04
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
@@ -159,6 +160,36 @@ def make_veth(
 
 
 @shaped
+def make_vxlan(name: Text, local: Ip, remote: Ip, vni: U32, index: U32, mtu: U32, namespace: U32) -> Message:
+    """Make a point-to-point VXLAN interface in another namespace, down; its packets are those of the socket's namespace.
+
+    It learns no addresses: all frames go to `remote`. RFC 7348 has the port.
+    """
+    group, source = (
+        f"IFLA_VXLAN_{end}{'6' if ':' in address else ''}" for end, address in (("GROUP", remote), ("LOCAL", local))
+    )
+    settings = _nested(
+        ("IFLA_VXLAN_ID", vni),
+        (group, remote),
+        (source, local),
+        ("IFLA_VXLAN_LEARNING", 0),
+        ("IFLA_VXLAN_PORT", VXLAN_PORT),
+    )
+    return _message(
+        ifinfmsg,
+        RTM_NEWLINK,
+        CREATE,
+        {"index": index},
+        [
+            ("IFLA_IFNAME", name),
+            ("IFLA_MTU", mtu),
+            ("IFLA_NET_NS_FD", namespace),
+            ("IFLA_LINKINFO", _nested(("IFLA_INFO_KIND", "vxlan"), ("IFLA_INFO_DATA", settings))),
+        ],
+    )
+
+
+@shaped
 def set_up(index: U32) -> Message:
     return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index, "flags": IFF_UP, "change": IFF_UP}, [])
 
@@ -178,6 +209,12 @@ def set_up_with_alias(index: U32, alias: Text) -> Message:
         {"index": index, "flags": IFF_UP, "change": IFF_UP},
         [("IFLA_IFALIAS", alias)],
     )
+
+
+@shaped
+def set_alias(index: U32, alias: Text) -> Message:
+    """Give an interface an alias; the kernel ignores one in the request that makes the interface."""
+    return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_IFALIAS", alias)])
 
 
 @shaped

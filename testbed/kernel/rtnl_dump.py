@@ -287,7 +287,9 @@ def node_contents(route: RouteSocket) -> Contents:
 
 
 def _offloads(route: RouteSocket, found: Iterable[Interface]) -> dict[int, Offloads]:
-    reported = {veth.index: offloads.taken(route.fileno(), veth.name) for veth in found if veth.kind == "veth"}
+    reported = {
+        link.index: offloads.taken(route.fileno(), link.name) for link in found if link.kind in ("veth", "vxlan")
+    }
     return {index: taken for index, taken in reported.items() if taken is not None}
 
 

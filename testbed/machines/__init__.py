@@ -1,0 +1,1 @@
+"""Clusters on several machines: workers there, placement of nodes, links between machines."""

@@ -152,9 +152,39 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Tunnel:
+    """The way to an end of a link that is on another machine: a VXLAN with this id, between two underlay addresses.
+
+    delay: the underlay's own, one-way, in ns, by which the link's declared delay is reduced.
+    """
+
+    end: End
+    vni: int
+    local: str
+    remote: str
+    delay: int = 0
+
+    @property
+    def alias(self) -> str:
+        """The alias of its interface, which tells it from another tunnel to the same end."""
+        return f"{self.vni} {self.local} {self.remote}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One machine's part of a cluster on several. tunnels: one for each link to another machine. mtu: of these. hosts:
+    nodes on other machines -> their addresses with prefix lengths, NIC by NIC."""
+
+    machine: str
+    mtu: int
+    tunnels: tuple[Tunnel, ...] = ()
+    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """A cluster with every name, port, address and table decided. slowed: the factor by which its links and its
-    switches' own times are dilated (see `dilation`)."""
+    switches' own times are dilated (see `dilation`). part: if this is one machine's part, the rest of the cluster."""
 
     name: str
     seed: int
@@ -162,6 +192,7 @@ class Layout:
     switches: tuple[Switch, ...]
     links: tuple[Link, ...]
     slowed: int = 1
+    part: Part | None = None
 
     def modelled(self) -> dict[str, Kind]:
         """Return the switches that are models, in the simulation and in the relay, with their kinds, by name."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from testbed.json_text import check
-from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Route, Switch
+from testbed.spec.layout import End, Impairment, Layout, Link, Nic, Node, Part, Route, Switch, Tunnel
 
 Json = dict[str, Any]
 
@@ -46,6 +46,7 @@ def to_json(layout: Layout) -> Json:
         "switches": [_switch(switch) for switch in layout.switches],
         "links": [_link(link) for link in layout.links],
         **({"slowed": layout.slowed} if layout.slowed != 1 else {}),
+        **({"part": _part(layout.part)} if layout.part is not None else {}),
     }
 
 
@@ -72,6 +73,7 @@ def unchecked(data: Mapping[str, Any]) -> Layout:
         switches=tuple([_to_switch(switch) for switch in data["switches"]]),
         links=tuple([_to_link(link) for link in data["links"]]),
         slowed=data.get("slowed", 1),
+        part=_to_part(data["part"]) if "part" in data else None,
     )
 
 
@@ -79,6 +81,8 @@ def check_ends(layout: Layout) -> None:
     """Raise ValueError where a link ends at an unknown port."""
     ports = {(node.name, nic.name) for node in layout.nodes for nic in node.nics}
     ports |= {(switch.name, str(port)) for switch in layout.switches for port in switch.ports}
+    if layout.part is not None:
+        ports |= {(tunnel.end.owner, tunnel.end.port) for tunnel in layout.part.tunnels}
     for link in layout.links:
         for end in (link.a, link.b):
             if (end.owner, end.port) not in ports:
@@ -171,6 +175,38 @@ def _link(link: Link) -> Json:
     if link.tags:
         data["tags"] = list(link.tags)
     return data
+
+
+def _part(part: Part) -> Json:
+    return {
+        "machine": part.machine,
+        "mtu": part.mtu,
+        "tunnels": [
+            {
+                "end": [tunnel.end.owner, tunnel.end.port],
+                "vni": tunnel.vni,
+                "local": tunnel.local,
+                "remote": tunnel.remote,
+                "delay": tunnel.delay,
+            }
+            for tunnel in part.tunnels
+        ],
+        "hosts": {name: list(addresses) for name, addresses in part.hosts.items()},
+    }
+
+
+def _to_part(data: Mapping[str, Any]) -> Part:
+    return Part(
+        data["machine"],
+        data["mtu"],
+        tuple(
+            [
+                Tunnel(End(*tunnel["end"]), tunnel["vni"], tunnel["local"], tunnel["remote"], tunnel["delay"])
+                for tunnel in data["tunnels"]
+            ]
+        ),
+        {name: tuple(addresses) for name, addresses in data["hosts"].items()},
+    )
 
 
 _NOTHING = Impairment()

@@ -11,10 +11,10 @@ import pytest
 
 import testbed
 from testbed import Cluster, RunResult
+from testbed.controller.conformance.parity import differing_flows, fates_by_flow, received_messages
 from testbed.controller.runs.run_options import Mode, Nics
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
-from tests.live.parity import differing_flows, fates_by_flow, received_messages
 from tests.sim.scapy_captures import read_capture
 from tests.sim.small_workloads import SMALL
 

@@ -15,6 +15,7 @@ from protocols.am2.host.token import Token
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from testbed import Cluster
+from testbed.controller.conformance.parity import differing_flows, fates_by_flow
 from testbed.controller.runs.agents import agents
 from testbed.fates.records import Record
 from testbed.fields import known_fields
@@ -22,7 +23,6 @@ from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link
 from testbed.spec.elements import Node as ClusterNode
-from tests.live.parity import differing_flows, fates_by_flow
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

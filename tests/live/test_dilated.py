@@ -13,11 +13,11 @@ from protocols.core.profile import Profile
 from protocols.emp.profile import EMP_2001
 from protocols.openmx.profile import OPENMX_2009
 from testbed import Cluster, RunResult, TestbedError
+from testbed.controller.conformance.parity import FlowOfLink, differing_flows, fates_by_flow, received_messages
 from testbed.controller.runs.run_options import Mode
 from testbed.fates.records import Fate
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
-from tests.live.parity import FlowOfLink, differing_flows, fates_by_flow, received_messages
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

@@ -15,9 +15,9 @@ import testbed
 from protocols.emp.profile import EMP_2001
 from protocols.mpi.mpi_errors import MPIError
 from testbed import Cluster, RunResult, Scenario, TestbedError
+from testbed.controller.conformance.parity import received_messages
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Pause, Restart, Rule, Slow
 from testbed.workloads.form import Comm, Node
-from tests.live.parity import received_messages
 
 pytestmark = [
     pytest.mark.alone,

@@ -13,13 +13,13 @@ from protocols.emp.codec import ETHERTYPE, TYPE_ACK
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster
+from testbed.controller.conformance.parity import differing_flows, fates_by_flow
 from testbed.controller.runs.agents import agents
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
-from tests.live.parity import differing_flows, fates_by_flow
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 

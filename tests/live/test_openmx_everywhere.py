@@ -16,6 +16,7 @@ import testbed
 from protocols.openmx.codec import TYPE_PULL_REPLY, TYPE_TINY
 from protocols.openmx.profile import OPENMX_2009
 from testbed import Cluster, RunningCluster, Scenario, share_nics
+from testbed.controller.conformance.parity import differing_flows, fates_by_flow, received_messages
 from testbed.controller.runs.run_options import Mode, Nics, RunOptions
 from testbed.controller.verdict.verdicts import Grade
 from testbed.observe.recorded import FATES
@@ -23,7 +24,6 @@ from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Crash, Flap, Reset, Restart, Rule
 from testbed.workloads.form import Comm, Node
 from tests.live.machine_state import Machine
-from tests.live.parity import differing_flows, fates_by_flow, received_messages
 from tests.live.testbed_command import by_tshark, output
 from tests.live.testbed_command import testbed as command
 

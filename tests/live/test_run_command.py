@@ -137,3 +137,18 @@ def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
     status = recorded(tmp_path / "out").status
     assert status == "interrupted" or (event == "run.json" and status == "unfinished")  # it had not begun
     assert nothing_is_up()
+
+
+def test_several_protocols_in_both_modes_have_one_table_though_some_have_keys_of_their_own(tmp_path: Path) -> None:
+    arguments = ("--protocol", "emp,udp", "--mode", "sim,live", "--output", str(tmp_path / "run"))
+    run = command("run", "star-2", "pingpong", *SMALL, *arguments)
+    assert run.returncode in (0, 8), run.stderr
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert [line[:2] for line in lines[:8]] == [
+        ["protocol", "mode"], *[["emp", "sim"]] * 2, *[["emp", "live"]] * 2, *[["udp", "live"]] * 2, ["protocol", "mode"],
+    ]  # fmt: skip
+    assert "asked again" in run.stdout.splitlines()[0]
+    assert [line[:2] for line in lines[8:12]] == [["emp", "sim"], ["emp", "live"], ["udp", "sim"], ["udp", "live"]]
+    assert "not run: " in run.stdout.splitlines()[10]
+    assert (tmp_path / "run" / "report.html").exists()
+    assert nothing_is_up()

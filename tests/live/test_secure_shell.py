@@ -32,7 +32,7 @@ from tests.live.iproute2 import query
 from tests.live.ordinary_user import as_user, wait_for_success
 from tests.live.testbed_command import refused, testbed
 
-import_module("testbed.machines.ssh_connections")  # what a child uses is imported before it loses the right to read it
+import_module("testbed.ssh.node_connections")  # what a child uses is imported before it loses the right to read it
 
 pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd"), pytest.mark.usefixtures("machine")]
 

@@ -18,11 +18,11 @@ import pytest
 import testbed
 from protocols.ssam.fields import REPLY
 from testbed import Cluster, RunResult
+from testbed.controller.conformance.parity import differing_flows, fates_by_flow
 from testbed.controller.runs.run_options import Mode
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
 from testbed.spec.toml_writer import to_toml
-from tests.live.parity import differing_flows, fates_by_flow
 from tests.live.testbed_command import refused
 from tests.live.testbed_command import testbed as command
 

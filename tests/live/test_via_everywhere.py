@@ -15,13 +15,13 @@ import testbed
 from protocols.via.codec import TYPE_CONNECT, TYPE_RDMA_WRITE
 from protocols.via.profile import LAM_VIA_2000
 from testbed import Cluster, RunningCluster, RunResult, Scenario, share_nics
+from testbed.controller.conformance.parity import differing_flows, fates_by_flow, received_messages
 from testbed.controller.runs.run_options import Mode, RunOptions
 from testbed.controller.verdict.verdicts import Grade
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Rule
 from testbed.workloads.lookup import Form
-from tests.live.parity import differing_flows, fates_by_flow, received_messages
 from tests.live.testbed_command import by_tshark, output
 from tests.live.testbed_command import testbed as command
 from tests.live.via_conversation import SIZES, Conversation

@@ -8,11 +8,12 @@ from protocols.am2.codec import KIND_NACK, REASON_RESTARTED
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.am2.transport import build_answer, prefix
+from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, SECOND
+from testbed.controller.conformance.trials import Violation
 from testbed.sim.simulation import Simulation
 from tests.sim.am2_swarm import MISTAKES, Run
 from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Request
 from tests.sim.am2_swarm_ledger import Ledger
-from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, SECOND, Violation
 
 PATIENCE: Final = 2 * SECOND
 """Virtual time after which an exchange is taken to have come to a halt."""

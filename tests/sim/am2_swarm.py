@@ -22,12 +22,13 @@ from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.core.profile import IDEAL, Profile
+from testbed.controller.conformance.network_faults import CALM, MILLISECOND, SECOND, cut_and_mend
+from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.sim.simulation import Simulation
 from tests.sim.am2_swarm_cases import CROSSBARS, Case, draw, smaller
 from tests.sim.am2_swarm_ledger import Ledger
 from tests.sim.am2_swarm_programs import SwarmEndpoint
-from tests.sim.swarm_faults import CALM, MILLISECOND, SECOND, Violation, cut_and_mend, unwrapped
-from tests.sim.trials import Swarm
+from tests.sim.unwrapped_errors import unwrapped
 
 PATIENCE: Final = 2 * SECOND
 """Virtual time after the faults, in which a case must have ended."""

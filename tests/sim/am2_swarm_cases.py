@@ -9,12 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from testbed.engine.sources import Source, source
-from testbed.spec.elements import Link, Node, Switch
-from testbed.spec.layout import Impairment, Layout
-from testbed.spec.model import Description
-from testbed.spec.resolver import resolve
-from tests.sim.swarm_faults import (
+from testbed.controller.conformance.network_faults import (
     BLACKOUT,
     FAULTS,
     MICROSECOND,
@@ -25,7 +20,12 @@ from tests.sim.swarm_faults import (
     draw_shape,
     layout_of,
 )
-from tests.sim.trials import fewer, without_one
+from testbed.controller.conformance.trials import fewer, without_one
+from testbed.engine.sources import Source, source
+from testbed.spec.elements import Link, Node, Switch
+from testbed.spec.layout import Impairment, Layout
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
 
 REQUESTS: Final = 100
 BACKLOG: Final = 40 * MILLISECOND

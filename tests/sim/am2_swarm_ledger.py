@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.active_messages.am_errors import Status
 from protocols.am2.receiver import Delivered
+from testbed.controller.conformance.trials import Violation
 from tests.sim.am2_swarm_cases import BULK, NOTHING, Case, Request
-from tests.sim.swarm_faults import Violation
 
 if TYPE_CHECKING:
     from tests.sim.am2_swarm_programs import SwarmEndpoint

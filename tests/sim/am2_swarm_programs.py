@@ -12,11 +12,12 @@ from protocols.am2.host.bundle import Bundle
 from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.am2.receiver import Delivered
+from testbed.controller.conformance.message_swarm import payload
+from testbed.controller.conformance.network_faults import MICROSECOND
+from testbed.controller.conformance.trials import Violation
 from testbed.engine.sources import source
 from testbed.sim.sim_node import SimNode
 from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Request
-from tests.sim.swarm import payload
-from tests.sim.swarm_faults import MICROSECOND, Violation
 
 if TYPE_CHECKING:
     from tests.sim.am2_swarm_ledger import Ledger

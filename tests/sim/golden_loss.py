@@ -31,12 +31,12 @@ from protocols.mpi.via import device as via_device
 from protocols.openmx.host import plug as openmx_plug
 from protocols.ssam.plug import plug as ssam_plug
 from protocols.via.host import plug as via_plug
+from testbed.controller.conformance.trials import print_line
 from testbed.engine.tasks import Task
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import ImpairmentKeys
 from testbed.spec.model import Description
-from tests.sim.trials import print_line
 
 REQUEST, ANSWER, TAG = 1, 2, 77
 

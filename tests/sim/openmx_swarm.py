@@ -31,6 +31,15 @@ from protocols.openmx.mx_requests import Request
 from protocols.openmx.profile import OPENMX_2009
 from protocols.openmx.settings import Settings
 from protocols.openmx.steering import HASHES
+from testbed.controller.conformance.network_faults import (
+    CALM,
+    MICROSECOND,
+    MILLISECOND,
+    SECOND,
+    cut_and_mend,
+    layout_of,
+)
+from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import source
 from testbed.nic.hosted import HostedNic, ReceiveQueue
 from testbed.sim.sim_host import Prices
@@ -38,17 +47,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.placement import with_ranks
 from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, smaller
-from tests.sim.swarm_faults import (
-    CALM,
-    MICROSECOND,
-    MILLISECOND,
-    SECOND,
-    Violation,
-    cut_and_mend,
-    layout_of,
-    unwrapped,
-)
-from tests.sim.trials import Swarm
+from tests.sim.unwrapped_errors import unwrapped
 from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
 
 PATIENCE: Final = 60 * SECOND

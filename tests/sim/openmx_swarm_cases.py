@@ -9,10 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from protocols.openmx.mx_names import SEQNUM
+from testbed.controller.conformance.network_faults import (
+    MICROSECOND,
+    MILLISECOND,
+    Cut,
+    calmer,
+    draw_faults,
+    draw_shape,
+    layout_of,
+)
+from testbed.controller.conformance.trials import fewer, without_one
 from testbed.engine.sources import Source, source
 from testbed.spec.layout import Impairment
-from tests.sim.swarm_faults import MICROSECOND, MILLISECOND, Cut, calmer, draw_faults, draw_shape, layout_of
-from tests.sim.trials import fewer, without_one
 
 SIZES: Final = (4, 8, 32, 33, 128, 129, 1_462, 1_463, 4_096, 4_097, 10_000, 33_000, 70_000, 150_000)
 """Bytes: of each kind of message, of one and more fragments, and of pulls of one and more blocks."""

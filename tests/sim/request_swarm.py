@@ -22,12 +22,11 @@ from typing import Any, Final
 import testbed
 from testbed import Cluster, TestbedError
 from testbed.controller.checkers.runs import written_reports
+from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import Source, source
 from testbed.observe.recorded import recorded
 from testbed.spec.fault_models import Crash, Down, Fault, Pause, Reset, Restart
 from testbed.spec.scenario import Scenario
-from tests.sim.swarm_faults import Violation
-from tests.sim.trials import Swarm
 
 NO_FAULT: Final = ""
 FAULTS: Final = (NO_FAULT, NO_FAULT, NO_FAULT, "cut", "long cut", "pause", "reset", "restart", "crash")

@@ -8,7 +8,7 @@ from pathlib import Path
 from testbed.workloads.form import Comm, Node
 from tests.sim.mpi_script_files import OURS
 
-OUTSIDE = Path(__file__).with_name("outside")
+OUTSIDE = Path(__file__).with_name("unruly_outside")
 HERE = "stalled_programs.py"
 
 SCRIPTS = {
@@ -95,7 +95,7 @@ AWAITED = {
     "catches all": (catches_all, rf"waits for a receive .*, at \S*{HERE}:\d+ in catches_all"),
 }
 
-# The tag of a letter that makes the firmware of `outside/unruly` go wrong, at which node, and what is said.
+# The tag of a letter that makes the firmware of `unruly_outside/unruly` go wrong, at which node, and what is said.
 # ruff: noqa: E501 -- scripts and sentences in tables
 
 FAULTS = {

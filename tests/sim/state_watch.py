@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 import pytest
 
 from protocols.core.states import Row, StateTable
-from tests.sim.swarm_faults import Violation
+from testbed.controller.conformance.trials import Violation
 
 Watching = Callable[[pytest.MonkeyPatch, "Watch"], None]
 

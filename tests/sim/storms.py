@@ -21,6 +21,7 @@ import testbed
 from testbed import Cluster, Scenario
 from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.runs import written_reports
+from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.engine.sources import source
 from testbed.errors import TestbedError
@@ -29,8 +30,6 @@ from testbed.spec.fault_models import Fault
 from testbed.spec.resolver import resolve
 from testbed.spec.scenario import RandomFaults
 from tests.sim import storm_programs
-from tests.sim.swarm_faults import Violation
-from tests.sim.trials import Swarm
 
 MILLISECOND = 1_000_000
 RESTARTS = ("crash", "restart", "reset")

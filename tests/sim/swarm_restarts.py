@@ -18,12 +18,13 @@ from functools import partial
 from protocols.core.firmware import FIRST, Adapter, Agent, Nic
 from protocols.emp import codec
 from protocols.emp import host as emp
+from testbed.controller.conformance.message_swarm import LARGEST, PATIENCE, Case, payload, reuse
+from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, layout_of
+from testbed.controller.conformance.trials import Violation, print_line
 from testbed.engine.sources import Source, source
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
-from tests.sim.swarm import EMP, LARGEST, PATIENCE, Case, Matching, draw, fine, payload, reuse
-from tests.sim.swarm_faults import CALM, MICROSECOND, MILLISECOND, Violation, layout_of
-from tests.sim.trials import print_line
+from tests.sim.swarm import EMP, Matching, draw, fine
 
 CALM_TAG = 1 << 20
 """Tag of the messages that are sent when all faults are over; a second attempt has the next tag."""

@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from protocols.am2.states import STATELESS, TABLES
+from testbed.controller.conformance.network_faults import SHAPES
 from tests.sim import am2_swarm, am2_swarm_cases, am2_walks
 from tests.sim.state_watch import coverage, with_rows
-from tests.sim.swarm_faults import SHAPES
 from tests.unit.protocols.am2_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant, find, searched
 

@@ -40,13 +40,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         shutil.copytree(POSTCARD, tmp_path / package)
         for path in (tmp_path / package).glob("*.py"):
             path.write_text(path.read_text().replace("postcard", package))
-        frames = tmp_path / package / "frames.py"
-        source = frames.read_text().replace("ETHERTYPE = 0x88B7", f"ETHERTYPE = {ethertype}\nBEGINS = {begins!r}")
-        frames.write_text(source + ("ROUTED = True\n" if begins else ""))
+        codec = tmp_path / package / "codec.py"
+        source = codec.read_text().replace(
+            "ETHERTYPE: Final = 0x88B7", f"ETHERTYPE: Final = {ethertype}\nBEGINS: Final = {begins!r}"
+        )
+        codec.write_text(source + ("ROUTED: Final = True\n" if begins else ""))
         (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}-nic\nVersion: {version}\n\nA NIC.\n")
         entries = f"[testbed.protocols]\n{name} = {package}.protocol:PROTOCOL\n"
         (about / "entry_points.txt").write_text(
-            entries + (f"[testbed.fields]\n{name} = {package}.frames\n" if fields else "")
+            entries + (f"[testbed.fields]\n{name} = {package}.codec\n" if fields else "")
         )
         forget()
 
@@ -141,9 +143,9 @@ def test_the_kernels_protocols_have_no_ethertype_to_clash(install: Install) -> N
 
 def test_lists_and_doctor_say_it_and_do_not_fail(install: Install) -> None:
     install("stranger", EMP, "1.2")
-    told = CliRunner().invoke(command, ["runs", "--protocols"])
+    told = CliRunner().invoke(command, ["protocol", "list"])
     assert told.exit_code == 0
-    lines = {line.split()[0]: " ".join(line.split()) for line in told.stdout.splitlines()}
+    lines = {line.split()[0]: " ".join(line.split()) for line in told.stdout.partition("\n\n")[0].splitlines()}
     assert lines["stranger"] == "stranger stranger-nic 1.2 0x88B5 sim, live, dilated inline ethernet"
     assert lines["am2"].endswith("0x88B6 sim, live, dilated inline, shared ethernet, myrinet")
     assert lines["udp"].endswith("the kernel's own live ethernet")

@@ -313,15 +313,25 @@ def test_a_protocol_of_another_package_is_decoded_as_ours_is(tmp_path: Path, mon
     outside = Path(__file__).with_name("outside")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(outside), *sys.path]))
     folder = tmp_path / "run"
-    run = [*command()[:-1], "run", "star-2", "greeting", "--protocol", "postcard", "--mode", "sim", "--capture"]
+    run = [
+        *command()[:-1],
+        "run",
+        "star-2",
+        "postcard-greeting",
+        "--protocol",
+        "postcard",
+        "--mode",
+        "sim",
+        "--capture",
+    ]
     subprocess.run([*run, "--output", str(folder)], capture_output=True, check=True, timeout=60)
     there = read_capture(folder / CAPTURE)
     lines = decode(folder).stdout.splitlines()
     assert len(lines) == len(there) >= 4
-    assert "n1:eth0 > n2:eth0 POSTCARD LETTER 0 from node 0, " in lines[0]
-    letters = [one for one in documents(decode(folder, "--json").stdout) if one["fields"]["postcard.kind"] == 1]
-    assert len(decode(folder, "--filter", "postcard.kind == 1").stdout.splitlines()) == len(letters)
-    assert "Postcard: kind LETTER, unused 0x0, sender 0, number 0" in decode(folder, "-v").stdout
+    assert "n1:eth0 > n2:eth0 POSTCARD CARD LAST 0, tag 0, 64 bytes" in lines[0]
+    cards = [one for one in documents(decode(folder, "--json").stdout) if one["fields"]["postcard.kind"] == 1]
+    assert len(decode(folder, "--filter", "postcard.kind == 1").stdout.splitlines()) == len(cards)
+    assert "Postcard: kind CARD, flags LAST, context 0, sender 1, receiver 1, number 0" in decode(folder, "-v").stdout
     messages = documents(decode(folder, "--messages", "--json").stdout)
     assert {(one["protocol"], one["sent"]["data"], one["sent"]["ack"]) for one in messages} == {("postcard", 1, 1)}
     assert messages[0]["message"] == "n1/n2/0"

@@ -6,14 +6,17 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from protocols.core.protocol import Protocol
+from testbed.controller.conformance import fate_schedules
+from testbed.controller.conformance.fate_schedules import FATES, Gate, Subject
+from testbed.controller.conformance.trials import Violation
 from testbed.registry import PROTOCOLS, load, offered
 from tests.sim import exhaustive
-from tests.sim.exhaustive import AM2, EMP, FATES, SUBJECTS, Gate, Subject
-from tests.sim.swarm_faults import Violation
+from tests.sim.exhaustive import AM2, EMP, SUBJECTS
 from tests.unit.protocols.am2_mutants import MUTANTS as AM2_MUTANTS
 from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant, searched
@@ -30,8 +33,8 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 @pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 def test_no_schedule_goes_wrong(subject: Subject, record_property: Callable[[str, object], None]) -> None:
     depth = subject.depth + 1 if LONG else min(subject.depth, MOST)
-    tallies = exhaustive.everything(subject, depth)
-    failed = [line for tally in tallies.values() for line in tally.failed]
+    tallies = fate_schedules.everything(partial(exhaustive.subject_of, subject.name), depth)
+    failed = [str(failure) for tally in tallies.values() for failure in tally.failed]
     assert not failed, "\n".join(failed)
     assert {tally.stand_for for tally in tallies.values()} == {len(FATES) ** depth}, "one was left out, or done twice"
     ran, stand_for = (sum(getattr(tally, what) for tally in tallies.values()) for what in ("ran", "stand_for"))
@@ -52,7 +55,7 @@ def test_every_protocol_that_simulates_is_searched() -> None:
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 4, 7])
 def test_a_message_of_emp_has_as_many_frames_as_its_exchange_says(frames: int) -> None:
-    ran = exhaustive.run(EMP, str(frames), "")
+    ran = fate_schedules.run(EMP, str(frames), "")
     assert sum(one.direction == "forward" for one in ran.transmissions) == frames
 
 
@@ -84,7 +87,7 @@ def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
     while fates:
         seen.add(fates[:3])
         assert fates[3:] == "ppp"
-        fates = exhaustive.following(fates, 3)
+        fates = fate_schedules.following(fates, 3)
     assert len(seen) == 4**3
 
 
@@ -92,14 +95,14 @@ def test_schedules_that_differ_in_nothing_that_takes_place_come_once() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_schedules_of_few_transmissions_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """Drawn at random, with fresh seeds in a long run: what some of them find, all of them find."""
-    search = searched(mutant, lambda seed: exhaustive.run(*exhaustive.drawn(seed, EMP)), FIRST, 1_000)
+    search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.drawn(seed, EMP)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", [one for one in AM2_MUTANTS if one.name in SEEN_BY_TWO], ids=str)
 def test_schedules_of_am2_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    search = searched(mutant, lambda seed: exhaustive.run(*exhaustive.drawn(seed, AM2)), FIRST, 1_000)
+    search = searched(mutant, lambda seed: fate_schedules.run(*fate_schedules.drawn(seed, AM2)), FIRST, 1_000)
     record_property("note", f"exhaustive: {search}")
 
 
@@ -107,12 +110,12 @@ def test_a_failing_schedule_is_told_with_the_command_that_runs_it_again(capsys: 
     mutant = next(one for one in MUTANTS if one.name == "counted twice")
     with pytest.MonkeyPatch.context() as patch:
         mutant.put_in(patch)
-        told = exhaustive.search(EMP, "7", "h", max_failures=1).failed[0]
-        command, _, why = told.partition(": ")
+        (failure,) = fate_schedules.search(EMP, "7", "h", max_failures=1).failed
+        command, why = failure.command, failure.why
         assert command.startswith("python -m tests.sim.exhaustive emp 7 h")
         arguments = command.split()[3:]
         with pytest.raises(Violation) as caught:
-            exhaustive.run(EMP, "7", arguments[2])
+            fate_schedules.run(EMP, "7", arguments[2])
         assert caught.value.__notes__ == [command]
         assert exhaustive.main(arguments) == 1
         words = capsys.readouterr().out

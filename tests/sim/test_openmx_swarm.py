@@ -12,10 +12,10 @@ from functools import partial
 import pytest
 
 from protocols.openmx.states import CONNECTING, PARTNER, PULL, RETRIED, STATELESS, TABLES
+from testbed.controller.conformance.network_faults import SECOND, SHAPES
 from tests.sim import openmx_swarm, openmx_swarm_cases
 from tests.sim.openmx_state_watch import watch_endpoints, watch_partners, watch_pulls
 from tests.sim.state_watch import coverage, label, with_rows
-from tests.sim.swarm_faults import SECOND, SHAPES
 from tests.unit.protocols.mutants import Mutant, find, searched
 from tests.unit.protocols.openmx_mutants import MUTANTS, STEERING, WRAP
 

@@ -13,12 +13,14 @@ from functools import partial
 import pytest
 
 from protocols.emp.states import STATELESS, TABLES
+from testbed.controller.conformance.message_swarm import Case
+from testbed.controller.conformance.network_faults import SECOND, SHAPES
+from testbed.controller.conformance.trials import Violation
 from tests.sim import swarm, swarm_restarts
 from tests.sim.emp_receive_watch import watch_receptions
 from tests.sim.emp_state_watch import watch_messages
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import coverage, with_rows
-from tests.sim.swarm_faults import SECOND, SHAPES, Violation
 from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant, find, searched
 
@@ -35,7 +37,7 @@ MIN = 100 if LONG else 30
 WATCHING = (watch_messages, watch_receptions, watch_peers)
 
 
-def run_watched(case: swarm.Case) -> Counter[str]:
+def run_watched(case: Case) -> Counter[str]:
     return with_rows(partial(swarm.run, case), TABLES, WATCHING)
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from protocols.via.states import SEND_QUEUE, STATELESS, TABLES, VI
+from testbed.controller.conformance.network_faults import SECOND
+from testbed.controller.conformance.trials import Swarm
 from tests.sim import via_connection_swarm, via_swarm, via_verbs_swarm
 from tests.sim.peer_state_watch import watch_peers
 from tests.sim.state_watch import coverage, label, with_rows
-from tests.sim.swarm_faults import SECOND
-from tests.sim.trials import Swarm
 from tests.sim.via_state_watch import watch_queues, watch_vis
 from tests.unit.protocols.mutants import Mutant, find, searched
 from tests.unit.protocols.via_mutants import CONNECTION_MUTANTS, MPI_MUTANTS, VERBS_MUTANTS

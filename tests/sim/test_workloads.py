@@ -151,20 +151,20 @@ def test_settings_that_cannot_be_are_told_before_anything_happens() -> None:
 
 
 def test_a_protocol_and_a_workload_of_another_package_are_as_good_as_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package in tests/sim/outside: a hundred lines, and the entry points that its installation would write."""
+    """The package that `testbed protocol new` writes, and the entry points that its installation would write."""
     from testbed.fields import known_fields
 
     monkeypatch.syspath_prepend(Path(__file__).with_name("outside"))
     known_fields.cache_clear()
     try:
         cluster = Cluster.star(4, delay="20us", loss="5%", seed=1)
-        greeted = testbed.run(cluster, "greeting", protocol="postcard", mode="sim", settings={"size": "1KiB"})
+        greeted = testbed.run(cluster, "postcard-greeting", protocol="postcard", mode="sim", settings={"size": "1KiB"})
         assert greeted.results == {"n1": 0, "n2": 1024, "n3": 1024, "n4": 1024}
         result = testbed.run(
-            cluster, "random", protocol="postcard", mode="sim", settings={"largest": 1000, "messages": 50}
+            cluster, "random", protocol="postcard", mode="sim", settings={"largest": 10_000, "messages": 50}
         )
         assert sum(one["received"] for one in result.results.values()) == 4 * 50
-        assert sum(counters["sent_again"] for counters in result.counted.values()) > 10
+        assert sum(counters["resent"] for counters in result.counted.values()) > 10
         assert "postcard.kind" in known_fields()
     finally:
         known_fields.cache_clear()

@@ -19,13 +19,20 @@ from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import OP_SENDRECV, Result, ViaError, ViState
 from protocols.via.virtual_interface import Descriptor, Vi
+from testbed.controller.conformance.network_faults import (
+    MICROSECOND,
+    MILLISECOND,
+    draw_faults,
+    draw_shape,
+    layout_of,
+)
+from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import source
 from testbed.engine.tasks import Task
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from tests.sim import via_verbs_swarm
-from tests.sim.swarm_faults import MICROSECOND, MILLISECOND, Violation, draw_faults, draw_shape, layout_of, unwrapped
-from tests.sim.trials import Swarm
+from tests.sim.unwrapped_errors import unwrapped
 from tests.sim.via_swarm import VIA
 from tests.sim.via_verbs_swarm import PATIENCE, Case, play
 

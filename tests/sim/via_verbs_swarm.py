@@ -30,28 +30,27 @@ from protocols.via.vipl_names import (
     ViState,
 )
 from protocols.via.virtual_interface import Descriptor, Vi
+from testbed.controller.conformance.message_swarm import PATTERN
+from testbed.controller.conformance.network_faults import (
+    CALM,
+    MICROSECOND,
+    MILLISECOND,
+    SECOND,
+    Cut,
+    calmer,
+    cut_and_mend,
+    draw_faults,
+    draw_shape,
+    layout_of,
+)
+from testbed.controller.conformance.trials import Swarm, Violation, without_one
 from testbed.engine.sources import Source, source
 from testbed.engine.tasks import Task
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.layout import Impairment
 from testbed.spec.placement import with_ranks
-from tests.sim.swarm import PATTERN
-from tests.sim.swarm_faults import (
-    CALM,
-    MICROSECOND,
-    MILLISECOND,
-    SECOND,
-    Cut,
-    Violation,
-    calmer,
-    cut_and_mend,
-    draw_faults,
-    draw_shape,
-    layout_of,
-    unwrapped,
-)
-from tests.sim.trials import Swarm, without_one
+from tests.sim.unwrapped_errors import unwrapped
 from tests.sim.via_swarm import VIA
 
 PATIENCE: Final = 60 * SECOND

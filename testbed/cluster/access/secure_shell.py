@@ -28,7 +28,7 @@ from testbed.runtime import event_log
 from testbed.spec.layout import Node
 
 if TYPE_CHECKING:
-    from testbed.machines.ssh_connections import Connection
+    from testbed.ssh.node_connections import Connection
 
 
 def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
@@ -62,7 +62,7 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
 
 def connect(store: Store, state: State, node: str) -> Connection:
     """A Fabric connection to a node that has an sshd; it opens on first use."""
-    from testbed.machines.ssh_connections import SshAddress, connect
+    from testbed.ssh.node_connections import SshAddress, connect
 
     directory, node_context = store.ssh(state.name), node_programs.node_context(store, state, node)
     return connect(

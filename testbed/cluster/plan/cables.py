@@ -7,7 +7,15 @@ from collections.abc import Iterable
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.diversions import Diversions
 from testbed.cluster.plan.draft import Draft
-from testbed.cluster.plan.kernel_operations import AddHook, Join, MakeCable, Part, SetDevice, SetOffloads
+from testbed.cluster.plan.kernel_operations import (
+    AddHook,
+    Join,
+    MakeCable,
+    MakeTunnel,
+    Part,
+    SetDevice,
+    SetOffloads,
+)
 from testbed.cluster.plan.stages import Stages
 from testbed.cluster.plan.switch_ports import SwitchPorts
 from testbed.cluster.plan.veth_wiring import Cable, Device
@@ -49,12 +57,30 @@ def make_cable(draft: Draft, ports: SwitchPorts, cable: Cable) -> None:
         new_mac = mac if mac and found.mac != mac else None
         if new_mtu is not None or new_mac is not None:
             draft.operations.append(SetDevice(*device, found.index, mtu=new_mtu, mac=new_mac))
-    _add_hooks(draft, cable)
+    _add_hooks(draft, cable.near, cable.far)
 
 
-def _add_hooks(draft: Draft, cable: Cable) -> None:
-    """Restore missing hooks of a cable that is kept."""
-    for device in (cable.near, cable.far):
+def make_tunnels(draft: Draft, ports: SwitchPorts) -> None:
+    """Make the tunnels to other machines, or change what differs from those that are kept."""
+    part = draft.wanted.part
+    for device, (link, tunnel) in draft.wiring.tunnels.items():
+        assert part is not None
+        if device not in draft.kept:
+            draft.operations.append(MakeTunnel(link, device[1], draft.index(device), part.mtu, tunnel))
+            if draft.switch_index(device):
+                ports.plug(device)
+        else:
+            found = draft.kept[device]
+            if found.master != draft.switch_index(device):
+                ports.plug(device)
+            if found.mtu != part.mtu:
+                draft.operations.append(SetDevice(*device, found.index, mtu=part.mtu))
+        _add_hooks(draft, device)
+
+
+def _add_hooks(draft: Draft, *devices: Device) -> None:
+    """Make missing hooks of ports that are kept, and of tunnels."""
+    for device in devices:
         if device not in draft.wiring.hooked:
             continue
         index = draft.index(device)
@@ -123,7 +149,7 @@ class OffloadChanges:
     def raise_again(self) -> None:
         for device, found in self._draft.kept.items():
             taken, desired = self._taken(device), self._wanted.get(device, Offloads.ALL)
-            if found.kind == "veth" and taken is not None and taken < desired:
+            if found.kind in ("veth", "vxlan") and taken is not None and taken < desired:
                 self._draft.operations.append(SetOffloads(*device, found.index, desired))
 
     def _taken(self, device: Device) -> Offloads | None:

@@ -79,6 +79,10 @@ class Draft:
             if near is not None and far is not None and is_pair(near, far):
                 kept[cable.near] = near
                 kept[cable.far] = far
+        for device, (_, tunnel) in self.wiring.tunnels.items():
+            found = self.found(device)
+            if found is not None and found.kind == "vxlan" and found.alias == tunnel.alias:
+                kept[device] = found
         return kept
 
     def _down(self) -> set[Device]:
@@ -98,6 +102,8 @@ class Draft:
         for cable in sorted(self.wiring.cables, key=lambda cable: cable.patch):
             self.index(cable.near)
             self.index(cable.far)
+        for device in self.wiring.tunnels:
+            self.index(device)
 
     def found(self, device: Device) -> Interface | None:
         return self.existing.namespaces.get(device[0], NOTHING).interfaces.get(device[1])

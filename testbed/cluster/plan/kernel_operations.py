@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from testbed.kernel.offloads import Offloads
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.graphviz import described
-from testbed.spec.layout import Impairment
+from testbed.spec.layout import Impairment, Tunnel
 
 if TYPE_CHECKING:  # their code is for those who apply a plan
     from testbed.kernel import netem, shapers
@@ -127,6 +127,20 @@ class MakeCable:
 
     def __str__(self) -> str:
         return f"make {'patch' if self.patch else 'link'} {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeTunnel(_Printed):
+    """Make a VXLAN interface in the wire namespace: its frames travel between two addresses of the machines' network."""
+
+    label: str
+    device: str
+    index: int
+    mtu: int
+    tunnel: Tunnel
+
+    def __str__(self) -> str:
+        return f"make tunnel {self.label} to {self.tunnel.remote} with the VXLAN id {self.tunnel.vni}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +436,7 @@ Operation: TypeAlias = (
     | SetNodeContext
     | MakeSwitch
     | MakeCable
+    | MakeTunnel
     | RemoveDevice
     | SetDevice
     | SetUp

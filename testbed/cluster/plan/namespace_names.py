@@ -48,11 +48,16 @@ def far_end(owner: str, port: str) -> str:
     return _fitting(f"{owner}.{port}")
 
 
+def tunnel(owner: str, port: str) -> str:
+    """The interface that stands for an end on another machine; its name has a '+' as patches have."""
+    return _fitting(f"tun+{owner}.{port}")
+
+
 def patch(device: str) -> tuple[str, str]:
     """The two ends of the patch of `device`: the one plugged in at the switch, and the free one.
 
-    If neither is plugged in, the relay listens on both. Only the names of patches and stages have a '+' before their
-    first dot.
+    If neither is plugged in, the relay listens on both. Only the names of patches, stages and tunnels have a '+' before
+    their first dot.
     """
     return _fitting(f"port+{device}"), _fitting(f"free+{device}")
 

@@ -21,6 +21,7 @@ from testbed.cluster.plan.kernel_operations import (
     InNamespace,
     MakeCable,
     MakeNamespace,
+    MakeTunnel,
     Operation,
     Part,
     PrepareEgress,
@@ -44,7 +45,7 @@ from testbed.cluster.removal import end_programs
 from testbed.errors import ConflictError, KernelError, reason_of
 from testbed.kernel import cgroups, namespaces, netlink_messages, offloads, processes, syscalls
 from testbed.kernel.filesystem import write_setting
-from testbed.kernel.netlink import RequestError
+from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.rtnl_dump import ROUTING, Contents, interface, node_contents, wire_contents
 
 # Errors of the kernel that mean that the object to remove is already gone.
@@ -89,6 +90,7 @@ class NetlinkExecutor:
         self.early: dict[str, int] = {}
         self.lost: dict[str, int] = {}
         self._open: dict[str, namespaces.OpenNamespace] = {}
+        self._own: RouteSocket | None = None
         self._limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def __enter__(self) -> NetlinkExecutor:
@@ -100,6 +102,8 @@ class NetlinkExecutor:
         for namespace in self._open.values():
             namespace.close()
         self._open.clear()
+        if self._own is not None:
+            self._own.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
 
     def make_space(self, count: int) -> None:
@@ -131,6 +135,8 @@ class NetlinkExecutor:
 
     def apply(self, operations: Sequence[Operation], progress: Callable[[int], None]) -> None:
         """Execute the operations; KernelError names the one that failed and why. progress(n): n are done."""
+        if self._own is None and any(isinstance(operation, MakeTunnel) for operation in operations):
+            self._own = RouteSocket()  # tunnels are made from the machine's own namespace, which they send in
         first = 0
         with namespaces.staying():
             while first < len(operations):
@@ -154,6 +160,8 @@ class NetlinkExecutor:
         match operation:
             case MakeNamespace(key):
                 self._make_namespace(key)
+            case MakeTunnel():
+                self._make_tunnel(operation)
             case RemoveNamespace(key):
                 end_programs(self.cluster, [os.stat(self.paths[key]).st_ino])
                 if key in self._open:
@@ -182,6 +190,24 @@ class NetlinkExecutor:
                     cgroups.take_in(group, processes.inside([os.stat(self.paths[key]).st_ino]))
             case _:
                 raise AssertionError(f"unknown operation {operation!r}")
+
+    def _make_tunnel(self, operation: MakeTunnel) -> None:
+        assert self._own is not None
+        tunnel, wire = operation.tunnel, self.open(namespace_names.WIRE)
+        made = netlink_messages.make_vxlan(
+            operation.device, tunnel.local, tunnel.remote, tunnel.vni, operation.index, operation.mtu, wire.descriptor
+        )
+        try:
+            self._own.execute([made], str(operation))
+            wire.route.execute([netlink_messages.set_alias(operation.index, tunnel.alias)])
+        except RequestError as error:
+            refusal = error.refusals[0]
+            if refusal.errno == errno.EEXIST:
+                raise ConflictError(
+                    f"{operation} failed: another VXLAN of this machine has that id; take its cluster down, or give this "
+                    "one another name with --name"
+                ) from error
+            raise KernelError(f"{operation} failed: {refusal.reason}") from error
 
     def _await_carrier(self, index: int) -> None:
         """Wait until the kernel's link watch has seen that the interface's other end has come up; it sends nothing
@@ -270,7 +296,7 @@ def _batch_key(operation: Operation) -> str | None:
     """The key of the namespace for an operation's netlink request; None if it is no request."""
     if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetNodeContext | SetOffloads):
         return None
-    if isinstance(operation, AwaitCarrier | Drain):
+    if isinstance(operation, AwaitCarrier | Drain | MakeTunnel):
         return None
     return operation.key if isinstance(operation, InNamespace | MakeCable) else namespace_names.WIRE
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from testbed.cluster.plan import namespace_names, node_settings
-from testbed.cluster.plan.cables import Joins, OffloadChanges, make_cable
+from testbed.cluster.plan.cables import Joins, OffloadChanges, make_cable, make_tunnels
 from testbed.cluster.plan.diversions import Diversions
 from testbed.cluster.plan.draft import Draft, ExistingState, is_pair
 from testbed.cluster.plan.kernel_operations import MakeSwitch, Operation, RemoveDevice, RemoveNamespace, SetUp
@@ -57,6 +57,7 @@ def plan(
     stages.open_short_paths()
     joins.part(diversions, stages)
     stages.remove_disciplines()
+    make_tunnels(draft, ports)
     for cable in draft.wiring.cables:
         make_cable(draft, ports, cable)
     ports.change(stages.patches_standing_by())

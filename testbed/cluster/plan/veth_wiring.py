@@ -29,6 +29,9 @@ A link that the relay carries is *diverted*: it stays plugged or joined, and its
   sends by the port go to B, which is the other tap. Frames that the relay sends by B come in on the port, as if from its
   cable.
 
+A link to another machine has a *tunnel* (VXLAN) in the wire namespace in place of its end there; it is otherwise wired as
+if the tunnel were the far end of a node's pair.
+
 Modelled switches (those of Myrinet) and the cables between them exist only in the relay. A NIC at one of them has a
 pair whose far end, in the wire namespace, is always free.
 """
@@ -40,7 +43,7 @@ from typing import TypeAlias
 
 from testbed.cluster.plan import namespace_names
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.layout import End, Layout, Link, Nic
+from testbed.spec.layout import End, Layout, Link, Nic, Tunnel
 
 Device: TypeAlias = tuple[str, str]  # (namespace key, interface name)
 
@@ -173,6 +176,7 @@ def wire_ends(layout: Layout) -> list[tuple[str, str]]:
     disturbed.
     """
     switches = {switch.name for switch in layout.switches}
+    tunnels = {tunnel.end for tunnel in layout.part.tunnels} if layout.part is not None else set()
     parallel: dict[frozenset[str], int] = {}
     found = []
     for link in layout.links:
@@ -182,7 +186,11 @@ def wire_ends(layout: Layout) -> list[tuple[str, str]]:
             number = parallel[pair] = parallel.get(pair, 0) + 1
             found.append((namespace_names.trunk_end(a, b, number), namespace_names.trunk_end(b, a, number)))
         else:
-            found.append((namespace_names.far_end(a, link.a.port), namespace_names.far_end(b, link.b.port)))
+            near, far = (
+                (namespace_names.tunnel if end in tunnels else namespace_names.far_end)(end.owner, end.port)
+                for end in (link.a, link.b)
+            )
+            found.append((near, far))
     return found
 
 
@@ -195,12 +203,14 @@ class Wiring:
     stay down until their port settings are made; otherwise the first broadcast would circulate at switches with planned
     forwarding, and a patch would duplicate it. made_up: devices that are up once they are made. hooked: ports whose
     frames can be diverted. of_link: link name -> its devices in the wire namespace. detours: link name -> its
-    diversion. uplinks: NICs at modelled switches.
+    diversion. uplinks: NICs at modelled switches. tunnels: (link name, the way to its end on another machine) by device.
     """
 
     def __init__(self, layout: Layout, spliced: Collection[str] = (), diverted: Collection[str] = ()) -> None:
         self._nics: dict[Device, Nic] = {(node.name, nic.name): nic for node in layout.nodes for nic in node.nics}
         self._trunk_mtu = max((nic.mtu for nic in self._nics.values()), default=1500)
+        self._tunnels = {tunnel.end: tunnel for tunnel in layout.part.tunnels} if layout.part is not None else {}
+        self.tunnels: dict[Device, tuple[str, Tunnel]] = {}
         self.cables: list[Cable] = []
         self.plugged: dict[Device, str] = {}
         self.numbers: dict[Device, int] = {}
@@ -218,8 +228,9 @@ class Wiring:
             first = len(self.cables)
             self._wire_link(link, ends, spliced=link.name in spliced, diverted=link.name in diverted)
             self.of_link[link.name] = _wire_side(self.cables[first:])
+            self.of_link[link.name] += [device for device, (name, _) in self.tunnels.items() if name == link.name]
         learning = {switch.name: switch.learns for switch in layout.switches}
-        self.wire_devices = _wire_side(self.cables)
+        self.wire_devices = [*_wire_side(self.cables), *self.tunnels]
         patches = {end for cable in self.cables if cable.patch for end in (cable.near, cable.far)}
         self.planned_ports = {
             device for device, switch in self.plugged.items() if device in patches or not learning[switch]
@@ -238,7 +249,7 @@ class Wiring:
         if self._modelled.keys() & {link.a.owner, link.b.owner}:
             self._wire_to_modelled(link, devices)
             return
-        nodes = [end for end in ends if end.owner not in self.ports]
+        outer = [end for end in ends if end.owner not in self.ports]  # nodes, and ends on other machines
         if link.datapath == "direct":
             if spliced or diverted:
                 raise ValueError(f"{link.name} is declared direct and cannot be spliced")
@@ -248,11 +259,16 @@ class Wiring:
             self.cables.append(Cable(link.name, near, far, mtu, nics[0].mac, nics[1].mac))
             return
         wire_side = {end: (namespace_names.WIRE, device) for end, device in zip(ends, devices, strict=True)}
-        for node in nodes:
-            nic = self._nics[node.owner, node.port]
-            self.cables.append(Cable(link.name, wire_side[node], (node.owner, node.port), nic.mtu, far_mac=nic.mac))
-        senders = [(node.owner, node.port) for node in nodes]
-        if len(nodes) == 2:
+        senders: list[Device] = []
+        for end in outer:
+            if end in self._tunnels:
+                self.tunnels[wire_side[end]] = link.name, self._tunnels[end]
+                senders.append(wire_side[end])
+                continue
+            nic = self._nics[end.owner, end.port]
+            self.cables.append(Cable(link.name, wire_side[end], (end.owner, end.port), nic.mtu, far_mac=nic.mac))
+            senders.append((end.owner, end.port))
+        if len(outer) == 2:
             device, mtu = wire_side[link.a], self._trunk_mtu
             self.joins.append((link.name, wire_side[link.a], wire_side[link.b]))
             if diverted:
@@ -260,9 +276,10 @@ class Wiring:
         else:
             mtu = self._trunk_mtu
             switch = link.b if link.b.owner in self.ports else link.a  # of a trunk, its second end
-            if nodes:
-                mtu = self._nics[nodes[0].owner, nodes[0].port].mtu
-                device = wire_side[nodes[0]]
+            if outer:
+                nic_of = self._nics.get((outer[0].owner, outer[0].port))
+                mtu = nic_of.mtu if nic_of is not None else self._trunk_mtu
+                device = wire_side[outer[0]]
             else:
                 self.cables.append(Cable(link.name, wire_side[link.a], wire_side[link.b], mtu))
                 self._plug(link.a, wire_side[link.a])
@@ -280,12 +297,12 @@ class Wiring:
         if spliced:
             forward, backward = ((namespace_names.WIRE, name) for name in namespace_names.stage(device[1]))
             self.cables.append(Cable(link.name, forward, backward, mtu, patch=True))
-            port = device if len(nodes) < 2 else None
+            port = device if len(outer) < 2 else None
             self.stages[link.name] = Stage(
                 (namespace_names.WIRE, a), (namespace_names.WIRE, b), forward, backward, port
             )
         if diverted:
-            two_nodes = len(nodes) == 2
+            two_nodes = len(outer) == 2
             at = (wire_side[link.a], wire_side[link.b]) if two_nodes else (device,)
             self.detours[link.name] = Detour(*_patch(at[0]), at)
 

@@ -30,8 +30,14 @@ class UnwritableReportError(TestbedError):
     """The report cannot be written to its path."""
 
 
-def make_report(folders: Sequence[Path], output: Path, follow: Callable[[str], object] = lambda _: None) -> int:
-    """Write the report; return its size in bytes. follow: called with each step of the work.
+def make_report(
+    folders: Sequence[Path],
+    output: Path,
+    follow: Callable[[str], object] = lambda _: None,
+    labels: Sequence[str] | None = None,
+) -> int:
+    """Write the report; return its size in bytes. follow: called with each step of the work. labels: of the runs; by default
+    several runs are A, B, and so on.
 
     Raises NotFoundError where there is no run, UnsupportedError for one of a newer version, UnwritableReportError, and
     TestbedError for a broken file.
@@ -39,7 +45,8 @@ def make_report(folders: Sequence[Path], output: Path, follow: Callable[[str], o
     runs = []
     for index, folder in enumerate(folders):
         follow(f"reading {folder}")
-        runs.append(summarize_run(folder, chr(ord("A") + index) if len(folders) > 1 else ""))
+        letter = chr(ord("A") + index) if len(folders) > 1 else ""
+        runs.append(summarize_run(folder, labels[index] if labels is not None else letter))
     follow("drawing")
     return write_page(page(runs), output)
 

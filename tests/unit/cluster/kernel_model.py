@@ -24,6 +24,7 @@ from testbed.cluster.plan.kernel_operations import (
     MakeCable,
     MakeNamespace,
     MakeSwitch,
+    MakeTunnel,
     Operation,
     Part,
     PrepareEgress,
@@ -204,7 +205,7 @@ class Kernel:
         assert 1 <= len(name) <= 15
         up, master, peer = bool(more.get("up")), more.get("master", 0), more.get("peer", 0)
         there[index] = Interface(index, name, kind, mac, mtu, up, master, peer, "", UNUSED)
-        if kind == "veth":
+        if kind in ("veth", "vxlan"):
             self.offloads[key][index] = Offloads.ALL
 
     def remove(self, key: str, index: int) -> None:
@@ -270,6 +271,9 @@ class Kernel:
                 self.hooks |= {*operation.hooks}
                 peer = operation.peer_key, there, operation.peer_device
                 self.make(*peer, "veth", operation.peer_mac, operation.mtu, peer=here)
+            case MakeTunnel(_, device, index, mtu, tunnel):
+                self.make(namespace_names.WIRE, index, device, "vxlan", "", mtu)
+                self.change(namespace_names.WIRE, index, alias=tunnel.alias)
             case RemoveDevice(key, _, index):
                 self.remove(key, index)
             case SetDevice(key, _, index, mtu, mac, switch):

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from random import Random
 from typing import Any, Final
 
 from protocols.core.completion import Completion
 from protocols.core.firmware import Plug
-from protocols.core.protocol import Protocol
-from protocols.emp import host as emp
-from protocols.emp.settings import Settings
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import Envelope, MPIError
-from protocols.openmx import host as openmx
-from protocols.ssam import plug as ssam
-from protocols.via import host as via
-from testbed.registry import PROTOCOLS, load
+from testbed.controller.conformance.network_faults import SECOND
+from testbed.controller.conformance.trials import Violation
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
-from tests.sim.swarm_faults import MILLISECOND, SECOND, Violation
 
 PATIENCE: Final = 20 * SECOND
 """Virtual time after which an exchange is taken to have come to a halt."""
@@ -65,57 +59,29 @@ EXCHANGES: Final = {
 """By name: messages of so many frames; "+": one way, at once; "-": one each way; "late": receives are not ahead."""
 
 
+def _nothing(_host: object) -> tuple[int, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Protocol with MPI's device.
+    """A protocol with MPI's device, for exchanges.
 
-    name: of its entry point. payload: bytes of a message in a full frame. bound: as a stage's. resources: what a host
-    has of each resource that transfers take and give back. plug: with settings so small that a few frames reach their
-    limits.
+    plug: of its NICs; the fewer frames reach the limits of its settings, the more is seen. device: as a protocol's.
+    payload: bytes of a message in a full frame. bound: as a stage's. resources: of a host, what is left of each resource
+    that transfers take and give back. max_message_size: bytes; longer messages of exchanges are cut to it.
     """
 
-    name: str
-    payload: int
-    bound: int
-    resources: Callable[[Any], tuple[int, ...]]
     plug: Plug
+    device: Callable[[Any], Device]
+    payload: int
+    bound: int = PATIENCE
+    resources: Callable[[Any], tuple[int, ...]] = _nothing
+    max_message_size: int = 1 << 20
 
     def size(self, frames: int) -> int:
         """Return the bytes of a message of `frames` frames, the last one about half full."""
-        return self.payload * frames - self.payload // 2
-
-
-# A header that was lost is sent again after at most one longest time-out. What was sent behind it was not admitted
-# meanwhile, and waits for its own timer: one more. The rest are round trips.
-EMP_MATCHING: Final = Matched(
-    "emp", payload=1472, bound=2 * Settings().longest_timeout + MILLISECOND,
-    resources=lambda host: (host.free, host.pinned), plug=emp.plug(Settings(window=2)),
-)  # fmt: skip
-
-# A session is made first: an introduction and its answer may be lost, and each is sent again after a time-out that doubles.
-# Then a tail of requests may be lost, twice. Time-outs are looked for in steps, so that each may take two.
-SSAM_MATCHING: Final = Matched(
-    "ssam", payload=40, bound=4 * (ssam.Settings().timeout << 4) + MILLISECOND,
-    resources=lambda host: (len(host.waiting()),), plug=ssam.plug(ssam.Settings(window=4)),
-)  # fmt: skip
-# As for EMP, after connections have been made, for which the same holds.
-VIA_MATCHING: Final = Matched(
-    "via", payload=1400, bound=4 * via.Settings().longest_timeout + MILLISECOND,
-    resources=lambda host: (len(host.waiting()),), plug=via.plug(via.Settings(window=2, acknowledge=1)),
-)  # fmt: skip
-
-
-# A connection request that was lost, and then a message, are each sent again after the resend's ticks, by a clock of ticks.
-_MX_TICK: Final = 100_000
-_MX: Final = openmx.Settings(tick=_MX_TICK, resend=4, pull_timeout=4 * _MX_TICK)
-MX_EAGER: Final = Matched(
-    "openmx", payload=1462, bound=2 * (_MX.resend + 2) * _MX_TICK + MILLISECOND,
-    resources=lambda host: (len(host.waiting()),), plug=openmx.plug(_MX),
-)  # fmt: skip
-# A pull that has lost its last request waits for a time-out more.
-MX_PULLED: Final = replace(
-    MX_EAGER, bound=MX_EAGER.bound + _MX.pull_timeout, plug=openmx.plug(replace(_MX, rendezvous=128))
-)
+        return min(self.payload * frames - self.payload // 2, self.max_message_size)
 
 
 class Matching:
@@ -131,9 +97,8 @@ class Matching:
         self._before: list[tuple[int, ...]] = []
 
     def begin(self, simulation: Simulation) -> None:
-        protocol = _protocol(self._matched.name)
         nodes = list(simulation.nodes.values())
-        self._devices = [protocol.device(node.endpoint) for node in nodes]
+        self._devices = [self._matched.device(node.endpoint) for node in nodes]
         self._before = [self._matched.resources(node.endpoint) for node in nodes]
         for number, (node, device) in enumerate(zip(nodes, self._devices, strict=True)):
             self._parties.append(Party(number, device, self._exchange, self._matched.size))
@@ -153,13 +118,6 @@ class Matching:
                 raise Violation(f"{node.name} is not done: {'; '.join(left)}")
             if (has := self._matched.resources(node.endpoint)) != had:
                 raise Violation(f"{node.name}: of its resources {had} are left {has}")
-
-
-@cache
-def _protocol(name: str) -> Protocol:
-    found = load(PROTOCOLS, name)
-    assert isinstance(found, Protocol)
-    return found
 
 
 @cache

@@ -1,35 +1,18 @@
-"""Faults of the network in a swarm case: shapes, kinds of fault on links, and cables that are
-pulled out for a while.
-"""
+"""Faults of the network in a random case: shapes, kinds of fault on links, and cables that are pulled out for a while."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
 from testbed.engine.sources import Source
-from testbed.errors import FirmwareError
 from testbed.sim.simulation import Simulation
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 
 MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000
-
-
-class Violation(AssertionError):  # noqa: N818  # it is no error of ours
-    """A promise of the protocol is broken."""
-
-
-@contextmanager
-def unwrapped() -> Iterator[None]:
-    """Raise errors from within a NIC unwrapped, since cases look at the messages of firmware and libraries."""
-    try:
-        yield
-    except FirmwareError as error:
-        raise error.__cause__ or error from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +38,8 @@ FAULTS: dict[str, Callable[[Source], dict[str, object]]] = {
     "congestion": lambda chance: {"rate": chance.choice((20, 200)) * 10**6, "queue_frames": chance.choice((4, 30))},
 }
 BLACKOUT = "blackout"
+REORDERING = "reordering"
+KINDS = (*FAULTS, BLACKOUT)
 SHAPES: dict[str, tuple[int, int]] = {
     "back-to-back": (2, 2),
     "star": (2, 8),
@@ -68,7 +53,7 @@ CALM = Impairment(delay=5 * MICROSECOND)
 @cache
 def layout_of(shape: str, nodes: int) -> Layout:
     """Return the layout of a shape without impairments: a case sets its own."""
-    made = {
+    made: dict[str, Callable[[], Description]] = {
         "back-to-back": Description.back_to_back,
         "star": lambda: Description.star(nodes),
         "line": lambda: Description.line(nodes),
@@ -86,7 +71,7 @@ def draw_shape(chance: Source) -> tuple[str, int]:
 
 
 def draw_faults(
-    chance: Source, layout: Layout, kinds: Collection[str] = (*FAULTS, BLACKOUT)
+    chance: Source, layout: Layout, kinds: Collection[str] = KINDS
 ) -> tuple[tuple[Impairment, ...], tuple[Cut, ...], int]:
     """Draw each link's impairment, the cuts and the end of all faults, from at least two kinds of fault."""
     drawn = chance.sample(list(kinds), 2 + chance.below(3))

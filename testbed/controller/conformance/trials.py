@@ -9,14 +9,34 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from tests.sim.swarm_faults import Violation
+from testbed.engine.tracebacks import program_traceback
+from testbed.errors import FirmwareError
 
 Case = TypeVar("Case")
 Item = TypeVar("Item")
+
+
+class Violation(AssertionError):  # noqa: N818  # it is no error of ours
+    """A promise of the protocol is broken."""
+
+
+@contextmanager
+def judged() -> Iterator[None]:
+    """Raise an error of firmware or host library as a Violation; one that a check has raised within a NIC stays as it
+    is."""
+    try:
+        yield
+    except Violation:
+        raise
+    except FirmwareError as error:
+        raise error.__cause__ if isinstance(error.__cause__, Violation) else Violation(str(error)) from error
+    except Exception as error:  # a host library that a program calls may raise anything
+        raise Violation(f"a call has raised {type(error).__name__}:\n{program_traceback(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,23 @@
-"""Postcard, but for letters with the tags below."""
+"""Postcard, which no package registers here, but for letters with the tags below."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from postcard import protocol as postcard
-from postcard.frames import HEAD, LETTER
+from postcard.codec import KIND_CARD, unpack_frame
+from postcard.firmware import NEWS, Message
+from postcard.firmware import Firmware as PostcardFirmware
+from postcard.host import Host as PostcardHost
+from postcard.settings import Settings
 
 from protocols.core.firmware import Adapter, Agent, Nic
 
 RING_RAISES, RECEIVE_RAISES, TICK_RAISES, DEADLINE_STAYS, FRAME_TOO_LONG, LIBRARY_RAISES = range(101, 107)
 
 
-ETHERTYPE = 0x88B8
-"""Another one than postcard's: two packages cannot have the same."""
-
-
-class Firmware(postcard.Firmware):
+class Firmware(PostcardFirmware):
     """wrong: the tag of the letter that came last."""
-
-    ethertype = ETHERTYPE
 
     wrong = 0
     _since: int | None = None
@@ -29,7 +27,7 @@ class Firmware(postcard.Firmware):
         return super().deadline if self._since is None else self._since
 
     def on_doorbell(self, now: int, index: int) -> None:
-        tag = self.letters[index][2]
+        tag = self.letters[index].tag
         if tag == RING_RAISES:
             raise KeyError(f"no letter {index}")
         if tag == FRAME_TOO_LONG:
@@ -37,8 +35,8 @@ class Firmware(postcard.Firmware):
         super().on_doorbell(now, index)
 
     def receive(self, now: int, frame: bytes) -> None:
-        _, _, _, kind, _, _, _, tag, _ = HEAD.unpack_from(frame)
-        if kind == LETTER and frame[:6] == self._adapter.address:
+        to, _, kind, _, _, _, _, _, tag, _ = unpack_frame(frame)
+        if kind == KIND_CARD and to == self._adapter.address:
             self.wrong = tag
             if tag == RECEIVE_RAISES:
                 raise IndexError("no place for a letter")
@@ -53,16 +51,18 @@ class Firmware(postcard.Firmware):
         super().on_timer(now)
 
 
-class Host(postcard.Host):
+class Host(PostcardHost):
     def completed(self, index: int) -> None:
-        if index == postcard.INBOX and self._firmware.inbox[0][2] == LIBRARY_RAISES:
-            raise ValueError("no such letter")
+        if index == NEWS:
+            news = self._firmware.inbox[0]
+            if isinstance(news, Message) and news.tag == LIBRARY_RAISES:
+                raise ValueError("no such letter")
         super().completed(index)
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    firmware = Firmware(adapter, nic)
+    firmware = Firmware(adapter, nic, Settings())
     return Agent(firmware, Host(adapter, nic, firmware))
 
 
-PROTOCOL = replace(postcard.PROTOCOL, plug=plug, ethertype=ETHERTYPE)
+PROTOCOL = replace(postcard.PROTOCOL, plug=plug)

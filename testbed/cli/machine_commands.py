@@ -1,0 +1,286 @@
+"""Commands ``machines check``, ``up``, ``down``, ``exec``, ``status``, ``gc``: clusters spread over machines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.consoles import echo, json_option, print_json
+
+if TYPE_CHECKING:
+    from testbed.machines.machine_check import MachineFinding
+    from testbed.machines.node_placement import Constraints
+    from testbed.machines.remote_workers import RemoteWorker
+    from testbed.machines.spread import SpreadPlan
+    from testbed.spec.layout import Asked, Layout
+    from testbed.spec.machines import Machine
+
+_SHOWN = 8  # nodes or switches of a machine; --json has all
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group("machines", short_help="Spread a cluster over several machines.")
+def machines_command() -> None:
+    """Clusters over the machines of a FILE, which are reached by ssh.
+
+    Each machine holds its part as an ordinary cluster: 'testbed down' and 'testbed gc' work there, too. 'testbed schema
+    machines' has all keys of FILE.
+    """
+
+
+@contextmanager
+def _running(file: Path) -> Iterator[Mapping[str, RemoteWorker]]:
+    from testbed.machines.remote_workers import workers
+    from testbed.spec.machines import load
+
+    with workers(load(file).machines) as running:
+        yield running
+
+
+@machines_command.command("check")
+@file_argument
+@json_option
+def check_command(file: Path, as_json: bool) -> None:
+    """Log in to each machine of FILE, and say what it can do, as 'doctor' does. Exit code 1 if one cannot be used."""
+    from testbed.machines.machine_check import check
+    from testbed.spec.machines import load
+
+    machines = load(file).machines
+    findings = check(machines)
+    if as_json:
+        print_json("machines-check", {"machines": [_document(finding) for finding in findings]})
+    else:
+        for place, finding in enumerate(findings):
+            if place:
+                echo()
+            _print(finding)
+    if any(finding.problem for finding in findings):
+        raise SystemExit(1)
+
+
+def _document(finding: MachineFinding) -> dict[str, object]:
+    machine = finding.machine
+    return {
+        "name": machine.name,
+        "address": machine.address or machine.name,
+        "usable": not finding.problem,
+        "problem": finding.problem,
+        "report": None if finding.report is None else asdict(finding.report),
+    }
+
+
+def _print(finding: MachineFinding) -> None:
+    machine, report = finding.machine, finding.report
+    verdict = click.style("no", fg="red") if finding.problem else click.style("yes", fg="green")
+    echo(f"{machine.name}: {verdict}" + (f", {finding.problem}" if finding.problem else ""))
+    if report is None:
+        return
+    from testbed.cli.doctor import print_abilities
+
+    underlay = f", underlay MTU {report.underlay_mtu:,}" if report.underlay_mtu else ""
+    echo(
+        f"  {report.host_name}: {report.cores} cores, {report.memory / 2**30:.1f} GiB, Linux {report.kernel}, "
+        f"Python {report.python}, testbed {report.version}{underlay}"
+    )
+    print_abilities(report.abilities, "  ")
+
+
+@machines_command.command("up")
+@file_argument
+@click.argument("source", metavar="FILE|NAME")
+@click.option("--name", metavar="CLUSTER", help="Name of the cluster; default: the description's.", default=None)
+@click.option(
+    "--pin", "pins", multiple=True, metavar="NODES=MACHINE", help="Place nodes (a name, or @TAG) on a machine."
+)
+@click.option("--exclude", "exclusions", multiple=True, metavar="NODES=MACHINE", help="Keep nodes off a machine.")
+@click.option("--dry-run", is_flag=True, help="Print the placement, change nothing.")
+@click.option("--datapath", type=click.Choice(["auto", "netem", "tc", "relay"]), default="auto", show_default=True,
+              help="Datapath of impaired links within a machine; the relay carries those between machines.")  # fmt: skip
+@json_option
+def up_command(
+    file: Path,
+    source: str,
+    name: str | None,
+    pins: tuple[str, ...],
+    exclusions: tuple[str, ...],
+    dry_run: bool,
+    datapath: Asked,
+    as_json: bool,
+) -> None:
+    """Spread a cluster over the machines of FILE: as little as possible of the links' rate crosses between them."""
+    from testbed.cluster.plan.namespace_names import check_cluster
+    from testbed.machines import spread
+    from testbed.spec import machines
+    from testbed.spec.loader import load
+    from testbed.spec.resolver import resolve
+
+    loaded = load(source)
+    layout = resolve(loaded.description)
+    cluster = check_cluster(name or layout.name)
+    constraints = constraints_of(layout, machines.load(file).machines, pins, exclusions)
+    with _running(file) as running:
+        plan = spread.plan_spread(running, layout, cluster, constraints)
+        done = {} if dry_run else spread.up(running, plan, cluster, loaded.origin, datapath)
+    operations = {machine: part["operations"] for machine, part in done.items()}
+    if as_json:
+        print_json("machines-up", {"cluster": cluster, "dry_run": dry_run, "operations": operations, **_plan_document(plan),
+                                   "changed": [machine for machine, part in done.items() if part["changed"]]})  # fmt: skip
+        return
+    if not dry_run:
+        echo(f"{cluster} is up on {', '.join(operations)}: {sum(operations.values())} operations")
+    _print_plan(plan)
+
+
+def constraints_of(
+    layout: Layout, machines: Sequence[Machine], pins: Sequence[str], exclusions: Sequence[str]
+) -> Constraints:
+    """Read pins and exclusions, each NODES=MACHINE. Raises NotFoundError, ConflictError, click.BadParameter."""
+    from testbed.errors import ConflictError
+    from testbed.machines.node_placement import Constraints
+
+    pinned: dict[str, str] = {}
+    excluded: dict[str, set[str]] = {}
+    for text in pins:
+        names, machine = _names_on(layout, machines, text, "--pin")
+        for name in names:
+            if pinned.setdefault(name, machine) != machine:
+                raise ConflictError(f"{name} is pinned to two machines: {pinned[name]} and {machine}")
+    for text in exclusions:
+        names, machine = _names_on(layout, machines, text, "--exclude")
+        for name in names:
+            excluded.setdefault(name, set()).add(machine)
+    return Constraints(pinned, excluded)
+
+
+def _names_on(layout: Layout, machines: Sequence[Machine], text: str, option: str) -> tuple[list[str], str]:
+    """Parse NODES=MACHINE; NODES may also be a switch."""
+    from testbed.errors import NotFoundError, did_you_mean
+    from testbed.spec.selection import nodes_of
+
+    target, equals, machine = text.rpartition("=")
+    if not equals or not target:
+        raise click.BadParameter(f"{text!r} is not of the form NODES=MACHINE", param_hint=option)
+    known = [found.name for found in machines]
+    if machine not in known:
+        raise NotFoundError(f"{option} {text}: the file has no machine {machine!r}{did_you_mean(machine, known)}")
+    if target in {switch.name for switch in layout.switches}:
+        return [target], machine
+    return nodes_of(layout, [target]), machine
+
+
+def _plan_document(plan: SpreadPlan) -> dict[str, object]:
+    return {
+        "machines": {machine: sorted(plan.placement.on(machine)) for machine in plan.parts},
+        "cut": {"links": list(plan.placement.cut), "rate": plan.placement.rate},
+        "underlays": [asdict(underlay) for underlay in plan.underlays],
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _print_plan(plan: SpreadPlan) -> None:
+    from testbed.spec.units import format_duration, format_rate
+
+    for machine, part in plan.parts.items():
+        nodes, switches = (
+            _listed([node.name for node in part.nodes]),
+            _listed([switch.name for switch in part.switches]),
+        )
+        echo(f"  {machine}: {nodes or 'no nodes'}" + (f"; {switches}" if switches else ""))
+    cut = plan.placement.cut
+    if not cut:
+        echo("  no link crosses between machines")
+        return
+    echo(f"  {len(cut)} of the links cross between machines, with {format_rate(plan.placement.rate)} together")
+    for underlay in plan.underlays:
+        loss = f", {underlay.loss:.0%} lost" if underlay.loss else ""
+        echo(f"  {' - '.join(underlay.machines)}: round trip {format_duration(underlay.round_trip)}{loss}")
+
+
+@machines_command.command("down")
+@file_argument
+@click.argument("cluster")
+@json_option
+def down_command(file: Path, cluster: str, as_json: bool) -> None:
+    """Take a cluster down on every machine of FILE."""
+    from testbed.machines import spread
+
+    with _running(file) as running:
+        found = spread.down(running, cluster)
+    if as_json:
+        print_json("machines-down", {"cluster": cluster, "machines": found})
+    else:
+        echo(f"{cluster} is down on {', '.join(found)}")
+
+
+@machines_command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@file_argument
+@click.argument("cluster")
+@click.argument("node")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND [ARGUMENT]...")
+def exec_command(file: Path, cluster: str, node: str, command: tuple[str, ...]) -> None:
+    """Run a program in a node, on whatever machine that is. Its output is shown once it has ended.
+
+    Standard input is empty. The exit code is the program's.
+    """
+    from testbed.machines import spread
+
+    with _running(file) as running:
+        code, stdout, stderr = spread.execute(running, cluster, node, command[1:] if command[0] == "--" else command)
+    sys.stdout.write(stdout)
+    sys.stderr.write(stderr)
+    raise SystemExit(code if code >= 0 else 128 - code)
+
+
+@machines_command.command("status")
+@file_argument
+@click.argument("cluster")
+@json_option
+def status_command(file: Path, cluster: str, as_json: bool) -> None:
+    """Show a cluster's nodes and links, machine by machine."""
+    from testbed.machines import spread
+
+    with _running(file) as running:
+        found = spread.status(running, cluster)
+    if as_json:
+        print_json("machines-status", {"cluster": cluster, "machines": found})
+        return
+    for machine, part in found.items():
+        echo(f"{machine}: {len(part['nodes'])} nodes, {len(part['links'])} links")
+        for node in part["nodes"]:
+            programs = f", programs {', '.join(map(str, node['programs']))}" if node["programs"] else ""
+            echo(f"  {node['name']}: {'up' if node['exists'] else 'GONE'}{programs}")
+        for link in part["links"]:
+            if not (link["there"] and link["up"]):
+                echo(f"  {link['name']}: {'down' if link['there'] else 'GONE'}")
+        for sentence in part["missing"]:
+            echo(f"  {sentence}")
+
+
+@machines_command.command("gc")
+@file_argument
+@json_option
+def gc_command(file: Path, as_json: bool) -> None:
+    """Remove the remains of clusters on every machine of FILE, as 'testbed gc' does on one."""
+    from testbed.machines.remote_workers import ask_each
+
+    with _running(file) as running:
+        findings = ask_each(running, "gc")
+    if as_json:
+        print_json("machines-gc", {"machines": findings})
+        return
+    for machine, found in findings.items():
+        for finding in found:
+            echo(f"{machine}: {'removed' if finding['removed'] else 'left'} {finding['what']}: {finding['reason']}")
+    if not any(findings.values()):
+        echo("nothing to collect")

@@ -1,0 +1,141 @@
+"""Commands ``protocol new``, ``protocol list`` and ``protocol check``: a kit for authors of protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from testbed.cli.consoles import echo, json_option, print_json, show_phase
+
+if TYPE_CHECKING:
+    from testbed.controller.conformance.suite import Result
+
+_FAILED = 10
+_COLOURS = {"passed": "green", "failed": "red", "not applicable": "yellow"}
+
+
+def _number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    """Parse a number, decimal or as 0x88B7."""
+    try:
+        return None if value is None else int(value, 0)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not a number such as 0x88B7") from error
+
+
+@click.group("protocol", short_help="Write a protocol, list those installed, check one.")
+def protocol_command() -> None:
+    """Protocols of NICs: write a package for one of your own, list those installed, check one.
+
+    \b
+    testbed protocol new mine       write a package that runs
+    testbed protocol list
+    testbed protocol check mine     run the conformance suite
+    """
+
+
+@protocol_command.command("new")
+@click.argument("name")
+@click.option("--folder", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Default: ./NAME")
+@click.option("--ethertype", callback=_number, default=None, metavar="NUMBER",
+              help="Of its frames; default: one that no installed package uses.")  # fmt: skip
+def new_command(name: str, folder: Path | None, ethertype: int | None) -> None:
+    """Write the package of a new protocol: frames, codec, firmware, host library, MPI, a workload and tests.
+
+    What is written runs, and passes the conformance suite: change it step by step into your protocol.
+    """
+    from testbed.protocol_template import write_package
+
+    place = folder or Path(name)
+    for path in write_package(name, place, ethertype):
+        echo(str(path))
+    echo(
+        f"\n'pip install -e {place}', or let PYTHONPATH name {place}; then\n"
+        f"  testbed run star-4 {name}-greeting --protocol {name} --mode sim\n"
+        f"  testbed protocol check {name}"
+    )
+
+
+@protocol_command.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the protocols: package, EtherType, modes, NICs, profiles, and the settings of their firmware."""
+    from testbed.cli.doctor import documents, print_protocols
+    from testbed.packages import offered_protocols, problems
+
+    if as_json:
+        print_json("protocols", {"protocols": documents(), "problems": problems()})
+        return
+    print_protocols()
+    echo("\nsettings of firmware (testbed run ... --firmware KEY=VALUE), profiles (--profile NAME):")
+    for protocol in offered_protocols():
+        settings = " ".join(f"{key}={value}" for key, value in protocol.settings.items())
+        if settings or protocol.profiles:
+            echo(f"{protocol.name}: {settings or 'no settings'}")
+            echo(f"    profiles: {', '.join(protocol.profiles) or 'none'}")
+    for sentence in problems():
+        echo(f"warning: {sentence}", err=True)
+
+
+@protocol_command.command("check")
+@click.argument("name")
+@click.option("--only", "chosen", multiple=True, metavar="CHECK", help="A check by its name; repeatable. Default: all.")
+@click.option("--depth", type=click.IntRange(1, 8), default=6, show_default=True, metavar="N",
+              help="Of check fates: the first N frames.")  # fmt: skip
+@click.option("--cases", type=click.IntRange(1), default=200, show_default=True, metavar="N", help="Of check swarm.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First case of check swarm.")
+@click.option(
+    "--case", default=None, metavar="CASE", help="With one --only: make this case alone, as a failure names it."
+)
+@json_option
+def check_command(
+    name: str, chosen: tuple[str, ...], depth: int, cases: int, seed: int, case: str | None, as_json: bool
+) -> None:
+    """Check a protocol: messages, fates of frames, restarts, random faults, and parity with real frames.
+
+    \b
+    testbed protocol check mine
+    testbed protocol check mine --only wildcards --only cancel
+    testbed protocol check mine --only fates --case 1+1:pdthpp
+
+    A check that does not apply says why: parity and killed-host need namespaces, and killed-host a NIC that can be shared.
+    Exit code 10: a check failed.
+    """
+    from testbed.controller.conformance.suite import CHECKS, Scope, State, check, named
+
+    if case is not None and len(chosen) != 1:
+        raise click.UsageError("--case goes with one check: --only CHECK")
+    names = [named(one).name for one in chosen] or [one.name for one in CHECKS]
+    results = []
+    for one in names:
+        show_phase(f"{one} ...")
+        results.append(check(name, one, Scope(depth, cases, seed), case))
+        show_phase()
+        if not as_json:
+            _show(results[-1])
+    failed = [result for result in results if result.state is State.FAILED]
+    if as_json:
+        print_json(
+            "protocol-check", {"protocol": name, "passed": not failed, "checks": [_document(one) for one in results]}
+        )
+    if failed:
+        raise click.exceptions.Exit(_FAILED)
+
+
+def _document(result: Result) -> Mapping[str, object]:
+    return {
+        "name": result.check.name,
+        "demands": result.check.demands,
+        "state": result.state.value,
+        "reason": result.reason,
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _show(result: Result) -> None:
+    state = result.state.value
+    echo(f"{click.style(state.ljust(14), fg=_COLOURS[state])}  {result.check.name.ljust(11)}  {result.check.demands}")
+    for line in result.reason.splitlines():
+        echo(f"{''.ljust(16)}{line}")

@@ -1,0 +1,128 @@
+"""One workload over several protocols, or in several modes: a run each, in one table and one report.
+
+    testbed run star-2 pingpong --protocol emp,via,tcp --mode sim,live
+
+A protocol that a mode does not support is named with the reason, and the others run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed.cli.consoles import echo
+from testbed.cli.table_layout import print_rows, print_table
+from testbed.errors import TestbedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from testbed.controller.runs.run_options import Mode
+    from testbed.controller.runs.runner import RunResult
+
+REPORT: Final = "report.html"
+"""The report's file name in the folder of the series."""
+
+Run = Callable[[str, "Mode", Path], "RunResult"]
+"""Run the workload over a protocol in a mode, with its results in a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A run of the series. result: None if it was refused or has failed, with the error."""
+
+    protocol: str
+    mode: str
+    folder: Path
+    result: RunResult | None = None
+    error: TestbedError | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The grade of its verdict; without a result, why there is none."""
+        if self.result is not None:
+            return self.result.verdict.grade.value
+        return f"{'not run' if self.is_refused else 'failed'}: {self.error}"
+
+    @property
+    def is_refused(self) -> bool:
+        return isinstance(self.error, UnsupportedError)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None and not self.is_refused
+
+
+def run_each(protocols: Sequence[str], modes: Sequence[Mode], place: Path, run: Run) -> list[Member]:
+    """Run every protocol in every mode, one after the other. Raises UnsupportedError if all of them are refused."""
+    members = []
+    for protocol in protocols:
+        for mode in modes:
+            folder = place / f"{protocol}-{mode}"
+            try:
+                members.append(Member(protocol, mode, folder, run(protocol, mode, folder)))
+            except TestbedError as error:
+                members.append(Member(protocol, mode, folder, error=error))
+    if all(member.is_refused for member in members):
+        raise UnsupportedError("\n".join(f"{one.protocol}, {one.mode}: {one.error}" for one in members))
+    return members
+
+
+def write_report(members: Sequence[Member], place: Path) -> Path | None:
+    """Write one report of all runs that have ended; None: nothing is installed to draw it with, or they are too many."""
+    ended = [member for member in members if member.result is not None]
+    if not ended or any(importlib.util.find_spec(name) is None for name in ("matplotlib", "numpy")):
+        return None
+    from testbed.observe.report.builder import MAX, make_report
+
+    if len(ended) > MAX:
+        return None
+    modes = {member.mode for member in ended}
+    labels = [member.protocol if len(modes) == 1 else f"{member.protocol} {member.mode}" for member in ended]
+    make_report([member.folder for member in ended], place / REPORT, labels=labels)
+    return place / REPORT
+
+
+def show(members: Sequence[Member], report: Path | None, place: Path) -> None:
+    """Print one table of all rows, but for those of invalid runs, and the verdict of each run."""
+    print_rows(rows_of(members))
+    verdicts = [[one.protocol, one.mode, "failed" if one.has_failed else one.verdict] for one in members]
+    print_table(["protocol", "mode", "verdict"], verdicts)
+    for one in members:
+        if one.has_failed:
+            echo(f"{one.protocol}, {one.mode}: {one.error}", err=True)
+    if report is not None:
+        echo(f"the report is in {report}")
+    echo(f"results are in {place}")
+
+
+def rows_of(members: Sequence[Member]) -> list[Mapping[str, Any]]:
+    """Return the rows of all valid runs, with their protocols and modes, as few tables.
+
+    A run has a table for each set of keys. The first tables of all runs are one, with the keys of all, as are the second
+    ones: a protocol may have keys of its own.
+    """
+    tables: list[list[Mapping[str, Any]]] = []
+    for member in members:
+        if member.result is None or member.result.verdict.grade.value == "invalid":
+            continue
+        kinds: dict[tuple[str, ...], int] = {}
+        for row in member.result.rows:
+            number = kinds.setdefault(tuple(row), len(kinds))
+            if number == len(tables):
+                tables.append([])
+            tables[number].append({"protocol": member.protocol, "mode": member.mode, **row})
+    rows: list[Mapping[str, Any]] = []
+    for table in tables:
+        keys = dict.fromkeys(key for row in table for key in row)
+        rows += [{key: row.get(key, "") for key in keys} for row in table]
+    return rows
+
+
+def exit_code(members: Sequence[Member], codes: Mapping[str, int]) -> int:
+    """Return the code of the first run that has failed, else the greatest of the verdicts' codes."""
+    for member in members:
+        if member.error is not None and member.has_failed:
+            return member.error.exit_code
+    return max(codes.get(member.verdict, 0) for member in members)

@@ -1,0 +1,57 @@
+"""Check of the machines of a file: each is logged in to, and its report is compared with what the file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from testbed.errors import TestbedError
+from testbed.machines.machine_report import MachineReport
+from testbed.machines.remote_workers import RemoteWorker, start_each, try_each
+from testbed.spec.machines import Machine
+from testbed.spec.units import format_size
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFinding:
+    """The finding on a machine. problem: why it cannot be used, in a sentence, or empty. report: None without one."""
+
+    machine: Machine
+    problem: str
+    report: MachineReport | None
+
+
+def check(machines: Sequence[Machine]) -> list[MachineFinding]:
+    """Examine machines at the same time; a machine's failure is its finding."""
+    started = start_each(machines)
+    running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
+    try:
+        underlays = {machine.name: machine.underlay or "" for machine in machines}
+        answers = {**started, **try_each(running, "report", underlay=underlays)}
+    finally:
+        for worker in running.values():
+            worker.close()
+    return [_finding(machine, answers[machine.name]) for machine in machines]
+
+
+def _finding(machine: Machine, answer: object) -> MachineFinding:
+    if isinstance(answer, TestbedError):
+        return MachineFinding(machine, str(answer), None)
+    assert isinstance(answer, dict)
+    report = MachineReport.from_json(answer)
+    return MachineFinding(machine, "; ".join(contradictions(machine, report)), report)
+
+
+def contradictions(machine: Machine, report: MachineReport) -> Iterator[str]:
+    """Sentences on what a machine lacks of what the file says, and of what every cluster needs."""
+    if (lacking := report.lacks("network namespaces")) is not None:
+        yield f"it cannot make network namespaces: {lacking.detail}"
+    if machine.cores is not None and machine.cores > report.cores:
+        yield f"it has {report.cores} cores, and the file says {machine.cores}"
+    if machine.memory is not None and machine.memory > report.memory:
+        yield f"it has {report.memory / 2**30:.1f} GiB of memory, and the file says {format_size(machine.memory)}"
+    if machine.underlay_mtu is not None and machine.underlay is not None and machine.underlay_mtu > report.underlay_mtu:
+        yield (
+            f"the interface with {machine.underlay} has the MTU {report.underlay_mtu:,}, and the file says "
+            f"{machine.underlay_mtu:,}"
+        )

@@ -1,0 +1,86 @@
+"""Report of a machine: its kernel's abilities and this installation's, its processors, memory and underlay."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from protocols.core.compiled_build import COMPILED, build
+from testbed.errors import TestbedError
+from testbed.kernel import rtnl_dump
+from testbed.kernel.capability_probe import Ability, probe
+from testbed.kernel.netlink import RouteSocket
+from testbed.packages import problems
+
+DISTRIBUTION = "netns-testbed"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineReport:
+    """The facts of a machine. memory: bytes. underlay_mtu: of the interface with its underlay address; 0 without one.
+    abilities: as `abilities` lists them."""
+
+    host_name: str
+    version: str
+    python: str
+    kernel: str
+    cores: int
+    memory: int
+    underlay_mtu: int
+    abilities: tuple[Ability, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MachineReport:
+        """Read the report that `dataclasses.asdict` made plain."""
+        return cls(**{**data, "abilities": tuple(Ability(**ability) for ability in data["abilities"])})
+
+    def lacks(self, name: str) -> Ability | None:
+        """Return the ability of that name if the machine does not have it."""
+        return next((ability for ability in self.abilities if ability.name == name and not ability.there), None)
+
+
+def report(underlay: str = "") -> MachineReport:
+    """Examine this machine. underlay: the address that it has in the network between machines, or empty."""
+    return MachineReport(
+        host_name=platform.node(),
+        version=metadata.version(DISTRIBUTION),
+        python=platform.python_version(),
+        kernel=platform.release(),
+        cores=len(os.sched_getaffinity(0)),
+        memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        underlay_mtu=underlay_mtu(underlay) if underlay else 0,
+        abilities=tuple(abilities()),
+    )
+
+
+def underlay_mtu(address: str) -> int:
+    """Return the MTU of the interface that has an address (without a prefix length). TestbedError if none has it."""
+    route = RouteSocket()
+    try:
+        found = rtnl_dump.addresses(route)
+        index = next((index for index, texts in found.items() if address in {t.partition("/")[0] for t in texts}), 0)
+        if not index:
+            raise TestbedError(f"no interface has the underlay address {address}")
+        return rtnl_dump.interface(route, index).mtu
+    finally:
+        route.close()
+
+
+def abilities() -> list[Ability]:
+    """Probe this machine's features in a scratch namespace, and examine this installation."""
+    found = problems()
+    protocols = Ability(
+        "protocols", not found, "; ".join(found) or "no two packages clash", "runs, fates and rules", ""
+    )
+    compiled = Ability(
+        "compiled",
+        build() == COMPILED,
+        f"the modules that run per frame and per event are {build()}",
+        "quicker simulations; the same results without it",
+        "install it with NETNS_TESTBED_COMPILE=1 and a C compiler (docs/internals/compiled.md)",
+    )
+    return [*probe(), protocols, compiled]

@@ -1,0 +1,373 @@
+"""Placement: which machine has which nodes and switches, so that little of the links' rate crosses between machines.
+
+What cannot be parted stays together: the ends of a link that is declared direct, and switches that exist only in a
+relay, with all their neighbours. The parts grow one machine after the other, each by what is tied to it most (greedy
+graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM J.
+Sci. Comput. 20, 1998), and are then refined by moves and exchanges that make the cut smaller. Where METIS is installed,
+its partition is refined likewise, and the better of the two is taken.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from importlib.util import find_spec
+from typing import Final
+
+from testbed.errors import UnsupportedError
+from testbed.spec.layout import Layout, Link
+from testbed.spec.units import format_size
+
+UNLIMITED: Final = 10_000_000_000
+"""bit/s that a link without a rate counts, unless a link of the cluster has more."""
+
+_SLACK: Final = 1.05
+"""How much more than its share of the load a machine may get, to make the cut smaller."""
+
+_METIS_SCALE: Final = 1000  # of its weights, which are integers
+
+_PORT: Final = 0.05
+"""The load of a switch's port, in average nodes: our choice, so that large fabrics are spread like nodes."""
+
+_PASSES: Final = 8  # of refinement; most layouts need two
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Room of a machine for nodes. memory: bytes."""
+
+    cores: float
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """The user's wishes. pins: node or switch -> machine. exclusions: node or switch -> machines that may not have it."""
+
+    pins: Mapping[str, str] = field(default_factory=dict)
+    exclusions: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """machine_of: node or switch -> machine. cut: the links between machines. rate: bit/s of these together, both
+    directions; one without a rate counts as `UNLIMITED`."""
+
+    machine_of: Mapping[str, str]
+    cut: tuple[str, ...]
+    rate: int
+
+    def on(self, machine: str) -> frozenset[str]:
+        return frozenset(name for name, place in self.machine_of.items() if place == machine)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Nodes and switches that stay together. load: share of all cores; declared, memory: what its nodes ask for."""
+
+    members: list[str]
+    load: float = 0.0
+    declared: float = 0.0
+    memory: int = 0
+    allowed: set[str] = field(default_factory=set)
+    ties: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Constraints | None = None) -> Placement:
+    """Place a cluster's nodes and switches on machines, in their order. Raises UnsupportedError where they do not fit,
+    or where what cannot be parted is to be on two machines."""
+    groups = _groups(layout, capacities, constraints or Constraints())
+    weights = link_weights(layout)
+    of = {member: number for number, group in enumerate(groups) for member in group.members}
+    for link in layout.links:
+        a, b = of[link.a.owner], of[link.b.owner]
+        if a != b:
+            groups[a].ties[b] += weights[link.name]
+            groups[b].ties[a] += weights[link.name]
+    placements: list[Placement] = []
+    refusals: list[UnsupportedError] = []
+    for suggestion in [{}, *filter(None, [_metis(groups, capacities)])]:
+        parts = _Parts(groups, capacities)
+        try:
+            parts.grow(suggestion)
+        except UnsupportedError as error:
+            refusals.append(error)
+            continue
+        parts.refine()
+        placements.append(placement_of(layout, {member: parts.place[number] for member, number in of.items()}))
+    if not placements:
+        raise refusals[0]
+    return min(placements, key=lambda placement: placement.rate)
+
+
+def placement_of(layout: Layout, machine_of: Mapping[str, str]) -> Placement:
+    """Return a placement with its cut."""
+    weights = link_weights(layout)
+    cut = tuple(link.name for link in layout.links if machine_of[link.a.owner] != machine_of[link.b.owner])
+    return Placement(dict(machine_of), cut, sum(weights[name] for name in cut))
+
+
+def link_weights(layout: Layout) -> dict[str, int]:
+    """Return what each link costs if it is cut: the rates of both its directions, bit/s."""
+    rates = [side.rate for link in layout.links for side in (link.forward, link.backward)]
+    unlimited = max([UNLIMITED, *rates])
+    return {link.name: (link.forward.rate or unlimited) + (link.backward.rate or unlimited) for link in layout.links}
+
+
+def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Constraints) -> list[_Group]:
+    leader = {
+        name: name for name in [*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)]
+    }
+
+    def find(name: str) -> str:
+        while leader[name] != name:
+            leader[name] = name = leader[leader[name]]
+        return name
+
+    for link in layout.links:
+        if _is_whole(link, layout):
+            leader[find(link.b.owner)] = find(link.a.owner)
+    groups: dict[str, _Group] = {}
+    for name in leader:
+        groups.setdefault(find(name), _Group([], allowed={*capacities})).members.append(name)
+    shares = _shares(layout, capacities)
+    nodes = {node.name: node for node in layout.nodes}
+    for group in groups.values():
+        for member in group.members:
+            group.load += shares[member]
+            if member in nodes:
+                group.declared += nodes[member].cpu_share
+                group.memory += nodes[member].memory
+            if member in constraints.pins:
+                group.allowed &= {constraints.pins[member]}
+            group.allowed -= {*constraints.exclusions.get(member, ())}
+        if not group.allowed:
+            together = (
+                f" and what cannot be parted from it ({', '.join(group.members[1:4])})" if group.members[1:] else ""
+            )
+            raise UnsupportedError(f"{group.members[0]}{together}: the pins and exclusions leave no machine for it")
+    return list(groups.values())
+
+
+def _is_whole(link: Link, layout: Layout) -> bool:
+    """Whether both ends of a link must be on one machine."""
+    return link.datapath == "direct" or bool(layout.modelled().keys() & {link.a.owner, link.b.owner})
+
+
+def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, float]:
+    """Return the load of each node and switch in cores. Nodes that ask for no CPU share what the others leave, and a switch
+    counts as a part of such a node for each port: what it forwards costs processor time, too."""
+    declared = {node.name: node.cpu_share for node in layout.nodes}
+    total = sum(capacity.cores for capacity in capacities.values())
+    if sum(declared.values()) > total:
+        raise UnsupportedError(
+            f"{layout.name} asks for {sum(declared.values()):g} cores, and the machines have {total:g} together"
+        )
+    undeclared = sum(not share for share in declared.values())
+    rest = (total - sum(declared.values())) / undeclared if undeclared else 0.0
+    loads = {name: share or rest for name, share in declared.items()}
+    usual = sum(loads.values()) / len(loads) if loads else 0.0
+    return loads | {switch.name: len(switch.ports) * _PORT * usual for switch in layout.switches}
+
+
+def has_metis() -> bool:
+    """Whether the graph-partitioning library is installed, an extra (``netns-testbed[placement]``)."""
+    return find_spec("pymetis") is not None
+
+
+def _metis(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict[int, str]:
+    """Return a partition by METIS, which knows of loads and links, but neither of memory nor of pins; empty without it."""
+    if not has_metis() or len(groups) < 2 * len(capacities):
+        return {}
+    import pymetis
+
+    starts: list[int] = [0]
+    neighbours: list[int] = []
+    weights: list[int] = []
+    heaviest = max((weight for group in groups for weight in group.ties.values()), default=1)
+    heaviest_load = max(group.load for group in groups) or 1.0
+    for group in groups:
+        neighbours += group.ties.keys()
+        weights += [max(1, weight * _METIS_SCALE // heaviest) for weight in group.ties.values()]
+        starts.append(len(neighbours))
+    cores = sum(capacity.cores for capacity in capacities.values())
+    parts = pymetis.part_graph(
+        len(capacities),
+        pymetis.CSRAdjacency(starts, neighbours),
+        eweights=weights,
+        vweights=[round(group.load / heaviest_load * _METIS_SCALE) for group in groups],
+        tpwgts=[capacity.cores / cores for capacity in capacities.values()],
+    ).vertex_part
+    machines = list(capacities)
+    return {number: machines[part] for number, part in enumerate(parts)}
+
+
+class _Parts:
+    """The parts in the making.
+
+    place: group -> machine. used, declared, memory: what each machine's groups take. borders: (machine, other one) ->
+    groups with links there. loose: by group, the weight of its links to groups that have no place yet.
+    """
+
+    def __init__(self, groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> None:
+        self._groups = groups
+        self._capacities = capacities
+        self.place: dict[int, str] = {}
+        self._used = dict.fromkeys(capacities, 0.0)
+        self._declared = dict.fromkeys(capacities, 0.0)
+        self._memory = dict.fromkeys(capacities, 0)
+        load = sum(group.load for group in groups)
+        cores = sum(capacity.cores for capacity in capacities.values())
+        self._borders: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._loose = [sum(group.ties.values()) for group in groups]
+        self._target = {name: load * capacity.cores / cores for name, capacity in capacities.items()}
+
+    def grow(self, suggestion: Mapping[int, str]) -> None:
+        """Place every group. suggestion: group -> machine, to be followed as far as the machines have room."""
+        for number, group in enumerate(self._groups):
+            if len(group.allowed) == 1:
+                (machine,) = group.allowed
+                self._put_checked(number, machine)
+        for number, machine in suggestion.items():
+            if number not in self.place and self._takes(number, machine, self._target[machine] * _SLACK):
+                self._put(number, machine)
+        if not suggestion:
+            for machine in list(self._capacities)[:-1]:
+                self._fill(machine)
+        left = self._left()
+        for number in sorted(left, key=lambda number: (-self._groups[number].declared, -self._groups[number].memory)):
+            self._put_checked(number, self._best(number))
+
+    def _fill(self, machine: str) -> None:
+        """Let a part grow until it has its share of the load: next comes what is tied to it most, and least to groups
+        that have no place yet."""
+        ties: dict[int, int] = defaultdict(int)
+        for number, place in self.place.items():
+            if place == machine:
+                for neighbour, weight in self._groups[number].ties.items():
+                    ties[neighbour] += weight
+
+        def entry(number: int) -> tuple[int, int]:
+            return self._loose[number] - 2 * ties[number], number
+
+        candidates = [entry(number) for number in self._left()]
+        heapify(candidates)
+        while candidates and self._used[machine] < self._target[machine]:
+            number = candidates[0][1]
+            is_current = heappop(candidates) == entry(number) and number not in self.place
+            if not is_current or not self._takes(number, machine, self._target[machine] * _SLACK):
+                continue
+            self._put(number, machine)
+            for neighbour, weight in self._groups[number].ties.items():
+                ties[neighbour] += weight
+                heappush(candidates, entry(neighbour))
+
+    def _left(self) -> list[int]:
+        return [number for number in range(len(self._groups)) if number not in self.place]
+
+    def _takes(self, number: int, machine: str, most: float) -> bool:
+        """Whether a machine has room for a group, and would not have more than `most` of the load."""
+        group, capacity = self._groups[number], self._capacities[machine]
+        return (
+            machine in group.allowed
+            and self._used[machine] + group.load <= max(most, group.load)
+            and self._declared[machine] + group.declared <= capacity.cores
+            and self._memory[machine] + group.memory <= capacity.memory
+        )
+
+    def _best(self, number: int) -> str:
+        """The machine with room to which a group is tied most; of equal ones that with the most room."""
+        fitting = [name for name in self._capacities if self._takes(number, name, float("inf"))]
+        balanced = [name for name in fitting if self._takes(number, name, self._target[name] * _SLACK)]
+        attraction = self._attraction(number)
+        return max(
+            balanced or fitting or self._groups[number].allowed,
+            key=lambda name: (attraction[name], self._target[name] - self._used[name]),
+        )
+
+    def _attraction(self, number: int) -> dict[str, int]:
+        found = dict.fromkeys(self._capacities, 0)
+        for neighbour, weight in self._groups[number].ties.items():
+            if neighbour in self.place:
+                found[self.place[neighbour]] += weight
+        return found
+
+    def _put_checked(self, number: int, machine: str) -> None:
+        if not self._takes(number, machine, float("inf")):
+            group, capacity = self._groups[number], self._capacities[machine]
+            raise UnsupportedError(
+                f"{group.members[0]} fits on no machine that may have it: machine {machine} would give "
+                f"{self._declared[machine] + group.declared:g} of {capacity.cores:g} cores and "
+                f"{format_size(self._memory[machine] + group.memory)} of {format_size(capacity.memory)}"
+            )
+        self._put(number, machine)
+
+    def _put(self, number: int, machine: str) -> None:
+        self._count(number, machine, 1)
+        self.place[number] = machine
+        for neighbour, weight in self._groups[number].ties.items():
+            self._loose[neighbour] -= weight
+
+    def _count(self, number: int, machine: str, sign: int) -> None:
+        group = self._groups[number]
+        self._used[machine] += sign * group.load
+        self._declared[machine] += sign * group.declared
+        self._memory[machine] += sign * group.memory
+
+    def refine(self) -> None:
+        """Move groups, and exchange pairs, as long as that makes the cut smaller."""
+        for _ in range(_PASSES):
+            self._find_borders()
+            if not sum([self._improve(number) for number in range(len(self._groups))]):
+                return
+
+    def _find_borders(self) -> None:
+        self._borders.clear()
+        for number, here in self.place.items():
+            for there in {self.place[neighbour] for neighbour in self._groups[number].ties} - {here}:
+                self._borders[here, there].append(number)
+
+    def _improve(self, number: int) -> bool:
+        """Move a group to where it is tied more, if need be in exchange for another."""
+        here, attraction = self.place[number], self._attraction(number)
+        for there in sorted(attraction, key=lambda name: -attraction[name]):
+            gain = attraction[there] - attraction[here]
+            if gain <= 0:
+                return False
+            if self._moved({number: there}):
+                return True
+            for partner in self._partners(number, there, gain):
+                if self._moved({number: there, partner: here}):
+                    return True
+        return False
+
+    def _partners(self, number: int, there: str, gain: int) -> Iterator[int]:
+        """Groups that a group can be exchanged for with a smaller cut: those with links to where it is."""
+        here = self.place[number]
+        for partner in self._borders[there, here]:
+            attraction = self._attraction(partner)
+            between = self._groups[number].ties.get(partner, 0)
+            if self.place[partner] == there and gain + attraction[here] - attraction[there] - 2 * between > 0:
+                yield partner
+
+    def _moved(self, moves: Mapping[int, str]) -> bool:
+        """Move groups if their machines then have room for them."""
+        before = {number: self.place[number] for number in moves}
+        for number, machine in before.items():
+            self._count(number, machine, -1)
+        done: dict[int, str] = {}
+        for number, machine in moves.items():
+            if not self._takes(number, machine, self._target[machine] * _SLACK):
+                break
+            self._count(number, machine, 1)
+            done[number] = machine
+        if len(done) == len(moves):
+            self.place.update(done)
+            return True
+        for number, machine in done.items():
+            self._count(number, machine, -1)
+        for number, machine in before.items():
+            self._count(number, machine, 1)
+        return False

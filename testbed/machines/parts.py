@@ -1,0 +1,157 @@
+"""The parts of a cluster on several machines: one layout for each, with a tunnel for every link to another machine.
+
+A link between machines is impaired where its frames arrive: each machine's part has the impairment of the direction that
+comes in, less the underlay's own delay, and the relay carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Final
+
+from testbed.errors import UnsupportedError
+from testbed.machines.node_placement import Placement
+from testbed.spec.layout import DirectionName, Impairment, Layout, Link, Part, Tunnel
+from testbed.spec.units import format_duration
+
+ENCAPSULATION: Final = {4: 50, 6: 70}
+"""Bytes that VXLAN adds to a frame's payload, by IP version: IP, UDP and VXLAN headers, and the frame's own Ethernet header
+(RFC 7348, section 5)."""
+
+_VNIS: Final = 2**24
+
+Pair = tuple[str, str]  # machines
+
+
+class Underlays:
+    """The network between the machines. addresses, mtus: by machine. one_way: measured delay in ns, by pair of machines in
+    either order."""
+
+    def __init__(self, addresses: Mapping[str, str], mtus: Mapping[str, int], one_way: Mapping[Pair, int]) -> None:
+        self.addresses = addresses
+        self.mtus = mtus
+        self.one_way = {**one_way, **{(b, a): delay for (a, b), delay in one_way.items()}}
+
+
+def pairs(layout: Layout, placement: Placement) -> list[Pair]:
+    """Return the pairs of machines that links cross between, each once."""
+    found = {
+        tuple(sorted((placement.machine_of[link.a.owner], placement.machine_of[link.b.owner])))
+        for link in layout.links
+        if link.name in placement.cut
+    }
+    return sorted((a, b) for a, b in found)
+
+
+def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays) -> dict[str, Layout]:
+    """Return the part of each machine that has nodes or switches. name: the cluster's.
+
+    Raises UnsupportedError for an underlay whose MTU is too small, and for links between machines that are faster than it
+    or carried by something else than the relay.
+    """
+    mtu = max((nic.mtu for node in layout.nodes for nic in node.nics), default=1500)
+    reasons = [*_small_mtus(mtu, placement, underlays), *_refusals(layout, placement, underlays)]
+    if reasons:
+        raise UnsupportedError(
+            "\n".join([f"{name} cannot be spread over these machines:", *(f"  {r}" for r in reasons)])
+        )
+    vnis = vxlan_ids(name, placement.cut)
+    machines = dict.fromkeys(placement.machine_of.values())
+    return {machine: _part(layout, machine, mtu, placement, underlays, vnis) for machine in machines}
+
+
+def _small_mtus(mtu: int, placement: Placement, underlays: Underlays) -> Iterator[str]:
+    if not placement.cut:
+        return
+    for machine in dict.fromkeys(placement.machine_of.values()):
+        added = ENCAPSULATION[6 if ":" in underlays.addresses[machine] else 4]
+        if underlays.mtus[machine] < mtu + added:
+            yield (
+                f"machine {machine}: its underlay has the MTU {underlays.mtus[machine]:,}, and frames of {mtu:,} bytes with "
+                f"VXLAN's {added} need {mtu + added:,}: raise it, or lower the nodes' to "
+                f"{underlays.mtus[machine] - added:,}"
+            )
+
+
+def _refusals(layout: Layout, placement: Placement, underlays: Underlays) -> Iterator[str]:
+    """Sentences on links that cannot be between machines, one for all links that share the reason."""
+    links_of: dict[str, dict[str, None]] = {}
+    for link in layout.links:
+        if link.name in placement.cut:
+            pair = sorted((placement.machine_of[link.a.owner], placement.machine_of[link.b.owner]))
+            for reason in _reasons(link, pair[0], pair[1], underlays):
+                links_of.setdefault(reason, {})[link.name] = None
+    for reason, links in links_of.items():
+        yield f"{next(iter(links))}{f' and {len(links) - 1} more' if len(links) > 1 else ''}: {reason}"
+
+
+def _reasons(link: Link, a: str, b: str, underlays: Underlays) -> Iterator[str]:
+    own = underlays.one_way[a, b]
+    if link.datapath not in ("auto", "relay"):
+        yield f"the datapath {link.datapath!r} does not reach another machine"
+    for side in (link.forward, link.backward):
+        if side.jitter_file or side.rate_trace:
+            yield "a jitter or a rate that is in a file does not reach another machine"
+        elif (side.delay or side.jitter) and side.delay < own:
+            yield (
+                f"a delay of {format_duration(side.delay)} is less than the {format_duration(own)} that the network between "
+                f"machines {a} and {b} has"
+            )
+
+
+def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
+    """Return the VXLAN id of each link, by a hash of the cluster's name and the link's: both machines, and every change of
+    the cluster, come to the same."""
+    found: dict[str, int] = {}
+    taken = {0}
+    for link in links:
+        vni = int.from_bytes(blake2b(f"{name} {link}".encode(), digest_size=3).digest(), "big")
+        while vni in taken:
+            vni = (vni + 1) % _VNIS
+        taken.add(vni)
+        found[link] = vni
+    return found
+
+
+def _part(
+    layout: Layout, machine: str, mtu: int, placement: Placement, underlays: Underlays, vnis: Mapping[str, int]
+) -> Layout:
+    links: list[Link] = []
+    tunnels: list[Tunnel] = []
+    for link in layout.links:
+        places = placement.machine_of[link.a.owner], placement.machine_of[link.b.owner]
+        if machine not in places:
+            continue
+        if link.name not in vnis:
+            links.append(link)
+            continue
+        is_first = places[0] == machine
+        far, other = (link.b, places[1]) if is_first else (link.a, places[0])
+        own = underlays.one_way[places]
+        tunnels.append(Tunnel(far, vnis[link.name], underlays.addresses[machine], underlays.addresses[other], own))
+        links.append(_arriving(link, "backward" if is_first else "forward", own))
+    here = placement.on(machine)
+    hosts = {
+        node.name: tuple(address for nic in node.nics for address in nic.addresses)
+        for node in layout.nodes
+        if node.name not in here
+    }
+    return replace(
+        layout,
+        nodes=tuple(node for node in layout.nodes if node.name in here),
+        switches=tuple(switch for switch in layout.switches if switch.name in here),
+        links=tuple(links),
+        part=Part(machine, mtu, tuple(tunnels), hosts),
+    )
+
+
+def _arriving(link: Link, incoming: DirectionName, own: int) -> Link:
+    """Return a link as the machine at which a direction arrives has it: the other direction is impaired over there."""
+    side = link.forward if incoming == "forward" else link.backward
+    if side.delay:
+        side = replace(side, delay=side.delay - own)
+    nothing = Impairment()
+    forward, backward = (side, nothing) if incoming == "forward" else (nothing, side)
+    return replace(link, forward=forward, backward=backward, datapath="relay")

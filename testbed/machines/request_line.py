@@ -1,0 +1,61 @@
+"""A worker's standard input as lines, with an end that does not depend on the network to tell it.
+
+The controller sends an empty line every `PULSE` seconds. If none comes for `SILENCE` seconds, it counts as cut off: sshd may
+take hours to see that.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator
+from typing import Final
+
+PULSE: Final = 0.5
+"""Seconds between the controller's empty lines."""
+
+SILENCE: Final = 5.0
+"""Seconds without any line after which the controller counts as cut off."""
+
+_CHUNK: Final = 1 << 16
+
+
+class RequestLine:
+    """Lines from a descriptor. silence: seconds without a byte that end it. It ends once only."""
+
+    def __init__(self, descriptor: int, silence: float = SILENCE) -> None:
+        self._descriptor = descriptor
+        self._silence = silence
+        self._heard = time.monotonic()
+        self._pending = b""
+        self._ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Return the lines that are not empty, without their line feeds, as they come."""
+        while True:
+            line, feed, rest = self._pending.partition(b"\n")
+            if feed:
+                self._pending = rest
+                if line:
+                    yield line
+            elif not self._receive(self._heard + self._silence - time.monotonic()):
+                return
+
+    def is_open(self) -> bool:
+        """Whether the controller is there, as far as can be told without waiting."""
+        while self._receive(0):
+            pass
+        if time.monotonic() > self._heard + self._silence:
+            self._ended = True
+        return not self._ended
+
+    def _receive(self, timeout: float) -> bool:
+        """Wait for more bytes; False if there are none within `timeout` seconds, or none ever."""
+        if self._ended or not select.select([self._descriptor], [], [], max(timeout, 0))[0]:
+            return False
+        data = os.read(self._descriptor, _CHUNK)
+        self._ended = not data
+        self._pending += data
+        self._heard = time.monotonic()
+        return bool(data)

@@ -1,0 +1,198 @@
+"""Clusters spread over machines: each machine holds its part as an ordinary cluster of that name.
+
+Nothing is recorded where the commands are given: the machines know what they have, and `down` and `gc` also work on each
+of them alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.machines.machine_check import contradictions
+from testbed.machines.machine_report import MachineReport
+from testbed.machines.node_placement import Capacity, Constraints, Placement, place
+from testbed.machines.parts import Pair, Underlays, pairs, parts
+from testbed.machines.remote_workers import RemoteWorker, ask_each, try_each
+from testbed.spec.layout import Asked, Layout
+from testbed.spec.layout_json import to_json
+from testbed.spec.machines import Machine
+
+_ECHOES: Final = 20
+_ECHO_TIMEOUT: Final = 1.0  # s
+
+Workers = Mapping[str, RemoteWorker]
+
+
+@dataclass(frozen=True, slots=True)
+class Underlay:
+    """The network between two machines, measured. round_trip: median, in ns. spread: of the round trips, longest less
+    shortest, ns. loss: share of unanswered echo requests."""
+
+    machines: Pair
+    round_trip: int
+    spread: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadPlan:
+    """Where everything is to be, and each machine's part."""
+
+    placement: Placement
+    underlays: tuple[Underlay, ...]
+    parts: Mapping[str, Layout]
+
+
+def capacity(machine: Machine, report: MachineReport) -> Capacity:
+    return Capacity(machine.cores or report.cores, machine.memory or report.memory)
+
+
+def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constraints) -> SpreadPlan:
+    """Place a cluster, measure the network between machines that it is to cross, and make the parts. Nothing is changed.
+
+    Raises UnsupportedError where the machines are not as their file says, or cannot carry the cluster.
+    """
+    machines = {machine: worker.machine for machine, worker in running.items()}
+    underlays = {machine: found.underlay or "" for machine, found in machines.items()}
+    reports = {
+        machine: MachineReport.from_json(reply)
+        for machine, reply in ask_each(running, "report", underlay=underlays).items()
+    }
+    wrong = [
+        f"machine {machine}: {sentence}"
+        for machine, report in reports.items()
+        for sentence in contradictions(machines[machine], report)
+    ]
+    if wrong:
+        raise UnsupportedError("\n".join(wrong))
+    capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
+    present = ask_each(running, "present", name=dict.fromkeys(running, name))
+    placement = place(layout, capacities, _staying(layout, present, constraints))
+    crossed = pairs(layout, placement)
+    for machine in dict.fromkeys(machine for pair in crossed for machine in pair):
+        for needed in ("root", "vxlan"):
+            if (lacking := reports[machine].lacks(needed)) is not None:
+                raise UnsupportedError(
+                    f"machine {machine}: no links to other machines: {lacking.detail}; {lacking.remedy}"
+                )
+        if not underlays[machine]:
+            raise UnsupportedError(
+                f"machine {machine}: links of {name} lead to other machines, and the machines file has no 'underlay' for it"
+            )
+    measured = tuple(_measured(running, underlays, pair) for pair in crossed)
+    recorded = _recorded_delays(present, underlays)
+    network = Underlays(
+        underlays,
+        {machine: machines[machine].underlay_mtu or report.underlay_mtu for machine, report in reports.items()},
+        {found.machines: recorded.get(found.machines, found.round_trip // 2) for found in measured},
+    )
+    return SpreadPlan(placement, measured, parts(layout, name, placement, network))
+
+
+def _staying(layout: Layout, present: Mapping[str, Any], wishes: Constraints) -> Constraints:
+    """Pin what is up to where it is, unless the user wishes otherwise: moving a node would end its programs."""
+    known = {*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)}
+    pins = {
+        owner: machine
+        for machine, found in present.items()
+        for owner in found["owners"]
+        if owner in known and machine not in wishes.exclusions.get(owner, ())
+    }
+    return Constraints({**pins, **wishes.pins}, wishes.exclusions)
+
+
+def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[Pair, int]:
+    """Return, in both orders, the underlay's delays that a cluster that is up was made with: another `up` must not change
+    its links because the measurement came out a little different."""
+    machine_at = {address: machine for machine, address in addresses.items()}
+    found: dict[Pair, int] = {}
+    for machine, part in present.items():
+        for remote, delay in part["tunnels"]:
+            if remote in machine_at:
+                found[machine, machine_at[remote]] = found[machine_at[remote], machine] = delay
+    return found
+
+
+def _measured(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
+    here, there = pair
+    found = running[here].call(
+        "echo", source=addresses[here], destination=addresses[there], count=_ECHOES, timeout=_ECHO_TIMEOUT
+    )
+    if not found:
+        raise UnsupportedError(
+            f"machine {here} gets no answer to ICMP echo requests from {there} ({addresses[there]}): the network between "
+            "them must carry these, and VXLAN (UDP port 4789)"
+        )
+    median = round(statistics.median(found) / 1000) * 1000  # in whole microseconds
+    return Underlay(pair, median, max(found) - min(found), 1 - len(found) / _ECHOES)
+
+
+def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked) -> dict[str, dict[str, Any]]:
+    """Bring each machine's part up, or converge it; return by machine the number of its operations, and whether the part was
+    up before, with another layout.
+
+    If a part fails, the parts that are new are taken down again, so that nothing is left; the first error is raised.
+    """
+    before = {machine: name in names for machine, names in ask_each(running, "clusters").items()}
+    concerned = {machine: running[machine] for machine in plan.parts}
+    replies = try_each(
+        concerned,
+        "up",
+        name=dict.fromkeys(concerned, name),
+        layout={machine: to_json(part) for machine, part in plan.parts.items()},
+        origin=dict.fromkeys(concerned, origin),
+        asked=dict.fromkeys(concerned, asked),
+    )
+    failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
+    if failures:
+        made = {m: running[m] for m, reply in replies.items() if not isinstance(reply, TestbedError) and not before[m]}
+        kept = [m for m, was_there in before.items() if was_there]
+        unended = [
+            r for r in try_each(made, "down", name=dict.fromkeys(made, name)).values() if isinstance(r, TestbedError)
+        ]
+        advice = [f"its parts on {', '.join(kept)} stay: 'testbed up' changes them again"] if kept else []
+        raise type(failures[0])("\n".join(map(str, [failures[0], *unended, *advice])))
+    emptied = {
+        machine: running[machine] for machine, was_there in before.items() if was_there and machine not in concerned
+    }
+    ask_each(emptied, "down", name=dict.fromkeys(emptied, name))
+    return replies
+
+
+def down(running: Workers, name: str) -> list[str]:
+    """Take a cluster down on every machine; return the machines that had a part. NotFoundError if none had."""
+    replies = ask_each(running, "down", name=dict.fromkeys(running, name))
+    found = [machine for machine, reply in replies.items() if reply["was_there"]]
+    if not found:
+        raise NotFoundError(f"no machine has a cluster {name}")
+    return found
+
+
+def holders(running: Workers, name: str) -> dict[str, RemoteWorker]:
+    """Return the workers of the machines that have a part of a cluster. NotFoundError if none has."""
+    names = ask_each(running, "clusters")
+    found = {machine: running[machine] for machine in running if name in names[machine]}
+    if not found:
+        raise NotFoundError(f"no machine has a cluster {name}")
+    return found
+
+
+def status(running: Workers, name: str) -> dict[str, Any]:
+    """Return the status of a cluster's part on each machine that has one."""
+    found = holders(running, name)
+    return ask_each(found, "status", name=dict.fromkeys(found, name))
+
+
+def execute(running: Workers, name: str, node: str, command: Sequence[str]) -> tuple[int, str, str]:
+    """Run a program in a node, wherever it is, for as long as it takes; return its exit code and its output."""
+    parts_of = status(running, name)
+    for machine, part in parts_of.items():
+        if any(found["name"] == node for found in part["nodes"]):
+            reply = running[machine].call("exec", None, name=name, node=node, command=list(command))
+            return reply["code"], reply["stdout"], reply["stderr"]
+    names = ", ".join(found["name"] for part in parts_of.values() for found in part["nodes"][:8])
+    raise NotFoundError(f"cluster {name} has no node {node!r}; its nodes include {names}")

@@ -1,0 +1,129 @@
+"""The worker of a machine: one process that answers requests, line by line, until its standard input ends.
+
+A line is a JSON object. A request has a number, the name of a call and its arguments; the answer has the number and a
+reply, or the error with its class. Requests are answered one after the other, in their order. The controller starts the
+worker by ssh. Its requests end with the connection (see `request_line`): a program that it runs in a node is killed then,
+and a change that is under way is finished or rolled back first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from io import TextIOWrapper
+from typing import IO, Any, Final
+
+from testbed.cluster import removal
+from testbed.cluster.access.node_programs import node_context, start
+from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.garbage import collect
+from testbed.cluster.records.state import Store
+from testbed.cluster.records.status import status
+from testbed.errors import TestbedError, reason_of
+from testbed.kernel import echo
+from testbed.machines import machine_report
+from testbed.machines.request_line import PULSE, RequestLine
+from testbed.spec.layout import Asked
+from testbed.spec.layout_json import from_json
+
+
+def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked) -> object:
+    result = bring_up(Store(), from_json(layout), name=name, origin=origin, lasting=True, asked=asked)
+    return {"operations": len(result.operations), "changed": result.changed}
+
+
+def _present(name: str) -> object:
+    """The nodes and switches of a cluster that are here, and the remote address and the recorded delay of each tunnel."""
+    state = Store().read(name)
+    if state is None or state.abandoned:
+        return {"owners": [], "tunnels": []}
+    layout = state.layout
+    return {
+        "owners": [*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)],
+        "tunnels": [[tunnel.remote, tunnel.delay] for tunnel in layout.part.tunnels] if layout.part is not None else [],
+    }
+
+
+def _down(name: str) -> object:
+    store = Store()
+    if name not in store.names():
+        return {"was_there": False}
+    removal.down(store, name)
+    return {"was_there": True}
+
+
+def _status(name: str) -> object:
+    found = status(Store().choose(name))
+    return {
+        "nodes": [asdict(node) for node in found.nodes],
+        "links": [{"name": link.link.name, "there": link.exists, "up": link.up} for link in found.links],
+        "missing": list(found.missing),
+    }
+
+
+def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]) -> object:
+    """Run a program in a node, with its descendants in a process group, while the controller is there."""
+    store = Store()
+    context = node_context(store, store.choose(name), node)
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with start(context, command, stdin=nothing, stdout=pipe, stderr=pipe, group=True) as program:
+        for stream in (program.stdout, program.stderr):
+            assert isinstance(stream, TextIOWrapper)
+            stream.reconfigure(errors="backslashreplace")  # what is no text must not end the worker
+        while True:
+            try:
+                stdout, stderr = program.communicate(timeout=PULSE)
+                return {"code": program.returncode, "stdout": stdout, "stderr": stderr}
+            except subprocess.TimeoutExpired:
+                if not requests.is_open():
+                    os.killpg(program.pid, signal.SIGKILL)
+
+
+CALLS: Final[Mapping[str, Callable[..., object]]] = {
+    "report": lambda underlay: asdict(machine_report.report(underlay)),
+    "clusters": lambda: Store().names(),
+    "present": _present,
+    "echo": echo.round_trips,
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    "gc": lambda: [asdict(finding) for finding in collect(Store())],
+}
+"""The calls of a worker by name, but for `exec`: arguments are those of the request, the result is the reply."""
+
+
+def main() -> None:
+    """Answer requests from standard input at standard output. Other output goes to standard error."""
+    requests = RequestLine(os.dup(0))
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    serve(requests, answers)
+
+
+def serve(requests: RequestLine, answers: IO[bytes]) -> None:
+    """Answer requests until there are no more, or nobody reads the answers."""
+    calls: Mapping[str, Callable[..., object]] = {**CALLS, "exec": partial(_execute, requests)}
+    for line in requests:
+        request = json.loads(line)
+        answer = {"number": request["number"], **_answer(calls[request["call"]], request["arguments"])}
+        try:
+            answers.write(json.dumps(answer).encode() + b"\n")
+        except BrokenPipeError:
+            return
+
+
+def _answer(call: Callable[..., object], arguments: Mapping[str, Any]) -> Mapping[str, object]:
+    try:
+        return {"reply": call(**arguments)}
+    except TestbedError as error:
+        return {"error": str(error), "class": type(error).__name__}
+    except OSError as error:
+        return {"error": reason_of(error), "class": TestbedError.__name__}

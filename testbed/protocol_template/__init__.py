@@ -1,0 +1,123 @@
+"""The template of a new protocol's package, and `write_package`, which copies it under another name.
+
+The folder `postcard` beside this file is a protocol that works: messages of any size, self-sends, restarts, faults; `tests`
+are its tests. In a copy, `postcard`, `Postcard` and `POSTCARD` become the new name, the EtherType is another one, and the
+codec is generated from the copy's layers.
+"""
+
+from __future__ import annotations
+
+import keyword
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from testbed import registry
+from testbed.errors import ConflictError, DescriptionError, Problem, TestbedError, reason_of
+
+TEMPLATE: Final = "postcard"
+ETHERTYPES: Final = range(0x88B6, 0x8900)
+"""Candidates for a new protocol: IEEE 802's second number for local experiments, and those behind it."""
+_OWN: Final = "0x88B7"  # as frames.py spells the template's
+_CODEC: Final = "codec.py"
+_SMALLEST: Final = 0x0600  # smaller numbers are lengths (IEEE 802.3)
+_SUFFIXES: Final = (".py", ".toml")
+
+
+def write_package(name: str, folder: Path, ethertype: int | None = None) -> list[Path]:
+    """Write the package of a new protocol to a folder that does not exist; return its files.
+
+    ethertype: of its frames; None: the first of ETHERTYPES that no installed package uses. Raises DescriptionError for a
+    name or EtherType that cannot be used, ConflictError for one that is taken, TestbedError if a file cannot be written.
+    """
+    _check_name(name)
+    taken = _taken_ethertypes()
+    if ethertype is None:
+        ethertype = next(number for number in ETHERTYPES if number not in taken)
+    elif not _SMALLEST <= ethertype <= 0xFFFF:
+        raise DescriptionError("the protocol", [Problem("ethertype", f"0x{ethertype:04X}", "0x0600 to 0xFFFF")])
+    elif ethertype in taken:
+        raise ConflictError(f"EtherType 0x{ethertype:04X} is that of {taken[ethertype]}: choose another one")
+    template = Path(__file__).parent
+    sources = [
+        path
+        for place in (template / TEMPLATE, template / "tests")
+        for path in sorted(place.iterdir())
+        if path.suffix in _SUFFIXES and path.name != _CODEC
+    ]
+    written = {
+        Path(_renamed(str(path.relative_to(template)), name)): _renamed(path.read_text(), name, ethertype)
+        for path in [template / "pyproject.toml", *sources]
+    }
+    written |= _metadata(name, written[Path("pyproject.toml")])
+    if folder.exists():
+        raise ConflictError(f"{folder} exists: choose another folder")
+    try:
+        for path, text in written.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+    except OSError as error:
+        raise TestbedError(f"{folder} cannot be written: {reason_of(error)}") from error
+    _generate_codec(name, folder)
+    return [folder / path for path in (*written, Path(name, _CODEC))]
+
+
+def _generate_codec(name: str, folder: Path) -> None:
+    """Make the codec of a written package; in a process of its own, which imports the package from there."""
+    command = [sys.executable, "-m", "protocols.core.codegen", name]
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise TestbedError(f"no codec can be made for {folder}:\n{made.stderr.strip()}")
+
+
+def _renamed(text: str, name: str, ethertype: int | None = None) -> str:
+    if ethertype is not None:
+        text = text.replace(_OWN, f"0x{ethertype:04X}")
+    for spelling in (str.lower, str.capitalize, str.upper):
+        text = text.replace(spelling(TEMPLATE), spelling(name))
+    return text
+
+
+def _metadata(name: str, project: str) -> dict[Path, str]:
+    """The entry points as setuptools writes them, so that the package is found on Python's path without an installation."""
+    told = tomllib.loads(project)["project"]
+    sections = [
+        "\n".join([f"[{group}]", *(f"{key} = {value}" for key, value in entries.items())])
+        for group, entries in told["entry-points"].items()
+    ]
+    place = Path(f"{name}.egg-info")
+    about = f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: {told['version']}\n"
+    return {place / "entry_points.txt": "\n\n".join(sections) + "\n", place / "PKG-INFO": about}
+
+
+def _check_name(name: str) -> None:
+    if (
+        not (name.isidentifier() and name.isascii() and name == name.lower())
+        or keyword.iskeyword(name)
+        or name[0] == "_"
+    ):
+        expected = "a name that a Python package can have: lower case letters, then also digits and _"
+        raise DescriptionError("the protocol", [Problem("name", repr(name), expected)])
+    for group in (registry.PROTOCOLS, registry.FIELDS, registry.FABRICS):
+        if name in registry.offered(group):
+            raise ConflictError(
+                f"there is a {group.rpartition('.')[2].removesuffix('s')} {name!r}: choose another name"
+            )
+    if name in sys.stdlib_module_names or find_spec(name) is not None:
+        raise ConflictError(f"there is a Python module {name!r}, which would hide the package's: choose another name")
+
+
+def _taken_ethertypes() -> dict[int, str]:
+    """EtherTypes of installed protocols and codecs, each with a name; packages that cannot be imported have none."""
+    taken: dict[int, str] = {}
+    for group, attribute in ((registry.PROTOCOLS, "ethertype"), (registry.FIELDS, "ETHERTYPE")):
+        for name, entry in registry.offered(group).items():
+            try:
+                number = getattr(registry.imported(group, name, entry), attribute, 0)
+            except TestbedError:
+                continue
+            taken.setdefault(number, name)
+    return taken

@@ -1,0 +1,16 @@
+"""Settings of the firmware: `testbed run ... --firmware resend=1ms`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """resend: nanoseconds without a receipt after which a card is sent again."""
+
+    resend: int = 5_000_000
+
+    def __post_init__(self) -> None:
+        if self.resend < 1:
+            raise ValueError("resend: more than 0")

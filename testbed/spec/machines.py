@@ -1,0 +1,160 @@
+"""Machines files: the computers over which a cluster is spread, from TOML or Python::
+
+    [[machine]]
+    name = "lab1"
+    address = "lab1.example.org"
+    user = "root"
+    key = "~/.ssh/lab"
+    cores = 8
+    memory = "16GiB"
+    underlay = "192.168.7.1"
+    underlay_mtu = 9000
+
+Strict, as descriptions are: all problems are reported at once, with the nearest valid names. Whether a machine is as
+written is known only there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from testbed.errors import DescriptionError, Problem
+from testbed.spec.annotations import After, Bounds, Listed, Schema
+from testbed.spec.element import Element, Field
+from testbed.spec.element_schema import element_schema
+from testbed.spec.elements import LARGEST_MTU, FilePath, Name, Size
+from testbed.spec.loader import read_text, table_of
+from testbed.spec.names import HIGHEST_PORT
+from testbed.spec.parser import read_list
+from testbed.spec.problems import MismatchError, item, joined, nearest, shown
+
+SSH_PORT = 22
+
+SMALLEST_UNDERLAY_MTU = 576
+"""RFC 791: what every IPv4 host accepts."""
+
+
+def _word(value: str) -> str:
+    """Check a host name or a user: it becomes an argument, and must not look like an option."""
+    if not value or value.startswith("-") or not value.isprintable() or any(sign in value for sign in " @/"):
+        raise MismatchError("a name or an address without spaces, '@' and '/', and without '-' in front")
+    return value
+
+
+def _underlay(value: str) -> str:
+    try:
+        address = ipaddress.ip_address(value)
+    except ValueError:
+        raise MismatchError("an IPv4 or IPv6 address without a prefix length, such as '192.168.7.1'") from None
+    if address.is_multicast or address.is_loopback or address.is_unspecified or address.is_link_local:
+        raise MismatchError("a unicast address that is not loopback or link-local")
+    return str(address)
+
+
+Host = Annotated[str, After(_word), Schema({"type": "string", "examples": ["lab1.example.org", "192.168.7.1"]})]
+UnderlayAddress = Annotated[str, After(_underlay), Schema({"type": "string", "examples": ["192.168.7.1", "fd07::1"]})]
+
+
+class Machine(Element):
+    """A computer that is reached by ssh. Absent keys are as OpenSSH has them, or as the machine has them."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **keys: object) -> None: ...
+
+    name: Name = Field(description="Its name here: in pins, in messages.")
+    address: Host | None = Field(None, description="Host name or address of its sshd; default: its name.")
+    user: Host | None = Field(None, description="Who logs in; default: as OpenSSH has it.")
+    port: Annotated[int, Bounds(ge=1, le=HIGHEST_PORT)] | None = Field(
+        None, description="Of its sshd; default: as OpenSSH has it, or 22."
+    )
+    key: FilePath | None = Field(None, description="Private key; default: keys and agent as OpenSSH has them.")
+    python: FilePath = Field("python3", description="Python there in which testbed is installed.")
+    cores: Annotated[int, Bounds(ge=1)] | None = Field(None, description="To be used; default: all that it has.")
+    memory: Size | None = Field(None, description="To be used; default: all that it has.")
+    underlay: UnderlayAddress | None = Field(
+        None, description="Its address in the network that carries links to other machines."
+    )
+    underlay_mtu: Annotated[int, Bounds(ge=SMALLEST_UNDERLAY_MTU, le=LARGEST_MTU)] | None = Field(
+        None, description="MTU of that network; default: of the interface that has the address."
+    )
+
+
+class Machines(Element):
+    """The machines of a cluster, each with a name of its own."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *, machines: Sequence[Machine]) -> None: ...
+
+    machines: Annotated[tuple[Machine, ...], Listed, Bounds(min_length=1)] = Field(key="machine")
+
+    def _check(self) -> None:
+        if problems := _contradictions(list(enumerate(self.machines))):
+            raise DescriptionError("machines", problems)
+
+
+def load(path: str | Path) -> Machines:
+    """Load a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+    file = Path(path)
+    machines = parse(table_of(read_text(file), str(path)), str(path))
+    base = file.absolute().parent
+    placed = (
+        machine.model_copy(update={"key": str(base / Path(machine.key).expanduser())}) if machine.key else machine
+        for machine in machines.machines
+    )
+    return Machines(machines=tuple(placed))
+
+
+def parse(data: Mapping[str, object], source: str = "TOML") -> Machines:
+    """Make the machines of a table as in TOML. Raises DescriptionError with all problems."""
+    known = ("machine",)
+    problems = [
+        Problem("", f"unknown key {shown(key)}", f"the key {joined(known)}", nearest(key, known))
+        for key in data.keys() - set(known)
+    ]
+    if not data.get("machine"):
+        problems.append(Problem("", "no machine", "tables that begin with [[machine]]"))
+        raise DescriptionError(source, problems)
+    reading = read_list(Machine, data["machine"], "machine")
+    problems += reading.problems
+    problems += _contradictions(list(zip(reading.places, reading.elements, strict=True)))
+    if problems:
+        raise DescriptionError(source, problems)
+    return Machines(machines=reading.elements)
+
+
+def _contradictions(machines: Sequence[tuple[int, Machine]]) -> list[Problem]:
+    """Names and underlay addresses that occur twice, and underlays of both IP versions."""
+    problems = []
+    for key in ("name", "underlay"):
+        counts = Counter(getattr(machine, key) for _, machine in machines)
+        problems += [
+            Problem(f"{item('machine', place, machine.name)}.{key}", shown(value), f"another {key} for each machine")
+            for place, machine in machines
+            if (value := getattr(machine, key)) is not None and counts[value] > 1
+        ]
+    versions = {":" in machine.underlay for _, machine in machines if machine.underlay is not None}
+    if len(versions) > 1:
+        problems.append(Problem("machine", "underlay addresses of IPv4 and of IPv6", "one version for all machines"))
+    return problems
+
+
+def json_schema() -> Mapping[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a machines file, for editors."""
+    definitions: dict[str, Any] = {}
+    machine = element_schema(Machine, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Machines",
+        "description": "The computers over which a cluster is spread.",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"machine": {"type": "array", "items": machine, "minItems": 1}},
+        "required": ["machine"],
+        "$defs": dict(sorted(definitions.items())),
+    }

@@ -1,0 +1,51 @@
+"""Conformance checks that need namespaces: of the written package and the default protocol; with TESTBED_LONG=1 of all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocols.core.protocol import Protocol
+from testbed.controller.conformance.suite import CHECKS, State, check
+from testbed.registry import DEFAULT_PROTOCOL, PROTOCOLS, load, offered
+from tests.sim.package_mutants import LIVE_MUTANT
+from tests.sim.written_packages import copied, on_path, written
+
+pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+EVERYBODY = [
+    name for name in offered(PROTOCOLS) if isinstance(one := load(PROTOCOLS, name), Protocol) and one.ethertype
+]
+LIVE = [one.name for one in CHECKS if one.needs_namespaces]
+
+
+@pytest.fixture(scope="module")
+def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written("parcel", tmp_path_factory.mktemp("written"))
+
+
+@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("protocol", EVERYBODY if LONG else [DEFAULT_PROTOCOL])
+def test_a_shipped_protocol_passes(protocol: str, name: str, record_property: Callable[[str, object], None]) -> None:
+    result = check(protocol, name)
+    if result.state is State.NOT_APPLICABLE:
+        assert load(PROTOCOLS, protocol).split_driver is None  # type: ignore[attr-defined]
+        assert "no split driver" in result.reason
+    else:
+        assert result.state is State.PASSED, result.reason
+    record_property("note", f"conformance: {protocol}, {name}: {result.state.value} {result.reason}")
+
+
+def test_the_package_that_is_written_passes_and_a_broken_one_fails(parcel: Path, tmp_path: Path) -> None:
+    with on_path(parcel):
+        assert check("parcel", LIVE_MUTANT.check).state is State.PASSED
+    folder = copied(parcel, "mutanp", tmp_path)
+    LIVE_MUTANT.put_in(folder / "mutanp")
+    with on_path(folder):
+        result = check("mutanp", LIVE_MUTANT.check)
+    assert result.state is State.FAILED, f"it is not found that {LIVE_MUTANT.mistake}"
+    assert "live" in result.reason

@@ -1,0 +1,154 @@
+"""`testbed machines check`: logging in to machines, their workers, and every way in which that fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from testbed.cli.documents import schema_of
+from tests.live.machine_state import eventually
+from tests.live.machines_lab import NAMES, Lab, lab
+from tests.live.testbed_command import refused
+
+pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
+
+
+@pytest.fixture(scope="module")
+def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with lab(tmp_path_factory.mktemp("lab")) as found:
+        yield found
+
+
+def checked(machines: Lab, text: str) -> dict[str, dict[str, object]]:
+    """Findings of the check of a file's machines, by name."""
+    (machines.folder / "other.toml").write_text(text)
+    done = machines.testbed("machines", "check", "--json", "other.toml")
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of("machines-check"))
+    found = {machine["name"]: machine for machine in document["machines"]}
+    assert done.returncode == (0 if all(machine["usable"] for machine in found.values()) else 1)
+    return found
+
+
+def test_every_machine_says_what_it_can_do(machines: Lab) -> None:
+    done = machines.testbed("machines", "check", "lab.toml")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if not line.startswith(" ") and line] == ["a: yes", "b: yes", "c: yes"]
+    assert sum("network namespaces" in line and line.strip().startswith("yes") for line in lines) == 3
+
+
+def wrong_machines(machines: Lab) -> dict[str, dict[str, object]]:
+    """Keys of machines that cannot be used, by the name of what is wrong; all are at the address of machine a."""
+    old, bare = another_python(machines.folder, "old-python", "0.0.1"), machines.folder / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    return {
+        "closed": {"port": 2222},
+        "unresolved": {"address": "no-such-machine.invalid"},
+        "refused": {"key": "other_key"},
+        "keyless": {"key": "missing"},
+        "old": {"python": old},
+        "bare": {"python": str(bare)},
+        "pythonless": {"python": "/nowhere/python"},
+        "small": {"cores": 10_000, "memory": "1TiB", "underlay_mtu": 9000, "underlay": machines.address("a")},
+        "elsewhere": {"underlay": "10.77.0.1"},
+    }
+
+
+def another_python(folder: Path, name: str, version: str) -> str:
+    """A Python in which another version of testbed seems to be installed."""
+    found = folder / f"{name}-packages" / f"netns_testbed-{version}.dist-info"
+    found.mkdir(parents=True)
+    (found / "METADATA").write_text(f"Metadata-Version: 2.1\nName: netns-testbed\nVersion: {version}\n")
+    program = folder / name
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={found.parent} exec {sys.executable} "$@"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_machine_that_cannot_be_used_is_told_in_a_sentence_and_keeps_nothing(machines: Lab) -> None:
+    here = machines.address("a")
+    wrong = wrong_machines(machines)
+    others = {name: {"address": here, "underlay": None, **keys} for name, keys in wrong.items()}
+    found = checked(machines, machines.file(["b", *wrong], **others))
+    assert {name for name, machine in found.items() if machine["usable"]} == {"b"}
+    problems = {name: str(machine["problem"]) for name, machine in found.items()}
+    assert all("\n" not in problem for problem in problems.values())
+    assert problems["closed"] == f"machine closed ({here}:2222) cannot be reached: Connection refused"
+    assert problems["unresolved"].startswith("machine unresolved (no-such-machine.invalid:22) cannot be reached: ")
+    assert problems["refused"].startswith(f"machine refused ({here}:22) refuses the login of root: ")
+    assert problems["keyless"] == f"machine keyless: there is no key {machines.folder}/missing"
+    assert f"{machines.folder}/old-python there has testbed 0.0.1, and this is testbed " in problems["old"]
+    assert "bare-python there does not have testbed" in problems["bare"]
+    assert problems["pythonless"].endswith(("not found", "No such file or directory"))
+    assert "cores, and the file says 10000" in problems["small"]
+    assert "GiB of memory, and the file says 1TiB" in problems["small"]
+    assert "has the MTU 1,500, and the file says 9,000" in problems["small"]
+    assert "no interface has the underlay address 10.77.0.1" in problems["elsewhere"]
+    eventually(lambda: machines.programs("a") == [], "nothing is left on the machine")
+    report = found["b"]["report"]
+    assert isinstance(report, dict)
+    assert report["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert report["underlay_mtu"] == 1500
+
+
+@pytest.mark.parametrize(
+    ("key_file", "words"),
+    [("", "is not in known_hosts"), ("other_key.pub", "its host key is another one than in known_hosts")],
+)
+def test_a_host_key_that_is_not_the_known_one_is_refused_and_not_learnt(
+    machines: Lab, key_file: str, words: str
+) -> None:
+    file = machines.home / ".ssh/known_hosts"
+    before = file.read_text()
+    kept = [line for line in before.splitlines() if not line.startswith(f"{machines.address('a')} ")]
+    if key_file:
+        kind, key = (machines.folder / key_file).read_text().split()[:2]
+        kept.append(f"{machines.address('a')} {kind} {key}")
+    file.write_text("\n".join(kept) + "\n")
+    try:
+        assert words in str(checked(machines, machines.file("a"))["a"]["problem"])
+        assert file.read_text() == "\n".join(kept) + "\n"
+    finally:
+        file.write_text(before)
+
+
+def test_a_machines_file_with_mistakes(machines: Lab) -> None:
+    (machines.folder / "wrong.toml").write_text(machines.file(a={"prot": 22}, b={"memory": "much"}))
+    done = machines.testbed("machines", "check", "wrong.toml")
+    refused(done, 2, "2 problems", "did you mean 'port'?")
+
+
+CONTROLLER = """
+import time
+from testbed.machines.remote_workers import ask_each, workers
+from testbed.machines.request_line import SILENCE
+from testbed.spec.machines import load
+with workers(load("lab.toml").machines) as running:
+    ask_each(running, "clusters")
+    time.sleep(SILENCE + 1)
+    ask_each(running, "clusters")
+    print("up", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_each_machine_has_one_worker_which_waits_for_requests_and_ends_with_its_connection(machines: Lab) -> None:
+    with machines.at_desk(sys.executable, "-c", CONTROLLER) as controller:
+        try:
+            assert controller.stdout is not None
+            assert controller.stdout.readline() == "up\n"
+            for name in NAMES:
+                assert len(machines.programs(name)) == 1
+                assert machines.listening(name) == {22}
+        finally:
+            controller.kill()
+    for name in NAMES:
+        eventually(lambda name=name: machines.programs(name) == [], f"no worker is left on machine {name}")  # type: ignore[misc]

@@ -1,0 +1,81 @@
+"""Mistakes in the package that `testbed protocol new` writes, each of which the conformance check of its name must find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class PackageMutant:
+    """check: name of the check that finds it. mistake: in a sentence. file: of the package. right, wrong: its text."""
+
+    check: str
+    mistake: str
+    file: str
+    right: str
+    wrong: str
+
+    def __str__(self) -> str:
+        return self.check
+
+    def put_in(self, package: Path) -> None:
+        """Make the mistake in a written package."""
+        path = package / self.file
+        text = path.read_text()
+        assert text.count(self.right) == 1, f"{self.file} has {self.right!r} {text.count(self.right)} times"
+        path.write_text(text.replace(self.right, self.wrong))
+
+
+MUTANTS: Final = (
+    PackageMutant(
+        "self-sends", "frames to itself stay in the loopback, as nobody rings for another message", "firmware.py",
+        "            self._send_card(now, peer)\n        self._peers.loopback.run(now, self.receive)\n\n    def on_timer",
+        "            self._send_card(now, peer)\n\n    def on_timer",
+    ),
+    PackageMutant(
+        "wildcards", "messages of all contexts are those of the first", "host.py",
+        "arrive(news.source, news.context, news.tag", "arrive(news.source, 0, news.tag",
+    ),
+    PackageMutant(
+        "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
+        "    def completed(self, index: int) -> None:",
+        "    def receive(self, source, context, tag, buffer, over):\n"
+        "        from protocols.mpi.mpi_errors import CANCELLED\n"
+        "        super().receive(source, context, tag, buffer, over)\n"
+        "        over.take_back = lambda: over.complete(CANCELLED)\n"
+        "        return True\n\n"
+        "    def completed(self, index: int) -> None:",
+    ),
+    PackageMutant(
+        "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",
+        "        arrival.place[:] = news.data[: len(arrival.place)]\n",
+        "        arrival.place[:] = news.data[: len(arrival.place)]\n        arrival.length = len(arrival.place)\n",
+    ),
+    PackageMutant(
+        "mtu", "the room of a card forgets the check, four bytes of the header", "firmware.py",
+        "adapter.mtu + ETHERNET - FRAME_SIZE", "adapter.mtu + ETHERNET - FRAME_SIZE + 4",
+    ),
+    PackageMutant(
+        "deadlines", "a card is sent again, and its deadline stays where it was", "firmware.py",
+        "        self._timers.set(peer.number, now + self._settings.resend)",
+        "        self._timers.set(peer.number, letter.index + self._settings.resend)",
+    ),
+    PackageMutant(
+        "restarts", "numbers go on where the peer's former life has ended", "firmware.py",
+        "        peer.sending = peer.expected = 0\n        for letter", "        for letter",
+    ),
+    PackageMutant(
+        "fates", "a card that comes again is another one", "firmware.py",
+        "        if number == peer.expected:", "        if number in (peer.expected, peer.expected - 1):",
+    ),
+    PackageMutant(
+        "swarm", "the check is not looked at", "codec.py",
+        "    if crc32(rest, crc32(raw[:36])) != check:", "    if False and check:",
+    ),
+)  # fmt: skip
+LIVE_MUTANT: Final = PackageMutant(
+    "parity", "frames have incarnations of 16 bits, and on the wall clock these are times", "firmware.py",
+    "        peer.send(pack_frame(", "        assert incarnation < 1 << 16\n        peer.send(pack_frame(",
+)  # fmt: skip

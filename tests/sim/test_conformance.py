@@ -1,0 +1,165 @@
+"""The conformance suite in the simulation: every protocol that simulates passes, and a broken package fails the check that
+names its defect. TESTBED_LONG=1 makes every check with the command's usual scope."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from protocols.core.protocol import Protocol
+from testbed.controller.conformance.candidate import candidate
+from testbed.controller.conformance.case_checks import one_case, one_schedule
+from testbed.controller.conformance.suite import CHECKS, Scope, State, check, named
+from testbed.errors import NotFoundError, TestbedError, UnsupportedError
+from testbed.registry import PROTOCOLS, load, offered
+from tests.sim.package_mutants import MUTANTS, PackageMutant
+from tests.sim.written_packages import copied, on_path, written
+
+LONG = bool(os.environ.get("TESTBED_LONG"))
+SCOPE = Scope() if LONG else Scope(depth=2, cases=2)
+MUTANT_SCOPE = Scope(depth=2, cases=20)
+SIMULATED = [one.name for one in CHECKS if not one.needs_namespaces]
+EVERYBODY = [
+    name for name in offered(PROTOCOLS) if isinstance(one := load(PROTOCOLS, name), Protocol) and one.ethertype
+]
+
+
+@pytest.fixture(scope="module")
+def parcel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written("parcel", tmp_path_factory.mktemp("written"))
+
+
+@pytest.mark.timeout(3600 if LONG else 120)
+@pytest.mark.parametrize("protocol", EVERYBODY)
+def test_a_shipped_protocol_passes(protocol: str, record_property: Callable[[str, object], None]) -> None:
+    results = [check(protocol, name, SCOPE) for name in SIMULATED]
+    assert {result.check.name: result.reason for result in results if result.state is not State.PASSED} == {}
+    record_property("note", f"conformance: {protocol}: " + "; ".join(filter(None, (one.reason for one in results))))
+
+
+def test_the_packages_own_tests_pass_the_suite_among_them(parcel: Path) -> None:
+    """Run them in its folder, with the package not installed, as its author does."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=parcel, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert f"{8 + 1 + len(SIMULATED)} passed" in ran.stdout
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_a_broken_package_fails_the_check_that_names_its_defect(
+    mutant: PackageMutant, parcel: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    name = f"mutan{MUTANTS.index(mutant)}"
+    folder = copied(parcel, name, tmp_path)
+    mutant.put_in(folder / name)
+    with on_path(folder):
+        result = check(name, mutant.check, MUTANT_SCOPE)
+    assert result.state is State.FAILED, f"it is not found that {mutant.mistake}"
+    record_property("note", f"conformance: {mutant.check} finds that {mutant.mistake}: {result.reason.splitlines()[0]}")
+
+
+def test_a_failing_case_is_reduced_and_runs_again_by_the_command_that_is_printed(parcel: Path, tmp_path: Path) -> None:
+    (mutant,) = [one for one in MUTANTS if one.check == "fates"]
+    folder = copied(parcel, "mutanf", tmp_path)
+    mutant.put_in(folder / "mutanf")
+    with on_path(folder):
+        reason = check("mutanf", "fates", MUTANT_SCOPE).reason
+        case = reason.rpartition("--case ")[2]
+        exchange, _, fates = case.partition(":")
+        assert sum(letter != "p" for letter in fates) == 1, f"{case} has more faults than it takes"
+        again = check("mutanf", "fates", case=case)
+        assert again.state is State.FAILED
+        assert again.reason.splitlines()[0] == reason.splitlines()[0]
+        assert "delivered twice" in again.reason or "dropped" in again.reason
+        reason = check("mutanf", "swarm", MUTANT_SCOPE).reason
+        assert "reduced to Case(" in reason
+        seed = reason.rpartition("--case ")[2]
+        assert check("mutanf", "swarm", case=seed).state is State.FAILED
+    with on_path(parcel):
+        assert check("parcel", "fates", case=case).state is State.PASSED
+        assert exchange in case
+
+
+def test_what_does_not_apply_says_why(parcel: Path) -> None:
+    with on_path(parcel):
+        result = check("parcel", "killed-host")
+    assert (result.state, result.reason) == (
+        State.NOT_APPLICABLE, "its NICs cannot be shared: it has no split driver",
+    )  # fmt: skip
+
+
+def test_a_protocol_without_a_nic_that_can_be_made_is_an_error_with_its_line(parcel: Path, tmp_path: Path) -> None:
+    folder = copied(parcel, "mutann", tmp_path)
+    PackageMutant("", "", "host.py", "self.rank: Final = adapter.number", "self.rank = adapter.place").put_in(
+        folder / "mutann"
+    )
+    with on_path(folder), pytest.raises(TestbedError, match=r"no NIC of protocol mutann(.|\n)*AttributeError"):
+        check("mutann", "mtu")
+
+
+def test_names_that_are_none_are_answered_with_those_that_are() -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'wildcards'"):
+        named("wildcard")
+    with pytest.raises(UnsupportedError, match="kernel's own"):
+        candidate("tcp")
+    with pytest.raises(UnsupportedError, match="no cases"):
+        check("emp", "cancel", case="1")
+    with pytest.raises(NotFoundError, match="d dropped"):
+        one_schedule(candidate("emp"), "1+1:x")
+    with pytest.raises(NotFoundError, match="a seed"):
+        one_case(candidate("emp"), "first")
+
+
+def command(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("testbed")), "protocol", *arguments], capture_output=True, text=True,
+        check=False, env=environment,
+    )  # fmt: skip
+
+
+def test_the_command_prints_each_check_and_ends_with_10_if_one_fails(parcel: Path, tmp_path: Path) -> None:
+    (mutant,) = [one for one in MUTANTS if one.check == "mtu"]
+    folder = copied(parcel, "mutanm", tmp_path)
+    mutant.put_in(folder / "mutanm")
+    failed = command("check", "mutanm", "--only", "mtu", "--only", "cancel", path=folder)
+    assert failed.returncode == 10
+    assert [line.split()[:2] for line in failed.stdout.splitlines() if not line.startswith(" ")] == [
+        ["failed", "mtu"], ["passed", "cancel"],
+    ]  # fmt: skip
+    assert "MTU" in failed.stdout
+    passed = command("check", "parcel", "--only", "mtu", "--json", path=parcel)
+    assert passed.returncode == 0
+    told = json.loads(passed.stdout)
+    assert (told["kind"], told["protocol"], told["passed"]) == ("protocol-check", "parcel", True)
+    assert [(one["name"], one["state"]) for one in told["checks"]] == [("mtu", "passed")]
+
+
+def test_the_list_has_profiles_and_settings(parcel: Path) -> None:
+    (own,) = [
+        one for one in json.loads(command("list", "--json", path=parcel).stdout)["protocols"] if one["name"] == "parcel"
+    ]
+    assert own["settings"] == {"resend": 5_000_000}
+    assert (own["package"], own["version"], own["nics"], own["profiles"]) == ("parcel", "0.1", ["inline"], [])
+    assert "parcel: resend=5000000" in command("list", path=parcel).stdout
+
+
+def test_a_host_library_that_raises_fails_the_check_with_its_line(parcel: Path, tmp_path: Path) -> None:
+    folder = copied(parcel, "mutanr", tmp_path)
+    PackageMutant("", "", "host.py", "        self._next += 1\n", '        self._next += {}["next"]\n').put_in(
+        folder / "mutanr"
+    )
+    with on_path(folder):
+        for name in ("cancel", "fates", "swarm", "restarts"):
+            result = check("mutanr", name, MUTANT_SCOPE)
+            assert result.state is State.FAILED
+            assert "KeyError" in result.reason
+            assert "host.py" in result.reason

@@ -1,0 +1,91 @@
+"""`testbed run` over several protocols and in several modes: one table, one report, a verdict each."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from testbed.cli.documents import schema_of
+from testbed.cli.main import testbed as command
+from testbed.errors import NotFoundError, UnsupportedError
+
+WORKLOAD = "pingpong"
+SMALL = ("--set", "count=3", "--set", "sizes=4")
+
+
+def run(folder: Path, *arguments: str, workload: str = WORKLOAD) -> Result:
+    return CliRunner().invoke(command, ["run", "star-2", workload, "--output", str(folder), *arguments])
+
+
+def test_protocols_are_in_one_table_with_a_verdict_each_and_in_one_report(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", "--protocol", "emp,openmx,tcp", "--mode", "sim", *SMALL)
+    assert done.exit_code == 0, done.output
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0][:3] == ["protocol", "mode", "node"]
+    assert [line[:3] for line in lines[1:3]] == [["emp", "sim", "n1"], ["openmx", "sim", "n1"]]
+    assert lines[3] == ["protocol", "mode", "verdict"]
+    assert lines[4:6] == [["emp", "sim", "trusted"], ["openmx", "sim", "trusted"]]
+    assert " ".join(lines[6]).startswith("tcp sim not run: tcp is the kernel's own")
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert re.search(r"<h3>openmx against emp</h3>", report)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["emp-sim", "openmx-sim", "report.html"]
+
+
+def test_json_has_each_run_and_why_there_is_none(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", "--protocol", "emp,tcp", "--mode", "sim", "--json", *SMALL)
+    told = json.loads(done.stdout)
+    jsonschema.validate(told, schema_of("run-series"))
+    first, second = told["runs"]
+    assert (first["protocol"], first["mode"], first["verdict"]) == ("emp", "sim", "trusted")
+    assert first["run"]["rows"][0]["count"] == 3
+    assert second["run"] is None
+    assert second["verdict"].startswith("not run: ")
+
+
+def test_a_run_that_fails_is_told_beside_the_others_and_decides_the_exit_code(tmp_path: Path) -> None:
+    program = tmp_path / "picky.py"
+    program.write_text(
+        "from pathlib import Path\n"
+        "async def picky(comm, node):\n"
+        f"    seen = Path({str(tmp_path / 'seen')!r})\n"
+        "    if comm.rank == 0 and not seen.exists():\n"
+        "        seen.touch()\n"
+        "        raise ValueError('not the first one')\n"
+        "    node.row(ranks=comm.size)\n"
+    )
+    done = run(tmp_path / "run", "--protocol", "via,emp", "--mode", "sim", workload=f"{program}:picky")
+    assert done.exit_code == 1, done.output
+    assert re.search(r"via +sim +failed\nemp +sim +trusted\n", done.stdout)
+    assert re.search(r"via, sim: n1: Traceback(.|\n)*ValueError: not the first one", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(("--protocol", "tcp,udp", "--mode", "sim"), UnsupportedError), (("--protocol", "emp,tpc"), NotFoundError)],
+)
+def test_where_nothing_can_run_nothing_is_left(
+    arguments: tuple[str, ...], error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, ["run", "star-2", WORKLOAD, *arguments])
+    assert isinstance(done.exception, error)
+    assert not list((tmp_path / "results" / "runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("pingpong", "--mode", "sim,real"), "'real' is not one of sim, live, dilated"),
+        (("pingpong", "--protocol", "emp,,tcp"), "empty name"),
+        (("--on", "n1", "true", "--mode", "live,sim"), "commands run once"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(arguments: tuple[str, ...], why: str) -> None:
+    done = CliRunner().invoke(command, ["run", "star-2", *arguments])
+    assert done.exit_code == 2
+    assert why in done.output

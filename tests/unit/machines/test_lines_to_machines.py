@@ -1,0 +1,36 @@
+"""Lines that several threads send to a machine."""
+
+from __future__ import annotations
+
+import io
+import time
+from threading import Thread
+
+from testbed.ssh.machine_connections import Line
+
+
+class PiecewiseChannel:
+    """A channel that sends a long text in pieces, as paramiko's does."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO()
+
+    def sendall(self, data: bytes) -> None:
+        for start in range(0, len(data), 10):
+            self.sent += data[start : start + 10]
+            time.sleep(0.001)
+
+
+def test_a_short_line_of_another_thread_does_not_come_into_a_long_one() -> None:
+    channel = PiecewiseChannel()
+    line = Line(None, channel)
+    short = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])
+    short.start()
+    line.send(b"x" * 500 + b"\n")
+    short.join()
+    assert channel.sent.replace(b"\n", b"") == b"x" * 500
+    assert b"x" * 500 in channel.sent
+    assert channel.sent.count(b"\n") == 21

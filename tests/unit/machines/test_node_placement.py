@@ -1,0 +1,147 @@
+"""Placement of nodes on machines: the cut is small, machines have room, and pins and exclusions hold."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from testbed.errors import UnsupportedError
+from testbed.machines import node_placement
+from testbed.machines.node_placement import Capacity, Constraints, Placement, place
+from testbed.spec.layout import End, Impairment, Layout, Link, Node, Switch
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+
+GIGABIT = 1_000_000_000
+THREE = {name: Capacity(4, 2**34) for name in "abc"}
+
+
+def cluster(links: list[tuple[str, str, int]], shares: dict[str, float] | None = None, memory: int = 0) -> Layout:
+    """Nodes and links with rates, without NICs: placement looks at neither."""
+    names = sorted({end for a, b, _ in links for end in (a, b)} | set(shares or {}))
+    nodes = tuple(Node(name, (), cpu_share=(shares or {}).get(name, 0.0), memory=memory) for name in names)
+    ends = (
+        Link(End(a, f"{i}"), End(b, f"{i}"), forward=Impairment(rate=rate), backward=Impairment(rate=rate))
+        for i, (a, b, rate) in enumerate(links)
+    )
+    return Layout("cluster", 1, nodes, (), tuple(ends))
+
+
+def sizes(placement: Placement) -> list[int]:
+    return sorted(len(placement.on(machine)) for machine in set(placement.machine_of.values()))
+
+
+def test_cliques_stay_whole_and_their_thin_links_are_cut() -> None:
+    links = [(f"{c}{i}", f"{c}{j}", GIGABIT) for c in "xyz" for i in range(4) for j in range(i)]
+    links += [("x0", "y0", GIGABIT // 10), ("y1", "z0", GIGABIT // 10)]
+    random.Random(1).shuffle(links)
+    placement = place(cluster(links), THREE)
+    assert sizes(placement) == [4, 4, 4]
+    assert sorted(placement.cut) == sorted(link for link in placement.cut if link[0] != link.partition("--")[2][0])
+    assert placement.rate == 2 * 2 * (GIGABIT // 10)
+
+
+def test_a_chain_is_cut_once_for_each_further_machine() -> None:
+    chain = cluster([(f"n{i:02}", f"n{i + 1:02}", GIGABIT) for i in range(29)])
+    placement = place(chain, THREE)
+    assert sizes(placement) == [10, 10, 10]
+    assert len(placement.cut) == 2
+
+
+def test_machines_get_nodes_as_they_have_cores() -> None:
+    star = resolve(Description.star(40))
+    placement = place(star, {"large": Capacity(6, 2**34), "small": Capacity(2, 2**34)})
+    nodes = {machine: sum(name.startswith("n") for name in placement.on(machine)) for machine in ("large", "small")}
+    assert nodes["large"] + nodes["small"] == 40
+    assert 28 <= nodes["large"] <= 32
+    assert len(placement.cut) == min(nodes.values()) if "s1" in placement.on("large") else nodes["large"]
+
+
+def test_declared_cores_and_memory_are_kept() -> None:
+    shares = {f"n{i}": 1.5 for i in range(6)}
+    placement = place(cluster([("n0", f"n{i}", GIGABIT) for i in range(1, 6)], shares, memory=2**30), THREE)
+    assert sizes(placement) == [2, 2, 2]
+    with pytest.raises(UnsupportedError, match=r"asks for 15 cores, and the machines have 12 together"):
+        place(cluster([], {f"n{i}": 1.5 for i in range(10)}), THREE)
+    with pytest.raises(UnsupportedError, match=r"fits on no machine that may have it"):
+        place(cluster([], {"n1": 5.0}), THREE)
+    with pytest.raises(UnsupportedError, match=r"fits on no machine that may have it"):
+        place(cluster([], {"n1": 0.5}, memory=2**40), THREE)
+
+
+def test_pins_and_exclusions_hold_whatever_the_cut() -> None:
+    links = [(f"n{i}", f"n{j}", GIGABIT) for i in range(6) for j in range(i)]
+    placement = place(cluster(links), THREE, Constraints({"n0": "a", "n1": "c"}, {"n2": {"a", "b"}, "n3": {"c"}}))
+    where = placement.machine_of
+    assert (where["n0"], where["n1"], where["n2"]) == ("a", "c", "c")
+    assert where["n3"] != "c"
+    with pytest.raises(UnsupportedError, match="the pins and exclusions leave no machine for it"):
+        place(cluster(links), THREE, Constraints({"n0": "a"}, {"n0": {"a"}}))
+
+
+def test_what_cannot_be_parted_stays_together() -> None:
+    direct = Layout(
+        "cluster", 1, tuple(Node(name, ()) for name in ("n1", "n2", "n3", "n4")),
+        (Switch("m1", "myrinet", (0, 1)),),
+        (
+            Link(End("n1", "0"), End("n2", "0"), datapath="direct"),
+            Link(End("n3", "0"), End("m1", "0")),
+            Link(End("n4", "0"), End("m1", "1")),
+        ),
+    )  # fmt: skip
+    placement = place(direct, THREE)
+    where = placement.machine_of
+    assert where["n1"] == where["n2"]
+    assert where["n3"] == where["m1"] == where["n4"]
+    assert placement.cut == ()
+    with pytest.raises(UnsupportedError, match="cannot be parted"):
+        place(direct, THREE, Constraints({"n1": "a", "n2": "b"}))
+
+
+def test_the_same_input_gives_the_same_placement_and_a_thousand_nodes_take_no_time() -> None:
+    star = resolve(Description.star(1000))
+    assert place(star, THREE) == place(star, THREE)
+
+
+def irregular(nodes: int, seed: int) -> Layout:
+    """Nodes in a square, each linked with those that are near."""
+    source = random.Random(seed)
+    places = [(source.random(), source.random()) for _ in range(nodes)]
+    near = [
+        (f"n{i:03}", f"n{j:03}", GIGABIT)
+        for i, (x, y) in enumerate(places)
+        for j, (u, v) in enumerate(places[:i])
+        if (x - u) ** 2 + (y - v) ** 2 < 0.01
+    ]
+    return cluster(near, {f"n{i:03}": 0.0 for i in range(nodes)})
+
+
+def test_metis_never_makes_the_cut_worse_and_makes_it_better_where_clusters_are_irregular(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layouts = [irregular(200, seed) for seed in range(4)] + [resolve(Description.star(30))]
+    helped = [place(layout, THREE) for layout in layouts]
+    monkeypatch.setattr(node_placement, "has_metis", lambda: False)
+    alone = [place(layout, THREE) for layout in layouts]
+    assert all(a.rate <= b.rate for a, b in zip(helped, alone, strict=True))
+    assert sum(placement.rate for placement in helped) < 0.95 * sum(placement.rate for placement in alone)
+    for placement in helped:
+        assert max(sizes(placement)) <= 1.1 * sum(sizes(placement)) / 3 + 1
+
+
+def test_metis_keeps_pins_and_memory() -> None:
+    layout = irregular(60, 1)
+    heavy = Layout("cluster", 1, tuple(Node(n.name, (), memory=2**30) for n in layout.nodes), (), layout.links)
+    machines = {name: Capacity(4, 21 * 2**30) for name in "abc"}
+    pins = {f"n{i:03}": "abc"[i % 3] for i in range(0, 60, 7)}
+    placement = place(heavy, machines, Constraints(pins))
+    assert all(placement.machine_of[name] == machine for name, machine in pins.items())
+    assert max(sizes(placement)) <= 21
+
+
+def test_switches_of_a_large_fabric_are_spread_with_the_nodes() -> None:
+    placement = place(resolve(Description.fat_tree(8)), THREE)
+    for machine in THREE:
+        switches = sum(name.startswith("s") for name in placement.on(machine))
+        assert 10 <= switches <= 50, switches

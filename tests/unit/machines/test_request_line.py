@@ -1,0 +1,52 @@
+"""The lines of a worker's requests: whole ones, in order, until the controller has ended or is silent."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from testbed.machines.request_line import RequestLine
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+
+
+def test_lines_come_whole_however_they_were_cut(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    lines = iter(RequestLine(reader))
+    os.write(writer, b"one\n\ntw")
+    assert next(lines) == b"one"
+    os.write(writer, b"o\nthree\n")
+    os.close(writer)
+    assert list(lines) == [b"two", b"three"]
+
+
+def test_silence_ends_the_requests_and_a_pulse_does_not(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    line = RequestLine(reader, silence=0.4)
+    for _ in range(4):
+        time.sleep(0.2)
+        os.write(writer, b"\n")
+        assert line.is_open()
+    begun = time.monotonic()
+    assert list(line) == []
+    assert 0.3 < time.monotonic() - begun < 5
+    assert not line.is_open()
+    os.close(writer)
+
+
+def test_looking_after_the_controller_loses_no_request(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    line = RequestLine(reader)
+    os.write(writer, b"next\n")
+    assert line.is_open()
+    os.close(writer)
+    assert not line.is_open()
+    assert list(line) == [b"next"]

@@ -1,0 +1,95 @@
+"""Machines files: what they hold, and every mistake in them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from testbed.errors import DescriptionError
+from testbed.spec.loader import table_of
+from testbed.spec.machines import Machine, Machines, json_schema, load, parse
+
+LAB = """
+[[machine]]
+name = "lab1"
+address = "lab1.example.org"
+user = "root"
+port = 2222
+key = "keys/lab"
+cores = 8
+memory = "16GiB"
+underlay = "192.168.7.1"
+underlay_mtu = 9000
+
+[[machine]]
+name = "lab2"
+key = "~/.ssh/lab"
+"""
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(DescriptionError) as caught:
+        parse(table_of(text, "lab.toml"), "lab.toml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_file_is_read_with_its_quantities_and_the_paths_of_its_keys(tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text(LAB)
+    first, second = load(tmp_path / "lab.toml").machines
+    assert (first.name, first.address, first.user, first.port) == ("lab1", "lab1.example.org", "root", 2222)
+    assert (first.cores, first.memory, first.underlay, first.underlay_mtu) == (8, 16 * 2**30, "192.168.7.1", 9000)
+    assert first.key == str(tmp_path / "keys/lab")
+    assert second.key == str(Path.home() / ".ssh/lab")
+    assert (second.address, second.port, second.python) == (None, None, "python3")
+
+
+def test_the_schema_accepts_what_the_parser_accepts_and_refuses_what_it_refuses() -> None:
+    jsonschema.validate(table_of(LAB, "lab.toml"), json_schema())
+    for wrong in ({}, {"machine": []}, {"machine": [{"nam": "a"}]}, {"machine": [{"name": "a", "port": 0}]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, json_schema())
+        with pytest.raises(DescriptionError):
+            parse(wrong)
+
+
+def test_all_mistakes_are_told_at_once_with_the_nearest_key() -> None:
+    found = problems(
+        '[[machine]]\nname = "a"\nprot = 22\ncores = 0\n[[machine]]\nname = "b"\nunderlay = "10.0.0.1/24"\n'
+    )
+    assert len(found) == 3
+    assert any("unknown key 'prot'" in line and "did you mean 'port'?" in line for line in found)
+    assert any(line.startswith("machine[1] (a).cores: found 0") for line in found)
+    assert any(line.startswith("machine[2] (b).underlay: found '10.0.0.1/24'") for line in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no machine"),
+        ("[machine]\nname = 'a'", "tables that begin with [[machine]]"),
+        ("[[machine]]\nname = 'a'\n[[machine]]\nname = 'a'", "another name for each machine"),
+        (
+            "[[machine]]\nname = 'a'\nunderlay = '10.0.0.1'\n[[machine]]\nname = 'b'\nunderlay = '10.0.0.1'",
+            "another underlay for each machine",
+        ),
+        (
+            "[[machine]]\nname = 'a'\nunderlay = '10.0.0.1'\n[[machine]]\nname = 'b'\nunderlay = 'fd00::1'",
+            "one version for all machines",
+        ),
+        ("[[machine]]\nname = 'a'\naddress = '-oProxyCommand=x'", "without '-' in front"),
+        ("[[machine]]\nname = 'a'\nunderlay = '127.0.0.1'", "not loopback"),
+        ("[[machine]]\nname = 'a'\nunderlay_mtu = 100", "at least 576"),
+        ("[[machines]]\nname = 'a'", "did you mean 'machine'?"),
+    ],
+)
+def test_a_mistake_is_named(text: str, words: str) -> None:
+    assert any(words in line for line in problems(text))
+
+
+def test_machines_are_made_in_python_too() -> None:
+    made = Machines(machines=[Machine(name="a"), Machine(name="b", memory="1GiB")])
+    assert [machine.memory for machine in made.machines] == [None, 2**30]
+    with pytest.raises(DescriptionError, match="another name for each machine"):
+        Machines(machines=[Machine(name="a"), Machine(name="a")])
