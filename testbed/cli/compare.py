@@ -37,7 +37,8 @@ def compare_command(
     measures: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compare B with A, measure by measure: a run's folder each, or a directory with several runs of the same kind.
+    """Compare B with A, measure by measure: a run's folder each, a directory with several runs of the same kind, or a
+    study's folder each, point by point.
 
     \b
     testbed compare before after
@@ -79,6 +80,10 @@ def _compare(folders: tuple[Path, ...], threshold: float, measures: tuple[str, .
         from testbed.observe.comparing.against_paper import compare_with_paper
 
         return compare_with_paper(folders[0], threshold)
+    if all((folder / "study.json").exists() for folder in folders):
+        from testbed.studies.study_samples import compare_studies
+
+        return compare_studies(folders[0], folders[1], threshold, measures)
     from testbed.observe.comparing.comparison import compare
 
     return compare(folders[0], folders[1], threshold, measures)

@@ -19,7 +19,7 @@ from testbed.observe.comparing.comparison import (
     sort_by_judgement,
 )
 from testbed.observe.comparing.ratios import Ratio, min_samples_to_constant, to_constant
-from testbed.observe.comparing.run_samples import NotComparableError, read_samples, repeat_of
+from testbed.observe.comparing.run_samples import NotComparableError, read_runs, repeat_of, samples_of
 from testbed.observe.format.quantities import Sense
 from testbed.observe.paper_files import paper_of
 from testbed.observe.papers import Row, figure, is_measured_by
@@ -34,15 +34,16 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     """
     if source.is_file():
         return _reproduced(source, threshold)
-    run_samples = read_samples(source)
-    run = run_samples.runs[0]
+    runs, told = read_runs(source)
+    run_samples = samples_of(source, runs, told)
+    run = runs[0]
     protocol = str(run.asked.get("protocol", ""))
     try:
         paper = paper_of(protocol)
     except NotFoundError as error:
         raise NotComparableError(str(error)) from error
     rows = [row for row in paper.rows if is_measured_by(row, paper, run.asked)]
-    samples = [(row, values) for row in rows if (values := _ours(row, run_samples.runs))]
+    samples = [(row, values) for row in rows if (values := _ours(row, runs))]
     if not samples:
         measured = ", ".join(sorted({own.workload for own in paper.runs.values()}))
         raise NotComparableError(

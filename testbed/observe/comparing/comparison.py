@@ -81,7 +81,18 @@ def compare(ours: Path, theirs: Path, threshold: float = THRESHOLD, measures: Se
 
     Raises NotComparableError for different workloads and for runs without a common measure, and the errors of reading.
     """
-    our_samples, their_samples = read_samples(ours), read_samples(theirs)
+    return compare_samples((ours, theirs), read_samples(ours), read_samples(theirs), threshold, measures)
+
+
+def compare_samples(
+    folders: tuple[Path, Path],
+    our_samples: RunSamples,
+    their_samples: RunSamples,
+    threshold: float = THRESHOLD,
+    measures: Sequence[str] = (),
+) -> Comparison:
+    """Compare samples, see `compare`. folders: where they are of."""
+    ours, theirs = folders
     workloads = our_samples.parameter("workload"), their_samples.parameter("workload")
     if workloads[0] != workloads[1]:
         raise NotComparableError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,8 @@ Point = tuple[tuple[str, object], ...]
 """The conditions of a measurement: ``(("node", "n1"), ("size_bytes", 64))``."""
 
 _MAX: Final = 1e18  # larger values, and NaN, are no measurements
-_NO_FIGURES: Final = ("invalid", "failed")
+NO_FIGURES: Final = ("invalid", "failed")
+"""Verdicts on runs whose figures do not count."""
 
 
 class NotComparableError(TestbedError):
@@ -28,30 +29,31 @@ class NotComparableError(TestbedError):
 @dataclass(frozen=True, slots=True)
 class RunSamples:
     """Samples of runs of one kind. values: of each repetition that has any, by seed and then in the order of the runs.
-    notes: sentences for the reader."""
+    exact: whether repeating the runs would give equal figures. parameters: of the runs, as texts; different values are
+    joined by commas. settings: of the workload. notes: sentences for the reader."""
 
-    runs: tuple[Recorded, ...]
     values: Mapping[tuple[Point, str], Sequence[float]]
     seeds: Mapping[tuple[Point, str], Sequence[int]]
+    exact: bool
+    parameters: Mapping[str, str]
+    settings: Mapping[str, str]
     notes: tuple[str, ...]
 
-    @property
-    def exact(self) -> bool:
-        """Whether repeating the runs would give equal figures."""
-        return all(run.asked.get("mode") == "sim" for run in self.runs)
-
     def parameter(self, key: str) -> str:
-        """A parameter of the runs as text; different values are joined by commas."""
-        return ", ".join(dict.fromkeys(_format_parameter(run.asked.get(key, "")) for run in self.runs))
+        return self.parameters.get(key, "")
 
-    @property
-    def settings(self) -> Mapping[str, str]:
-        """Settings of the first run's workload, which all runs share."""
-        return {key: _format_parameter(value) for key, value in (self.runs[0].asked.get("settings") or {}).items()}
+
+Figure = tuple[int, Point, str, float]
+"""Seed, point, measure and value of a repetition."""
 
 
 def read_samples(folder: Path) -> RunSamples:
     """Read a run's folder or a folder of runs of one kind. Raises NotComparableError, and the errors of reading."""
+    return samples_of(folder, *read_runs(folder))
+
+
+def read_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
+    """Read the runs of one kind whose figures count, with sentences about the others. Raises as `read_samples`."""
     try:
         chosen, notes = _trusted_runs(folder)
     except NotFoundError as error:
@@ -61,18 +63,40 @@ def read_samples(folder: Path) -> RunSamples:
         raise NotComparableError(
             f"the runs in {folder} differ in workload or settings: {' and '.join(' '.join(kind) for kind in kinds)}"
         )
-    figures: list[tuple[int, Point, str, float]] = []
+    return chosen, notes
+
+
+def samples_of(folder: Path, chosen: Sequence[Recorded], notes: Sequence[str]) -> RunSamples:
+    """Gather the samples of runs of one kind. Raises as `read_samples`."""
+    figures: list[Figure] = []
     for run in chosen:
         figures += _run_figures(run)
+    asked = [run.asked for run in chosen]
+    settings = {key: _format_parameter(value) for key, value in (asked[0].get("settings") or {}).items()}
+    return gathered(folder, figures, asked, settings, notes)
+
+
+def gathered(
+    folder: Path,
+    figures: list[Figure],
+    asked: Sequence[Mapping[str, Any]],
+    settings: Mapping[str, str],
+    notes: Sequence[str],
+) -> RunSamples:
+    """Gather figures by point and measure. asked: the parameters of each run. Raises NotComparableError where there are no
+    figures."""
     if not figures:
         raise NotComparableError(f"{folder} has no rows with a figure: there is nothing to compare")
-    figures.sort(key=lambda figure: figure[0])  # by seed; stable, so equal seeds keep the order of the runs
     values: dict[tuple[Point, str], list[float]] = {}
     seeds: dict[tuple[Point, str], list[int]] = {}
-    for seed, point, measure, value in figures:
+    for seed, point, measure, value in sorted(figures, key=lambda figure: figure[0]):
+        # Sorted by seed; stable, so equal seeds keep the order of the runs.
         values.setdefault((point, measure), []).append(value)
         seeds.setdefault((point, measure), []).append(seed)
-    return RunSamples(tuple(chosen), values, seeds, tuple(notes))
+    keys = dict.fromkeys(key for one in asked for key in one)
+    parameters = {key: ", ".join(dict.fromkeys(_format_parameter(one.get(key, "")) for one in asked)) for key in keys}
+    exact = all(one.get("mode") == "sim" for one in asked)
+    return RunSamples(values, seeds, exact, parameters, settings, tuple(notes))
 
 
 def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
@@ -86,7 +110,7 @@ def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
         grade = str((run.result.get("verdict") or {}).get("grade", ""))
         if run.status != "done":
             notes.append(f"{run.folder} has not ended well ({run.status}), and is left out")
-        elif grade in _NO_FIGURES:
+        elif grade in NO_FIGURES:
             notes.append(f"{run.folder} is {grade}, and no figure of it counts")
         else:
             if grade == "degraded":
@@ -97,13 +121,16 @@ def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
     return sound, notes
 
 
-def _run_figures(run: Recorded) -> Iterator[tuple[int, Point, str, float]]:
-    """Yield seed, point, measure and value of each repetition of a run."""
+def _run_figures(run: Recorded) -> Iterator[Figure]:
     if not (run.folder / ROWS).exists():
         raise NotComparableError(f"{run.folder} has no {ROWS}: its measurements are lost")
-    first = int(run.asked.get("seed") or 0)
+    yield from figures_of(run.rows(), int(run.asked.get("seed") or 0))
+
+
+def figures_of(rows: Iterable[Mapping[str, Any]], first: int) -> Iterator[Figure]:
+    """Yield the figures of a run's repetitions, each the median of its rows. first: the first repetition's seed."""
     values_by_measure: dict[tuple[int, Point, str], list[float]] = {}
-    for row in run.rows():
+    for row in rows:
         point = point_of(row)
         repeat = repeat_of(row)
         for key, value in row.items():

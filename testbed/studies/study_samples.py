@@ -1,0 +1,41 @@
+"""Comparison of studies: point by point, the runs with other seeds as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from testbed.observe.comparing.comparison import THRESHOLD, Comparison, compare_samples
+from testbed.observe.comparing.run_samples import NO_FIGURES, Figure, Point, RunSamples, figures_of, gathered
+from testbed.studies.study_folder import open_folder
+
+_SEED = "seed"
+
+
+def compare_studies(ours: Path, theirs: Path, threshold: float = THRESHOLD, measures: Sequence[str] = ()) -> Comparison:
+    """Compare theirs with ours. See `observe.comparing.comparison.compare`, and `study_samples`."""
+    return compare_samples((ours, theirs), study_samples(ours), study_samples(theirs), threshold, measures)
+
+
+def study_samples(path: Path) -> RunSamples:
+    """Read the samples of a study's folder: the conditions of a figure are the varied parameters, but for the seed, and
+    those of its row. Raises NotComparableError, and the errors of `open_folder`."""
+    folder, study = open_folder(path)
+    figures: list[Figure] = []
+    left_out = 0
+    outcomes = folder.outcomes()
+    for number, parameters in enumerate(study.points):
+        outcome = outcomes.get(number)
+        if outcome is None or not outcome.is_done or outcome.verdict in NO_FIGURES:
+            left_out += 1
+            continue
+        varied: Point = tuple([(name, parameters.get(name)) for name in study.varied if name != _SEED])
+        seed = parameters.get(_SEED, 0)
+        assert isinstance(seed, int)
+        figures += [(own, (*varied, *point), key, value) for own, point, key, value in figures_of(outcome.rows, seed)]
+    notes = [f"{left_out} points of {path} have no figures that count, and are left out"] if left_out else []
+    common = {name: value for name, value in study.points[0].items() if name not in study.varied}
+    settings = {name.partition(".")[2]: str(value) for name, value in common.items() if "." in name}
+    modes = {str(one.get("mode", "live")) for one in study.points}
+    asked = {**common, "mode": modes.pop() if len(modes) == 1 else "sim and others"}
+    return gathered(path, figures, [asked], settings, notes)
