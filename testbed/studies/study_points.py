@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import sys
 import time
 from collections.abc import Mapping
@@ -44,8 +45,9 @@ def compute(request: str) -> str:
 
 @cache
 def _freeze_imports() -> None:
-    """Keep what is there before the first run out of later collections."""
-    gc.freeze()
+    """Keep what is there before the first run out of later collections, in a process that is made for points."""
+    if multiprocessing.parent_process() is not None:
+        gc.freeze()
 
 
 def requested(parameters: Parameters, base: Path) -> str:
