@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, cast
@@ -39,6 +39,34 @@ class _Ended:
     show: Callable[[], None]
     verdict: Verdict
     is_checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedRun:
+    """A run of a workload as the command line says it."""
+
+    cluster: str
+    workload: str
+    settings: tuple[str, ...]
+    firmware: tuple[str, ...]
+    options: PlainOptions
+
+    def run(self, folder: Path, follow: Callable[[str], None] | None) -> RunResult:
+        """Run the workload, with its results in a folder. follow: see `progress`."""
+        from testbed.controller.runs.runner import run
+        from testbed.workloads.workload_settings import pairs
+
+        with imports_frozen():
+            return run(
+                self.cluster, self.workload, settings=pairs(self.settings), firmware=pairs(self.firmware, "--firmware"),
+                output=folder, follow=follow, **self.options,
+            )  # fmt: skip
+
+    def over(self, protocol: str, mode: Mode, folder: Path) -> RunResult:
+        """Run the workload over another protocol, in another mode."""
+        options: PlainOptions = {**self.options, "protocol": protocol, "mode": mode}
+        with progress(folder, mode) as follow:
+            return replace(self, options=options).run(folder, follow)
 
 
 def _several(value: str) -> list[str]:
@@ -163,16 +191,15 @@ def run_command(
         _check_options_of_commands(options, firmware)
     what = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     place = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{what}")
+    asked = _AskedRun(cluster, str(workload), settings, firmware, options)
     if several:
-        one = partial(_run_member, cluster, str(workload), settings, firmware, options)
         with _report_failure(place, made=output is None):
-            code = _run_series(protocols, modes, place, one, as_json)
+            code = _run_series(protocols, modes, place, asked.over, as_json)
         ctx.exit(code)
     with progress(place, options["mode"]) as follow, _report_failure(place, made=output is None):
-        if commands:
-            ended = _run_commands(cluster, commands, place, follow, options)
-        else:
-            ended = _run_workload(cluster, str(workload), settings, firmware, place, follow, options)
+        ended = (
+            _run_commands(cluster, commands, place, follow, options) if commands else _ended(asked.run(place, follow))
+        )
     if as_json:
         print_json("run", ended.document)
     else:
@@ -229,52 +256,8 @@ def _run_commands(
     return _Ended(_commands_document(result), partial(_print_commands, result), result.verdict)
 
 
-def _run_workload(
-    cluster: str,
-    workload: str,
-    settings: tuple[str, ...],
-    firmware: tuple[str, ...],
-    folder: Path,
-    follow: Callable[[str], None] | None,
-    options: PlainOptions,
-) -> _Ended:
-    result = _result(cluster, workload, settings, firmware, folder, follow, options)
+def _ended(result: RunResult) -> _Ended:
     return _Ended(_document(result), partial(_print_rows, result), result.verdict, result.checks is not None)
-
-
-def _run_member(
-    cluster: str,
-    workload: str,
-    settings: tuple[str, ...],
-    firmware: tuple[str, ...],
-    options: PlainOptions,
-    protocol: str,
-    mode: Mode,
-    folder: Path,
-) -> RunResult:
-    """Run a workload over one of several protocols, in one of several modes."""
-    given: PlainOptions = {**options, "protocol": protocol, "mode": mode}
-    with progress(folder, mode) as follow:
-        return _result(cluster, workload, settings, firmware, folder, follow, given)
-
-
-def _result(
-    cluster: str,
-    workload: str,
-    settings: tuple[str, ...],
-    firmware: tuple[str, ...],
-    folder: Path,
-    follow: Callable[[str], None] | None,
-    options: PlainOptions,
-) -> RunResult:
-    from testbed.controller.runs.runner import run
-    from testbed.workloads.workload_settings import pairs
-
-    with imports_frozen():
-        return run(
-            cluster, workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"), output=folder,
-            follow=follow, **options,
-        )  # fmt: skip
 
 
 def _run_series(

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.controller.runs.folders import run_environment
-from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError, reason_of
+from testbed.controller.request_folders import begin, resume
+from testbed.errors import TestbedError, reason_of
 from testbed.runtime.journal import UnbufferedLines, UnwritableError, read, write_atomically
 from testbed.studies.designs import Parameters
 from testbed.studies.study_file import Study
@@ -26,7 +26,6 @@ ROWS: Final = "rows.jsonl"
 TABLE: Final = "rows.parquet"
 _STUDY: Final = "study.json"
 _POINTS: Final = "points.jsonl"
-_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,12 @@ class StudyFolder:
         self._lines.write(asdict(outcome))
 
     def outcomes(self) -> dict[int, Outcome]:
-        """Read the last outcome of each point. A line that a killed process left incomplete does not count."""
-        return {line["point"]: Outcome(**line) for line in read(self.path / _POINTS)}
+        """Read the last outcome of each point. A line that a killed process left incomplete does not count. Raises
+        TestbedError for other damage."""
+        try:
+            return {line["point"]: Outcome(**line) for line in read(self.path / _POINTS)}
+        except (KeyError, TypeError) as error:
+            raise TestbedError(f"{self.path / _POINTS} is damaged: {error}") from error
 
     def close(self) -> None:
         self._lines.close()
@@ -92,39 +95,20 @@ def varied_values(study: Study, parameters: Parameters) -> dict[str, object]:
 
 def new_folder(path: Path, study: Study) -> StudyFolder:
     """Begin a folder. Raises ConflictError where it is not empty, UnwritableError."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConflictError(f"{path} is there already, and not empty; --continue goes on with a study")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnwritableError(f"results cannot be written to {path}: {reason_of(error)}") from error
-    document = {
-        "format": _FORMAT,
-        "study": {**asdict(study), "base": str(study.base)},
-        "environment": run_environment(),
-    }
-    write_atomically(path / _STUDY, json.dumps(document, default=repr, ensure_ascii=False, indent=1) + "\n")
+    begin(path / _STUDY, "a study", {"study": {**asdict(study), "base": str(study.base)}})
     return StudyFolder(path)
 
 
 def open_folder(path: Path) -> tuple[StudyFolder, Study]:
     """Open a folder to continue it. Raises NotFoundError where there is none, UnsupportedError for one of a newer version,
     TestbedError for a damaged one."""
-    file = path / _STUDY
+    found = resume(path / _STUDY, "a study", ["study"])["study"]
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        if document["format"] > _FORMAT:
-            raise UnsupportedError(f"{path} is of another version of testbed (format {document['format']!r})")
-        found = document["study"]
         study = Study(
             found["name"], tuple(found["points"]), tuple(found["varied"]), Path(found["base"]), found["cores"]
         )
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError(f"{path} is not the folder of a study: it has no {_STUDY}") from None
-    except OSError as error:
-        raise TestbedError(f"{file} cannot be read: {reason_of(error)}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise TestbedError(f"{file} is damaged: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise TestbedError(f"{path / _STUDY} is damaged: {error}") from error
     return StudyFolder(path), study
 
 

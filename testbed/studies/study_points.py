@@ -63,6 +63,8 @@ def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
     workload = str(options.pop("workload"))
     if "scenario" in options:
         options["scenario"] = base / options["scenario"]
+    if "profile" in options:
+        options["profile"] = _in_base(options["profile"], base)
     result = run(
         _cluster(parameters, base), _in_base(workload, base), settings=_group(parameters, "settings"),
         firmware=_group(parameters, "firmware"), **options,

@@ -10,7 +10,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from typing import Final
+from typing import Any, Final
 
 from testbed.controller.engines import Engine
 from testbed.errors import UnsupportedError
@@ -42,7 +42,10 @@ def run_study(
     interrupted, `folder` has all outcomes until that moment, and a later call goes on with the others.
     """
     scheduler = _Scheduler(study, folder, engine, retries, progress)
-    scheduler.run()
+    try:
+        scheduler.run()
+    finally:
+        folder.close()
     folder.finish(study, scheduler.outcomes)
     return scheduler.outcomes
 
@@ -123,9 +126,9 @@ class _Scheduler:
             return 1
         return self._engine.width if self._study.cores is None else self._study.cores
 
-    def _take(self, number: int, found: Mapping[str, object]) -> None:
+    def _take(self, number: int, found: Mapping[str, Any]) -> None:
         self._attempts[number] += 1
-        outcome = Outcome(number, self._attempts[number], **found)  # type: ignore[arg-type]
+        outcome = Outcome(number, self._attempts[number], **found)
         self.outcomes[number] = outcome
         self._folder.keep(outcome)
         if not outcome.is_done and is_live(self._study.points[number]) and outcome.attempt <= self._retries:

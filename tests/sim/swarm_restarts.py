@@ -18,7 +18,8 @@ from functools import partial
 from protocols.core.firmware import FIRST, Adapter, Agent, Nic
 from protocols.emp import codec
 from protocols.emp import host as emp
-from testbed.controller.conformance.message_swarm import LARGEST, PATIENCE, Case, payload, reuse
+from testbed.controller.conformance.exchanges import reuse
+from testbed.controller.conformance.message_swarm import LARGEST, PATIENCE, Case, payload
 from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, layout_of
 from testbed.controller.conformance.trials import Violation, print_line
 from testbed.engine.sources import Source, source

@@ -18,9 +18,10 @@ import testbed
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
 from testbed.controller.engines import OwnProcess, Processes
+from testbed.controller.runs.run_options import PlainOptions
 from testbed.errors import ConflictError, DescriptionError, NotFoundError, TestbedError, UnsupportedError
 from testbed.spec import units
-from testbed.studies.study_file import Study, load
+from testbed.studies.study_file import OPTIONS, Study, load
 from testbed.studies.study_folder import new_folder, open_folder
 from testbed.studies.study_runs import run_study
 
@@ -203,6 +204,32 @@ def test_a_file_that_says_no_study_is_refused_with_all_its_mistakes(
     with pytest.raises(DescriptionError) as raised:
         load(tmp_path / "study.toml")
     assert all(sentence in str(raised.value) for sentence in sentences), raised.value
+
+
+def test_files_are_relative_to_the_studys_and_its_options_are_those_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "slow.toml").write_text('like = "emp-2001"\nreceive = "11us"\n')
+    study = study_of(tmp_path, """
+[run]
+cluster = "star-2"
+workload = "pingpong"
+mode = "sim"
+settings = { count = 10, sizes = "4" }
+[grid]
+profile = ["emp-2001", "slow.toml"]
+""")  # fmt: skip
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), OwnProcess())
+    assert [outcomes[number].error for number in range(2)] == ["", ""]
+    usual, slow = (outcomes[number].rows[0]["p50_ns"] for number in range(2))
+    assert slow > usual
+    assert OPTIONS.keys() - {"cluster", "workload"} <= PlainOptions.__annotations__.keys()
+
+
+def test_outcomes_that_are_damaged_are_said(tmp_path: Path) -> None:
+    study = steps(tmp_path, "[1]")
+    new_folder(tmp_path / "out", study)
+    (tmp_path / "out" / "points.jsonl").write_text('{"point": 0, "attempts": 1}\n')
+    with pytest.raises(TestbedError, match=r"points\.jsonl is damaged"):
+        open_folder(tmp_path / "out")[0].outcomes()
 
 
 def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:

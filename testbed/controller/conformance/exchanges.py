@@ -160,7 +160,7 @@ class Party:
     def _send(self, tag: int, data: bytes) -> Completion[Envelope]:
         memory = bytearray(data)
         completion = self._device.send(self._other, 0, tag, memoryview(memory))
-        completion.add_callback(partial(_reuse, memory))
+        completion.add_callback(partial(reuse, memory))
         return completion
 
     def _receive(self, tag: int, data: bytes) -> Completion[Envelope]:
@@ -175,7 +175,7 @@ class Party:
             raise Violation(f"of {len(data)} bytes, tag {tag}, with node {self._other} the host is told {envelope}")
 
 
-def _reuse(memory: bytearray, _: object) -> None:
+def reuse(memory: bytearray, _: object) -> None:
     """Overwrite the buffer of a message that was reported sent, as a program may."""
     memory[:] = bytes([REUSED]) * len(memory)
 

@@ -12,6 +12,7 @@ from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Device, Dispatch
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 from testbed.controller.conformance.candidate import Candidate, converse
+from testbed.controller.conformance.exchanges import GUARD, UNTOUCHED, reuse
 from testbed.controller.conformance.network_faults import MILLISECOND, SECOND
 from testbed.controller.conformance.trials import Violation
 from testbed.sim.sim_node import SimNode
@@ -19,9 +20,6 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Nic, Node
 from testbed.spec.model import Description
 
-GUARD: Final = 64
-"""Bytes around each buffer that nothing may touch."""
-UNTOUCHED: Final = 0xEE
 MTUS: Final = (600, 1_500, 9_000)
 USUAL: Final = 1_500
 """MTU that every protocol takes: Ethernet's."""
@@ -66,12 +64,8 @@ def send(device: Device, to: int, tag: int, data: bytes, context: int = 0, synch
     """Send from a buffer that is overwritten as soon as it may be reused."""
     memory = bytearray(data)
     over = device.send(to, context, tag, memoryview(memory), synchronous)
-    over.add_callback(partial(_reuse, memory))
+    over.add_callback(partial(reuse, memory))
     return over
-
-
-def _reuse(memory: bytearray, _over: object) -> None:
-    memory[:] = b"\xdd" * len(memory)
 
 
 async def nothing(_device: Device, _node: SimNode) -> None:

@@ -22,6 +22,7 @@ from protocols.core.firmware import Plug
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
+from testbed.controller.conformance.exchanges import reuse
 from testbed.controller.conformance.network_faults import (
     CALM,
     KINDS,
@@ -274,11 +275,6 @@ class Rank:
             return await completion
         except self._transport.failures as error:
             raise Violation(f"{completion} failed: {error}") from error
-
-
-def reuse(memory: bytearray, _: object) -> None:
-    """Overwrite a sender's memory, which serves something else as soon as its message is sent."""
-    memory[:] = b"\xdd" * len(memory)
 
 
 @judged()

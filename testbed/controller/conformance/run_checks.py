@@ -3,6 +3,7 @@ frames in namespaces."""
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
 import tempfile
@@ -141,8 +142,10 @@ def _started(cluster: RunningCluster, node: str, script: str, *arguments: str) -
 
 
 def _expect(process: subprocess.Popen[str], line: str) -> None:
-    """Wait for a program's next line. Raises Violation if it ends without it."""
+    """Wait for a program's only line. Raises Violation if it ends without it, or does not print it in time."""
     assert process.stdout is not None
+    if not select.select([process.stdout], [], [], PATIENCE)[0]:
+        raise Violation(f"after {PATIENCE:g} s a program on a shared NIC has not come to {line.strip()!r}")
     if process.stdout.readline() != line:
         raise Violation(
             f"a program on a shared NIC has not come to {line.strip()!r}: {process.communicate()[1].strip()}"

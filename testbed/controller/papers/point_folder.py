@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.controller.papers.paper_points import Measured, Point
-from testbed.controller.runs.folders import run_environment
-from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError, reason_of
-from testbed.runtime.journal import UnwritableError, write_atomically
+from testbed.controller.request_folders import begin, make_folder, read_document, resume, write_document
+from testbed.errors import TestbedError
 
 _REQUEST: Final = "reproduction.json"
-_FORMAT: Final = 1
 _ASKED: Final = ("systems", "mode", "dilate", "profile", "runs")
 
 
@@ -33,7 +31,7 @@ class PointFolder:
 
     def done(self, point: Point) -> Measured | None:
         """Return the result of a point that is done; None for one that is not, or has another request."""
-        document = _document(self._file(point))
+        document = read_document(self._file(point))
         if document is None:
             return None
         if not {"asked", "rows", "late", "seconds"} <= document.keys():
@@ -45,8 +43,8 @@ class PointFolder:
     def keep(self, point: Point, measured: Measured) -> None:
         """Write the result of a point. Raises UnwritableError."""
         file = self._file(point)
-        _make(file.parent)
-        _write(file, {"asked": point.asked(), **asdict(measured)})
+        make_folder(file.parent)
+        write_document(file, {"asked": point.asked(), **asdict(measured)})
 
     def _file(self, point: Point) -> Path:
         return self.path / point.system / f"{point.name}.json"
@@ -54,47 +52,11 @@ class PointFolder:
 
 def new_folder(path: Path, asked: Mapping[str, Any]) -> PointFolder:
     """Begin a folder. Raises ConflictError where it is not empty, UnwritableError."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConflictError(f"{path} is there already, and not empty; --continue goes on with a reproduction")
-    _make(path)
-    _write(path / _REQUEST, {"format": _FORMAT, **asked, "environment": run_environment()})
+    begin(path / _REQUEST, "a reproduction", asked)
     return PointFolder(path, asked)
 
 
 def open_folder(path: Path) -> PointFolder:
     """Open a folder to continue it. Raises NotFoundError where there is none, UnsupportedError for one of a newer version,
     TestbedError for a damaged one."""
-    asked = _document(path / _REQUEST)
-    if asked is None:
-        raise NotFoundError(f"{path} is not the folder of a reproduction: it has no {_REQUEST}")
-    if not isinstance(asked.get("format"), int) or asked["format"] > _FORMAT:
-        raise UnsupportedError(f"{path} is of another version of testbed (format {asked.get('format')!r})")
-    if missing := [key for key in _ASKED if key not in asked]:
-        raise TestbedError(f"{path / _REQUEST} is damaged: it has no {missing[0]}")
-    return PointFolder(path, asked)
-
-
-def _document(file: Path) -> dict[str, Any] | None:
-    """Read a file; None if there is none. Raises TestbedError for a damaged one."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise TestbedError(f"{file} cannot be read: {reason_of(error)}") from error
-    except ValueError as error:
-        raise TestbedError(f"{file} is damaged: {error}") from error
-    if not isinstance(document, dict):
-        raise TestbedError(f"{file} is damaged: it is not a JSON object")
-    return document
-
-
-def _write(file: Path, document: Mapping[str, object]) -> None:
-    write_atomically(file, json.dumps(document, default=repr, ensure_ascii=False, indent=1) + "\n")
-
-
-def _make(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnwritableError(f"results cannot be written to {path}: {reason_of(error)}") from error
+    return PointFolder(path, resume(path / _REQUEST, "a reproduction", _ASKED))

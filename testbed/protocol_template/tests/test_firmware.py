@@ -21,6 +21,7 @@ class Card:
     def __init__(self, number: int, incarnation: int = 1) -> None:
         self.frames: list[bytes] = []
         self.completions: list[int] = []
+        self.number = number
         adapter = Adapter(number, ADDRESSES, mtu=MTU, incarnation=incarnation)
         self.firmware = Firmware(adapter, self, Settings())
 
@@ -47,7 +48,7 @@ class Card:
 
     def write(self, index: int, data: bytes, now: int = 0) -> None:
         """Let the host send a message to the other NIC."""
-        self.firmware.letters[index] = Letter(index, 1 - self.firmware._adapter.number, 0, 7, memoryview(data))
+        self.firmware.letters[index] = Letter(index, 1 - self.number, 0, 7, memoryview(data))
         self.firmware.on_doorbell(now, index)
 
     def take(self) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import Iterator
 
@@ -24,6 +25,12 @@ def number(value: int, size: int = 8) -> bytes:
 def table() -> Iterator[bpf.Map]:
     with bpf.make_map("hash", "table", 8, 16, 5_000) as made:
         yield made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _nothing_of_others_is_collected() -> None:
+    """Close what tests before these have left open, so that no collection does so while descriptors are compared."""
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
