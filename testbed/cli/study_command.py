@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STUDIES = Path("results/studies")
 _FAILED, _INVALID, _DEGRADED = 10, 9, 8
 _SHOWN = 60  # points
+_TOLD = 20  # errors of points
 _MEASURES = 5  # columns
 
 
@@ -180,9 +181,13 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
     )  # fmt: skip
     if len(outcomes) > len(shown):
         echo(f"and {len(outcomes) - len(shown):,} more in rows.jsonl")
-    for number, outcome in sorted(outcomes.items()):
-        if not outcome.is_done:
-            echo(f"point {number} failed, attempt {outcome.attempt}: {outcome.error}", err=True)
+    failed = [outcome for _, outcome in sorted(outcomes.items()) if not outcome.is_done]
+    for outcome in failed[:_TOLD]:
+        first_line = outcome.error.partition("\n")[0]
+        echo(f"point {outcome.point} failed, attempt {outcome.attempt}: {first_line}", err=True)
+    if failed:
+        more = f"and {len(failed) - _TOLD:,} more; " if len(failed) > _TOLD else ""
+        echo(f"{more}points.jsonl has all errors in full", err=True)
 
 
 def _medians(outcome: Outcome) -> dict[str, float]:

@@ -39,8 +39,9 @@ def document(*arguments: str) -> Any:
 
 
 def reaches(source: str, target: str, patience: int = 10) -> bool:
-    """Tell whether an echo is answered within `patience` seconds; an unanswered ARP request is repeated after one."""
-    return command("exec", source, "--", "ping", "-c1", f"-W{patience}", target).returncode == 0
+    """Tell whether one of a few echoes is answered within `patience` seconds. The first may find an ARP entry that is just
+    given up, since its last request was lost before."""
+    return command("exec", source, "--", "ping", "-c4", "-i0.5", f"-W{patience}", target).returncode == 0
 
 
 @pytest.fixture

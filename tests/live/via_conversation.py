@@ -63,18 +63,23 @@ async def _refused(nic: ViaNic, vi: Vi, other: int, node: Node) -> str:
 
 
 async def _talk(nic: ViaNic, node: Node, ptag: int, other: int, kind: str) -> list[str]:
-    """One connection with another node: tell where memory is, then write there and send in turn. Both sides disconnect."""
+    """One connection with another node: tell where memory is, then write there and send in turn. Both sides disconnect.
+
+    What the other tells has a buffer of its own: its messages may come before this program goes on."""
     area, outgoing, inbox = nic.allocate(LARGEST * len(SIZES)), nic.allocate(LARGEST), nic.allocate(LARGEST)
+    place = nic.allocate(_PLACE.size)
     memory = await nic.register(area, ptag, rdma_write=True)
     source, received = await nic.register(outgoing, ptag), await nic.register(inbox, ptag)
+    told = await nic.register(place, ptag)
     vi = await nic.create_vi(ptag)
-    for _ in range(1 + 2 * len(SIZES)):
+    vi.post_receive(Descriptor(data=(told.segment(),)))
+    for _ in range(2 * len(SIZES)):
         vi.post_receive(Descriptor(data=(received.segment(),)))
     await _connect(nic, vi, node, other, kind)
     _PLACE.pack_into(outgoing, 0, memory.address, memory.handle)
     vi.post_send(Descriptor(OP_SENDRECV, (source.segment(0, _PLACE.size),)))
     await vi.receive_queue.wait()
-    target = Segment(*_PLACE.unpack_from(inbox))
+    target = Segment(*_PLACE.unpack_from(place))
     await vi.send_queue.wait()
     outgoing[:] = bytes([nic.number + 1]) * LARGEST
     for number, size in enumerate(SIZES):
@@ -92,7 +97,7 @@ async def _talk(nic: ViaNic, node: Node, ptag: int, other: int, kind: str) -> li
         await vi.send_queue.wait()
     await vi.disconnect()
     await vi.destroy()
-    for one, view in ((memory, area), (source, outgoing), (received, inbox)):
+    for one, view in ((memory, area), (source, outgoing), (received, inbox), (told, place)):
         await nic.deregister(one)
         nic.release(view)
     return steps

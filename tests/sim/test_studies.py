@@ -7,7 +7,11 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import polars
@@ -23,6 +27,7 @@ from testbed.errors import ConflictError, DescriptionError, NotFoundError, Testb
 from testbed.spec import units
 from testbed.studies.study_file import OPTIONS, Study, load
 from testbed.studies.study_folder import new_folder, open_folder
+from testbed.studies.study_points import compute
 from testbed.studies.study_runs import run_study
 
 STUDY = """
@@ -242,6 +247,51 @@ def test_folders_that_are_no_studies_are_refused(tmp_path: Path) -> None:
     (tmp_path / "out" / "study.json").write_text("[" * 10)
     with pytest.raises(TestbedError, match="is damaged"):
         open_folder(tmp_path / "out")
+
+
+class Lines:
+    """An engine of threads that run nothing, and note which points run beside which."""
+
+    width = 2
+
+    def __init__(self) -> None:
+        self.beside: set[frozenset[int]] = set()
+        self._running: list[int] = []
+
+    @contextmanager
+    def open(self) -> Iterator[Executor]:
+        engine = self
+
+        class Noting(ThreadPoolExecutor):
+            def submit(self, function: object, /, *arguments: Any, **_: Any) -> Future[Any]:  # type: ignore[override]
+                assert function is compute
+                return super().submit(engine.note, json.loads(arguments[0])["parameters"]["settings.number"])
+
+        with Noting(self.width) as executor:
+            yield executor
+
+    def note(self, number: int) -> str:
+        self._running.append(number)
+        time.sleep(0.05)  # a run's time, in which others may begin
+        self.beside.add(frozenset(self._running))
+        self._running.remove(number)
+        return json.dumps({"outcome": "done", "error": "", "verdict": "trusted", "rows": [], "seconds": 0.0})
+
+
+@pytest.mark.parametrize(("cores", "is_beside"), [("", False), ("[resources]\ncores = 1\n", True)])
+def test_a_run_in_namespaces_has_all_processors_or_those_that_the_study_says(
+    cores: str, is_beside: bool, tmp_path: Path
+) -> None:
+    points = "".join(
+        f"[[point]]\nmode = '{'live' if number % 2 else 'sim'}'\nsettings = {{ number = {number} }}\n"
+        for number in range(8)
+    )
+    study = study_of(tmp_path, f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}{cores}")
+    engine = Lines()
+    assert len(run_study(study, new_folder(tmp_path / "out", study), engine)) == 8
+    pairs = [pair for pair in engine.beside if len(pair) > 1]
+    assert any(any(number % 2 for number in pair) for pair in pairs) is is_beside
+    assert pairs, "simulated ones run beside each other in any case"
 
 
 def test_a_run_in_namespaces_that_needs_more_processors_than_there_are_is_refused(tmp_path: Path) -> None:
