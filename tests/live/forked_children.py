@@ -6,13 +6,15 @@ import os
 import pickle
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from testbed.kernel.changes import observed_by
 from testbed.kernel.children import in_child
 
 Action = Callable[[], object]
+LONG = bool(os.environ.get("TESTBED_LONG"))
+STRIDE = 3
 
 
 def changes_of(action: Action) -> list[str]:
@@ -25,6 +27,13 @@ def changes_of(action: Action) -> list[str]:
         return changes
 
     return in_child(observed)
+
+
+def kill_points(changes: Sequence[str], done: int = 0) -> list[tuple[int, str]]:
+    """Those of the changes after the first `done` ones after which a test kills, each with its number from 1: with
+    TESTBED_LONG=1 all, in CI every third and the last."""
+    points = list(enumerate(changes, 1))[done:]
+    return points if LONG else [*points[:-1:STRIDE], *points[-1:]]
 
 
 def kill_after(count: int, action: Action) -> None:

@@ -30,7 +30,7 @@ from testbed.kernel.processes import identity
 from testbed.spec.layout import Layout, Node
 from testbed.spec.resolver import resolve
 from tests.live import runaway_programs
-from tests.live.forked_children import background, changes_of
+from tests.live.forked_children import background, changes_of, kill_points
 from tests.live.machine_state import Machine
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -345,7 +345,7 @@ def test_an_up_that_breaks_off_after_any_change_is_rolled_back(
     if kind == "lasting":
         act().down()
     machine.assert_unchanged()
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         with pytest.raises(error):
             broken_by(fault, count, act)
         machine.assert_unchanged(f"broken off after change {count}, {after}")
@@ -360,7 +360,7 @@ def test_a_change_that_breaks_off_after_any_step_restores_the_cluster(
         changes = changes_of(lambda: up(SEVEN))
         up(FIVE)
         before.assert_unchanged("there and back")
-        for count, after in enumerate(changes, 1):
+        for count, after in kill_points(changes):
             with pytest.raises(error):
                 broken_by(fault, count, lambda: up(SEVEN))
             assert not up(FIVE, dry_run=True).operations, f"broken off after change {count}, {after}"

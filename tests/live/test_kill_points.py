@@ -1,6 +1,7 @@
 """After a kill at any change to the machine, ``gc`` restores the machine's former state.
 
-Each test performs an action once to count its changes to the machine, then once for each of them, killed after it.
+Each test performs an action once to count its changes to the machine, then once for each of them (in CI for every third),
+killed after it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import runaway_programs
-from tests.live.forked_children import background, changes_of, kill_after
+from tests.live.forked_children import background, changes_of, kill_after, kill_points
 from tests.live.machine_state import Machine
 
 pytestmark = pytest.mark.requires("root")
@@ -90,7 +91,7 @@ def test_up_killed_after_any_change_leaves_nothing_behind_gc(
     in_child(down)
     machine.assert_unchanged("after an undisturbed up and down")
     completes = _last(changes, "rename", "state.json")
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         kill_after(count, up)
         lose()
         in_child(gc)
@@ -98,7 +99,10 @@ def test_up_killed_after_any_change_leaves_nothing_behind_gc(
             assert is_up(), f"killed after {after}"
             in_child(down)
         machine.assert_unchanged(f"up killed after change {count}, {after}")
-    record_property("note", f"up of 5 nodes ({lose.__name__.replace('_', ' ')}): {len(changes)} kill points")
+    record_property(
+        "note",
+        f"up of 5 nodes ({lose.__name__.replace('_', ' ')}): {len(changes)} changes",
+    )
 
 
 @losses
@@ -108,7 +112,7 @@ def test_down_killed_after_any_change_leaves_nothing_behind_gc(
     in_child(up)
     changes = changes_of(down)
     begins = _first(changes, "rename", "state.json")
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         in_child(up)
         kill_after(count, down)
         lose()
@@ -117,7 +121,10 @@ def test_down_killed_after_any_change_leaves_nothing_behind_gc(
             assert is_up(), f"killed after {after}"
             in_child(down)
         machine.assert_unchanged(f"down killed after change {count}, {after}")
-    record_property("note", f"down of 5 nodes ({lose.__name__.replace('_', ' ')}): {len(changes)} kill points")
+    record_property(
+        "note",
+        f"down of 5 nodes ({lose.__name__.replace('_', ' ')}): {len(changes)} changes",
+    )
 
 
 @pytest.mark.parametrize("then", [FIVE, CHANGED], ids=["then_as_before", "then_as_wished"])
@@ -127,7 +134,7 @@ def test_a_cluster_whose_change_was_killed_outlives_gc_and_converges(
     in_child(up)
     changes = changes_of(change)
     in_child(down)
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         in_child(up)
         kill_after(count, change)
         in_child(gc)
@@ -135,7 +142,7 @@ def test_a_cluster_whose_change_was_killed_outlives_gc_and_converges(
         assert is_up(then), f"change killed after change {count}, {after}"
         in_child(down)
         machine.assert_unchanged(f"change killed after change {count}, {after}")
-    record_property("note", f"change of 5 nodes into 6: {len(changes)} kill points")
+    record_property("note", f"change of 5 nodes into 6: {len(changes)} changes")
 
 
 def test_a_cluster_whose_change_failed_and_whose_rollback_was_killed_converges(
@@ -163,7 +170,7 @@ def test_a_cluster_whose_change_failed_and_whose_rollback_was_killed_converges(
     assert is_up(), "the rollback by itself"
     in_child(down)
     first = changes.index(last) + 1
-    for count, after in enumerate(changes[first:], first + 1):
+    for count, after in kill_points(changes, first):
         for end in (lambda: up(FIVE), lambda: up(CHANGED), down):
             in_child(up)
             kill_after(count, failing_change)
@@ -172,14 +179,14 @@ def test_a_cluster_whose_change_failed_and_whose_rollback_was_killed_converges(
             if end is not down:
                 in_child(down)
             machine.assert_unchanged(f"rollback killed after change {count}, {after}")
-    record_property("note", f"rollback of a failed change: {len(changes) - first} kill points")
+    record_property("note", f"rollback of a failed change: {len(changes) - first} changes")
 
 
 def test_a_cluster_whose_change_was_killed_and_whose_state_was_lost_is_collected(machine: Machine) -> None:
     in_child(up)
     changes = changes_of(change)
     in_child(down)
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         in_child(up)
         kill_after(count, change)
         lose_state()
@@ -192,12 +199,12 @@ def test_gc_killed_after_any_change_is_finished_by_the_next(machine: Machine, re
     in_child(down)
     kill_after(almost, up)
     changes = changes_of(gc)
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         kill_after(almost, up)
         kill_after(count, gc)
         in_child(gc)
         machine.assert_unchanged(f"gc killed after change {count}, {after}")
-    record_property("note", f"gc of a cluster half made: {len(changes)} kill points")
+    record_property("note", f"gc of a cluster half made: {len(changes)} changes")
 
 
 def test_a_process_killed_while_it_makes_a_cluster_of_its_own_leaves_nothing_even_without_gc(
@@ -207,10 +214,10 @@ def test_a_process_killed_while_it_makes_a_cluster_of_its_own_leaves_nothing_eve
         Cluster.star(5).up()
 
     changes = changes_of(held)
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         kill_after(count, held)
         machine.assert_unchanged(f"killed after change {count}, {after}")
-    record_property("note", f"up of a held cluster of 5 nodes: {len(changes)} kill points")
+    record_property("note", f"up of a held cluster of 5 nodes: {len(changes)} changes")
 
 
 def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even_without_gc(
@@ -221,10 +228,10 @@ def test_a_process_killed_while_it_ends_a_cluster_of_its_own_leaves_nothing_even
 
     made = len(changes_of(lambda: Cluster.star(5).up()))
     whole = changes_of(up_and_down)
-    for count in range(made + 1, len(whole) + 1):
+    for count, after in kill_points(whole, made):
         kill_after(count, up_and_down)
-        machine.assert_unchanged(f"killed after change {count}, {whole[count - 1]}")
-    record_property("note", f"down of a held cluster of 5 nodes: {len(whole) - made} kill points")
+        machine.assert_unchanged(f"killed after change {count}, {after}")
+    record_property("note", f"down of a held cluster of 5 nodes: {len(whole) - made} changes")
 
 
 def test_a_process_killed_beside_its_cluster_takes_stubborn_programs_with_it(machine: Machine) -> None:

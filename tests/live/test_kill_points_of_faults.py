@@ -20,7 +20,7 @@ from testbed.runtime.supervision import running_supervisor
 from testbed.spec.layout import Layout
 from testbed.spec.model import Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
-from tests.live.forked_children import changes_of, kill_after
+from tests.live.forked_children import changes_of, kill_after, kill_points
 from tests.live.machine_state import Machine
 
 pytestmark = pytest.mark.requires("root", "ping")
@@ -78,7 +78,7 @@ def test_up_of_an_impaired_cluster(machine: Machine, record_property: Note) -> N
     changes = changes_of(bring)
     in_child(down)
     machine.assert_unchanged("after an undisturbed up and down")
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         kill_after(count, bring)
         in_child(gc)
         state = Store().read(NAME)
@@ -87,7 +87,7 @@ def test_up_of_an_impaired_cluster(machine: Machine, record_property: Note) -> N
             assert not up(DELAYED, dry_run=True).operations, f"killed after {after}"
             in_child(down)
         machine.assert_unchanged(f"up killed after change {count}, {after}")
-    record_property("note", f"up of an impaired cluster: {len(changes)} kill points")
+    record_property("note", f"up of an impaired cluster: {len(changes)} changes")
 
 
 def works() -> None:
@@ -117,13 +117,13 @@ def test_a_change_of_what_is_injected(action: Callable[[], None], machine: Machi
     changes = changes_of(action)
     in_child(down)
     machine.assert_unchanged("after an undisturbed change")
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         begin()
         kill_after(count, action)
         in_child(works)
         in_child(down)
         machine.assert_unchanged(f"{action.__name__} killed after change {count}, {after}")
-    record_property("note", f"{action.__name__}: {len(changes)} kill points")
+    record_property("note", f"{action.__name__}: {len(changes)} changes")
 
 
 def share_and_stop() -> None:
@@ -150,10 +150,10 @@ def test_sharing_nics(machine: Machine, record_property: Note) -> None:
     changes = changes_of(share_and_stop)
     in_child(down)
     machine.assert_unchanged("after undisturbed sharing")
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         in_child(lambda: up(PLAIN))
         kill_after(count, share_and_stop)
         in_child(shares_again)
         in_child(down)
         machine.assert_unchanged(f"sharing killed after change {count}, {after}")
-    record_property("note", f"sharing: {len(changes)} kill points")
+    record_property("note", f"sharing: {len(changes)} changes")

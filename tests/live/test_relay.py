@@ -31,7 +31,7 @@ from testbed.spec.layout import Layout
 from testbed.spec.model import Defaults, Description, Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
-from tests.live.forked_children import background, changes_of, kill_after
+from tests.live.forked_children import background, changes_of, kill_after, kill_points
 from tests.live.iproute2 import namespace_contents, ping
 from tests.live.machine_state import Machine, eventually, snapshot
 from tests.live.node_sockets import socket_in
@@ -387,14 +387,14 @@ def test_up_with_a_relay_killed_after_any_change_leaves_nothing_behind_gc(
     changes = changes_of(lambda: up(IMPAIRED))
     in_child(down)
     machine.assert_unchanged("after an undisturbed up and down")
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         kill_after(count, lambda: up(IMPAIRED))
         in_child(gc)
         if Store().read(NAME) is not None:
             assert is_up(IMPAIRED), f"killed after {after}"
             in_child(down)
         machine.assert_unchanged(f"up killed after change {count}, {after}")
-    record_property("note", f"up of an impaired cluster of 3 nodes: {len(changes)} kill points")
+    record_property("note", f"up of an impaired cluster of 3 nodes: {len(changes)} changes")
 
 
 def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by_the_next(
@@ -403,7 +403,7 @@ def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by
     in_child(lambda: up(IMPAIRED))
     changes = changes_of(lambda: up(OTHERWISE))
     in_child(down)
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         in_child(lambda: up(IMPAIRED))
         kill_after(count, lambda: up(OTHERWISE))
         in_child(gc)
@@ -417,7 +417,7 @@ def test_a_change_of_an_impaired_cluster_killed_after_any_change_is_made_good_by
             raise AssertionError(f"change killed after change {count}, {after}\n{said}") from error
         in_child(down)
         machine.assert_unchanged(f"change killed after change {count}, {after}")
-    record_property("note", f"change of an impaired cluster: {len(changes)} kill points")
+    record_property("note", f"change of an impaired cluster: {len(changes)} changes")
 
 
 def test_injecting_killed_after_any_change_leaves_a_cluster_that_the_next_command_puts_right(
@@ -429,7 +429,7 @@ def test_injecting_killed_after_any_change_leaves_a_cluster_that_the_next_comman
     in_child(lambda: up(IMPAIRED))
     changes = changes_of(inject)
     in_child(down)
-    for count, after in enumerate(changes, 1):
+    for count, after in kill_points(changes):
         in_child(lambda: up(IMPAIRED))
         kill_after(count, inject)
         in_child(lambda: up(IMPAIRED))
@@ -438,7 +438,7 @@ def test_injecting_killed_after_any_change_leaves_a_cluster_that_the_next_comman
         ping(RunningCluster.attach(NAME), "n1", "n2")
         in_child(down)
         machine.assert_unchanged(f"inject killed after change {count}, {after}")
-    record_property("note", f"inject into a cluster with a relay: {len(changes)} kill points")
+    record_property("note", f"inject into a cluster with a relay: {len(changes)} changes")
 
 
 # Without root
