@@ -28,8 +28,8 @@ def in_child(function: Callable[[], T]) -> T:
     os.close(writer)
     with open(reader, "rb") as answers:
         answer = answers.read()
-    os.waitpid(child, 0)
-    result: T = _result(answer)
+    _, status = os.waitpid(child, 0)
+    result: T = _result(answer, status)
     return result
 
 
@@ -61,8 +61,7 @@ class Companion(Generic[T]):
         if first != _STARTED:
             with open(self._answers, "rb", closefd=False) as rest:
                 answer_bytes = first + rest.read()
-            self._close()
-            _result(answer_bytes)
+            _result(answer_bytes, self._close())
             raise TestbedError("a child process ended before it was ready")
 
     def end(self) -> T:
@@ -73,19 +72,22 @@ class Companion(Generic[T]):
             with open(self._answers, "rb", closefd=False) as answers:
                 answer = answers.read()
         finally:
-            self._close()
-        result: T = _result(answer)
+            status = self._close()
+        result: T = _result(answer, status)
         return result
 
-    def _close(self) -> None:
+    def _close(self) -> int:
+        """Return how the child ended, as waitpid tells it."""
         os.close(self._stop)
         os.close(self._answers)
-        os.waitpid(self._child, 0)
+        return os.waitpid(self._child, 0)[1]
 
 
-def _result(answer: bytes) -> Any:
+def _result(answer: bytes, status: int) -> Any:
     if not answer:
-        raise TestbedError("a helper process died; its output is above")
+        code = os.waitstatus_to_exitcode(status)
+        how = f"was ended by signal {-code}" if code < 0 else "failed; its output is above"
+        raise TestbedError(f"a child process {how}")
     import pickle
 
     succeeded, value = pickle.loads(answer)  # written by our own child

@@ -1,4 +1,4 @@
-"""Interruptions are not lost where Python itself can raise nothing."""
+"""Interruptions are not lost where Python itself can raise nothing, and how child processes end is told."""
 
 from __future__ import annotations
 
@@ -32,3 +32,16 @@ def test_an_interruption_while_a_process_is_forked_is_raised_right_afterwards(ho
     script = INTERRUPTED_WHILE_FORKING.format(hook=hook)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout == "interrupted\nset()\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("os.kill(os.getpid(), 9)", "a child process was ended by signal 9"),
+        ("raise LookupError", "a child process failed; its output is above"),
+    ],
+)
+def test_how_a_child_ended_that_gave_no_answer_is_told(statement: str, told: str) -> None:
+    script = f"import os\nfrom testbed.kernel.children import in_child\ndef end():\n    {statement}\nin_child(end)\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stderr.endswith(f"TestbedError: {told}\n")
