@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 DATA_AND_ANSWERS = 2 * 1_024 * 100
 
 
-@pytest.mark.alone
 def test_each_message_comes_once(record_property: pytest.RecordProperty) -> None:
     command = [sys.executable, "-m", "tests.sim.thousand_node_memory"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")])}
