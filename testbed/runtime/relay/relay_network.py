@@ -35,7 +35,6 @@ LARGEST_WINDOW: Final = 1024
 _MANY: Final = 16  # waiting frames above which a NIC is told STOP
 _FEW: Final = 4  # waiting frames at which it is told GO
 _TOGETHER: Final = 8  # frames sent in one call; more would make the first ones late
-_HEAD: Final = slice(6, 14)  # of a frame: its sender, its EtherType
 
 
 class Driver:
@@ -190,7 +189,7 @@ class Uplink:
             if kept:
                 driver.advance(when)
             if frame[:6] == ADDRESS and (control := decode(frame)) is not None:
-                self._head = frame[_HEAD]
+                self._head = frame[6:14]  # its sender and its EtherType
                 if kept:
                     kept.append((when, control))
                 else:

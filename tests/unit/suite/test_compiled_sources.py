@@ -34,6 +34,8 @@ def broken_rules(source: str) -> Iterator[str]:
             yield f"{node.lineno}: weak references are meant"
         elif isinstance(node, ast.Attribute) and node.attr == "__code__":
             yield f"{node.lineno}: code objects are read"
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_slice(node.value):
+            yield f"{node.lineno}: a slice in a variable: bytes would take it for an integer"
         elif isinstance(node, ast.Compare):
             for other in node.comparators:
                 if isinstance(other, ast.Tuple) and any(isinstance(one, ast.Starred) for one in other.elts):
@@ -66,6 +68,10 @@ def _broken_by_class(node: ast.ClassDef, absent: set[str]) -> Iterator[str]:
             yield f"{statement.lineno}: {node.name}.{ast.unparse(statement)}: mypyc looks for its type, and finds none"
 
 
+def _is_slice(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "slice"
+
+
 def _is_plain(statement: ast.Assign) -> bool:
     is_slots = ast.unparse(statement.targets[0]) == "__slots__"
     return is_slots or isinstance(statement.value, ast.Constant)
@@ -93,6 +99,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "@coroutine\ndef f():\n    yield 1",
         "class A:\n    def __getattr__(self, name):\n        return 1",
         "A.f.__code__",
+        "HEAD: Final = slice(6, 14)",
         "class A:\n    __slots__ = ('__weakref__',)",
     ],
 )  # fmt: skip
