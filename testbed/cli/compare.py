@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from testbed.observe.comparing.comparison import ComparedMeasure, Comparison
 
 _WORSE, _BAD_INPUT = 1, 2
-_SHOWN = 60  # measures
+_MAX_SHOWN = 60  # measures
 _COLOURS = {"worse": "red", "better": "green", "undecided": "yellow"}
 
 
@@ -95,7 +95,7 @@ def _print(comparison: Comparison, *, paper: bool) -> None:
 
     for difference in comparison.differences:
         echo(f"differs: {difference}")
-    shown = comparison.measured[:_SHOWN]
+    shown = comparison.measured[:_MAX_SHOWN]
     ours, theirs = ("paper", "ours") if paper else ("A", "B")
     print_table(
         ["", *(() if paper else ("measure",)), ours, theirs, "ratio", "interval", "samples", ""],

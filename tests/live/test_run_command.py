@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from testbed.cli.documents import schema_of
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from tests.live.testbed_command import TESTBED, refused
 from tests.live.testbed_command import testbed as command
 
@@ -134,7 +134,7 @@ def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in said
-    status = recorded(tmp_path / "out").status
+    status = read_run(tmp_path / "out").status
     assert status == "interrupted" or (event == "run.json" and status == "unfinished")  # it had not begun
     assert nothing_is_up()
 

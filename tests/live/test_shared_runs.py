@@ -17,7 +17,7 @@ from testbed import Cluster, Grade, run
 from testbed.controller.runs.agents import agents, all_shared
 from testbed.controller.runs.run_options import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from testbed.runtime.nodes.places import ProgramNode
 from tests.live.emp_exchange import SIZES, exchange_messages
@@ -143,7 +143,7 @@ def test_a_workload_sends_the_same_messages_as_on_inline_nics(tmp_path: Path) ->
         }
     for nics, result in ended.items():
         assert result.verdict.grade is not Grade.INVALID, nics
-        assert recorded(tmp_path / nics).asked["nics"] == nics
+        assert read_run(tmp_path / nics).parameters["nics"] == nics
     inline, shared = (
         {node: (counted["messages_sent"], counted["messages_received"]) for node, counted in result.counted.items()}
         for result in ended.values()
@@ -169,7 +169,7 @@ def test_the_command_shares_nics(tmp_path: Path) -> None:
     )
     assert done.returncode in (0, 8), done.stderr  # trusted or, on a busy machine, degraded
     assert json.loads(done.stdout)["counted"][0]["n1"]["messages_sent"] > 100
-    assert recorded(place).asked["nics"] == "shared"
+    assert read_run(place).parameters["nics"] == "shared"
     assert (place / "logs" / "n1.nic.log").read_text() == ""
 
 

@@ -11,7 +11,7 @@ from benchmarks.harness.contenders import ContenderError, LineProcess
 from benchmarks.harness.host_programs import PING
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
-from benchmarks.harness.traffic import Place, Traffic
+from benchmarks.harness.traffic import NodeAddress, Traffic
 from testbed.runtime.nodes.patience import Patience
 
 EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
@@ -35,7 +35,7 @@ class Nodes:
         home = Path(__file__).parents[1]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
         self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.emp.node_process"])
-        self.places = {name: Place(**place) for name, place in self._ask("where").items()}
+        self.addresses = {name: NodeAddress(**place) for name, place in self._ask("where").items()}
 
     def run(self, kind: str, count: int, spin: bool, look: int = 0) -> dict[str, Any]:
         answer = self._ask("run", kind=kind, count=count, spin=spin, look=look, cpus=[SENDER, RECEIVER])
@@ -64,7 +64,7 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
     """
     spin, look = waiting == SPINNING, Patience.LOOK
     found: dict[tuple[str, str], list[float]] = {}
-    ends = nodes.places["n1"], nodes.places["n2"]
+    ends = nodes.addresses["n1"], nodes.addresses["n2"]
     resent: dict[str, int] = {}
 
     def agents(contender: str, kind: str, look: int) -> dict[str, float]:

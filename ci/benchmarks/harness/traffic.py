@@ -18,7 +18,7 @@ FRAME = 1500  # bytes of IP
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodeAddress:
     """A node: the path of its network namespace, its address and its NIC's MAC."""
 
     namespace: str
@@ -38,7 +38,7 @@ class Traffic:
             return _said(role, process)
 
     def send(
-        self, places: list[tuple[Place, Place]], rate: float, count: int, *, batch: int = 1, insist: bool = False
+        self, places: list[tuple[NodeAddress, NodeAddress]], rate: float, count: int, *, batch: int = 1, insist: bool = False
     ) -> dict[str, Any]:
         """Send frames from the first of each pair to the second, in turn; see the head of traffic.c.
 
@@ -49,7 +49,7 @@ class Traffic:
         return self.run("send", SENDER, int(insist), rate, batch, FRAME, count, *pairs)
 
     @contextlib.contextmanager
-    def caught(self, place: Place) -> Iterator[dict[str, Any]]:
+    def caught(self, place: NodeAddress) -> Iterator[dict[str, Any]]:
         """Count the frames that arrive at a node during the block; the dictionary is filled in at its end."""
         found: dict[str, Any] = {}
         with self._started("catch", RECEIVER, place.namespace) as process:
@@ -58,7 +58,7 @@ class Traffic:
             found |= _said("catch", process)
 
     def tcp(
-        self, source: Place, sink: Place, seconds: float, *, sender: int = SENDER, receiver: int = RECEIVER
+        self, source: NodeAddress, sink: NodeAddress, seconds: float, *, sender: int = SENDER, receiver: int = RECEIVER
     ) -> dict[str, Any]:
         """Return bits: per second, as the sink counted them. sent, received: reports of source and sink."""
         with self._started("sink", receiver, sink.namespace) as process:
@@ -67,7 +67,7 @@ class Traffic:
             received = _said("sink", process)
         return {"bits": received["bytes"] * 8 / received["seconds"], "sent": sent, "received": received}
 
-    def round_trips(self, source: Place, sink: Place, count: int, *, spin: bool, look: int = 0) -> dict[str, Any]:
+    def round_trips(self, source: NodeAddress, sink: NodeAddress, count: int, *, spin: bool, look: int = 0) -> dict[str, Any]:
         """Measure TCP round trips of 8 bytes: quantiles, in ns.
 
         spin: never sleep. look: else, for how many ns to poll before sleeping.

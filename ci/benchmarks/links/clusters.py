@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.harness.contenders import ContenderError, LineProcess
 from benchmarks.harness.processors import RELAY
-from benchmarks.harness.traffic import Place
+from benchmarks.harness.traffic import NodeAddress
 
 PROCESS = Path(__file__).with_name("cluster_process.py")
 PATIENCE = 20.0  # s for a relay to work off what waits
@@ -49,7 +49,7 @@ class Running:
 
     def __init__(self, clusters: Clusters, name: str, answer: Mapping[str, Any]) -> None:
         self.name = name
-        self.nodes = {node: Place(**place) for node, place in answer["nodes"].items()}
+        self.nodes = {node: NodeAddress(**place) for node, place in answer["nodes"].items()}
         self.datapaths: dict[str, str] = answer["datapaths"]
         self._clusters = clusters
 

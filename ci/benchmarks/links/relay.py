@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.harness.processors import RELAY, SENDER
 from benchmarks.harness.rows import Row
-from benchmarks.harness.traffic import FRAME, Place, Traffic
+from benchmarks.harness.traffic import FRAME, NodeAddress, Traffic
 from benchmarks.links.clusters import Clusters, Running
 
 IMPAIRMENTS: dict[str, Any] = {"rate": "10gbit", "delay": "1ms", "loss": "1%"}
@@ -39,7 +39,7 @@ class Trial:
 
 
 def trial(
-    traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], rate: float, batch: int, seconds: float
+    traffic: Traffic, cluster: Running, pairs: list[tuple[NodeAddress, NodeAddress]], rate: float, batch: int, seconds: float
 ) -> Trial:
     """Send at `rate` frames/s for `seconds`; return what the relay counted. Each frame crosses every link between its
     ends."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from testbed.spec.model import Description
 
 _SILENT: Final = ("netem", "tc")
-_SHOWN: Final = 4  # links
+_MAX_SHOWN: Final = 4  # links
 _NOT_FROM_THE_BEGINNING: Final = (
     "the cluster was up before the run: 'testbed up --fates' says where its fates are written"
 )
@@ -110,7 +110,8 @@ def untold_fates(datapaths: Mapping[str, str], events: Iterable[Mapping[str, Any
             untold.append(f"it ends before the run: {event['reason']}")
     silent = sorted({link for link, carrier in carriers if carrier in _SILENT})
     if silent:
-        links = ", ".join(silent[:_SHOWN]) + (f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else "")
+        more = f" and {len(silent) - _MAX_SHOWN} more" if len(silent) > _MAX_SHOWN else ""
+        links = ", ".join(silent[:_MAX_SHOWN]) + more
         untold.append(f"the kernel carries {links} and tells no fates: with --fates the relay does, which tells them")
     return untold
 

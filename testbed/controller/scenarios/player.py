@@ -31,7 +31,7 @@ Tell = Callable[..., object]
 
 _SECOND: Final = 1_000_000_000
 _ROUNDED: Final = 1_000_000  # ns; in warnings
-_SHOWN: Final = 20  # warnings
+_MAX_SHOWN: Final = 20  # warnings
 _AROUND: Final = 60.0  # s that a repetition may take beside its programs' time
 _DISTURBANCES: Final = {
     "crash": CRASH, "restart": CRASH, "reset": RESET, "pause": PAUSE, "down": CUT, "flap": CUT, "partition": CUT,
@@ -88,8 +88,8 @@ class ScenarioPlayer:
     @property
     def notes(self) -> list[str]:
         """Warnings on faults that had no effect or never came."""
-        more = len(self._notes) - _SHOWN
-        return self._notes if more <= 1 else [*self._notes[:_SHOWN], f"and {more} more faults had no effect"]
+        more = len(self._notes) - _MAX_SHOWN
+        return self._notes if more <= 1 else [*self._notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         """See `execution.Beside`."""

@@ -44,13 +44,13 @@ def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoi
     """Points for these keys, of the first run whose protocol's paper has any."""
     for run in runs:
         try:
-            paper = paper_of(str(run.asked.get("protocol", "")))
+            paper = paper_of(str(run.parameters.get("protocol", "")))
         except TestbedError:  # no paper, or the protocol is not installed
             continue
         rows = [
             row
             for row in paper.rows
-            if row.take == y and x in row.where and not row.of and is_measured_by(row, paper, run.asked)
+            if row.take == y and x in row.where and not row.of and is_measured_by(row, paper, run.parameters)
         ]  # fmt: skip
         if rows:
             points = tuple(sorted((float(row.where[x]), row.paper / UNITS[row.unit] * row.per) for row in rows))

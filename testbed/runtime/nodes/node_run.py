@@ -37,7 +37,7 @@ _LEAD: Final = 5_000_000
 """Nanoseconds from "go" to time 0 of a dilated run."""
 
 _ANSWER: Final = 1.0  # s for nodes to report what they wait for
-_SHOWN: Final = 2_000  # bytes of a log's end in an error message
+_MAX_SHOWN: Final = 2_000  # bytes of a log's end in an error message
 _CHECKS: Final = 10  # checks of progress within a patience
 
 
@@ -393,7 +393,7 @@ class Run:
                 raise self._died(name)
 
     def _died(self, name: str) -> NodeDiedError:
-        output = end_of(self._logs / f"{name}.log", _SHOWN)
+        output = end_of(self._logs / f"{name}.log", _MAX_SHOWN)
         what = f"{name}: its process {_describe_status(self._ended[name])}" + (f":\n{output}" if output else "")
         return NodeDiedError(what, [name])
 
