@@ -15,7 +15,7 @@ from testbed.cluster.plan.kernel_operations import Operation
 from testbed.cluster.plan.link_decisions import Decisions
 from testbed.cluster.plan.netlink_executor import taken
 from testbed.cluster.plan.planner import plan
-from testbed.cluster.records.state import PATIENCE, SharedNics, State, Store, shared_devices
+from testbed.cluster.records.state import LOCK_TIMEOUT, SharedNics, State, Store, shared_devices
 from testbed.cluster.services import namespace_holder, relay_client
 from testbed.cluster.transitions import (
     DesiredState,
@@ -68,7 +68,7 @@ def up(
     with (
         _guard(store, desired, dry_run=dry_run) as guard,
         _tidy_on_failure(store),
-        store.locked(desired.name, PATIENCE),
+        store.locked(desired.name, LOCK_TIMEOUT),
     ):
         known = store.read(desired.name) is not None
         before = _usable(store, desired, replace_other=replace_other, dry_run=dry_run)
@@ -113,7 +113,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> A
     share: maps the state to its new NIC sharing. An exception from either cancels the change. A change that cannot be
     carried out leaves everything as before. Raises NotFoundError, ConflictError, KernelError, and as `decide`.
     """
-    with store.locked(name, PATIENCE):
+    with store.locked(name, LOCK_TIMEOUT):
         before = store.choose(name)
         if before.ended:
             raise NotFoundError(before.ended)

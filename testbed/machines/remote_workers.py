@@ -30,10 +30,10 @@ from testbed.machines.request_line import PULSE
 from testbed.spec.machines import Machine
 from testbed.ssh.machine_connections import Line, UnreachableError, open_line
 
-PATIENCE: Final = 120.0
+CALL_TIMEOUT: Final = 120.0
 """Seconds that a call may take."""
 
-_START_PATIENCE: Final = 30.0  # s until a worker answers
+_START_TIMEOUT: Final = 30.0  # s until a worker answers
 _NOISE: Final = 100  # lines that a login may print before the worker does
 _AT_ONCE: Final = 32  # connections made at a time
 _GREETING: Final = "testbed-worker "
@@ -87,13 +87,13 @@ class RemoteWorker:
             raise self._lost(reason_of(error)) from error
         return self._issued
 
-    def finish(self, number: int, patience: float | None = PATIENCE) -> Any:
+    def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
         """Return the reply to a request; requests are finished in their order. Raises the error that the call raised
         there, and UnreachableError if the worker, the machine or the connection has ended."""
         try:
-            line = self._line.receive(patience)
+            line = self._line.receive(timeout)
         except TimeoutError as error:
-            raise self._lost(f"no answer within {patience:g} s") from error
+            raise self._lost(f"no answer within {timeout:g} s") from error
         except OSError as error:
             raise self._lost(reason_of(error)) from error
         if not line:
@@ -105,9 +105,9 @@ class RemoteWorker:
             raise error_class(f"machine {self.machine.name}: {answer['error']}")
         return answer["reply"]
 
-    def call(self, call: str, patience: float | None = PATIENCE, **arguments: object) -> Any:
+    def call(self, call: str, timeout: float | None = CALL_TIMEOUT, **arguments: object) -> Any:
         """Send a request and return the reply; raises as `begin` and `finish`."""
-        return self.finish(self.begin(call, **arguments), patience)
+        return self.finish(self.begin(call, **arguments), timeout)
 
     def _beat(self) -> None:
         with suppress(OSError):  # the next call tells that the connection has ended
@@ -147,13 +147,13 @@ def _greeting(machine: Machine, line: Line) -> str:
     """Return the version that the program on a machine says, "-" for none. What the login prints before is skipped."""
     try:
         for _ in range(_NOISE):
-            text = line.receive(_START_PATIENCE).decode(errors="replace")
+            text = line.receive(_START_TIMEOUT).decode(errors="replace")
             if text.startswith(_GREETING):
                 return text.removeprefix(_GREETING).strip()
             if not text:
                 break
     except OSError as error:
-        reason = f"no answer within {_START_PATIENCE:g} s" if isinstance(error, TimeoutError) else reason_of(error)
+        reason = f"no answer within {_START_TIMEOUT:g} s" if isinstance(error, TimeoutError) else reason_of(error)
         raise UnreachableError(f"machine {machine.name}: {machine.python} did not start there: {reason}") from error
     words = line.last_words()
     raise UnsupportedError(

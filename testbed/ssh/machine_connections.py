@@ -66,10 +66,10 @@ class Line:
         with self._sending:  # a long line is sent in pieces, and no other may come between them
             self._channel.sendall(line)
 
-    def receive(self, patience: float | None) -> bytes:
-        """Return the next line, empty once the program or the connection has ended. TimeoutError after `patience` seconds;
+    def receive(self, timeout: float | None) -> bytes:
+        """Return the next line, empty once the program or the connection has ended. TimeoutError after `timeout` seconds;
         None: wait on."""
-        self._channel.settimeout(patience)
+        self._channel.settimeout(timeout)
         line: bytes = self._answers.readline()
         return line
 

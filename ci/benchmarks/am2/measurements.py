@@ -32,11 +32,11 @@ class Nodes:
     def __init__(self) -> None:
         home = Path(__file__).parents[1]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
-        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.am2.node_process"])
-        self.addresses = {name: NodeAddress(**place) for name, place in self._ask("where").items()}
+        self._process = LineProcess("the node process", [sys.executable, "-m", "benchmarks.am2.node_process"])
+        self.addresses = {name: NodeAddress(**address) for name, address in self._ask("addresses").items()}
 
-    def run(self, place: str, kind: str, count: int, spin: bool) -> dict[str, Any]:
-        answer = self._ask("run", place=place, kind=kind, count=count, spin=spin, cpus=[SENDER, RECEIVER])
+    def run(self, cluster: str, kind: str, count: int, spin: bool) -> dict[str, Any]:
+        answer = self._ask("run", cluster=cluster, kind=kind, count=count, spin=spin, cpus=[SENDER, RECEIVER])
         if answer["invalid"]:
             raise ContenderError(f"{kind}: {answer['invalid']}")
         return answer
@@ -44,10 +44,10 @@ class Nodes:
     def close(self) -> None:
         self._process.close()
 
-    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        answer = self._process.ask(json.dumps({"do": do, **arguments}))
+    def _ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        answer = self._process.ask(json.dumps({"command": command, **arguments}))
         if "error" in answer:
-            raise ContenderError(f"{do}: {answer['error']}")
+            raise ContenderError(f"{command}: {answer['error']}")
         return answer
 
 

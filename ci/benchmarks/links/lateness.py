@@ -32,7 +32,7 @@ def measure(
         for turn in range(runs):
             progress(f"lateness: {turn + 1} of {runs}")
             timers = traffic.timers(1_000_000_000 // RATE, int(count * TIMERS))
-            with traffic.caught(sink) as frames:
+            with traffic.receiver(sink) as frames:
                 sent = traffic.send([(source, sink)], RATE, count)
             lost += sent["sent"] - frames["received"]
             for share in SHARES:

@@ -24,7 +24,7 @@ JAIN, MIN_SHARE, RATE = "Jain's index", "least of the mean", "messages of 64 byt
 WRONG, KILLS, COUNTED = "lost, twice or out of order", "host processes killed", "messages that count"
 
 _SHARES = ("min", "p90", "p99", "p99.9")
-_PATIENCE = 600.0  # s
+_TIMEOUT = 600.0  # s
 
 Progress = Callable[[str], None]
 
@@ -88,7 +88,7 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
     cpus = {PING: SENDER, PONG: RECEIVER}
     made = all_shared(split_driver()) if shared else None
     with agents(cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=cpus, placement=made) as run:
-        outcome = run.wait(_PATIENCE)
+        outcome = run.wait(_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(outcome.invalid)
     return {**outcome.results[PING], "cpu": outcome.reports[PING].cpu / count}

@@ -21,7 +21,7 @@ from testbed.engine.loop import Loop
 from testbed.errors import TestbedError
 
 PORT: Final = 7117
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 """Seconds for all connections to be made."""
 
 HEAD: Final = struct.Struct("!IIQ")  # context, tag, bytes
@@ -136,7 +136,7 @@ class Connection:
 
 async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int, socket.socket]:
     """Connect to each other node; return the sockets by rank. Raises TestbedError when one is missing in time."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     family = socket.AF_INET6 if ":" in addresses[rank] else socket.AF_INET
     by_rank: dict[int, socket.socket] = {}
     with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listening:
@@ -154,7 +154,7 @@ async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int
                 by_rank[_RANK.unpack(opened.recv(_RANK.size, socket.MSG_WAITALL))[0]] = opened
             except (OSError, struct.error) as error:
                 missing = sorted(set(range(len(addresses))) - {rank, *by_rank})
-                raise TestbedError(f"no TCP connection from ranks {missing} within {PATIENCE:g} s") from error
+                raise TestbedError(f"no TCP connection from ranks {missing} within {TIMEOUT:g} s") from error
     return by_rank
 
 

@@ -16,7 +16,7 @@ from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection
 
 GONE = MPIError(ERR_PROC_FAILED, "the connection has ended")
-PATIENCE = 10.0  # s
+TIMEOUT = 10.0  # s
 Ends = tuple[Connection, Matching, socket.socket]
 
 
@@ -38,7 +38,7 @@ def begun(matching: Matching) -> tuple[bytearray, Receipt]:
 
 
 def read_to_the_end(connection: Connection) -> None:
-    while select.select([connection.socket], [], [], PATIENCE)[0]:
+    while select.select([connection.socket], [], [], TIMEOUT)[0]:
         connection.receive()
 
 
