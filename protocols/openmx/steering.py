@@ -13,7 +13,7 @@ from typing import Final
 from protocols.core.firmware import Buffer
 from protocols.core.protocol import Hash, Instruction
 from protocols.openmx.codec import TYPE_PULL_REPLY
-from protocols.openmx.mx_names import MAGIC
+from protocols.openmx.mx_names import PULL_MAGIC
 
 _TYPE_AT: Final = 16
 _ENDPOINT_AT: Final = 17
@@ -23,7 +23,7 @@ _MAGIC_AT: Final = 31
 
 def endpoint_queue(frame: Buffer, queues: int) -> int:
     """Return the queue of a frame: the same for all frames to an endpoint."""
-    return _endpoint(frame, MAGIC & 0xFF) % queues
+    return _endpoint(frame, PULL_MAGIC & 0xFF) % queues
 
 
 def myri10ge_queue(frame: Buffer, queues: int) -> int:
@@ -49,7 +49,7 @@ def _program(constant: int) -> tuple[Instruction, ...]:
 
 
 HASHES: Final = {
-    "endpoint": Hash(endpoint_queue, _program(MAGIC & 0xFF)),
+    "endpoint": Hash(endpoint_queue, _program(PULL_MAGIC & 0xFF)),
     "myri10ge": Hash(myri10ge_queue, _program(0)),
 }
 

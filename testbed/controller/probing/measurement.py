@@ -51,8 +51,10 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
                 findings += judge_down(path.subject, probed, table)
                 continue
             lost = sum(spans.overflowed(before, after, *key) for key in path.crossed)
-            ruled = path.subject.ruled or any(spans.ruled(before, after, *key) for key in path.crossed)
-            findings += judge(replace(path.subject, overflowed=lost, ruled=ruled), probed, table)
+            rules_active = path.subject.rules_active or any(
+                spans.had_active_rules(before, after, *key) for key in path.crossed
+            )
+            findings += judge(replace(path.subject, overflowed=lost, rules_active=rules_active), probed, table)
         findings += spans.sleeper_findings(measured.floor, measured.lag, table)
         findings.append(_stepped(measured.stepped, table))
     findings += spans.relay_findings(state, before, after, events, table)
@@ -104,8 +106,8 @@ def _directions(store: Store, state: State, target: str | None) -> list[_Chosen]
         expectation = expect(force.impairment, texts, bucket=datapath == "tc")
         plan = plan_for(force.impairment, expectation, len(directions), _mtu(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
-        approximate, ruled = _approximate(datapath, force.impairment), bool(force.impairment.rules)
-        subject = Subject(link.name, direction, expectation, plan, approximate, ruled)
+        approximate, rules_active = _approximate(datapath, force.impairment), bool(force.impairment.rules)
+        subject = Subject(link.name, direction, expectation, plan, approximate, rules_active)
         path = ProbePath(_place(state, wiring, source), _place(state, wiring, sink), plan)
         chosen.append(_Chosen(subject, path, ((link.name, direction),), is_down(link, state.injected)))
     return chosen
@@ -127,10 +129,10 @@ def _routed(state: State, target: str | None) -> list[_Chosen]:
         forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
         expectation = together([(force, expect(force, {})) for force in forces])
         plan = plan_on_path(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
-        ruled = any(force.rules for force in forces)
+        rules_active = any(force.rules for force in forces)
         chosen.append(
             _Chosen(
-                Subject(path.link, path.direction, expectation, plan, ruled=ruled),
+                Subject(path.link, path.direction, expectation, plan, rules_active=rules_active),
                 ProbePath(_place(state, wiring, path.source), _place(state, wiring, path.sink), plan, path.along),
                 tuple((link.name, direction) for link, direction in path.crossed),
                 any(is_down(link, state.injected) for link, _ in path.crossed),
