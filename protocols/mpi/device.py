@@ -110,10 +110,10 @@ class ProbeResult(NamedTuple):
 
 
 class Receipt(Completion[Envelope]):
-    """A receive in progress. take_back: set by the endpoint that has it, to cancel it: it then completes with
+    """A receive in progress. cancel: set by the endpoint that has it, to cancel it: it then completes with
     CANCELLED, unless it has matched a message."""
 
-    __slots__ = ("_size", "_source", "_tag", "take_back")
+    __slots__ = ("_size", "_source", "_tag", "cancel")
 
     def __init__(self, source: int, tag: int, size: int) -> None:
         """source, tag: may be wildcards. size: bytes of its buffer."""
@@ -121,7 +121,7 @@ class Receipt(Completion[Envelope]):
         self._source = source
         self._tag = tag
         self._size = size
-        self.take_back: Callable[[], object] | None = None
+        self.cancel: Callable[[], object] | None = None
 
     @property
     def what(self) -> str:
@@ -427,8 +427,8 @@ class Device:
                     queue.remove(waiting)
                     over.complete(CANCELLED)
                     return
-        if isinstance(over, Receipt) and over.take_back is not None and not over.done:
-            over.take_back()
+        if isinstance(over, Receipt) and over.cancel is not None and not over.done:
+            over.cancel()
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
         """Note that this rank makes a collective call; a history records it, so that the calls of ranks can be compared."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class MatchingEndpoint(Protocol):
-    """A node's access to a NIC that matches messages. `matching.MatchingByLibrary` implements most of it for other
+    """A node's access to a NIC that matches messages. `matching.SoftwareMatchingEndpoint` implements most of it for other
     NICs.
 
     A message goes to the oldest receive begun for its context, for its source or ANY_SOURCE, and for its tag or

@@ -121,7 +121,7 @@ class Mailbox:
     def receive(self, source: int, context: int, tag: int, buffer: memoryview | None) -> Delivery:
         """Begin a receive; `Delivery.load` returns an object, if there is no buffer. Fails as a device's does."""
         delivery, lane = Delivery(source, tag, buffer), (source, context, tag)
-        delivery.take_back = partial(self._take_back, lane, delivery)
+        delivery.cancel = partial(self._cancel, lane, delivery)
         if buffer is not None and len(buffer) > SHORT:
             self._grant(lane, delivery, buffer)
         came = self._came.get(lane)
@@ -226,7 +226,7 @@ class Mailbox:
     def _send_granted(self, lane: Lane, data: memoryview, over: Dispatch) -> None:
         self._device.send(*lane, data).add_callback(partial(_copy, over))
 
-    def _take_back(self, lane: Lane, delivery: Delivery) -> None:
+    def _cancel(self, lane: Lane, delivery: Delivery) -> None:
         """Cancel a receive that waits."""
         waiting = self._waiting.get(lane)
         if waiting and delivery in waiting:

@@ -56,7 +56,7 @@ class OpenMxEndpoint:
         match_info, mask = _sought(source, context, tag)
         request = self._endpoint.irecv(buffer, match_info, mask, forget=True)
         if not request.done:
-            over.take_back = partial(self._endpoint.cancel, request)
+            over.cancel = partial(self._endpoint.cancel, request)
             self._receives[request] = source, over
         request.add_callback(partial(self._received, over, request))
         return True

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final
 
 from protocols.mpi.device import Device, Dispatch
-from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.ssam.cells import DATA
 from protocols.ssam.host import Library, Reply, Returned
@@ -48,7 +48,7 @@ class Incoming:
 
     def take(self, data: bytes) -> bool:
         """Store the next bytes; return whether these were the last. Bytes without room are discarded."""
-        place = self.arrival.place
+        place = self.arrival.buffer
         begin = self.received
         self.received += len(data)
         if begin < len(place):
@@ -84,7 +84,7 @@ class Pair:
         self.granted: dict[int, tuple[Arrival, int]] = {}
 
 
-class SsamEndpoint(MatchingByLibrary):
+class SsamEndpoint(SoftwareMatchingEndpoint):
     """Adapter of SSAM's host library to MPI. Implements `MatchingEndpoint`."""
 
     def __init__(self, host: Library) -> None:
@@ -109,9 +109,9 @@ class SsamEndpoint(MatchingByLibrary):
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
+            arrival.buffer[:] = data[: len(arrival.buffer)]
             over.complete(envelope)
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
             return True
         pair = self._pair(destination)
         if len(data) <= EAGER:
@@ -180,7 +180,7 @@ class SsamEndpoint(MatchingByLibrary):
         incoming = pair.incoming
         if incoming is not None and incoming.take(data):
             pair.incoming = None
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
         return None
 
     def _offer(self, source: int, data: bytes) -> Reply | None:
@@ -190,12 +190,12 @@ class SsamEndpoint(MatchingByLibrary):
 
     def _wanted(self, source: int, number: int, arrival: Arrival) -> None:
         """Grant an offered message, which has been matched."""
-        wanted = len(arrival.place)
+        wanted = len(arrival.buffer)
         self._put(source, Item(iter([(GRANT, _GRANT.pack(number, wanted))])))
         if wanted:
             self._pair(source).granted[number] = arrival, wanted
         else:
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
 
     def _grant(self, source: int, data: bytes) -> Reply | None:
         number, wanted = _GRANT.unpack(data)
@@ -216,7 +216,7 @@ class SsamEndpoint(MatchingByLibrary):
     def _begin(self, source: int, incoming: Incoming, data: bytes) -> None:
         """Begin to receive a message's bytes, with those of its first cell."""
         if incoming.take(data):
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
         else:
             self._pair(source).incoming = incoming
 
@@ -239,9 +239,9 @@ class SsamEndpoint(MatchingByLibrary):
         for _, over, _ in pair.offered.values():
             over.fail(error)
         if pair.incoming is not None:
-            self.matching.lost(pair.incoming.arrival, error)
+            self.matching.fail_arrival(pair.incoming.arrival, error)
         for arrival, _ in pair.granted.values():
-            self.matching.lost(arrival, error)
+            self.matching.fail_arrival(arrival, error)
         self.matching.fail_synchronous(returned.node, error)
 
 

@@ -359,7 +359,7 @@ def checked(discriminator: bytes) -> bytes:
 def _limit(waiting: Completion[Value], alarm: Alarm, timeout: int, expire: Callable[[], object]) -> None:
     """Let a wait end after `timeout` ns, if that is not 0."""
     if timeout:
-        waiting.add_callback(partial(_take_back, alarm(timeout, partial(_unless_done, waiting, expire))))
+        waiting.add_callback(partial(_cancel_alarm, alarm(timeout, partial(_unless_done, waiting, expire))))
 
 
 def _unless_done(waiting: Completion[Value], expire: Callable[[], object]) -> None:
@@ -367,7 +367,7 @@ def _unless_done(waiting: Completion[Value], expire: Callable[[], object]) -> No
         expire()
 
 
-def _take_back(cancel: Callable[[], object], _: object) -> None:
+def _cancel_alarm(cancel: Callable[[], object], _: object) -> None:
     cancel()
 
 

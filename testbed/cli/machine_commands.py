@@ -272,10 +272,10 @@ def status_command(file: Path, cluster: str, as_json: bool) -> None:
 @json_option
 def gc_command(file: Path, as_json: bool) -> None:
     """Remove the remains of clusters on every machine of FILE, as 'testbed gc' does on one."""
-    from testbed.machines.remote_workers import ask_each
+    from testbed.machines.remote_workers import call_each
 
     with _running(file) as running:
-        findings = ask_each(running, "gc")
+        findings = call_each(running, "gc")
     if as_json:
         print_json("machines-gc", {"machines": findings})
         return

@@ -20,7 +20,7 @@ from typing import Final
 from protocols.core.completion import drive
 from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.host import ViaNic
@@ -37,7 +37,7 @@ _COMMANDS: Final = 16
 """Slots of the NIC that no connection uses: of commands, two of which wait all the time."""
 
 
-class ViaEndpoint(MatchingByLibrary):
+class ViaEndpoint(SoftwareMatchingEndpoint):
     """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections, by
     the peer's rank."""
 
@@ -67,9 +67,9 @@ class ViaEndpoint(MatchingByLibrary):
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
+            arrival.buffer[:] = data[: len(arrival.buffer)]
             over.complete(Envelope(destination, tag, len(data)))
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
             return True
         self._host.work.spend(MPI)
         pair = self.pairs.get(destination) or self._connect(destination)
@@ -206,7 +206,7 @@ class ViaEndpoint(MatchingByLibrary):
                 pair.registered.append(outgoing.memory)
         pair.queue.clear()
         if pair.arrival is not None:
-            self.matching.lost(pair.arrival, error)
+            self.matching.fail_arrival(pair.arrival, error)
         self.matching.fail_synchronous(pair.peer, error)
         if pair.vi is not None:
             self._closing.append((pair, pair.vi))
@@ -278,14 +278,14 @@ class ViaEndpoint(MatchingByLibrary):
             arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
         if arrival is None:
             raise LostPartError
-        room = arrival.place[part.offset : part.offset + len(part.data)]
+        room = arrival.buffer[part.offset : part.offset + len(part.data)]
         room[:] = part.data[: len(room)]
         self._host.work.spend(COPY, len(room), self._host.work.writer)
         if part.offset + len(part.data) < part.total:
             pair.arrival = arrival
         else:
             pair.arrival = None
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
 
 
 def _fail(over: Dispatch, error: MPIError) -> None:

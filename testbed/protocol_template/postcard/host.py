@@ -1,6 +1,6 @@
 """The host library: sends and receives of programs, as MPI's device asks for them.
 
-`MatchingByLibrary` matches messages to receives by source, context and tag.
+`SoftwareMatchingEndpoint` matches messages to receives by source, context and tag.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
 from .firmware import NEWS, Departure, Firmware, Letter
@@ -18,7 +18,7 @@ DESCRIPTOR: Final = 24
 """Bytes of a descriptor, which the host writes over the bus."""
 
 
-class Host(MatchingByLibrary):
+class Host(SoftwareMatchingEndpoint):
     """The library of one node's program. Implements `protocols.mpi.endpoints.MatchingEndpoint`."""
 
     contexts = CONTEXTS
@@ -51,8 +51,8 @@ class Host(MatchingByLibrary):
             self._fail(news.peer)
             return
         arrival = self.matching.arrive(news.source, news.context, news.tag, len(news.data))
-        arrival.place[:] = news.data[: len(arrival.place)]
-        self.matching.arrived(arrival)
+        arrival.buffer[:] = news.data[: len(arrival.buffer)]
+        self.matching.complete(arrival)
 
     def waiting(self) -> list[str]:
         return [f"the receipts of {envelope.length} bytes to {envelope.source}" for _, envelope in self._sends.values()]

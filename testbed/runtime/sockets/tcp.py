@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
-from protocols.mpi.matching import MatchingByLibrary
+from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from testbed.engine.loop import Loop
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection, connected
 
 
-class TcpEndpoint(MatchingByLibrary):
+class TcpEndpoint(SoftwareMatchingEndpoint):
     """The host library. It has no connections before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
@@ -46,9 +46,9 @@ class TcpEndpoint(MatchingByLibrary):
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
             arrival = self.matching.arrive(self.rank, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
+            arrival.buffer[:] = data[: len(arrival.buffer)]
             over.complete(envelope)
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
             self._nic.post_completion(0)
             return True
         connection = self._connections.get(destination)
@@ -97,7 +97,7 @@ class TcpEndpoint(MatchingByLibrary):
             for connection in self._connections.values()
             if connection.behind
         ]
-        receives = self.matching.waiting()
+        receives = self.matching.posted_count()
         return [*sentences, f"{receives} receives have found no message"] if receives else sentences
 
     def _serve(self, _now: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.matching import Arrival, Matching
+from protocols.mpi.matching import Arrival, MatchingQueues
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from testbed.engine.loop import Loop
 from testbed.errors import TestbedError
@@ -36,7 +36,7 @@ class Connection:
 
     __slots__ = ("_arrival", "_filled", "_head", "_matching", "_spare", "_unsent", "_view", "peer", "socket")
 
-    def __init__(self, peer: int, opened: socket.socket, matching: Matching) -> None:
+    def __init__(self, peer: int, opened: socket.socket, matching: MatchingQueues) -> None:
         opened.setblocking(False)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
@@ -96,7 +96,7 @@ class Connection:
             if over is not None:
                 over.fail(error)
         if self._arrival is not None:
-            self._matching.lost(self._arrival, error)
+            self._matching.fail_arrival(self._arrival, error)
         self._matching.fail(self.peer, error)
 
     def receive(self) -> int:
@@ -122,7 +122,7 @@ class Connection:
         if arrival is None:
             context, tag, length = HEAD.unpack(self._head)
             self._arrival = arrival = self._matching.arrive(self.peer, context, tag, length)
-            self._view, self._spare = arrival.place, length - len(arrival.place)
+            self._view, self._spare = arrival.buffer, length - len(arrival.buffer)
             return 0
         if self._spare:
             some = min(self._spare, _THROWN)
@@ -131,7 +131,7 @@ class Connection:
             return 0
         self._arrival = None
         self._view = self._head
-        return self._matching.arrived(arrival)
+        return self._matching.complete(arrival)
 
 
 async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int, socket.socket]:

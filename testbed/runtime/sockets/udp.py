@@ -22,7 +22,7 @@ from typing import Final
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
-from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, MATCHED, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
@@ -43,7 +43,7 @@ _NOT_TAKEN: Final = (
 """Errors with which the kernel discards a datagram: the cable is out, a queue is full."""
 
 
-class UdpEndpoint(MatchingByLibrary):
+class UdpEndpoint(SoftwareMatchingEndpoint):
     """The host library. It cannot send before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
@@ -127,7 +127,7 @@ class UdpEndpoint(MatchingByLibrary):
 
     def waiting(self) -> list[str]:
         sentences = [f"{len(self._unsent)} messages have still to be taken by the kernel"] if self._unsent else []
-        if receives := self.matching.waiting():
+        if receives := self.matching.posted_count():
             sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
         counts = ", ".join(f"{name} {count}" for name, count in self.counted().items())
         by_tcp = [f"beside them, by TCP: {sentence}" for sentence in self._beside.waiting()]
@@ -195,9 +195,9 @@ class UdpEndpoint(MatchingByLibrary):
     def _arrived(self, source: int, message: Message) -> None:
         context, tag, content = message
         arrival = self.matching.arrive(source, context, tag, len(content))
-        place = arrival.place
+        place = arrival.buffer
         place[:] = content[: len(place)]
-        if self.matching.arrived(arrival):
+        if self.matching.complete(arrival):
             self._nic.post_completion(0)
 
 

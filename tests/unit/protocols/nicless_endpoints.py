@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, ProbeResult, Receipt
-from protocols.mpi.matching import MatchingByLibrary
+from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.list_wires import Wires
@@ -29,8 +29,8 @@ class Post:
         source, context, tag = frame[12], int.from_bytes(frame[13:15], "big"), int.from_bytes(frame[15:19], "big")
         matching, data = self.endpoint.matching, frame[19:]
         arrival = matching.arrive(source, context, tag, len(data))
-        arrival.place[:] = data[: len(arrival.place)]
-        matching.arrived(arrival)
+        arrival.buffer[:] = data[: len(arrival.buffer)]
+        matching.complete(arrival)
 
     def on_doorbell(self, now: int, index: int) -> None:
         raise AssertionError
@@ -42,14 +42,14 @@ class Post:
         raise AssertionError
 
     def waiting(self) -> list[str]:
-        waiting = self.endpoint.matching.waiting()
+        waiting = self.endpoint.matching.posted_count()
         return [f"{waiting} receives"] if waiting else []
 
     def counted(self) -> dict[str, int]:
         return {}
 
 
-class PostEndpoint(MatchingByLibrary):
+class PostEndpoint(SoftwareMatchingEndpoint):
     contexts, max_tag, max_message_size = 256, (1 << 24) - 1, 1 << 20
 
     def __init__(self, post: Post) -> None:

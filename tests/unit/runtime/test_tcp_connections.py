@@ -11,13 +11,13 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.mpi.device import ProbeResult, Receipt
-from protocols.mpi.matching import Matching, Receive
+from protocols.mpi.matching import MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection
 
 GONE = MPIError(ERR_PROC_FAILED, "the connection has ended")
 TIMEOUT = 10.0  # s
-Ends = tuple[Connection, Matching, socket.socket]
+Ends = tuple[Connection, MatchingQueues, socket.socket]
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def ends() -> Iterator[Ends]:
         far = socket.create_connection(listening.getsockname())
         near, _ = listening.accept()
     with closing(near), closing(far):
-        matching = Matching()
+        matching = MatchingQueues()
         yield Connection(1, near, matching), matching, far
 
 
-def begun(matching: Matching) -> tuple[bytearray, Receipt]:
+def begun(matching: MatchingQueues) -> tuple[bytearray, Receipt]:
     buffer, over = bytearray(100), Receipt(1, 7, 100)
-    matching.begin(0, Receive(1, 7, memoryview(buffer), over))
+    matching.post(0, Receive(1, 7, memoryview(buffer), over))
     return buffer, over
 
 
