@@ -121,10 +121,10 @@ def _engine(options: _EngineOptions) -> Engine:
 
 
 def _run(study: Study, folder: StudyFolder, engine: Engine, retries: int) -> Mapping[int, Outcome]:
-    from testbed.cli.progress_display import counted
+    from testbed.cli.progress_display import step_progress
     from testbed.studies.study_runs import run_study
 
-    with counted(f"study {study.name}") as progress:
+    with step_progress(f"study {study.name}") as progress:
         try:
             return run_study(study, folder, engine, retries=retries, progress=progress)
         except KeyboardInterrupt:

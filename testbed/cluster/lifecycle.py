@@ -66,7 +66,7 @@ def up(
     """
     check_supported(desired.layout)
     with (
-        _guard(store, desired, dry_run=dry_run) as guard,
+        _holder(store, desired, dry_run=dry_run) as holder_client,
         _tidy_on_failure(store),
         store.locked(desired.name, LOCK_TIMEOUT),
     ):
@@ -83,7 +83,7 @@ def up(
                 operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
             return ApplyResult(state, tuple(operations), changed)
         try:
-            operations, state = carry_out(store, desired, state, before, decisions, progress, guard)
+            operations, state = carry_out(store, desired, state, before, decisions, progress, holder_client)
         except BaseException as error:
             with undisturbed():
                 roll_back(store, state, before, error)
@@ -209,19 +209,19 @@ def _refuse_taken_names(desired: DesiredState, known: bool) -> None:
 
 
 @contextmanager
-def _guard(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.Guard | None]:
+def _holder(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.HolderClient | None]:
     """Start the holder of a held cluster before the first change; end it if the cluster does not come up."""
     if has_named_namespaces(desired) or dry_run:
         yield None
         return
-    guard = namespace_holder.guard(store.root, desired.name)
+    holder_client = namespace_holder.start_holder(store.root, desired.name)
     try:
-        yield guard
+        yield holder_client
     except BaseException:
-        processes.end(guard.identity)
+        processes.end(holder_client.identity)
         raise
     finally:
-        guard.close()
+        holder_client.close()
 
 
 @contextmanager

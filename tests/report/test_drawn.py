@@ -79,7 +79,7 @@ def test_a_picture_shows_what_was_declared_and_what_was_injected_and_says_so() -
     plot = topology(cluster, {cluster.links[0].name: ("loss 5% on n1",)}, "cluster-1", "EMP")
     assert 'class="link declared injected"' in plot.svg
     assert "rate 1gbit" in plot.svg
-    assert "1 link impaired by its description, 1 link while it ran" in plot.alternative
+    assert "1 link impaired by its description, 1 link by injection" in plot.alternative
     assert plot.table is not None
     assert plot.table.rows[0][2] == "loss 5% on n1"
 

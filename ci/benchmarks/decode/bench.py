@@ -152,7 +152,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     found = {row.measure: row.median for row in rows}
     line, *_ = MODES
     return [
-        Target(f"{line}, frames per second of CPU time", RATE, "1/s", found.get(line), least=True),
+        Target(f"{line}, frames per second of CPU time", RATE, "1/s", found.get(line), is_minimum=True),
         Target(f"p99 {LAG}", LAG_LIMIT, "s", found.get(f"p99 {LAG}")),
         Target(IDLE, IDLE_LIMIT, "1", found.get(IDLE)),
     ]

@@ -47,8 +47,8 @@ def target_table(targets: Sequence[Target]) -> Table:
         table.add_column(heading, justify="right" if heading in ("limit", "measured") else "left")
     words = {True: "[green]reached", False: "[red]not reached", None: "[yellow]not measured"}
     for target in targets:
-        found = figure(target.found, target.unit) if target.found is not None else ""
-        sign = "≥" if target.least else "<" if target.strict else "≤"
+        measured = figure(target.measured, target.unit) if target.measured is not None else ""
+        sign = "≥" if target.is_minimum else "<" if target.strict else "≤"
         bound = f"{sign} {figure(target.limit, target.unit)}"
-        table.add_row(target.name, bound, found, words[target.reached])
+        table.add_row(target.name, bound, measured, words[target.reached])
     return table

@@ -163,7 +163,7 @@ class ScenarioPlayer:
         errors: list[TestbedError] = []
         for active in list(self._active.values()):
             try:
-                self._end(active, over=True)
+                self._end(active, run_ended=True)
             except TestbedError as error:
                 errors.append(error)
         remaining = [
@@ -223,7 +223,7 @@ class ScenarioPlayer:
             if moment.begins:
                 self._start_fault(occurrence)
             elif occurrence in self._active:
-                self._end(self._active[occurrence], over=False)
+                self._end(self._active[occurrence], run_ended=False)
         self._await()
 
     def _start_fault(self, occurrence: Occurrence) -> None:
@@ -239,21 +239,21 @@ class ScenarioPlayer:
             at=occurrence.begin, begun=started, in_force=self._now(),
         )  # fmt: skip
 
-    def _end(self, active: Active, *, over: bool) -> None:
+    def _end(self, active: Active, *, run_ended: bool) -> None:
         occurrence = active.occurrence
         del self._active[occurrence]
         fault, zero = occurrence.fault, self._zero()
         nodes = frozenset(touched_nodes(self._layout, fault))
-        until = FOREVER if over else zero + self._now()
+        until = FOREVER if run_ended else zero + self._now()
         self._disturbances.append(Disturbance(_disturbance(fault), zero + occurrence.begin, until, nodes, fault.what))
         counts, ended = {}, self._now()
         try:
             counts = dict(active.counted())
         finally:
-            active.lift(over)
+            active.lift(run_ended)
         moved = active.moved(counts)
         self._tell(
-            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, at=ended, with_the_run=over,
+            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, at=ended, with_the_run=run_ended,
             counted=counts, had_effect=moved,
         )  # fmt: skip
         if not moved:
