@@ -114,7 +114,7 @@ class Endpoint:
     def segment(self, memory: bytearray | memoryview | None) -> None:
         view = None if memory is None else memoryview(memory).cast("B")
         if view is not None and view.readonly:
-            raise ValueError("a segment is written: its memory must not be read-only")
+            raise ValueError("the memory of a segment must be writable")
         self._segment = view
         self._reached = None if view is None else self.library.memory.make_mappable(self.name.endpoint, view)
         self.library.driver.remap(self, layout.SEGMENT)
