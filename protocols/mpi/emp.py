@@ -74,7 +74,7 @@ class EmpEndpoint:
         self._sends = 0  # descriptors in use
         self._receives = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         needed = _descriptors(data)
         if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
             return False
@@ -83,11 +83,13 @@ class EmpEndpoint:
         except DescriptorsExhaustedError:
             return False
         self._sends += needed
-        posted.add_callback(partial(self._sent, needed, over))
+        posted.add_callback(partial(self._sent, needed, completion))
         return True
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
-        return self.send(destination, context, tag, data, over)  # all sends are synchronous
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+    ) -> bool:
+        return self.send(destination, context, tag, data, completion)  # all sends are synchronous
 
     def is_gathered(self, iov: IoVec) -> bool:
         """Whether the NIC gathers the segments: each takes a descriptor entry and a DMA; short ones are copied."""
@@ -100,7 +102,7 @@ class EmpEndpoint:
         tag: int,
         data: IoVec,
         synchronous: bool,  # noqa: ARG002  all sends are synchronous
-        over: Completion[Envelope],
+        completion: Completion[Envelope],
     ) -> bool:
         needed = chained(_pages(data))
         if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
@@ -110,41 +112,41 @@ class EmpEndpoint:
         except DescriptorsExhaustedError:
             return False
         self._sends += needed
-        posted.add_callback(partial(self._sent, needed, over))
+        posted.add_callback(partial(self._sent, needed, completion))
         return True
 
-    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, over: Receipt) -> bool:
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: Receipt) -> bool:
         post = partial(self._host.post_receive_iov, *_wanted(source, context, tag), buffer.views())
-        return self._receive(post, chained(_pages(buffer)), len(buffer), over)
+        return self._receive(post, chained(_pages(buffer)), len(buffer), completion)
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
-        return self._receive(post, _descriptors(buffer), len(buffer), over)
+        return self._receive(post, _descriptors(buffer), len(buffer), completion)
 
-    def receive_standing(self, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         try:
             posted = self._host.post_standing(context << _TAG_BITS | tag, buffer)
         except DescriptorsExhaustedError:
             return False
-        posted.add_callback(partial(_finish, over, size=len(buffer)))
+        posted.add_callback(partial(_finish, completion, size=len(buffer)))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         assert isinstance(found.handle, EmpFound)
         post = partial(self._host.post_claimed, found.handle, buffer)
-        return self._receive(post, _descriptors(buffer), len(buffer), over)
+        return self._receive(post, _descriptors(buffer), len(buffer), completion)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         try:
             posted = self._host.post_probe(*_wanted(source, context, tag), wait=wait, claim=claim)
         except DescriptorsExhaustedError:
             return False
-        posted.add_callback(partial(_answer, over))
+        posted.add_callback(partial(_answer, completion))
         return True
 
-    def _receive(self, post: Callable[[], Completion[Received]], needed: int, size: int, over: Receipt) -> bool:
+    def _receive(self, post: Callable[[], Completion[Received]], needed: int, size: int, completion: Receipt) -> bool:
         if (self._receives and self._receives + needed > self._max_per_direction) or self._is_full(needed):
             return False
         try:
@@ -152,20 +154,20 @@ class EmpEndpoint:
         except DescriptorsExhaustedError:
             return False
         self._receives += needed
-        over.cancel = partial(self._host.cancel, posted)
-        posted.add_callback(partial(self._received, needed, size, over))
+        completion.cancel = partial(self._host.cancel, posted)
+        posted.add_callback(partial(self._received, needed, size, completion))
         return True
 
     def _is_full(self, needed: int) -> bool:
         return self._sends + self._receives + needed > self._max_in_use
 
-    def _sent(self, needed: int, over: Completion[Envelope], posted: Completion[Received]) -> None:
+    def _sent(self, needed: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
         self._sends -= needed
-        _finish(over, posted, 0)
+        _finish(completion, posted, 0)
 
-    def _received(self, needed: int, size: int, over: Completion[Envelope], posted: Completion[Received]) -> None:
+    def _received(self, needed: int, size: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
         self._receives -= needed
-        _finish(over, posted, size)
+        _finish(completion, posted, size)
 
 
 def device(host: Endpoint) -> Device:
@@ -189,29 +191,29 @@ def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:
     )
 
 
-def _answer(over: Completion[ProbeResult | None], posted: Completion[EmpFound | None]) -> None:
+def _answer(completion: Completion[ProbeResult | None], posted: Completion[EmpFound | None]) -> None:
     try:
         found = posted.result()
     except EmpError as error:
-        over.fail(MPIError(ERR_OTHER, str(error)))
+        completion.fail(MPIError(ERR_OTHER, str(error)))
         return
     if found is None:
-        over.complete(None)
+        completion.complete(None)
     else:
-        over.complete(ProbeResult(Envelope(found.source, found.tag & _TAG, found.length), found))
+        completion.complete(ProbeResult(Envelope(found.source, found.tag & _TAG, found.length), found))
 
 
-def _finish(over: Completion[Envelope], posted: Completion[Received], size: int) -> None:
+def _finish(completion: Completion[Envelope], posted: Completion[Received], size: int) -> None:
     try:
         source, tag, length = posted.result()
     except TruncatedError as error:
         source, tag, length = error.received
         tag &= _TAG
         message = f"a message of {length} bytes from rank {source}, tag {tag}, for a buffer of {size} bytes"
-        over.fail(MPIError(ERR_TRUNCATE, message, Envelope(source, tag, size)))
+        completion.fail(MPIError(ERR_TRUNCATE, message, Envelope(source, tag, size)))
     except ReceiveCancelledError:
-        over.complete(CANCELLED)
+        completion.complete(CANCELLED)
     except EmpError as error:
-        over.fail(MPIError(ERR_PROC_FAILED, str(error)))
+        completion.fail(MPIError(ERR_PROC_FAILED, str(error)))
     else:
-        over.complete(Envelope(source, tag & _TAG, length))
+        completion.complete(Envelope(source, tag & _TAG, length))

@@ -31,13 +31,13 @@ _MAX_SYNCHRONOUS: Final = 127  # synchronous messages in progress to one peer
 class Receive:
     """A posted receive."""
 
-    __slots__ = ("buffer", "over", "source", "tag")
+    __slots__ = ("buffer", "completion", "source", "tag")
 
-    def __init__(self, source: int, tag: int, buffer: memoryview, over: Receipt) -> None:
+    def __init__(self, source: int, tag: int, buffer: memoryview, completion: Receipt) -> None:
         self.source = source
         self.tag = tag
         self.buffer = buffer
-        self.over = over
+        self.completion = completion
 
 
 class _Probe(NamedTuple):
@@ -47,7 +47,7 @@ class _Probe(NamedTuple):
     source: int
     tag: int
     claim: bool
-    over: Completion[ProbeResult | None]
+    completion: Completion[ProbeResult | None]
 
 
 class Arrival:
@@ -97,12 +97,12 @@ class MatchingQueues:
                     self.receive_claimed(arrival, receive)
                     return
         self._posted.setdefault(context, []).append(receive)
-        receive.over.cancel = partial(self._cancel, context, receive)
+        receive.completion.cancel = partial(self._cancel, context, receive)
 
     def receive_claimed(self, arrival: Arrival, receive: Receive) -> None:
         """Match a receive with this message."""
         if arrival.error is not None:
-            receive.over.fail(arrival.error)
+            receive.completion.fail(arrival.error)
             return
         arrival.receive = receive
         if arrival.number >= 0:
@@ -114,7 +114,7 @@ class MatchingQueues:
             self._finish(arrival)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> None:
         """Probe as `MatchingEndpoint.probe`."""
         arrivals = self._unexpected.get(context, [])
@@ -122,12 +122,12 @@ class MatchingQueues:
             if source in (ANY_SOURCE, arrival.source) and tag in (ANY_TAG, arrival.tag):
                 if claim:
                     del arrivals[index]
-                over.complete(_probe_result(arrival))
+                completion.complete(_probe_result(arrival))
                 return
         if wait:
-            self._probes.append(_Probe(context, source, tag, claim, over))
+            self._probes.append(_Probe(context, source, tag, claim, completion))
         else:
-            over.complete(None)
+            completion.complete(None)
 
     def arrive(
         self,
@@ -178,18 +178,18 @@ class MatchingQueues:
         """Fail a message whose rest will not arrive: its receive fails; an unexpected message is discarded."""
         arrival.error = error
         if arrival.receive is not None:
-            arrival.receive.over.fail(error)
+            arrival.receive.completion.fail(error)
             return
         for arrivals in self._unexpected.values():
             if arrival in arrivals:
                 arrivals.remove(arrival)
 
-    def track_synchronous(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
-        """Track a synchronous message that is being sent; `over` completes when it is matched, perhaps before it is sent
-        completely. Returns the bits for its context; None if too many are in progress."""
+    def track_synchronous(self, peer: int, envelope: Envelope, completion: Completion[Envelope]) -> int | None:
+        """Track a synchronous message that is being sent; `completion` completes when it is matched, perhaps before it is
+        sent completely. Returns the bits for its context; None if too many are in progress."""
         for number in range(_MAX_SYNCHRONOUS):
             if (peer, number) not in self._unmatched:
-                self._unmatched[peer, number] = over, envelope
+                self._unmatched[peer, number] = completion, envelope
                 return _SYNCHRONOUS_FLAG | number * CONTEXTS
         return None
 
@@ -206,11 +206,11 @@ class MatchingQueues:
             failed = [receive for receive in posted if receive.source == source]
             posted[:] = [receive for receive in posted if receive.source != source]
             for receive in failed:
-                receive.over.fail(error)
+                receive.completion.fail(error)
         probes = [probe for probe in self._probes if probe.source == source]
         self._probes = [probe for probe in self._probes if probe.source != source]
         for probe in probes:
-            probe.over.fail(error)
+            probe.completion.fail(error)
         self.fail_synchronous(source, error)
 
     def fail_synchronous(self, peer: int, error: MPIError) -> None:
@@ -226,7 +226,7 @@ class MatchingQueues:
         posted = self._posted[context]
         if receive in posted:
             posted.remove(receive)
-            receive.over.complete(CANCELLED)
+            receive.completion.complete(CANCELLED)
 
     def _answer(self, context: int, arrival: Arrival) -> None:
         """Complete the probes that match a message, the oldest first, until one claims it."""
@@ -243,7 +243,7 @@ class MatchingQueues:
                     break
         self._probes = [probe for probe in self._probes if probe not in answered]
         for probe in answered:
-            probe.over.complete(_probe_result(arrival))
+            probe.completion.complete(_probe_result(arrival))
 
     def _finish(self, arrival: Arrival) -> None:
         receive = arrival.receive
@@ -254,9 +254,9 @@ class MatchingQueues:
         if arrival.length > size:
             what = f"a message of {arrival.length} bytes from rank {arrival.source}, tag {arrival.tag},"
             message = f"{what} for a buffer of {size} bytes"
-            receive.over.fail(MPIError(ERR_TRUNCATE, message, Envelope(arrival.source, arrival.tag, size)))
+            receive.completion.fail(MPIError(ERR_TRUNCATE, message, Envelope(arrival.source, arrival.tag, size)))
         else:
-            receive.over.complete(Envelope(arrival.source, arrival.tag, arrival.length))
+            receive.completion.complete(Envelope(arrival.source, arrival.tag, arrival.length))
 
 
 def _synchronous_number(context: int) -> int:
@@ -277,10 +277,12 @@ class SoftwareMatchingEndpoint(ABC):
         self.matching = MatchingQueues(self._report_match)
 
     @abstractmethod
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         """See `MatchingEndpoint.send`."""
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+    ) -> bool:
         matching = self.matching
         matched: Completion[Envelope] = Completion("a match")
         mark = matching.track_synchronous(destination, Envelope(destination, tag, len(data)), matched)
@@ -289,26 +291,26 @@ class SoftwareMatchingEndpoint(ABC):
         sent = Dispatch()
         sent.add_callback(partial(self._sent, destination, mark))
         for half in (matched, sent):
-            half.add_callback(partial(_complete_both, matched, sent, over))
+            half.add_callback(partial(_complete_both, matched, sent, completion))
         if self.send(destination, context | mark, tag, data, sent):
             return True
         matching.untrack_synchronous(destination, mark)
         return False
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
-        self.matching.post(context, Receive(source, tag, buffer, over))
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+        self.matching.post(context, Receive(source, tag, buffer, completion))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         source, tag, _ = found.envelope
         assert isinstance(found.handle, Arrival)
-        self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, over))
+        self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, completion))
         return True
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
-        self.matching.probe(source, context, tag, wait, claim, over)
+        self.matching.probe(source, context, tag, wait, claim, completion)
         return True
 
     def _sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
@@ -321,14 +323,16 @@ class SoftwareMatchingEndpoint(ABC):
         self.send(source, MATCHED, number, memoryview(b""), Dispatch())
 
 
-def _complete_both(matched: Completion[Envelope], sent: Dispatch, over: Dispatch, half: Completion[Envelope]) -> None:
+def _complete_both(
+    matched: Completion[Envelope], sent: Dispatch, completion: Dispatch, half: Completion[Envelope]
+) -> None:
     """Complete a synchronous send once its message is matched and its buffer may be reused."""
-    if over.done:
+    if completion.done:
         return
     try:
         envelope = half.result()
     except MPIError as error:
-        over.fail(error)
+        completion.fail(error)
         return
     if matched.done and sent.done:
-        over.complete(envelope)
+        completion.complete(envelope)

@@ -41,10 +41,10 @@ MUTANTS: Final = (
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
         "    def completed(self, index: int) -> None:",
-        "    def receive(self, source, context, tag, buffer, over):\n"
+        "    def receive(self, source, context, tag, buffer, completion):\n"
         "        from protocols.mpi.mpi_errors import CANCELLED\n"
-        "        super().receive(source, context, tag, buffer, over)\n"
-        "        over.cancel = lambda: over.complete(CANCELLED)\n"
+        "        super().receive(source, context, tag, buffer, completion)\n"
+        "        completion.cancel = lambda: completion.complete(CANCELLED)\n"
         "        return True\n\n"
         "    def completed(self, index: int) -> None:",
     ),

@@ -73,15 +73,15 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         endpoint.tag = pairs.TAG
         drive(self._serve())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
             arrival.buffer[:] = data[: len(arrival.buffer)]
-            over.complete(Envelope(destination, tag, len(data)))
+            completion.complete(Envelope(destination, tag, len(data)))
             self.matching.complete(arrival)
             return True
         pair = self._pairs.get(destination) or self._pair(destination)
-        self._lines.put(pair, pair.message(context, tag, data, over))
+        self._lines.put(pair, pair.message(context, tag, data, completion))
         return True
 
     async def _serve(self) -> None:
@@ -137,7 +137,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self._lines.put(pair, Chunk(message, slot))
         if not wanted:
             del pair.sending[number]
-            message.over.complete(Envelope(pair.peer, message.tag, len(message.data)))
+            message.completion.complete(Envelope(pair.peer, message.tag, len(message.data)))
 
     def _chunk(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, _, offset = words
@@ -259,7 +259,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         for lost in ended.doubtful:
             lost.lose(_failure(pair, why))
         for message in ended.sending:
-            message.over.fail(_failure(pair, why))
+            message.completion.fail(_failure(pair, why))
         for incoming in ended.arriving:
             self.matching.fail_arrival(incoming.arrival, _failure(pair, why))
         self.matching.fail_synchronous(pair.peer, _failure(pair, why))

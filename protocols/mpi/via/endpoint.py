@@ -64,16 +64,16 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         host.on_error = self._on_error
         drive(self._listen())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
             arrival.buffer[:] = data[: len(arrival.buffer)]
-            over.complete(Envelope(destination, tag, len(data)))
+            completion.complete(Envelope(destination, tag, len(data)))
             self.matching.complete(arrival)
             return True
         self._host.work.spend(MPI)
         pair = self.pairs.get(destination) or self._connect(destination)
-        outgoing = Outgoing(context, tag, data, over)
+        outgoing = Outgoing(context, tag, data, completion)
         pair.queue.append(outgoing)
         limit = self._host.settings.register_from
         if limit and len(data) >= limit and pair.is_open and self._has_room():
@@ -198,7 +198,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {why}")
         for outgoing in (*pair.released, *pair.queue):
             if outgoing is not None:
-                _fail(outgoing.over, error)
+                _fail(outgoing.completion, error)
         if not pair.opened.done:
             pair.opened.fail(error)
         for outgoing in (*pair.released, *pair.queue):
@@ -288,9 +288,9 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self.matching.complete(arrival)
 
 
-def _fail(over: Dispatch, error: MPIError) -> None:
+def _fail(completion: Dispatch, error: MPIError) -> None:
     """Fail a send, whether its program has gone on or not."""
-    if over.is_open:
-        over.lose(error)
-    elif not over.done:
-        over.fail(error)
+    if completion.is_open:
+        completion.lose(error)
+    elif not completion.done:
+        completion.fail(error)

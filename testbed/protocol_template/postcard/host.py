@@ -34,17 +34,17 @@ class Host(SoftwareMatchingEndpoint):
         self._sends: dict[int, tuple[Dispatch, Envelope]] = {}
         self._next = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         self._next += 1
-        self._sends[self._next] = over, Envelope(destination, tag, len(data))
+        self._sends[self._next] = completion, Envelope(destination, tag, len(data))
         self._firmware.letters[self._next] = Letter(self._next, destination, context, tag, data)
         self._nic.ring_doorbell(self._next, DESCRIPTOR, 1)
         return True
 
     def completed(self, index: int) -> None:
         if index != NEWS:
-            over, envelope = self._sends.pop(index)
-            over.complete(envelope)
+            completion, envelope = self._sends.pop(index)
+            completion.complete(envelope)
             return
         news = self._firmware.inbox.popleft()
         if isinstance(news, Departure):
@@ -60,8 +60,8 @@ class Host(SoftwareMatchingEndpoint):
     def _fail(self, peer: int) -> None:
         """End what is under way with a peer that has restarted."""
         error = MPIError(ERR_PROC_FAILED, f"node {peer} has restarted: whether a message has arrived is not known")
-        for index, (over, envelope) in list(self._sends.items()):
+        for index, (completion, envelope) in list(self._sends.items()):
             if envelope.source == peer and index not in self._firmware.letters:
                 del self._sends[index]
-                over.fail(error)
+                completion.fail(error)
         self.matching.fail(peer, error)

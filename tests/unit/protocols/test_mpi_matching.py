@@ -20,7 +20,7 @@ class Posted(NamedTuple):
 
     source: int
     tag: int
-    over: Completion[Envelope]
+    completion: Completion[Envelope]
 
 
 class Waiting(NamedTuple):
@@ -34,10 +34,10 @@ class Waiting(NamedTuple):
 def receive(
     matching: MatchingQueues, source: int, tag: int, size: int = 8, context: int = 0
 ) -> tuple[Completion[Envelope], bytearray]:
-    over = Receipt(source, tag, size)
+    completion = Receipt(source, tag, size)
     buffer = bytearray(size)
-    matching.post(context, Receive(source, tag, memoryview(buffer), over))
-    return over, buffer
+    matching.post(context, Receive(source, tag, memoryview(buffer), completion))
+    return completion, buffer
 
 
 def message(matching: MatchingQueues, source: int, tag: int, data: bytes, context: int = 0) -> None:
@@ -71,8 +71,8 @@ def test_a_receive_takes_the_oldest_message_that_fits() -> None:
 def test_a_receive_may_take_a_message_that_still_comes() -> None:
     matching = MatchingQueues()
     arrival = matching.arrive(1, 0, 7, 5)
-    over, buffer = receive(matching, 1, 7)
-    assert not over.done
+    completion, buffer = receive(matching, 1, 7)
+    assert not completion.done
     arrival.buffer[:] = b"hello"
     assert matching.complete(arrival)
     assert bytes(buffer[:5]) == b"hello"
@@ -84,26 +84,26 @@ def test_a_message_whose_bytes_come_later_is_asked_for_when_it_has_its_receive(f
     if first == "message":
         arrival = matching.arrive(1, 0, 7, 5, asked.append)
         assert not asked
-    over, buffer = receive(matching, 1, 7, size=3)
+    completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
         arrival = matching.arrive(1, 0, 7, 5, asked.append)
     assert asked == [arrival]
-    assert not over.done
+    assert not completion.done
     arrival.buffer[:] = b"hel"  # it has room for no more
     assert matching.complete(arrival)
-    assert over.done
+    assert completion.done
     assert bytes(buffer) == b"hel"
 
 
 def test_of_a_message_that_will_not_come_to_its_end_only_its_own_receive_hears() -> None:
     matching, error = MatchingQueues(), MPIError(ERR_PROC_FAILED, "gone")
-    over, _ = receive(matching, 1, 7)
+    completion, _ = receive(matching, 1, 7)
     has_receive, unexpected = matching.arrive(1, 0, 7, 5), matching.arrive(1, 0, 7, 5)
     other, _ = receive(matching, 1, 8)
     matching.fail_arrival(has_receive, error)
     matching.fail_arrival(unexpected, error)
     with pytest.raises(MPIError, match="gone"):
-        over.result()
+        completion.result()
     later, _ = receive(matching, 1, 7)
     assert not later.done
     assert not other.done
@@ -115,18 +115,18 @@ def test_a_message_that_was_claimed_and_will_not_come_fails_whoever_receives_it(
     found: Completion[ProbeResult | None] = Completion()
     matching.probe(1, 0, 7, False, True, found)
     matching.fail_arrival(arrival, MPIError(ERR_PROC_FAILED, "gone"))
-    over = Receipt(1, 7, 5)
-    matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), over))
+    completion = Receipt(1, 7, 5)
+    matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), completion))
     assert found.done
     with pytest.raises(MPIError, match="gone"):
-        over.result()
+        completion.result()
 
 
 def test_contexts_do_not_meet() -> None:
     matching = MatchingQueues()
-    over, _ = receive(matching, ANY_SOURCE, ANY_TAG, context=1)
+    completion, _ = receive(matching, ANY_SOURCE, ANY_TAG, context=1)
     message(matching, 1, 7, b"x", context=0)
-    assert not over.done
+    assert not completion.done
     assert matching.posted_count() == 1
 
 
@@ -135,11 +135,11 @@ def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> No
     matching = MatchingQueues()
     if first == "message":
         message(matching, 1, 7, b"hello")
-    over, buffer = receive(matching, 1, 7, size=3)
+    completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
         message(matching, 1, 7, b"hello")
     with pytest.raises(MPIError) as caught:
-        over.result()
+        completion.result()
     assert (caught.value.error_class, caught.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
     assert bytes(buffer) == b"hel"
 
@@ -168,14 +168,14 @@ def test_it_does_what_the_plainest_matching_does(steps: list[tuple[bool, int, in
     found: dict[int, tuple[Completion[Envelope], bytearray]] = {}
     for number, (is_receive, source, tag) in enumerate(steps):
         if is_receive:
-            over, buffer = receive(matching, source, tag)
-            found[number] = over, buffer
+            completion, buffer = receive(matching, source, tag)
+            found[number] = completion, buffer
             fits = [sent for sent in messages if source in (ANY_SOURCE, sent.source) and tag in (ANY_TAG, sent.tag)]
             if fits:
                 messages.remove(fits[0])
                 expected[number] = fits[0].number
             else:
-                receives.append(Posted(source, tag, over))
+                receives.append(Posted(source, tag, completion))
         else:
             source, tag = abs(source), abs(tag)
             message(matching, source, tag, bytes([number]))
@@ -184,7 +184,9 @@ def test_it_does_what_the_plainest_matching_does(steps: list[tuple[bool, int, in
             ]
             if hits:
                 receives.remove(hits[0])
-                expected[next(key for key, (over, _) in found.items() if over is hits[0].over)] = number
+                expected[next(key for key, (completion, _) in found.items() if completion is hits[0].completion)] = (
+                    number
+                )
             else:
                 messages.append(Waiting(source, tag, number))
-    assert {number: buffer[0] for number, (over, buffer) in found.items() if over.done} == expected
+    assert {number: buffer[0] for number, (completion, buffer) in found.items() if completion.done} == expected

@@ -32,9 +32,9 @@ def ends() -> Iterator[Ends]:
 
 
 def begun(matching: MatchingQueues) -> tuple[bytearray, Receipt]:
-    buffer, over = bytearray(100), Receipt(1, 7, 100)
-    matching.post(0, Receive(1, 7, memoryview(buffer), over))
-    return buffer, over
+    buffer, completion = bytearray(100), Receipt(1, 7, 100)
+    matching.post(0, Receive(1, 7, memoryview(buffer), completion))
+    return buffer, completion
 
 
 def read_to_the_end(connection: Connection) -> None:
@@ -53,10 +53,10 @@ def cut(connection: Connection, far: socket.socket) -> None:
 
 def test_a_receive_that_has_half_of_its_message_fails(ends: Ends) -> None:
     connection, matching, far = ends
-    _, over = begun(matching)
+    _, completion = begun(matching)
     cut(connection, far)
     with pytest.raises(MPIError, match="has ended"):
-        over.result()
+        completion.result()
 
 
 def test_half_a_message_that_nobody_has_received_is_nobodys(ends: Ends) -> None:
@@ -71,6 +71,6 @@ def test_a_whole_message_that_came_before_the_end_is_received_after_it(ends: End
     connection, matching, far = ends
     far.sendall(HEAD.pack(0, 7, 3) + b"abc")
     cut(connection, far)
-    buffer, over = begun(matching)
-    assert over.result().length == 3
+    buffer, completion = begun(matching)
+    assert completion.result().length == 3
     assert buffer[:3] == b"abc"

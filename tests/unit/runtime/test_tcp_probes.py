@@ -14,9 +14,9 @@ ADDRESSES = [bytes(6)] * 2
 
 
 def probed(endpoint: TcpEndpoint, wait: bool) -> ProbeResult | None:
-    over: Completion[ProbeResult | None] = Completion()
-    assert endpoint.probe(1, 0, 7, wait, False, over)
-    return over.result()
+    completion: Completion[ProbeResult | None] = Completion()
+    assert endpoint.probe(1, 0, 7, wait, False, completion)
+    return completion.result()
 
 
 def test_a_probe_finds_what_a_peer_has_left_and_then_fails_instead_of_waiting() -> None:
