@@ -54,7 +54,7 @@ def test_a_run_whose_links_the_relay_carries_has_all_fates_without_having_asked_
 def test_a_run_says_which_fates_nobody_can_tell(tmp_path: Path) -> None:
     testbed.run(carried_by("tc"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     (why,) = fates_of(tmp_path / "run")["untold"]
-    assert why.startswith("the kernel carries n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and tells no fates")
+    assert why.startswith("the kernel forwards n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and logs no fates")
     assert replay_repetition(read_repetition(tmp_path / "run"), "sim").fates == -1, "the seed gives them"
 
 
