@@ -88,7 +88,8 @@ def test_a_frame_crosses_the_now_between_two_subclusters() -> None:
 
 @pytest.mark.parametrize(("rate", "size"), [("100mbit", 1000), (None, 6)], ids=["narrow output", "small at full speed"])
 def test_four_senders_that_flood_one_output_lose_nothing_and_keep_their_order(rate: str | None, size: int) -> None:
-    """Each sends more in one go than any buffer on the way has room for: it waits in the NICs."""
+    """Each sends more in one go than any buffer on the way has room for: it waits in the NICs, but for that of a sender that
+    a busy machine lets begin when the others are done: the narrow output may keep up with one."""
     count = 4000
     links = [*(f"n{number} s1:{number}" for number in range(2, 6)), "n1 s1:1"]
     with crossbar_cluster(*links, **({"rate": rate} if rate else {})).up() as cluster:
@@ -98,7 +99,7 @@ def test_four_senders_that_flood_one_output_lose_nothing_and_keep_their_order(ra
         assert is_lossless(cluster, outcome)
         stops = [link["forward"]["stops"] for name, link in relay_report(cluster)["links"].items() if "n1:" not in name]
         assert len(stops) == 4
-        assert all(stops) or not rate, "at full speed it is the window that holds NICs back"
+        assert any(stops) or not rate, "at full speed it is the window that holds NICs back"
 
 
 async def astray(endpoint: SourceRouteEndpoint, _node: ProgramNode) -> None:

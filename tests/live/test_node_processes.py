@@ -58,7 +58,7 @@ def test_a_hundred_begin_soon_and_cost_little(
     assert said["pids"] == 100
     assert said["results"] == {f"n{number + 1}": number for number in range(100)}
     assert said["took"] < 10, "an order of magnitude above what a quiet machine takes"
-    assert sizes[-1] < 3_000_000
+    assert sizes[-1] < 4_000_000, "they are about 3 MB, as what the NIC's own modules touch is copied page by page"
 
 
 def test_a_killed_process_is_told_at_once_by_name() -> None:

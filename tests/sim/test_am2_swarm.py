@@ -20,7 +20,7 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 2_000 if LONG else 90
+CASES = 2_000 if LONG else 40
 SEARCHED = 10_000
 """First seed of the search for mutants, apart from the cases' seeds."""
 MIN = 100

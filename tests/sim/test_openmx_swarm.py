@@ -21,7 +21,7 @@ from tests.unit.protocols.openmx_mutants import MUTANTS, STEERING, WRAP
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 10_000 if LONG else 150
+CASES = 10_000 if LONG else 75
 OTHERS = FIRST + 50_000
 """From this seed on are others than the cases'."""
 MUTANT_TIMEOUT = 5 * SECOND

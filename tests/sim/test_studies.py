@@ -30,6 +30,8 @@ from testbed.studies.study_folder import new_folder, open_folder
 from testbed.studies.study_points import compute
 from testbed.studies.study_runs import run_study
 
+POINTS = 20
+"""Points of the study that is killed."""
 STUDY = """
 [run]
 cluster = "star-3"
@@ -123,7 +125,7 @@ ranges = { "link.delay" = { from = "1us", to = "1024us", scale = "log" }, "setti
 
 
 def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
-    steps(tmp_path, str(list(range(40))))
+    steps(tmp_path, str(list(range(POINTS))))
     place = tmp_path / "out"
     testbed_command = Path(sys.executable).with_name("testbed")
     process = subprocess.Popen(
@@ -131,23 +133,23 @@ def test_a_study_that_is_killed_goes_on_and_repeats_nothing(tmp_path: Path) -> N
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     until = time.monotonic() + 60
-    while lines(place) < 10:
+    while lines(place) < 5:
         assert time.monotonic() < until
         time.sleep(0.01)
     process.kill()
     process.wait()
     kept = lines(place)
-    assert 10 <= kept < 40
+    assert 5 <= kept < POINTS
     with (place / "points.jsonl").open("a") as file:
-        file.write('{"point": 39, "attem')  # as of a process that was killed while it wrote
+        file.write(f'{{"point": {POINTS - 1}, "attem')  # as of a process that was killed while it wrote
     folder, study = open_folder(place)
     outcomes = run_study(study, folder, OwnProcess())
-    assert sorted(outcomes) == list(range(40))
+    assert sorted(outcomes) == list(range(POINTS))
     assert all(outcome.is_done for outcome in outcomes.values())
-    counts = {number: tries(tmp_path).count(str(number)) for number in range(40)}
+    counts = {number: tries(tmp_path).count(str(number)) for number in range(POINTS)}
     again = [number for number, count in counts.items() if count > 1]
     assert len(again) <= 2, "only what was under way, with two workers"
-    assert len((place / "rows.jsonl").read_text().splitlines()) == 40
+    assert len((place / "rows.jsonl").read_text().splitlines()) == POINTS
 
 
 def lines(place: Path) -> int:

@@ -26,13 +26,13 @@ from tests.unit.protocols.mutants import Mutant, find, searched
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 5_000 if LONG else 300
-RESTART_CASES = 1_000 if LONG else 150
+CASES = 5_000 if LONG else 120
+RESTART_CASES = 1_000 if LONG else 60
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
 MUTANT_TIMEOUT = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
-MIN = 100 if LONG else 30
+MIN = 100 if LONG else 10
 """How often each row of the firmware's state tables is taken, at least."""
 WATCHING = (watch_messages, watch_receptions, watch_peers)
 

@@ -24,9 +24,9 @@ from tests.unit.protocols.via_mutants import CONNECTION_MUTANTS, MPI_MUTANTS, VE
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-MPI_CASES = 1_000 if LONG else 40
-VERBS_CASES = 4_000 if LONG else 120
-CONNECTION_CASES = 10_000 if LONG else 120
+MPI_CASES = 1_000 if LONG else 16
+VERBS_CASES = 4_000 if LONG else 50
+CONNECTION_CASES = 10_000 if LONG else 50
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
 MUTANT_TIMEOUT = 10 * SECOND

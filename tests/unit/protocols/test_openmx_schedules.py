@@ -21,7 +21,7 @@ from tests.unit.protocols.test_openmx_wire import (
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
-CASES = 20_000 if LONG else 120
+CASES = 20_000 if LONG else 60
 MOST = 3_000
 """Cases within which each mutant is found."""
 
