@@ -156,7 +156,7 @@ def _line(curve: Curve, run_index: int, kind: Kind, value: float | str, label: s
 def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) -> Plot:
     descriptions = [f"{line.label or curve.axes[1]}: {_ends(curve, line)}" for line in lines]
     paper_words = f" The paper's values: {paper.words}" if paper is not None else ""
-    alternative = f"{curve.title}. {'; '.join(descriptions)}.{paper_words}"
+    alt_text = f"{curve.title}. {'; '.join(descriptions)}.{paper_words}"
     caption = f"{curve.axes[1].capitalize()}: median of all rows with equal {curve.axes[0]}."
     if any(line.band for line in lines):
         caption += " The band reaches from the shortest to the 99th percentile."
@@ -193,8 +193,8 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         axes.set_title(curve.axes[1])
         if any(line.label for line in lines) or paper is not None:
             axes.legend(labelcolor=INK)
-        drawn = to_svg(figure, curve.name, alternative)
-    return Plot(curve.name, curve.title, drawn, caption, alternative, _table(curve, lines, paper))
+        drawn = to_svg(figure, curve.name, alt_text)
+    return Plot(curve.name, curve.title, drawn, caption, alt_text, _table(curve, lines, paper))
 
 
 def _ends(curve: Curve, line: Line) -> str:
