@@ -47,7 +47,7 @@ class Problem:
         return f"{where}{found}expected {self.expected}{hint}"
 
 
-_SHOWN = 50  # problems in a message; `problems` has all
+_MAX_SHOWN = 50  # problems in a message; `problems` has all
 
 
 class DescriptionError(TestbedError):
@@ -59,9 +59,9 @@ class DescriptionError(TestbedError):
         self.source = source
         self.problems = problems
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        lines = [f"  {problem}" for problem in problems[:_SHOWN]]
-        if len(problems) > _SHOWN:
-            lines.append(f"  and {len(problems) - _SHOWN} more")
+        lines = [f"  {problem}" for problem in problems[:_MAX_SHOWN]]
+        if len(problems) > _MAX_SHOWN:
+            lines.append(f"  and {len(problems) - _MAX_SHOWN} more")
         super().__init__("\n".join([f"{source}: {count}", *lines]))
 
 

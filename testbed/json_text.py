@@ -15,7 +15,7 @@ Check: TypeAlias = Callable[[object], None]
 """Raises MismatchError for a value of the wrong type."""
 
 MAX_INTEGER: Final = 2**64
-_SHOWN: Final = 60  # characters of a value in a message
+_MAX_SHOWN: Final = 60  # characters of a value in a message
 
 
 def loads(text: str | bytes) -> Any:
@@ -44,7 +44,7 @@ class MismatchError(ValueError):
 
     def __str__(self) -> str:
         where = "".join(reversed(self._places)).lstrip(".")
-        shown = self._found if len(self._found) <= _SHOWN else self._found[:_SHOWN] + "..."
+        shown = self._found if len(self._found) <= _MAX_SHOWN else self._found[:_MAX_SHOWN] + "..."
         return f"{where or 'it'}: found {shown}, expected {self._expected}"
 
 

@@ -38,7 +38,7 @@ def of_protocol(system: str) -> str:
     ]
     others = [
         (cell(f"{each.name}: {whose}"), cell(each.source), f"{value:g} {each.unit}")
-        for each in paper_of(system).not_ours
+        for each in paper_of(system).unmeasured
         for whose, value in each.values.items()
     ]
     shapes = "".join(f"- {cell(name)}\n" for name, holds in kept.shapes.items() if holds)

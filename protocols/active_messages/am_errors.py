@@ -14,7 +14,7 @@ class Status(IntEnum):
     BAD_ARGUMENTS = 1
     """EBADARGS: the NIC finds the message invalid."""
     BAD_ENTRY = 2
-    """EBADENTRY: the place of the translation table is empty."""
+    """EBADENTRY: the index of the translation table is empty."""
     BAD_TAG = 3
     """EBADTAG: the destination has another tag."""
     BAD_HANDLER = 4

@@ -62,33 +62,33 @@ class Endpoint(Protocol):
         """Set the handler of messages with a number, 1 to 255; None removes it."""
         ...
 
-    def map(self, place: int, name: EndpointName, tag: int) -> None:
-        """Direct requests by a place of the translation table to an endpoint, with a tag. Raises ValueError."""
+    def map(self, index: int, name: EndpointName, tag: int) -> None:
+        """Map an index of the translation table to an endpoint and its tag. Raises ValueError."""
         ...
 
     def map_any(self, name: EndpointName, tag: int) -> int:
-        """Map the first free place and return it."""
+        """Map the first free index and return it."""
         ...
 
-    def credits(self, place: int) -> int:
+    def credits(self, index: int) -> int:
         """Return how many requests can be sent there before one must have its answer."""
         ...
 
-    async def request(self, place: int, handler: int, *words: int) -> None:
+    async def request(self, index: int, handler: int, *words: int) -> None:
         """Send a short request; wait until there is room for it, and handle messages meanwhile. Raises RuleError within
-        a handler, ValueError, LookupError for an empty place."""
+        a handler, ValueError, LookupError for an empty index."""
         ...
 
-    async def request_medium(self, place: int, handler: int, data: Buffer, *words: int) -> None:
+    async def request_medium(self, index: int, handler: int, data: Buffer, *words: int) -> None:
         """Send as `request`, with at most `ActiveMessages.medium_room` bytes of data for the handler."""
         ...
 
-    async def request_bulk(self, place: int, handler: int, data: Buffer, offset: int, *words: int) -> None:
+    async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *words: int) -> None:
         """Send as `request`, with data of any length, and at most four words. The data is written into the destination's
         segment, from `offset` on; then the handler is called. When the call returns, the buffer may be reused."""
         ...
 
-    def abandon(self, place: int) -> int:
+    def abandon(self, index: int) -> int:
         """End the requests sent there that have no answer, as Status.ABANDONED; return how many."""
         ...
 

@@ -21,7 +21,7 @@ from protocols.am2.sender import Sender
 _NOTHING: Final = memoryview(b"")
 _ODD: Final = 0x9E37_79B1  # from the golden ratio: its multiples spread evenly
 _WORD: Final = 0xFFFF_FFFF
-_PATIENCE: Final = 50_000_000
+_TIMEOUT: Final = 50_000_000
 """Nanoseconds for a host process to release an endpoint whose frame another one wants; the process may be stopped or
 uncooperative. After that, its writes stay in its own memory, where it finds them."""
 
@@ -220,7 +220,7 @@ class Residency:
 
     def _is_prompt(self, endpoint: Resident) -> bool:
         """Whether an endpoint is still within the time allowed for leaving."""
-        return endpoint.leave_at is not None and self._advanced_at < endpoint.leave_at + _PATIENCE
+        return endpoint.leave_at is not None and self._advanced_at < endpoint.leave_at + _TIMEOUT
 
     def advance_unloads(self, now: int) -> None:
         """Let endpoints leave their frames if they may."""
@@ -238,7 +238,7 @@ class Residency:
                 endpoint.leave_at = leave_at = now  # the time allowed begins now
                 self._sender.leaves(endpoint)
                 nic.interrupt(number | layout.RELEASE)
-            if not endpoint.is_released and not endpoint.frames.trusted and now >= leave_at + _PATIENCE:
+            if not endpoint.is_released and not endpoint.frames.trusted and now >= leave_at + _TIMEOUT:
                 endpoint.is_released = True
                 self._counters.forced += 1
             if endpoint.open or not endpoint.is_released:
@@ -265,7 +265,7 @@ class Residency:
             if endpoint.is_leaving:
                 is_awaited = not endpoint.is_released and not endpoint.frames.trusted
                 if is_awaited or (are_enough and self._is_prompt(endpoint)):
-                    yield endpoint.leave_at + _PATIENCE
+                    yield endpoint.leave_at + _TIMEOUT
             elif not self._awaiting:
                 yield endpoint.leave_at
             elif not are_enough:

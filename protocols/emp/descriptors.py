@@ -49,7 +49,7 @@ FOUND: Final = 8
 """A probe has found a message; the upper half of the length is the message's id."""
 NOTHING: Final = 9
 """A probe without WAIT has found no message."""
-TAKEN_BACK: Final = 10
+CANCELLED: Final = 10
 """The host has taken a receive back before a message matched it."""
 
 # kind: the operation, the format, and whether the tag is a wildcard.

@@ -233,7 +233,7 @@ class Firmware:
         many = descriptors.count
         if not 0 <= index < many:
             if many <= index < 2 * many:
-                self._receiver.take_back(index - many)
+                self._receiver.cancel(index - many)
             else:
                 card.counters.invalid += 1
             return None

@@ -93,8 +93,8 @@ class TruncatedError(EmpError):
         )
 
 
-class TakenBackError(EmpError):
-    """The program has taken the receive back (`Endpoint.take_back`)."""
+class ReceiveCancelledError(EmpError):
+    """The program has cancelled the receive (`Endpoint.cancel`)."""
 
 
 class ProbeResult(NamedTuple):
@@ -217,11 +217,11 @@ class Endpoint:
         self._nic.ring_doorbell(index, SIZE, 0)
         return command
 
-    def take_back(self, receive: Completion[Received]) -> None:
-        """Take a receive's descriptor back: it fails with TakenBackError unless a message has matched it.
+    def cancel(self, receive: Completion[Received]) -> None:
+        """Cancel a receive: it fails with ReceiveCancelledError unless a message has matched it.
 
-        The doorbells above those of all descriptors mean this request: the descriptor itself cannot be written, since
-        the NIC may be writing into it.
+        Doorbells above those of the descriptors request this: the host cannot write the descriptor, since the NIC may be
+        writing it.
         """
         for index, transfer in self._transfers.items():
             if transfer is receive:
@@ -249,8 +249,8 @@ class Endpoint:
             transfer.complete(received)
         elif status == stat.TRUNCATED:
             transfer.fail(TruncatedError(received, transfer.size))
-        elif status == stat.TAKEN_BACK:
-            transfer.fail(TakenBackError(f"{transfer.what}, was taken back"))
+        elif status == stat.CANCELLED:
+            transfer.fail(ReceiveCancelledError(f"{transfer.what}, was cancelled"))
         else:
             transfer.fail(EmpError(_FAILURES[status].format(transfer.peer)))
         return None

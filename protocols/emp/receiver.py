@@ -143,12 +143,12 @@ class Receiver:
         else:
             self._card.give_back(posted.index, stat.NOTHING, 0, posted.source, posted.tag)
 
-    def take_back(self, index: int) -> None:
+    def cancel(self, index: int) -> None:
         """Return a receive's descriptor to the host, unless the receive has matched a message."""
         for position, posted in enumerate(self._posted):
             if posted.index == index:
                 del self._posted[position]
-                self._card.give_back(index, stat.TAKEN_BACK, 0, posted.source, posted.tag)
+                self._card.give_back(index, stat.CANCELLED, 0, posted.source, posted.tag)
                 return
 
     def first(

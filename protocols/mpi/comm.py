@@ -250,18 +250,18 @@ class Comm(CollectiveCalls):
 
     def _begin(self, work: Coroutine[Any, None, None]) -> Request:
         """Begin a call, and return its request."""
-        over: Completion[Envelope] = Completion("a collective call")
+        completion: Completion[Envelope] = Completion("a collective call")
 
         async def complete() -> None:
             try:
                 await work
             except Exception as error:  # noqa: BLE001  raised where the request is waited for
-                over.fail(error)
+                completion.fail(error)
             else:
-                over.complete(NOBODY)
+                completion.complete(NOBODY)
 
         drive(complete())
-        return self._request(over)
+        return self._request(completion)
 
 
 class Cartcomm(Comm):

@@ -110,10 +110,10 @@ class ProbeResult(NamedTuple):
 
 
 class Receipt(Completion[Envelope]):
-    """A receive in progress. take_back: set by the endpoint that has it, to cancel it: it then completes with
+    """A receive in progress. cancel: set by the endpoint that has it, to cancel it: it then completes with
     CANCELLED, unless it has matched a message."""
 
-    __slots__ = ("_size", "_source", "_tag", "take_back")
+    __slots__ = ("_size", "_source", "_tag", "cancel")
 
     def __init__(self, source: int, tag: int, size: int) -> None:
         """source, tag: may be wildcards. size: bytes of its buffer."""
@@ -121,7 +121,7 @@ class Receipt(Completion[Envelope]):
         self._source = source
         self._tag = tag
         self._size = size
-        self.take_back: Callable[[], object] | None = None
+        self.cancel: Callable[[], object] | None = None
 
     @property
     def what(self) -> str:
@@ -290,7 +290,7 @@ class Losses:
         raise MPIError(error.error_class, _sentence(lost[0]) + more)
 
 
-Over = Completion[Envelope] | Completion[ProbeResult | None]
+AnyCompletion = Completion[Envelope] | Completion[ProbeResult | None]
 
 
 class _Waiting(NamedTuple):
@@ -298,7 +298,7 @@ class _Waiting(NamedTuple):
     nothing."""
 
     begin: Callable[[], bool]
-    over: Over
+    completion: AnyCompletion
     source: int
     context: int
     tag: int
@@ -357,78 +357,80 @@ class Device:
 
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
         """Begin a send, or queue it. synchronous: it does not complete before it is matched."""
-        over = Dispatch(destination=destination, tag=tag, size=len(data), context=context, losses=self.losses)
+        completion = Dispatch(destination=destination, tag=tag, size=len(data), context=context, losses=self.losses)
         begin: Callable[[], bool]
         if isinstance(data, IoVec) and self._scattering is not None and self._scattering.is_gathered(data):
-            begin = partial(self._scattering.send_iov, destination, context, tag, data, synchronous, over)
+            begin = partial(self._scattering.send_iov, destination, context, tag, data, synchronous, completion)
         else:
             whole = data.gathered() if isinstance(data, IoVec) else data
             send = self._endpoint.send_synchronously if synchronous else self._endpoint.send
-            begin = partial(send, destination, context, tag, whole, over)
-        self._begin(self._sends, begin, over, destination, _NOTHING, tag)
-        return over
+            begin = partial(send, destination, context, tag, whole, completion)
+        self._begin(self._sends, begin, completion, destination, _NOTHING, tag)
+        return completion
 
     def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt:
         """Begin a receive, or queue it. source: a rank, or ANY_SOURCE. tag: a tag, or ANY_TAG."""
-        over = Receipt(source, tag, len(buffer))
+        completion = Receipt(source, tag, len(buffer))
         begin: Callable[[], bool]
         if isinstance(buffer, IoVec) and self._scattering is not None and self._scattering.is_gathered(buffer):
-            begin = partial(self._scattering.receive_iov, source, context, tag, buffer, over)
+            begin = partial(self._scattering.receive_iov, source, context, tag, buffer, completion)
         else:
-            begin = partial(self._endpoint.receive, source, context, tag, self._contiguous(buffer, over), over)
-        self._begin(self._receives, begin, over, source, context, tag)
-        return over
+            begin = partial(
+                self._endpoint.receive, source, context, tag, self._contiguous(buffer, completion), completion
+            )
+        self._begin(self._receives, begin, completion, source, context, tag)
+        return completion
 
     def receive_standing(self, buffer: memoryview) -> Receipt | None:
         """Post a receive of the mailbox, from any rank; None if no descriptor is free. It is no transfer in progress: others
         do not wait for its descriptor."""
         context, tag = self.standing
-        over = Receipt(ANY_SOURCE, tag, len(buffer))
+        completion = Receipt(ANY_SOURCE, tag, len(buffer))
         assert self._dropping is not None
-        return over if self._dropping.receive_standing(context, tag, buffer, over) else None
+        return completion if self._dropping.receive_standing(context, tag, buffer, completion) else None
 
     def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:  # noqa: ARG002  histories tell it
         """Receive a message that a probe in that context has claimed, or queue this."""
         source, tag, _ = found.envelope
-        over = Receipt(source, tag, len(buffer))
-        begin = partial(self._endpoint.receive_claimed, found, self._contiguous(buffer, over), over)
-        self._begin(self._receives, begin, over, source, _NOTHING, tag)
-        return over
+        completion = Receipt(source, tag, len(buffer))
+        begin = partial(self._endpoint.receive_claimed, found, self._contiguous(buffer, completion), completion)
+        self._begin(self._receives, begin, completion, source, _NOTHING, tag)
+        return completion
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
         """Find the message that a receive, begun now, would get; without wait, None if there is none yet. claim: only
         `receive_claimed` can receive it then."""
-        over = Search(source, tag)
+        completion = Search(source, tag)
         if wait:
-            begin = partial(self._endpoint.probe, source, context, tag, True, claim, over)
-            self._begin(self._receives, begin, over, source, _NOTHING, tag)
-            return over
+            begin = partial(self._endpoint.probe, source, context, tag, True, claim, completion)
+            self._begin(self._receives, begin, completion, source, _NOTHING, tag)
+            return completion
         # Receives queued here were begun earlier, though the NIC does not know of them.
         if not self._receives:
-            if not self._endpoint.probe(source, context, tag, False, claim, over):
-                over.complete(None)
+            if not self._endpoint.probe(source, context, tag, False, claim, completion):
+                completion.complete(None)
         elif claim:
-            over.complete(None)
+            completion.complete(None)
         else:
             looked = Search(source, tag)
-            looked.add_callback(partial(self._leave_to_receives, context, over))
+            looked.add_callback(partial(self._leave_to_receives, context, completion))
             if not self._endpoint.probe(source, context, tag, False, False, looked):
                 looked.complete(None)
-        return over
+        return completion
 
-    def cancel(self, over: Completion[Envelope]) -> None:
+    def cancel(self, completion: Completion[Envelope]) -> None:
         """Complete a transfer with CANCELLED, if possible: a send until it has been begun, a receive until it is
         matched."""
         for queue in (self._receives, self._sends):
             for waiting in queue:
-                if waiting.over is over:
+                if waiting.completion is completion:
                     queue.remove(waiting)
-                    over.complete(CANCELLED)
+                    completion.complete(CANCELLED)
                     return
-        if isinstance(over, Receipt) and over.take_back is not None and not over.done:
-            over.take_back()
+        if isinstance(completion, Receipt) and completion.cancel is not None and not completion.done:
+            completion.cancel()
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
         """Note that this rank makes a collective call; a history records it, so that the calls of ranks can be compared."""
@@ -443,16 +445,16 @@ class Device:
     def waiting(self) -> list[str]:
         """Return a sentence for each transfer that waits for a descriptor."""
         return [
-            f"{waiting.over.what}: no descriptor is free"
+            f"{waiting.completion.what}: no descriptor is free"
             for queue in (self._sends, self._receives)
             for waiting in queue
         ]
 
-    def _contiguous(self, buffer: Data, over: Receipt) -> memoryview:
+    def _contiguous(self, buffer: Data, completion: Receipt) -> memoryview:
         """Return contiguous memory for a message that the NIC does not scatter."""
         if isinstance(buffer, IoVec):
             whole = memoryview(bytearray(len(buffer)))
-            over.add_callback(
+            completion.add_callback(
                 partial(_scatter, buffer, whole)
             )  # the first callback: it scatters before others are told
             buffer = whole
@@ -460,24 +462,30 @@ class Device:
         return buffer[: self.max_message_size]
 
     def _leave_to_receives(
-        self, context: int, over: Completion[ProbeResult | None], looked: Completion[ProbeResult | None]
+        self, context: int, completion: Completion[ProbeResult | None], looked: Completion[ProbeResult | None]
     ) -> None:
         found = looked.result()
         taken = found is not None and any(one.takes(context, found.envelope) for one in self._receives)
-        over.complete(None if taken else found)
+        completion.complete(None if taken else found)
 
     def _begin(
-        self, queue: deque[_Waiting], begin: Callable[[], bool], over: Over, source: int, context: int, tag: int
+        self,
+        queue: deque[_Waiting],
+        begin: Callable[[], bool],
+        completion: AnyCompletion,
+        source: int,
+        context: int,
+        tag: int,
     ) -> None:
-        if queue or not self._begun(begin, over):
-            queue.append(_Waiting(begin, over, source, context, tag))
+        if queue or not self._begun(begin, completion):
+            queue.append(_Waiting(begin, completion, source, context, tag))
             if not self._under_way:
                 self._pump()
 
-    def _begun(self, begin: Callable[[], bool], over: Over) -> bool:
+    def _begun(self, begin: Callable[[], bool], completion: AnyCompletion) -> bool:
         self._under_way += 1
         if begin():
-            over.add_callback(self._ended)
+            completion.add_callback(self._ended)
             return True
         self._under_way -= 1
         return False
@@ -498,12 +506,14 @@ class Device:
             while again:
                 again = False
                 for queue in (self._sends, self._receives):
-                    while queue and self._begun(queue[0].begin, queue[0].over):
+                    while queue and self._begun(queue[0].begin, queue[0].completion):
                         queue.popleft()
                         again = True
                     if queue and not self._under_way:
-                        over = queue.popleft().over
-                        over.fail(MPIError(ERR_NO_MEM, f"{over.what}: the NIC has not that many descriptors"))
+                        completion = queue.popleft().completion
+                        completion.fail(
+                            MPIError(ERR_NO_MEM, f"{completion.what}: the NIC has not that many descriptors")
+                        )
                         again = True
         finally:
             self._pumping = False
@@ -593,10 +603,10 @@ def _hand_on(whole: Dispatch, last: Completion[Envelope]) -> None:
 
 
 class Incoming:
-    """An incoming object. over: done when it is complete; fails as a receive does, and with ERR_TYPE if the message is
+    """An incoming object. completion: done when it is complete; fails as a receive does, and with ERR_TYPE if the message is
     not an object's. The envelope's length is the pickle's. first: the receive of its first message."""
 
-    __slots__ = ("_contexts", "_data", "_device", "_envelope", "first", "over")
+    __slots__ = ("_contexts", "_data", "_device", "_envelope", "completion", "first")
 
     def __init__(
         self, device: ObjectDevice, source: int, contexts: tuple[int, int], tag: int, claimed: ProbeResult | None = None
@@ -610,7 +620,7 @@ class Incoming:
             self.first = device.receive(source, contexts[0], tag, self._data)
         else:
             self.first = device.receive_claimed(claimed, contexts[0], self._data)
-        self.over: Completion[Envelope] = Completion("%s", self.first)
+        self.completion: Completion[Envelope] = Completion("%s", self.first)
         self.first.add_callback(self._first)
 
     def load(self) -> object:
@@ -627,15 +637,15 @@ class Incoming:
         try:
             source, tag, length = envelope = first.result()
         except MPIError as error:
-            self.over.fail(_no_object(error.envelope) if error.error_class == ERR_TRUNCATE else error)
+            self.completion.fail(_no_object(error.envelope) if error.error_class == ERR_TRUNCATE else error)
             return
         if envelope is CANCELLED:
-            self.over.complete(envelope)
+            self.completion.complete(envelope)
             return
         if length != FIRST or self._data[: len(_MAGIC)] != _MAGIC:
             self._envelope = envelope
             self._data = self._data[:length]
-            self.over.complete(envelope)
+            self.completion.complete(envelope)
             return
         _, continuation, size = _HEAD.unpack_from(self._data)
         self._envelope = Envelope(source, tag, size)
@@ -643,7 +653,7 @@ class Incoming:
         try:
             self._data = memoryview(bytearray(size))
         except (MemoryError, OverflowError):
-            self.over.fail(MPIError(ERR_NO_MEM, f"no memory for an object of {size} bytes", self._envelope))
+            self.completion.fail(MPIError(ERR_NO_MEM, f"no memory for an object of {size} bytes", self._envelope))
             return
         self._data[:_ROOM] = begin
         rest = self._device.receive(source, self._contexts[1], continuation, self._data[_ROOM:])
@@ -653,9 +663,9 @@ class Incoming:
         try:
             rest.result()
         except MPIError as error:
-            self.over.fail(error)
+            self.completion.fail(error)
         else:
-            self.over.complete(self._envelope)
+            self.completion.complete(self._envelope)
 
 
 def _no_object(envelope: Envelope | None) -> MPIError:
@@ -674,9 +684,9 @@ def nothing() -> Dispatch:
     return done
 
 
-def _scatter(iov: IoVec, whole: memoryview, over: Completion[Envelope]) -> None:
+def _scatter(iov: IoVec, whole: memoryview, completion: Completion[Envelope]) -> None:
     try:
-        length = over.result().length
+        length = completion.result().length
     except MPIError as error:
         length = error.envelope.length if error.envelope is not None else 0
     iov.scatter(whole[:length])

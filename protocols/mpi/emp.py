@@ -1,7 +1,7 @@
 """MPI's device on EMP. EMP's NIC matches by source and by a tag of 32 bits, of which the upper eight are the context.
 
-A send completes when its message has been received into a buffer: EMP acknowledges nothing else. So every Send is
-synchronous, which MPI permits, and the receive of a message to oneself must begin before the send is waited for.
+EMP acknowledges a message only when it has been received into a posted buffer. So every send is synchronous, which MPI
+permits: a program that sends to itself must post the receive before it waits for the send.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from protocols.emp.host import (
     DescriptorsExhaustedError,
     EmpError,
     Endpoint,
+    ReceiveCancelledError,
     Received,
-    TakenBackError,
     TruncatedError,
     any_tag,
     pages_of,
@@ -32,26 +32,24 @@ from protocols.mpi.mpi_errors import CANCELLED, ERR_OTHER, ERR_PROC_FAILED, ERR_
 
 _TAG_BITS: Final = 24
 _TAG: Final = (1 << _TAG_BITS) - 1
-_LONGEST_CHAIN: Final = 4
-"""Descriptors."""
-_SLOTS: Final = 8
-"""Standing receives (ours): each is posted again as soon as its message has been copied."""
-_WORTH: Final = 256
-"""Minimum mean size of the segments, in bytes, for which the NIC moves a message in place; the host copies others. Ours."""
+_MAX_CHAIN: Final = 4  # descriptors
+_MAX_SLOTS: Final = 8
+"""Maximum number of standing receives (ours), each of which is reposted as soon as its message has been copied."""
+_MIN_MEAN_SEGMENT: Final = 256
+"""Minimum mean size of segments in bytes for which the NIC gathers or scatters; the host copies shorter ones. Ours."""
 
 
 class EmpEndpoint:
     """Adapter of EMP's host library to MPI. Implements `MatchingEndpoint`.
 
-    Of the descriptors free at first, an eighth is reserved from sends, and an eighth from receives; if there are
-    enough, one is reserved for probes. A transfer counts with the descriptors of its chain, though it may get by with
-    one.
+    Sends leave an eighth of the descriptors to receives, and receives leave an eighth to sends; with enough descriptors, one
+    is reserved for probes. A transfer counts as many descriptors as its longest possible chain has.
     """
 
     __slots__ = (
         "_host",
-        "_max_together",
-        "_most",
+        "_max_in_use",
+        "_max_per_direction",
         "_receives",
         "_sends",
         "contexts",
@@ -70,30 +68,32 @@ class EmpEndpoint:
         self.max_tag = _TAG
         self.max_message_size = MAX_PAGES * PAGE
         count = host.free
-        self._most = count - max(count // 8, min(_LONGEST_CHAIN, count // 2))
-        self._max_together = count - 1 if count // 8 > _LONGEST_CHAIN else 2 * count
-        self.slots = min(_SLOTS, count // 16)
+        self._max_per_direction = count - max(count // 8, min(_MAX_CHAIN, count // 2))
+        self._max_in_use = count - 1 if count // 8 > _MAX_CHAIN else 2 * count
+        self.slots = min(_MAX_SLOTS, count // 16)
         self._sends = 0  # descriptors in use
         self._receives = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
-        taken = _descriptors(data)
-        if (self._sends and self._sends + taken > self._most) or self._is_full(taken):
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+        needed = _descriptors(data)
+        if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
             return False
         try:
             posted = self._host.post_send(destination, context << _TAG_BITS | tag, data)
         except DescriptorsExhaustedError:
             return False
-        self._sends += taken
-        posted.add_callback(partial(self._sent, taken, over))
+        self._sends += needed
+        posted.add_callback(partial(self._sent, needed, completion))
         return True
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
-        return self.send(destination, context, tag, data, over)  # all sends are
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+    ) -> bool:
+        return self.send(destination, context, tag, data, completion)  # all sends are synchronous
 
     def is_gathered(self, iov: IoVec) -> bool:
-        """Each segment costs an entry of a descriptor and a DMA transfer: short ones are copied faster."""
-        return len(iov) >= _WORTH * len(iov.spans) and _pages(iov) <= MAX_PAGES
+        """Whether the NIC gathers the segments: each takes a descriptor entry and a DMA; short ones are copied."""
+        return len(iov) >= _MIN_MEAN_SEGMENT * len(iov.spans) and _pages(iov) <= MAX_PAGES
 
     def send_iov(
         self,
@@ -101,73 +101,73 @@ class EmpEndpoint:
         context: int,
         tag: int,
         data: IoVec,
-        synchronous: bool,  # noqa: ARG002  all are
-        over: Completion[Envelope],
+        synchronous: bool,  # noqa: ARG002  all sends are synchronous
+        completion: Completion[Envelope],
     ) -> bool:
-        taken = chained(_pages(data))
-        if (self._sends and self._sends + taken > self._most) or self._is_full(taken):
+        needed = chained(_pages(data))
+        if (self._sends and self._sends + needed > self._max_per_direction) or self._is_full(needed):
             return False
         try:
             posted = self._host.post_send_iov(destination, context << _TAG_BITS | tag, data.views())
         except DescriptorsExhaustedError:
             return False
-        self._sends += taken
-        posted.add_callback(partial(self._sent, taken, over))
+        self._sends += needed
+        posted.add_callback(partial(self._sent, needed, completion))
         return True
 
-    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, over: Receipt) -> bool:
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: Receipt) -> bool:
         post = partial(self._host.post_receive_iov, *_wanted(source, context, tag), buffer.views())
-        return self._receive(post, chained(_pages(buffer)), len(buffer), over)
+        return self._receive(post, chained(_pages(buffer)), len(buffer), completion)
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         post = partial(self._host.post_receive, *_wanted(source, context, tag), buffer)
-        return self._receive(post, _descriptors(buffer), len(buffer), over)
+        return self._receive(post, _descriptors(buffer), len(buffer), completion)
 
-    def receive_standing(self, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         try:
             posted = self._host.post_standing(context << _TAG_BITS | tag, buffer)
         except DescriptorsExhaustedError:
             return False
-        posted.add_callback(partial(_finish, over, size=len(buffer)))
+        posted.add_callback(partial(_finish, completion, size=len(buffer)))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         assert isinstance(found.handle, EmpFound)
         post = partial(self._host.post_claimed, found.handle, buffer)
-        return self._receive(post, _descriptors(buffer), len(buffer), over)
+        return self._receive(post, _descriptors(buffer), len(buffer), completion)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         try:
             posted = self._host.post_probe(*_wanted(source, context, tag), wait=wait, claim=claim)
         except DescriptorsExhaustedError:
             return False
-        posted.add_callback(partial(_answer, over))
+        posted.add_callback(partial(_answer, completion))
         return True
 
-    def _receive(self, post: Callable[[], Completion[Received]], taken: int, size: int, over: Receipt) -> bool:
-        if (self._receives and self._receives + taken > self._most) or self._is_full(taken):
+    def _receive(self, post: Callable[[], Completion[Received]], needed: int, size: int, completion: Receipt) -> bool:
+        if (self._receives and self._receives + needed > self._max_per_direction) or self._is_full(needed):
             return False
         try:
             posted = post()
         except DescriptorsExhaustedError:
             return False
-        self._receives += taken
-        over.take_back = partial(self._host.take_back, posted)
-        posted.add_callback(partial(self._received, taken, size, over))
+        self._receives += needed
+        completion.cancel = partial(self._host.cancel, posted)
+        posted.add_callback(partial(self._received, needed, size, completion))
         return True
 
-    def _is_full(self, taken: int) -> bool:
-        return self._sends + self._receives + taken > self._max_together
+    def _is_full(self, needed: int) -> bool:
+        return self._sends + self._receives + needed > self._max_in_use
 
-    def _sent(self, taken: int, over: Completion[Envelope], posted: Completion[Received]) -> None:
-        self._sends -= taken
-        _finish(over, posted, 0)
+    def _sent(self, needed: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
+        self._sends -= needed
+        _finish(completion, posted, 0)
 
-    def _received(self, taken: int, size: int, over: Completion[Envelope], posted: Completion[Received]) -> None:
-        self._receives -= taken
-        _finish(over, posted, size)
+    def _received(self, needed: int, size: int, completion: Completion[Envelope], posted: Completion[Received]) -> None:
+        self._receives -= needed
+        _finish(completion, posted, size)
 
 
 def device(host: Endpoint) -> Device:
@@ -184,36 +184,36 @@ def _pages(iov: IoVec) -> int:
 
 
 def _wanted(source: int, context: int, tag: int) -> tuple[int, int]:
-    """Convert source and tag to EMP's."""
+    """Convert MPI's source and tag to EMP's."""
     return (
         descriptors.ANY_SOURCE if source == ANY_SOURCE else source,
         any_tag(context) if tag == ANY_TAG else context << _TAG_BITS | tag,
     )
 
 
-def _answer(over: Completion[ProbeResult | None], posted: Completion[EmpFound | None]) -> None:
+def _answer(completion: Completion[ProbeResult | None], posted: Completion[EmpFound | None]) -> None:
     try:
         found = posted.result()
     except EmpError as error:
-        over.fail(MPIError(ERR_OTHER, str(error)))
+        completion.fail(MPIError(ERR_OTHER, str(error)))
         return
     if found is None:
-        over.complete(None)
+        completion.complete(None)
     else:
-        over.complete(ProbeResult(Envelope(found.source, found.tag & _TAG, found.length), found))
+        completion.complete(ProbeResult(Envelope(found.source, found.tag & _TAG, found.length), found))
 
 
-def _finish(over: Completion[Envelope], posted: Completion[Received], size: int) -> None:
+def _finish(completion: Completion[Envelope], posted: Completion[Received], size: int) -> None:
     try:
         source, tag, length = posted.result()
     except TruncatedError as error:
         source, tag, length = error.received
         tag &= _TAG
         message = f"a message of {length} bytes from rank {source}, tag {tag}, for a buffer of {size} bytes"
-        over.fail(MPIError(ERR_TRUNCATE, message, Envelope(source, tag, size)))
-    except TakenBackError:
-        over.complete(CANCELLED)
+        completion.fail(MPIError(ERR_TRUNCATE, message, Envelope(source, tag, size)))
+    except ReceiveCancelledError:
+        completion.complete(CANCELLED)
     except EmpError as error:
-        over.fail(MPIError(ERR_PROC_FAILED, str(error)))
+        completion.fail(MPIError(ERR_PROC_FAILED, str(error)))
     else:
-        over.complete(Envelope(source, tag & _TAG, length))
+        completion.complete(Envelope(source, tag & _TAG, length))

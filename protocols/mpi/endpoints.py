@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class MatchingEndpoint(Protocol):
-    """A node's access to a NIC that matches messages. `matching.MatchingByLibrary` implements most of it for other
+    """A node's access to a NIC that matches messages. `matching.SoftwareMatchingEndpoint` implements most of it for other
     NICs.
 
     A message goes to the oldest receive begun for its context, for its source or ANY_SOURCE, and for its tag or
@@ -25,7 +25,7 @@ class MatchingEndpoint(Protocol):
     All calls return False, with no effect, if descriptors are short for that transfer; the device tries again when
     another of its transfers has completed. Neither sends nor receives may take all descriptors, or two programs that
     both first send, or first receive, many messages could deadlock; together they leave one for probes. Otherwise calls
-    complete `over`, possibly at once, or fail it with an MPIError:
+    complete `completion`, possibly at once, or fail it with an MPIError:
 
     - ERR_TRUNCATE: the message is longer than the buffer, which is full; the envelope describes the message. The sender
       does not notice.
@@ -50,26 +50,28 @@ class MatchingEndpoint(Protocol):
     @property
     def max_message_size(self) -> int: ...
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         """Send. Completes when the buffer may be reused; the envelope's source is then the destination. An endpoint
         that can tell later whether the message has arrived does so: see `Dispatch`."""
         ...
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+    ) -> bool:
         """Send as `send`, but complete only after the message has been matched."""
         ...
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         """Receive. Completes when a message has been received. source: a rank, or ANY_SOURCE. tag: a tag, or
         ANY_TAG."""
         ...
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         """Receive a message that a probe has claimed."""
         ...
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         """Find the oldest message that such a receive would get, which stays there. Completes when there is one, or,
         without wait, soon, with None if there is none. claim: only `receive_claimed` can receive it afterwards."""
@@ -85,12 +87,12 @@ class ScatteringEndpoint(MatchingEndpoint, Protocol):
         ...
 
     def send_iov(
-        self, destination: int, context: int, tag: int, data: IoVec, synchronous: bool, over: Dispatch
+        self, destination: int, context: int, tag: int, data: IoVec, synchronous: bool, completion: Dispatch
     ) -> bool:
         """Send an I/O vector, as `send` or `send_synchronously`."""
         ...
 
-    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, over: Receipt) -> bool:
+    def receive_iov(self, source: int, context: int, tag: int, buffer: IoVec, completion: Receipt) -> bool:
         """Receive into an I/O vector, as `receive`."""
         ...
 
@@ -104,7 +106,7 @@ class DroppingEndpoint(MatchingEndpoint, Protocol):
         """Number of standing receives that there are descriptors for, equal at all ranks."""
         ...
 
-    def receive_standing(self, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive_standing(self, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         """Receive from any rank, as `receive`. Nobody waits for such a receive: reports of what is waited for leave it
         out."""
         ...

@@ -47,7 +47,7 @@ class PostingDevice(Protocol):
 
     def receive_standing(self, buffer: memoryview) -> Receipt | None: ...
 
-    def cancel(self, over: Completion[Envelope]) -> None: ...
+    def cancel(self, completion: Completion[Envelope]) -> None: ...
 
     @property
     def standing(self) -> tuple[int, int]: ...
@@ -74,7 +74,7 @@ class Delivery(Receipt):
         """Receive of a long message itself."""
 
     @property
-    def over(self) -> Delivery:
+    def completion(self) -> Delivery:
         return self
 
     @property
@@ -108,20 +108,20 @@ class Mailbox:
         if size <= SHORT:
             sent = self._put(destination, _MESSAGE, context, tag, size, data)
             return nothing() if self._ahead <= _AHEAD else sent
-        over = Dispatch(destination=destination, tag=tag, size=size, context=context)
+        completion = Dispatch(destination=destination, tag=tag, size=size, context=context)
         lane = destination, context, tag
         self._put(destination, _OFFER, context, tag, size)
         if self._granted.get(lane):
             self._use_grant(lane)
-            self._send_granted(lane, data, over)
+            self._send_granted(lane, data, completion)
         else:
-            self._offered.setdefault(lane, deque()).append((data, over))
-        return over
+            self._offered.setdefault(lane, deque()).append((data, completion))
+        return completion
 
     def receive(self, source: int, context: int, tag: int, buffer: memoryview | None) -> Delivery:
         """Begin a receive; `Delivery.load` returns an object, if there is no buffer. Fails as a device's does."""
         delivery, lane = Delivery(source, tag, buffer), (source, context, tag)
-        delivery.take_back = partial(self._take_back, lane, delivery)
+        delivery.cancel = partial(self._cancel, lane, delivery)
         if buffer is not None and len(buffer) > SHORT:
             self._grant(lane, delivery, buffer)
         came = self._came.get(lane)
@@ -213,20 +213,20 @@ class Mailbox:
         if not offered:
             self._granted[lane] = self._granted.get(lane, 0) + 1
             return
-        data, over = offered.popleft()
+        data, completion = offered.popleft()
         if not offered:
             del self._offered[lane]
-        self._send_granted(lane, data, over)
+        self._send_granted(lane, data, completion)
 
     def _use_grant(self, lane: Lane) -> None:
         self._granted[lane] -= 1
         if not self._granted[lane]:
             del self._granted[lane]
 
-    def _send_granted(self, lane: Lane, data: memoryview, over: Dispatch) -> None:
-        self._device.send(*lane, data).add_callback(partial(_copy, over))
+    def _send_granted(self, lane: Lane, data: memoryview, completion: Dispatch) -> None:
+        self._device.send(*lane, data).add_callback(partial(_copy, completion))
 
-    def _take_back(self, lane: Lane, delivery: Delivery) -> None:
+    def _cancel(self, lane: Lane, delivery: Delivery) -> None:
         """Cancel a receive that waits."""
         waiting = self._waiting.get(lane)
         if waiting and delivery in waiting:
@@ -237,12 +237,12 @@ class Mailbox:
             delivery.complete(CANCELLED)
 
 
-def _copy(over: Completion[Envelope], inner: Completion[Envelope]) -> None:
+def _copy(completion: Completion[Envelope], inner: Completion[Envelope]) -> None:
     """Complete a transfer as the one that it stands for."""
     try:
-        over.complete(inner.result())
+        completion.complete(inner.result())
     except MPIError as error:
-        over.fail(error)
+        completion.fail(error)
 
 
 def _end(delivery: Delivery, direct: Completion[Envelope]) -> None:

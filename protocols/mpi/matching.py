@@ -1,10 +1,10 @@
-"""MPI's matching in a library, for NICs and kernels that do not match messages by source and tag.
+"""MPI's matching in software, for NICs and kernels that do not match messages by source and tag.
 
 Each context has two queues, as in every MPI: posted receives without a message, and unexpected messages, which have
 arrived without a receive (MPI 4.1, section 3.5: in order, by source and tag, wildcards only in receives).
 
-A synchronous message is marked in the upper eight bits of its context, which also number it. When it is matched, its
-sender is told by an empty message in the context MATCHED, whose tag is that number.
+The upper eight bits of the context flag and number a synchronous message. When it is matched, the receiver reports that to
+the sender with an empty message in the context MATCHED, whose tag is that number.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from protocols.mpi.device import Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
 MATCHED: Final = 0xFFFF
-"""The context for telling a sender of a match."""
+"""Context of the messages that report a match to the sender."""
 CONTEXTS: Final = 256
-"""Maximum number of other contexts."""
-_SYNCHRONOUS: Final = 1 << 15
-_NUMBERS: Final = 127  # maximum synchronous messages to one peer in progress
+"""Number of contexts that programs can use."""
+_SYNCHRONOUS_FLAG: Final = 1 << 15
+_MAX_SYNCHRONOUS: Final = 127  # synchronous messages in progress to one peer
 
 
 class Receive:
     """A posted receive."""
 
-    __slots__ = ("buffer", "over", "source", "tag")
+    __slots__ = ("buffer", "completion", "source", "tag")
 
-    def __init__(self, source: int, tag: int, buffer: memoryview, over: Receipt) -> None:
+    def __init__(self, source: int, tag: int, buffer: memoryview, completion: Receipt) -> None:
         self.source = source
         self.tag = tag
         self.buffer = buffer
-        self.over = over
+        self.completion = completion
 
 
 class _Probe(NamedTuple):
@@ -47,15 +47,18 @@ class _Probe(NamedTuple):
     source: int
     tag: int
     claim: bool
-    over: Completion[ProbeResult | None]
+    completion: Completion[ProbeResult | None]
 
 
 class Arrival:
-    """An incoming message. place: the destination of its bytes; those without room are discarded. It may be matched
-    before it is complete. number: of a synchronous message, otherwise -1. begin: called with the message when it is
-    matched and its place is set, since its bytes are sent only then; None: they arrive at once."""
+    """An incoming message; it may be matched before it is complete.
 
-    __slots__ = ("begin", "done", "error", "length", "number", "place", "receive", "source", "tag")
+    buffer: where the caller writes its bytes; those beyond its end are discarded. number: of a synchronous message,
+    otherwise -1. begin: for a message whose bytes are sent only after the match: called when it is matched and `buffer` is
+    set. None: the bytes arrive at once.
+    """
+
+    __slots__ = ("begin", "buffer", "done", "error", "length", "number", "receive", "source", "tag")
 
     def __init__(
         self, source: int, tag: int, length: int, number: int = -1, begin: Callable[[Arrival], object] | None = None
@@ -65,66 +68,66 @@ class Arrival:
         self.length = length
         self.number = number
         self.begin = begin
-        self.place: memoryview
+        self.buffer: memoryview
         self.receive: Receive | None = None
         self.done = False
         self.error: MPIError | None = None
-        """The reason why the rest will not arrive."""
+        """Why the rest of the message will not arrive."""
 
 
-class Matching:
-    """The queues of one node. tell: called with source and number of a synchronous message that is matched."""
+class MatchingQueues:
+    """The queues of one node. report_match: called with source and number when a synchronous message is matched."""
 
-    __slots__ = ("_begun", "_probes", "_tell", "_unexpected", "_unmatched")
+    __slots__ = ("_posted", "_probes", "_report_match", "_unexpected", "_unmatched")
 
-    def __init__(self, tell: Callable[[int, int], object] = lambda _source, _number: None) -> None:
-        self._tell = tell
-        self._begun: dict[int, list[Receive]] = {}
+    def __init__(self, report_match: Callable[[int, int], object] = lambda _source, _number: None) -> None:
+        self._report_match = report_match
+        self._posted: dict[int, list[Receive]] = {}
         self._unexpected: dict[int, list[Arrival]] = {}
         self._probes: list[_Probe] = []
         self._unmatched: dict[tuple[int, int], tuple[Completion[Envelope], Envelope]] = {}  # by peer and number
 
-    def begin(self, context: int, receive: Receive) -> None:
-        """Post a receive: it takes the oldest matching message, or waits."""
+    def post(self, context: int, receive: Receive) -> None:
+        """Post a receive: it takes the oldest matching unexpected message, or is queued."""
         arrivals = self._unexpected.get(context)
         if arrivals:
-            for place, arrival in enumerate(arrivals):
+            for index, arrival in enumerate(arrivals):
                 if receive.source in (ANY_SOURCE, arrival.source) and receive.tag in (ANY_TAG, arrival.tag):
-                    del arrivals[place]
+                    del arrivals[index]
                     self.receive_claimed(arrival, receive)
                     return
-        self._begun.setdefault(context, []).append(receive)
-        receive.over.take_back = partial(self._take_back, context, receive)
+        self._posted.setdefault(context, []).append(receive)
+        receive.completion.cancel = partial(self._cancel, context, receive)
 
     def receive_claimed(self, arrival: Arrival, receive: Receive) -> None:
         """Match a receive with this message."""
         if arrival.error is not None:
-            receive.over.fail(arrival.error)
+            receive.completion.fail(arrival.error)
             return
         arrival.receive = receive
         if arrival.number >= 0:
-            self._tell(arrival.source, arrival.number)
+            self._report_match(arrival.source, arrival.number)
         if arrival.begin is not None:
-            arrival.place = receive.buffer[: arrival.length]
+            arrival.buffer = receive.buffer[: arrival.length]
             arrival.begin(arrival)
         elif arrival.done:
             self._finish(arrival)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> None:
         """Probe as `MatchingEndpoint.probe`."""
         arrivals = self._unexpected.get(context, [])
-        for place, arrival in enumerate(arrivals):
+        for index, arrival in enumerate(arrivals):
             if source in (ANY_SOURCE, arrival.source) and tag in (ANY_TAG, arrival.tag):
                 if claim:
-                    del arrivals[place]
-                over.complete(_found(arrival))
+                    del arrivals[index]
+                completion.complete(_probe_result(arrival))
                 return
         if wait:
-            self._probes.append(_Probe(context, source, tag, claim, over))
+            self._probes.append(_Probe(context, source, tag, claim, completion))
         else:
-            over.complete(None)
+            completion.complete(None)
 
     def arrive(
         self,
@@ -134,80 +137,80 @@ class Matching:
         length: int,
         begin: Callable[[Arrival], object] | None = None,
     ) -> Arrival:
-        """Begin an incoming message; it goes to the oldest matching receive, or is kept. The caller writes its bytes to
-        `place`, then calls `arrived`. begin: see `Arrival`; it may be called at once, and there is no place before."""
+        """Begin an incoming message: match it with the oldest posted receive, or queue it as unexpected. The caller writes
+        its bytes to `buffer`, then calls `complete`. begin: see `Arrival`; it may be called before this returns, and
+        `buffer` is not set before."""
         number = -1
-        if context & _SYNCHRONOUS and context != MATCHED:
-            number = _number_of(context)
+        if context & _SYNCHRONOUS_FLAG and context != MATCHED:
+            number = _synchronous_number(context)
             context %= CONTEXTS
         arrival = Arrival(source, tag, length, number, begin)
         if context == MATCHED:
-            arrival.place = memoryview(bytearray(length))
+            arrival.buffer = memoryview(bytearray(length))
             waiting = self._unmatched.pop((source, tag), None)
             if waiting is not None:
                 waiting[0].complete(waiting[1])
             return arrival
-        begun = self._begun.get(context)
-        if begun:
-            for place, receive in enumerate(begun):
+        posted = self._posted.get(context)
+        if posted:
+            for index, receive in enumerate(posted):
                 if receive.source in (ANY_SOURCE, source) and receive.tag in (ANY_TAG, tag):
-                    del begun[place]
-                    arrival.place = receive.buffer[:length]
+                    del posted[index]
+                    arrival.buffer = receive.buffer[:length]
                     self.receive_claimed(arrival, receive)
                     return arrival
         if begin is None:
-            arrival.place = memoryview(bytearray(length))
+            arrival.buffer = memoryview(bytearray(length))
         self._unexpected.setdefault(context, []).append(arrival)
         if self._probes:
             self._answer(context, arrival)
         return arrival
 
-    def arrived(self, arrival: Arrival) -> bool:
-        """Handle the end of an incoming message. Returns whether a receive is thereby complete."""
+    def complete(self, arrival: Arrival) -> bool:
+        """Complete an incoming message. Returns whether that completed a receive."""
         arrival.done = True
         if arrival.receive is None:
             return False
         self._finish(arrival)
         return True
 
-    def lost(self, arrival: Arrival, error: MPIError) -> None:
-        """Handle the loss of the rest of a message: its receive fails; without a receive it is discarded."""
+    def fail_arrival(self, arrival: Arrival, error: MPIError) -> None:
+        """Fail a message whose rest will not arrive: its receive fails; an unexpected message is discarded."""
         arrival.error = error
         if arrival.receive is not None:
-            arrival.receive.over.fail(error)
+            arrival.receive.completion.fail(error)
             return
         for arrivals in self._unexpected.values():
             if arrival in arrivals:
                 arrivals.remove(arrival)
 
-    def unmatched(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
-        """Register a synchronous message that is being sent; `over` completes when it is matched, perhaps before all of
-        it is sent. Returns the mark for
-        its context; None if too many are in progress."""
-        for number in range(_NUMBERS):
+    def track_synchronous(self, peer: int, envelope: Envelope, completion: Completion[Envelope]) -> int | None:
+        """Track a synchronous message that is being sent; `completion` completes when it is matched, perhaps before it is
+        sent completely. Returns the bits for its context; None if too many are in progress."""
+        for number in range(_MAX_SYNCHRONOUS):
             if (peer, number) not in self._unmatched:
-                self._unmatched[peer, number] = over, envelope
-                return _SYNCHRONOUS | number * CONTEXTS
+                self._unmatched[peer, number] = completion, envelope
+                return _SYNCHRONOUS_FLAG | number * CONTEXTS
         return None
 
-    def not_sent(self, peer: int, mark: int, error: MPIError | None = None) -> None:
-        """Unregister a message that was not sent because of an error; None: it was not begun. mark: from
-        `unmatched`."""
-        waiting = self._unmatched.pop((peer, _number_of(mark)), None)
+    def untrack_synchronous(self, peer: int, mark: int, error: MPIError | None = None) -> None:
+        """Stop tracking a message that could not be sent. mark: from `track_synchronous`. error: its failure; None: the
+        send was not begun."""
+        waiting = self._unmatched.pop((peer, _synchronous_number(mark)), None)
         if waiting is not None and error is not None:
             waiting[0].fail(error)
 
     def fail(self, source: int, error: MPIError) -> None:
-        """Fail the receives and probes that wait for this source only, since it will not send any more."""
-        for begun in self._begun.values():
-            failed = [receive for receive in begun if receive.source == source]
-            begun[:] = [receive for receive in begun if receive.source != source]
+        """Fail the receives and probes that name this source, since it will not send any more."""
+        for posted in self._posted.values():
+            failed = [receive for receive in posted if receive.source == source]
+            posted[:] = [receive for receive in posted if receive.source != source]
             for receive in failed:
-                receive.over.fail(error)
+                receive.completion.fail(error)
         probes = [probe for probe in self._probes if probe.source == source]
         self._probes = [probe for probe in self._probes if probe.source != source]
         for probe in probes:
-            probe.over.fail(error)
+            probe.completion.fail(error)
         self.fail_synchronous(source, error)
 
     def fail_synchronous(self, peer: int, error: MPIError) -> None:
@@ -215,117 +218,121 @@ class Matching:
         for key in [key for key in self._unmatched if key[0] == peer]:
             self._unmatched.pop(key)[0].fail(error)
 
-    def waiting(self) -> int:
+    def posted_count(self) -> int:
         """Return the number of posted receives without a message."""
-        return sum(len(begun) for begun in self._begun.values())
+        return sum(len(posted) for posted in self._posted.values())
 
-    def _take_back(self, context: int, receive: Receive) -> None:
-        begun = self._begun[context]
-        if receive in begun:
-            begun.remove(receive)
-            receive.over.complete(CANCELLED)
+    def _cancel(self, context: int, receive: Receive) -> None:
+        posted = self._posted[context]
+        if receive in posted:
+            posted.remove(receive)
+            receive.completion.complete(CANCELLED)
 
     def _answer(self, context: int, arrival: Arrival) -> None:
-        """Answer the probes that match a message, the oldest first, until one claims it."""
-        told = []
+        """Complete the probes that match a message, the oldest first, until one claims it."""
+        answered = []
         for probe in self._probes:
             if (
                 probe.context == context
                 and probe.source in (ANY_SOURCE, arrival.source)
                 and probe.tag in (ANY_TAG, arrival.tag)
             ):
-                told.append(probe)
+                answered.append(probe)
                 if probe.claim:
                     self._unexpected[context].remove(arrival)
                     break
-        self._probes = [probe for probe in self._probes if probe not in told]
-        for probe in told:
-            probe.over.complete(_found(arrival))
+        self._probes = [probe for probe in self._probes if probe not in answered]
+        for probe in answered:
+            probe.completion.complete(_probe_result(arrival))
 
     def _finish(self, arrival: Arrival) -> None:
         receive = arrival.receive
         assert receive is not None
         size = len(receive.buffer)
-        if arrival.length and arrival.place.obj is not receive.buffer.obj:  # it was an unexpected message
-            receive.buffer[: arrival.length] = arrival.place[:size]
+        if arrival.length and arrival.buffer.obj is not receive.buffer.obj:  # it was an unexpected message
+            receive.buffer[: arrival.length] = arrival.buffer[:size]
         if arrival.length > size:
             what = f"a message of {arrival.length} bytes from rank {arrival.source}, tag {arrival.tag},"
             message = f"{what} for a buffer of {size} bytes"
-            receive.over.fail(MPIError(ERR_TRUNCATE, message, Envelope(arrival.source, arrival.tag, size)))
+            receive.completion.fail(MPIError(ERR_TRUNCATE, message, Envelope(arrival.source, arrival.tag, size)))
         else:
-            receive.over.complete(Envelope(arrival.source, arrival.tag, arrival.length))
+            receive.completion.complete(Envelope(arrival.source, arrival.tag, arrival.length))
 
 
-def _number_of(context: int) -> int:
-    """Decode a synchronous message's number."""
-    return (context ^ _SYNCHRONOUS) // CONTEXTS
+def _synchronous_number(context: int) -> int:
+    """Return the number of a synchronous message, from its context."""
+    return (context ^ _SYNCHRONOUS_FLAG) // CONTEXTS
 
 
-def _found(arrival: Arrival) -> ProbeResult:
+def _probe_result(arrival: Arrival) -> ProbeResult:
     return ProbeResult(Envelope(arrival.source, arrival.tag, arrival.length), arrival)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class MatchingByLibrary(ABC):
-    """Most of a `MatchingEndpoint`, for an endpoint that can send messages with a context of 16 bits, of which programs
-    use at most CONTEXTS. The subclass passes all incoming messages to `matching`."""
+class SoftwareMatchingEndpoint(ABC):
+    """Base of a `MatchingEndpoint` that matches in software. The subclass sends messages with a context of 16 bits, of which
+    programs use at most CONTEXTS, and passes all incoming messages to `matching`."""
 
     def __init__(self) -> None:
-        self.matching = Matching(self._tell_match)
+        self.matching = MatchingQueues(self._report_match)
 
     @abstractmethod
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         """See `MatchingEndpoint.send`."""
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send_synchronously(
+        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch
+    ) -> bool:
         matching = self.matching
         matched: Completion[Envelope] = Completion("a match")
-        mark = matching.unmatched(destination, Envelope(destination, tag, len(data)), matched)
+        mark = matching.track_synchronous(destination, Envelope(destination, tag, len(data)), matched)
         if mark is None:
             return False
         sent = Dispatch()
         sent.add_callback(partial(self._sent, destination, mark))
         for half in (matched, sent):
-            half.add_callback(partial(_complete_both, matched, sent, over))
+            half.add_callback(partial(_complete_both, matched, sent, completion))
         if self.send(destination, context | mark, tag, data, sent):
             return True
-        matching.not_sent(destination, mark)
+        matching.untrack_synchronous(destination, mark)
         return False
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
-        self.matching.begin(context, Receive(source, tag, buffer, over))
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+        self.matching.post(context, Receive(source, tag, buffer, completion))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         source, tag, _ = found.envelope
         assert isinstance(found.handle, Arrival)
-        self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, over))
+        self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, completion))
         return True
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
-        self.matching.probe(source, context, tag, wait, claim, over)
+        self.matching.probe(source, context, tag, wait, claim, completion)
         return True
 
     def _sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
         try:
             sent.result()
         except MPIError as error:
-            self.matching.not_sent(destination, mark, error)
+            self.matching.untrack_synchronous(destination, mark, error)
 
-    def _tell_match(self, source: int, number: int) -> None:
+    def _report_match(self, source: int, number: int) -> None:
         self.send(source, MATCHED, number, memoryview(b""), Dispatch())
 
 
-def _complete_both(matched: Completion[Envelope], sent: Dispatch, over: Dispatch, half: Completion[Envelope]) -> None:
-    """Complete a synchronous send when its message is matched and its buffer may be reused."""
-    if over.done:
+def _complete_both(
+    matched: Completion[Envelope], sent: Dispatch, completion: Dispatch, half: Completion[Envelope]
+) -> None:
+    """Complete a synchronous send once its message is matched and its buffer may be reused."""
+    if completion.done:
         return
     try:
         envelope = half.result()
     except MPIError as error:
-        over.fail(error)
+        completion.fail(error)
         return
     if matched.done and sent.done:
-        over.complete(envelope)
+        completion.complete(envelope)

@@ -52,10 +52,10 @@ class Message:
         buffer = writable(buf)
         found = self._take()
         device = self._device
-        over = (
+        completion = (
             nothing() if found is None or device is None else device.receive_claimed(found, self._contexts[0], buffer)
         )
-        return Request(over, None, True, self._device, self._ranks)
+        return Request(completion, None, True, self._device, self._ranks)
 
     async def recv(self, status: Status | None = None) -> object:
         """Receive it as an object. Raises MPIError: ERR_TYPE if it is one of Send's."""
@@ -67,7 +67,7 @@ class Message:
         if found is None or self._device is None:
             return Request(nothing(), None, True, self._device)
         incoming = Incoming(self._device, found.envelope.source, self._contexts, found.envelope.tag, found)
-        return Request(incoming.over, incoming, True, self._device, self._ranks)
+        return Request(incoming.completion, incoming, True, self._device, self._ranks)
 
     def _take(self) -> ProbeResult | None:
         if self._received:

@@ -99,11 +99,11 @@ class PointToPoint:
         self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> None:
         """Receive. Raises MPIError: ERR_TRUNCATE if the message is longer than the buffer, which is then full."""
-        over = self._receive(buf, source, tag)
+        completion = self._receive(buf, source, tag)
         if status is None:
-            await over
+            await completion
         else:
-            await self._request(over, received=True).wait(status)
+            await self._request(completion, received=True).wait(status)
 
     async def Ssend(self, buf: Message, dest: int, tag: int = 0) -> None:
         """Send, and wait until the message has been matched and the buffer may be reused."""
@@ -272,11 +272,11 @@ class PointToPoint:
         self._check(dest, tag)
         data = pickled(obj)
         is_kept = room.has_room(len(data))
-        over = send_pickled(self._device, self._peer(dest), self._contexts, tag, data)
+        completion = send_pickled(self._device, self._peer(dest), self._contexts, tag, data)
         if is_kept:
-            room.hold(len(data), over)
+            room.hold(len(data), completion)
         else:
-            await over
+            await completion
 
     rsend = send
 
@@ -362,8 +362,8 @@ class PointToPoint:
         """Convert a rank to the device's; negative constants stay."""
         return rank if self._ranks is None or rank < 0 else self._ranks[rank]
 
-    def _request(self, over: Completion[Envelope], received: bool = False) -> Request:
-        return Request(over, None, received, self._device, self._ranks)
+    def _request(self, completion: Completion[Envelope], received: bool = False) -> Request:
+        return Request(completion, None, received, self._device, self._ranks)
 
     def _data(self, buf: Message, dest: int, tag: int) -> Data:
         data = readable(buf)
@@ -409,9 +409,9 @@ class PointToPoint:
         if source != PROC_NULL:
             found = await self._device.probe(self._peer(source), self._contexts[0], tag, wait, claim)
         if status is not None and (found is not None or source == PROC_NULL):
-            over: Completion[Envelope] = Completion()
-            over.complete(NOBODY if found is None else found.envelope)
-            await self._request(over, received=True).wait(status)
+            completion: Completion[Envelope] = Completion()
+            completion.complete(NOBODY if found is None else found.envelope)
+            await self._request(completion, received=True).wait(status)
         return found
 
     def _send_object(self, obj: object, dest: int, tag: int, synchronous: bool = False) -> Dispatch:
@@ -425,7 +425,7 @@ class PointToPoint:
         if source == PROC_NULL:
             return self._request(nothing(), received=True)
         incoming = Incoming(self._device, self._peer(source), self._contexts, tag)
-        return Request(incoming.over, incoming, True, self._device, self._ranks)
+        return Request(incoming.completion, incoming, True, self._device, self._ranks)
 
     def _check(self, peer: int, tag: int, receive: bool = False) -> None:
         if type(peer) is not int or type(tag) is not int:

@@ -25,32 +25,32 @@ class Request:
     A failure raises MPIError in the call that waits for it, and still fills the status.
     """
 
-    __slots__ = ("_any", "_device", "_incoming", "_over", "_ranks", "_received", "_watched", "active")
+    __slots__ = ("_any", "_completion", "_device", "_incoming", "_ranks", "_received", "_watched", "active")
 
     def __init__(
         self,
-        over: Completion[Envelope],
+        completion: Completion[Envelope],
         incoming: Incoming | None = None,
         received: bool = False,
         device: Device | None = None,
         ranks: Sequence[int] | None = None,
     ) -> None:
-        """incoming: of a receive for an object. received: whether it is a receive, whose status has values. device: for
-        cancelling. ranks: the device's, in the order of the communicator's, if they differ."""
-        self._over = over
+        """incoming: of a receive for an object. received: whether it is a receive, whose status has values. device: required
+        to cancel. ranks: the device's rank of each rank of the communicator, if they differ."""
+        self._completion = completion
         self._incoming = incoming
         self._received = received
         self._device = device
         self._ranks = ranks
-        self._any: Completion[None] | None = None  # completed for a caller that waits for any of several
+        self._any: Completion[None] | None = None  # to complete for a caller that waits for any of several requests
         self._watched = False
         self.active = True
-        """Whether it has not been waited for yet."""
-        if isinstance(over, Dispatch):
-            over.leave_to(Observer.REQUEST)
+        """Whether it has been started and not been waited for."""
+        if isinstance(completion, Dispatch):
+            completion.leave_to(Observer.REQUEST)
 
     def __repr__(self) -> str:
-        return f"<Request: {self._over!r}>" if self.active else "<Request: over>"
+        return f"<Request: {self._completion!r}>" if self.active else "<Request: inactive>"
 
     def __await__(self) -> Generator[Completion[Envelope], None, object]:
         return self.wait().__await__()
@@ -62,8 +62,8 @@ class Request:
 
     async def wait(self, status: Status | None = None) -> object:
         """Wait until it is complete; returns its object."""
-        if self.active and not self._over.done:
-            await self._end()
+        if self.active and not self._completion.done:
+            await self._wait_quietly()
         return self._take(status)
 
     async def Test(self, status: Status | None = None) -> bool:
@@ -75,28 +75,28 @@ class Request:
 
         In a simulation, a test without success continues when something else has happened.
         """
-        if await self._is_over():
+        if await self._test():
             return True, self._take(status)
         return False, None
 
     async def Get_status(self, status: Status | None = None) -> bool:
         """Test without deactivating the request."""
-        if not await self._is_over():
+        if not await self._test():
             return False
         if status is not None:
-            self._tell(status)
+            self._fill_status(status)
         return True
 
     get_status = Get_status
 
     async def Cancel(self) -> None:
-        """Cancel it if possible: it completes soon, with a status that tells whether it was cancelled. A receive cannot
-        be cancelled once it has its message, nor a send once the NIC has it. Raises MPIError (ERR_REQUEST) for an
+        """Cancel it if possible: it completes soon, with a status that shows whether it was cancelled. A receive cannot
+        be cancelled once a message has matched it, nor a send once the NIC has it. Raises MPIError (ERR_REQUEST) for an
         inactive request."""
         if not self.active:
-            raise MPIError(ERR_REQUEST, "a request that is over cannot be cancelled")
+            raise MPIError(ERR_REQUEST, "an inactive request cannot be cancelled")
         if self._device is not None:
-            self._device.cancel(self._over if self._incoming is None else self._incoming.first)
+            self._device.cancel(self._completion if self._incoming is None else self._incoming.first)
 
     cancel = Cancel
 
@@ -112,7 +112,7 @@ class Request:
         failed."""
         for request in requests:
             if request.active:
-                await request._end()
+                await request._wait_quietly()
         return _take_all(requests, statuses)
 
     @classmethod
@@ -125,9 +125,9 @@ class Request:
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[bool, list[object] | None]:
         """Whether all are complete, and their objects. Raises as Waitall."""
-        if not _are_over(requests):
+        if not _are_complete(requests):
             await Yield()
-            if not _are_over(requests):
+            if not _are_complete(requests):
                 return False, None
         return True, _take_all(requests, statuses)
 
@@ -139,24 +139,24 @@ class Request:
     @classmethod
     async def waitany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, object]:
         """Wait for one; returns its index and its object. The index is UNDEFINED if none is active."""
-        await _end_of_any(requests)
+        await _wait_for_any(requests)
         return _take_any(requests, status)
 
     @classmethod
     async def Testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
-        """Return the index of a complete one, and True; UNDEFINED and True if none is active; otherwise UNDEFINED and
+        """Return the index of a complete request, and True; UNDEFINED and True if none is active; otherwise UNDEFINED and
         False."""
         return (await cls.testany(requests, status))[:2]
 
     @classmethod
     async def testany(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool, object]:
         """Test as Testany, and also return the object."""
-        if not _some(requests):
+        if not _complete_indices(requests):
             await Yield()
-        if not _some(requests) and any(request.active for request in requests):
+        if not _complete_indices(requests) and any(request.active for request in requests):
             return UNDEFINED, False, None
-        place, value = _take_any(requests, status)
-        return place, True, value
+        index, value = _take_any(requests, status)
+        return index, True, value
 
     @classmethod
     async def Waitsome(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> list[int] | None:
@@ -169,7 +169,7 @@ class Request:
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[list[int] | None, list[object] | None]:
         """Wait as Waitsome, and also return the objects."""
-        await _end_of_any(requests)
+        await _wait_for_any(requests)
         return _take_some(requests, statuses)
 
     @classmethod
@@ -182,43 +182,43 @@ class Request:
         cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None
     ) -> tuple[list[int] | None, list[object] | None]:
         """Test as Testsome, and also return the objects."""
-        if not _some(requests):
+        if not _complete_indices(requests):
             await Yield()
         return _take_some(requests, statuses)
 
     @property
-    def is_over(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether waiting for it would return at once."""
-        return not self.active or self._over.done
+        return not self.active or self._completion.done
 
-    async def _is_over(self) -> bool:
-        if not self.is_over:
+    async def _test(self) -> bool:
+        if not self.is_complete:
             await Yield()
-        return self.is_over
+        return self.is_complete
 
-    async def _end(self) -> None:
-        with suppress(MPIError):  # raised by whoever takes the outcome
-            await self._over
+    async def _wait_quietly(self) -> None:
+        with suppress(MPIError):  # `_take` raises it
+            await self._completion
 
-    def _tell(self, status: Status) -> None:
+    def _fill_status(self, status: Status) -> None:
         """Fill a status, without raising."""
         try:
-            envelope = self._over.result() if self.active else None
+            envelope = self._completion.result() if self.active else None
         except MPIError as error:
-            status.fill(self._seen(error.envelope), error.error_class)
+            status.fill(self._in_communicator(error.envelope), error.error_class)
         else:
-            status.fill(self._seen(envelope) if self._received or envelope is CANCELLED else None)
+            status.fill(self._in_communicator(envelope) if self._received or envelope is CANCELLED else None)
 
     def _take(self, status: Status | None) -> object:
-        """Return the outcome of a complete transfer, and deactivate the request."""
+        """Return the result of a complete transfer, and deactivate the request."""
         if status is not None:
-            self._tell(status)
+            self._fill_status(status)
         if not self.active:
             return None
         self.active = False
-        if isinstance(self._over, Dispatch):
-            self._over.taken()
-        envelope = self._over.result()
+        if isinstance(self._completion, Dispatch):
+            self._completion.taken()
+        envelope = self._completion.result()
         if self._incoming is None or envelope is CANCELLED:
             return None
         try:
@@ -228,28 +228,27 @@ class Request:
                 status.error = error.error_class
             raise
 
-    def _seen(self, envelope: Envelope | None) -> Envelope | None:
-        """Convert to the communicator's rank."""
+    def _in_communicator(self, envelope: Envelope | None) -> Envelope | None:
+        """Convert the source to a rank of the communicator."""
         if self._ranks is None or envelope is None or envelope.source < 0:
             return envelope
         return envelope._replace(source=self._ranks.index(envelope.source))
 
     def _watch(self, first: Completion[None]) -> None:
-        """Complete `first` when this request completes. Only one callback is registered, however often this is
-        called."""
+        """Complete `first` when this request completes. Repeated calls register only one callback."""
         self._any = first
         if not self._watched:
             self._watched = True
-            self._over.add_callback(self._notice)
+            self._completion.add_callback(self._notice)
 
-    def _notice(self, over: Completion[Envelope]) -> None:
-        if over is self._over and self._any is not None and not self._any.done:
+    def _notice(self, completion: Completion[Envelope]) -> None:
+        if completion is self._completion and self._any is not None and not self._any.done:
             self._any.complete(None)
 
 
 class Prequest(Request):
-    """A persistent request: a transfer that `Start` begins repeatedly. It is inactive before that, and after it has
-    been waited for."""
+    """A persistent request: a transfer that `Start` begins, repeatedly. It is inactive before `Start`, and once it has been
+    waited for."""
 
     __slots__ = ("_begin",)
 
@@ -269,9 +268,9 @@ class Prequest(Request):
         """Start the transfer. Raises MPIError (ERR_REQUEST) while it is active."""
         if self.active:
             raise MPIError(ERR_REQUEST, "a persistent request that is active cannot be started")
-        self._over = over = self._begin()
-        if isinstance(over, Dispatch):
-            over.leave_to(Observer.REQUEST)
+        self._completion = completion = self._begin()
+        if isinstance(completion, Dispatch):
+            completion.leave_to(Observer.REQUEST)
         self._any = None
         self._watched = False
         self.active = True
@@ -286,29 +285,29 @@ class Prequest(Request):
         """Free the request, which cannot be used afterwards."""
 
 
-def _are_over(requests: Sequence[Request]) -> bool:
-    return all(request.is_over for request in requests)
+def _are_complete(requests: Sequence[Request]) -> bool:
+    return all(request.is_complete for request in requests)
 
 
-def _some(requests: Sequence[Request]) -> list[int]:
+def _complete_indices(requests: Sequence[Request]) -> list[int]:
     """Return the indices of the requests that are active and complete."""
-    return [place for place, request in enumerate(requests) if request.active and request.is_over]
+    return [index for index, request in enumerate(requests) if request.active and request.is_complete]
 
 
-async def _end_of_any(requests: Sequence[Request]) -> None:
+async def _wait_for_any(requests: Sequence[Request]) -> None:
     """Wait until one of the active requests is complete, if there are any."""
     active = [request for request in requests if request.active]
-    if not active or _some(active):
+    if not active or _complete_indices(active):
         return
-    first: Completion[None] = Completion(f"one of {len(active)} requests, among them {active[0]._over.what}")
+    first: Completion[None] = Completion(f"one of {len(active)} requests, among them {active[0]._completion.what}")
     for request in active:
         request._watch(first)
     await first
 
 
 def _take_any(requests: Sequence[Request], status: Status | None) -> tuple[int, object]:
-    for place in _some(requests):
-        return place, requests[place]._take(status)
+    for index in _complete_indices(requests):
+        return index, requests[index]._take(status)
     if status is not None:
         status.fill(None)
     return UNDEFINED, None
@@ -319,22 +318,21 @@ def _take_some(
 ) -> tuple[list[int] | None, list[object] | None]:
     if not any(request.active for request in requests):
         return None, None
-    places = _some(requests)
-    return places, _take_all([requests[place] for place in places], statuses)
+    indices = _complete_indices(requests)
+    return indices, _take_all([requests[index] for index in indices], statuses)
 
 
 def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) -> list[object]:
-    """Return the outcomes of complete requests. Raises MPIError (ERR_IN_STATUS) if some have failed, after all have
-    been taken."""
-    if isinstance(statuses, list):  # it grows as needed
+    """Return the results of complete requests, and deactivate all. Raises MPIError (ERR_IN_STATUS) if some failed."""
+    if isinstance(statuses, list):  # grows as needed
         statuses += [Status() for _ in range(len(requests) - len(statuses))]
     objects: list[object] = []
     failures: list[MPIError] = []
-    for place, request in enumerate(requests):
+    for index, request in enumerate(requests):
         try:
-            # A tuple that is too short gets what it has room for, as in mpi4py.
-            has_place = statuses is not None and place < len(statuses)
-            objects.append(request._take(statuses[place] if statuses is not None and has_place else None))
+            # A tuple that is too short gets as many statuses as it has, as in mpi4py.
+            has_status = statuses is not None and index < len(statuses)
+            objects.append(request._take(statuses[index] if statuses is not None and has_status else None))
         except MPIError as error:
             failures.append(error)
     if failures:

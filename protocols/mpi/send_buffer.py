@@ -36,19 +36,19 @@ class SendBuffer:
         """Whether a message of that many bytes fits."""
         return max(size, BSEND_OVERHEAD) <= self._free
 
-    def hold(self, size: int, over: Dispatch) -> None:
+    def hold(self, size: int, completion: Dispatch) -> None:
         """Hold room until the send has completed."""
         self._free -= max(size, BSEND_OVERHEAD)
-        self._held.add(over)
-        over.leave_to(Observer.NOBODY)
-        over.add_callback(partial(self._release, size, over))
+        self._held.add(completion)
+        completion.leave_to(Observer.NOBODY)
+        completion.add_callback(partial(self._release, size, completion))
 
-    def _release(self, size: int, over: Dispatch, _: object) -> None:
+    def _release(self, size: int, completion: Dispatch, _: object) -> None:
         self._free += max(size, BSEND_OVERHEAD)
-        self._held.discard(over)
+        self._held.discard(completion)
 
     async def drain(self) -> None:
         """Wait until the buffer is empty."""
-        for over in list(self._held):
+        for completion in list(self._held):
             with suppress(MPIError):  # the next call reports it
-                await over
+                await completion

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final
 
 from protocols.mpi.device import Device, Dispatch
-from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.ssam.cells import DATA
 from protocols.ssam.host import Library, Reply, Returned
@@ -48,7 +48,7 @@ class Incoming:
 
     def take(self, data: bytes) -> bool:
         """Store the next bytes; return whether these were the last. Bytes without room are discarded."""
-        place = self.arrival.place
+        place = self.arrival.buffer
         begin = self.received
         self.received += len(data)
         if begin < len(place):
@@ -57,13 +57,15 @@ class Incoming:
 
 
 class Item:
-    """Cells to send to one node. over: completes with `envelope` when the last cell is in the window's buffers."""
+    """Cells to send to one node. completion: done, with `envelope`, when the last cell is in the window's buffers."""
 
-    __slots__ = ("cells", "envelope", "next", "over")
+    __slots__ = ("cells", "completion", "envelope", "next")
 
-    def __init__(self, cells: Iterator[Cell], over: Dispatch | None = None, envelope: Envelope | None = None) -> None:
+    def __init__(
+        self, cells: Iterator[Cell], completion: Dispatch | None = None, envelope: Envelope | None = None
+    ) -> None:
         self.cells: Final = cells
-        self.over: Final = over
+        self.completion: Final = completion
         self.envelope: Final = envelope
         self.next: Cell | None = next(cells)
 
@@ -84,7 +86,7 @@ class Pair:
         self.granted: dict[int, tuple[Arrival, int]] = {}
 
 
-class SsamEndpoint(MatchingByLibrary):
+class SsamEndpoint(SoftwareMatchingEndpoint):
     """Adapter of SSAM's host library to MPI. Implements `MatchingEndpoint`."""
 
     def __init__(self, host: Library) -> None:
@@ -105,21 +107,21 @@ class SsamEndpoint(MatchingByLibrary):
         host.on_returned = self._returned
         host.watch()
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
-            over.complete(envelope)
-            self.matching.arrived(arrival)
+            arrival.buffer[:] = data[: len(arrival.buffer)]
+            completion.complete(envelope)
+            self.matching.complete(arrival)
             return True
         pair = self._pair(destination)
         if len(data) <= EAGER:
             head = _MESSAGE.pack(context, tag, len(data))
-            self._put(destination, Item(_cells(MESSAGE, head, data), over, envelope))
+            self._put(destination, Item(_cells(MESSAGE, head, data), completion, envelope))
         else:
             number, pair.number = pair.number, pair.number + 1 & 0xFFFF_FFFF
-            pair.offered[number] = data, over, envelope
+            pair.offered[number] = data, completion, envelope
             self._put(destination, Item(iter([(OFFER, _OFFER.pack(number, context, tag, len(data)))])))
         return True
 
@@ -154,18 +156,18 @@ class SsamEndpoint(MatchingByLibrary):
             if item.next is not None:
                 break
             pair.queue.popleft()
-            if item.over is not None:
-                pair.sent.append((host.sent(node), item.over))
-                done.append((item.over, item.envelope))
+            if item.completion is not None:
+                pair.sent.append((host.sent(node), item.completion))
+                done.append((item.completion, item.envelope))
         arrived: list[Dispatch] = []
         while pair.sent and pair.sent[0][0] <= host.settled(node):
             arrived.append(pair.sent.popleft()[1])
         self._is_sending = False
-        for over, envelope in done:
+        for completion, envelope in done:
             assert envelope is not None
-            over.release(envelope)
-        for over in arrived:
-            over.deliver()
+            completion.release(envelope)
+        for completion in arrived:
+            completion.deliver()
 
     # From other nodes: handlers, none of which replies.
 
@@ -180,7 +182,7 @@ class SsamEndpoint(MatchingByLibrary):
         incoming = pair.incoming
         if incoming is not None and incoming.take(data):
             pair.incoming = None
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
         return None
 
     def _offer(self, source: int, data: bytes) -> Reply | None:
@@ -190,20 +192,20 @@ class SsamEndpoint(MatchingByLibrary):
 
     def _wanted(self, source: int, number: int, arrival: Arrival) -> None:
         """Grant an offered message, which has been matched."""
-        wanted = len(arrival.place)
+        wanted = len(arrival.buffer)
         self._put(source, Item(iter([(GRANT, _GRANT.pack(number, wanted))])))
         if wanted:
             self._pair(source).granted[number] = arrival, wanted
         else:
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
 
     def _grant(self, source: int, data: bytes) -> Reply | None:
         number, wanted = _GRANT.unpack(data)
         offered = self._pair(source).offered.pop(number, None)
         if offered is not None:
-            message, over, envelope = offered
+            message, completion, envelope = offered
             cells = _cells(BYTES, _GRANT.pack(number, wanted), message[:wanted])
-            self._put(source, Item(cells, over, envelope))
+            self._put(source, Item(cells, completion, envelope))
         return None
 
     def _bytes(self, source: int, data: bytes) -> Reply | None:
@@ -216,7 +218,7 @@ class SsamEndpoint(MatchingByLibrary):
     def _begin(self, source: int, incoming: Incoming, data: bytes) -> None:
         """Begin to receive a message's bytes, with those of its first cell."""
         if incoming.take(data):
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
         else:
             self._pair(source).incoming = incoming
 
@@ -231,17 +233,17 @@ class SsamEndpoint(MatchingByLibrary):
             ERR_PROC_FAILED,
             f"node {returned.node} {returned.reason}: whether a message sent has arrived is not known",
         )
-        for _, over in pair.sent:
-            over.lose(error)
+        for _, completion in pair.sent:
+            completion.lose(error)
         for item in pair.queue:
-            if item.over is not None:
-                item.over.fail(error)
-        for _, over, _ in pair.offered.values():
-            over.fail(error)
+            if item.completion is not None:
+                item.completion.fail(error)
+        for _, completion, _ in pair.offered.values():
+            completion.fail(error)
         if pair.incoming is not None:
-            self.matching.lost(pair.incoming.arrival, error)
+            self.matching.fail_arrival(pair.incoming.arrival, error)
         for arrival, _ in pair.granted.values():
-            self.matching.lost(arrival, error)
+            self.matching.fail_arrival(arrival, error)
         self.matching.fail_synchronous(returned.node, error)
 
 

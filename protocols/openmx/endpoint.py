@@ -95,8 +95,8 @@ class Endpoint:
         if known is None:
             if not 0 <= node < self._library.size or not 0 <= endpoint < MAX_ENDPOINTS:
                 raise MxError(Status.ENDPOINT_UNKNOWN, f"no endpoint {endpoint} of node {node}")
-            is_near = self._library.host_of(node) == self._library.host_of(self._library.number)
-            known = self._partners[node, endpoint] = Partner(self, node, endpoint, is_near)
+            is_local = self._library.host_of(node) == self._library.host_of(self._library.number)
+            known = self._partners[node, endpoint] = Partner(self, node, endpoint, is_local)
         return known
 
     async def connect(self, node: int, endpoint: int = 0, key: int = 0) -> Partner:
@@ -362,7 +362,7 @@ class Endpoint:
     def _eager(self, to: Partner | None) -> int:
         """Return the bytes of the longest message that is sent eagerly."""
         settings = self.settings
-        return settings.shared_rendezvous if to is not None and to.is_near else settings.rendezvous
+        return settings.shared_rendezvous if to is not None and to.is_local else settings.rendezvous
 
     def _whole(self, segments: Sequence[Buffer]) -> memoryview:
         if len(segments) > MAX_SEGMENTS:

@@ -1,4 +1,4 @@
-"""MX's names and limits (`myriexpress.h`, `open-mx.h`, `omx_io.h`): status codes, and where one kind of message begins."""
+"""MX's names and limits (`myriexpress.h`, `open-mx.h`, `omx_io.h`): status codes, and the size limits of message types."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from enum import IntEnum
 from typing import Final
 
 TINY_MAX: Final = 32
-"""Bytes of a message that its event carries."""
+"""Maximum bytes of a message whose data is in its event."""
 SMALL_MAX: Final = 128
-"""Bytes of a message that one command carries."""
+"""Maximum bytes of a message whose data is in its command."""
 MEDIUM_MAX: Final = 32_768
-"""Bytes of a message that is sent eagerly, in fragments; longer ones are pulled by their receiver."""
+"""Maximum bytes of an eager message, sent in fragments; the receiver pulls longer ones."""
 SHARED_MEDIUM_MAX: Final = 4_096
-"""Bytes of an eager message between endpoints of one node."""
+"""Maximum bytes of an eager message between endpoints of one node."""
 MAX_FRAGMENTS: Final = 32
 MAX_FRAGMENT: Final = 8_192
-"""Bytes of a fragment, or of a pull reply, on links of jumbo frames."""
+"""Maximum bytes of a fragment, or of a pull reply, on links with jumbo frames."""
 MAX_LENGTH: Final = (1 << 32) - 1
 MAX_SEGMENTS: Final = 256
 MAX_ENDPOINTS: Final = 256
@@ -24,23 +24,23 @@ RAW_ENDPOINT: Final = 255
 MAX_CONTEXT_BITS: Final = 16
 
 BLOCK_FRAMES: Final = 32
-"""Pull replies of a block."""
+"""Frames (pull replies) of a block."""
 BLOCKS: Final = 4
-"""Blocks of a pull that are under way at once."""
-MAGIC: Final = 0x2107_1980
-"""Combined with an endpoint's index it makes the magic of its pulls (OMX_ENDPOINT_PULL_MAGIC_XOR)."""
+"""Blocks of a pull that are in flight at a time."""
+PULL_MAGIC: Final = 0x2107_1980
+"""XOR of this and an endpoint's index is the magic of its pulls (OMX_ENDPOINT_PULL_MAGIC_XOR)."""
 
 SEQNUM_BITS: Final = 14
-SEQNUM: Final = (1 << SEQNUM_BITS) - 1
+SEQNUM_MASK: Final = (1 << SEQNUM_BITS) - 1
 SESSIONS: Final = 4
-"""Sessions that a sequence number tells apart."""
-EARLY: Final = 0xFF
-"""Messages ahead of the next one that a receiver keeps."""
+"""Number of sessions that a sequence number distinguishes."""
+MAX_EARLY: Final = 0xFF
+"""How far ahead of the next expected message a receiver keeps messages."""
 MAX_UNACKED: Final = 8_191
-"""Unacknowledged messages to one endpoint, above which more are held back."""
+"""Maximum number of unacknowledged messages to one endpoint; further ones wait."""
 
 MATCH_NONE: Final = (1 << 64) - 1
-"""The mask with which all bits count (MX_MATCH_MASK_NONE)."""
+"""The mask that compares all bits (MX_MATCH_MASK_NONE)."""
 
 
 class Status(IntEnum):
@@ -66,7 +66,7 @@ class Status(IntEnum):
 
 
 class MxError(Exception):
-    """A call that the library refuses. status: its code."""
+    """A call failed. status: its code."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -74,10 +74,10 @@ class MxError(Exception):
 
 
 def seqnum_after(seqnum: int, count: int = 1) -> int:
-    """Return the sequence number so many messages later, in the same session."""
-    return seqnum & ~SEQNUM | (seqnum + count) & SEQNUM
+    """Return the sequence number `count` messages later, in the same session."""
+    return seqnum & ~SEQNUM_MASK | (seqnum + count) & SEQNUM_MASK
 
 
 def distance(later: int, earlier: int) -> int:
-    """Return how many messages lie between two sequence numbers of one session, modulo 2^14."""
-    return (later - earlier) & SEQNUM
+    """Return the difference of two sequence numbers of one session, modulo 2^14."""
+    return (later - earlier) & SEQNUM_MASK

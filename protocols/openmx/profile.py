@@ -4,9 +4,9 @@ Goglin, "NIC-assisted Cache-Efficient Receive Stack for Message Passing over Eth
 that paper's. Open-MX's driver runs on the host's cores: entered by a system call for each command, and by a softirq for
 each frame. The wire is not included: a cluster's description sets its time.
 
-Two constants are calibrated, by three rows of table 1 (`paper.toml` names them). Every other value has a source, or is our
-choice for a component without one: a round figure or a count. The choices were made with table 1 at hand, so that they count
-as fitted.
+Two constants are calibrated with three rows of table 1 (`paper.toml` names them). Every other value has a source, or is our
+choice for a component without a source: a round figure or a count. Table 1 was known when they were chosen, so these values
+count as fitted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from protocols.openmx.endpoint import EVENT, REQUEST
 # The calibrated constants.
 
 MPI_TIME: Final = 1_850
-"""CALIBRATED: nanoseconds of Open MPI and of Open-MX's library for a request, at the sender and at the receiver, and for the
-event that ends it."""
+"""CALIBRATED: nanoseconds that Open MPI and Open-MX's library take for a request at sender and receiver, and for its
+completion event."""
 
 MULTIQUEUE_TIME: Final = 760
-"""CALIBRATED: nanoseconds that the firmware of the NIC takes longer for a received frame where it has several queues: "the
-multiqueue implementation requiring more work in the NIC" (section 4.2)."""
+"""CALIBRATED: additional nanoseconds of the NIC's firmware for a received frame with several queues: "the multiqueue
+implementation requiring more work in the NIC" (section 4.2)."""
 
 # Processors and memory.
 
@@ -46,13 +46,13 @@ LINE_SHARED: Final = 6
 Optimization Reference Manual, table 2-13, Core microarchitecture)."""
 
 LINES: Final = driver_endpoint.LINES // 64
-"""Our count of the lines that a receive handler has written last and the next one, or the library, reads: endpoint, ring,
-event, and what they are found by."""
+"""Our count of the cache lines that a receive handler writes and the next one, or the library, reads: endpoint, ring, event,
+and the tables through which they are found."""
 
 COPY_RATE: Final = 7_000_000_000
-"""bit/s of the copy of a frame's data by a core, from memory to memory. Our choice."""
+"""bit/s at which a core copies a frame's data from memory to memory. Our choice."""
 
-# The kernel. All are our choices of round figures, by the cycles of such code.
+# The kernel. All are our choices: round figures for the cycles of such code.
 
 SYSTEM_CALL: Final = 350  # cycles: sysenter, dispatch, and return
 DRIVER_TIME: Final = 700  # ns: allocate a packet, fill in its header, pass it to the NIC's driver
@@ -65,7 +65,7 @@ WAKE_TIME: Final = 5_000
 """Nanoseconds. Section 4.3: "On modern processors, this wakeup overhead is several microseconds": our choice."""
 
 OFFLOAD_TIME: Final = 350
-"""Nanoseconds. Our choice for the submission of copies of one frame to I/OAT, and for its part in the check of their end."""
+"""Nanoseconds. Our choice for submitting the copies of one frame to I/OAT, and for its share of polling their completion."""
 OFFLOAD_RATE: Final = 20_000_000_000
 """bit/s. Our choice: the engine is faster than the wire."""
 
@@ -75,9 +75,9 @@ FETCH_TIME: Final = 900
 STORE_TIME: Final = 900
 """Nanoseconds of the NIC's processor and DMA for a frame in each direction. Our choices."""
 FETCH_RATE: Final = 14_000_000_000
-"""bit/s of a PCI Express link of 8 lanes, of which protocol takes an eighth and more. Our choice."""
+"""bit/s of a PCI Express x8 link (16 Gbit/s), less an eighth for protocol overhead. Our choice."""
 STORE_RATE: Final = 10_000_000_000
-"""bit/s. Our choice: the NIC stores frames no faster than the wire brings them."""
+"""bit/s. Our choice: the rate of the wire."""
 DOORBELL: Final = 200
 """Nanoseconds for a write to reach the NIC. Our choice."""
 
@@ -87,12 +87,16 @@ def cycles(count: int) -> int:
     return round(count * SECOND / CLOCK)
 
 
-def _lines(nanoseconds: int) -> int:
-    """Return the bit/s at which lines move that take so long each."""
+def _line_rate(nanoseconds: int) -> int:
+    """Return the rate, in bit/s, of cache lines that take `nanoseconds` each."""
     return 64 * 8 * SECOND // nanoseconds
 
 
-_SHARED: Final = {"rate": _lines(LINE_FROM_CORE), "same_rate": _lines(LINE_OWN), "shared_rate": _lines(LINE_SHARED)}
+_SHARED: Final = {
+    "rate": _line_rate(LINE_FROM_CORE),
+    "same_rate": _line_rate(LINE_OWN),
+    "shared_rate": _line_rate(LINE_SHARED),
+}
 
 WORK: Final = {
     TRAP: Cost(cycles(SYSTEM_CALL)),

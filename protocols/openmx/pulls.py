@@ -14,7 +14,7 @@ from protocols.openmx import states
 from protocols.openmx.codec import NACK_TYPE_BAD_ENDPOINT, NACK_TYPE_BAD_RDMAWIN, NACK_TYPE_BAD_SESSION
 from protocols.openmx.driver_endpoint import Driver, DriverEndpoint
 from protocols.openmx.endpoint_memory import PULL_DONE, PULLS, Command
-from protocols.openmx.mx_names import BLOCK_FRAMES, BLOCKS, MAGIC, Status
+from protocols.openmx.mx_names import BLOCK_FRAMES, BLOCKS, PULL_MAGIC, Status
 
 _NUMBER_BITS: Final = 6
 assert PULLS == 1 << _NUMBER_BITS
@@ -166,7 +166,7 @@ class Pulls:
         if (
             pull is None
             or self._driver.sender(src, peer_index) != pull.command.peer
-            or magic != pull.endpoint.index ^ MAGIC
+            or magic != pull.endpoint.index ^ PULL_MAGIC
         ):
             return None
         return pull
@@ -215,8 +215,8 @@ class Pulls:
         driver.send(
             driver.codec.pack_pull(
                 driver.addresses[command.peer], driver.address, driver.number, command.dst_endpoint, pull.endpoint.index,
-                command.session, command.length, command.match, command.turn, 0, pull.handle, pull.endpoint.index ^ MAGIC,
-                0, length, begin,
+                command.session, command.length, command.match, command.turn, 0, pull.handle,
+                pull.endpoint.index ^ PULL_MAGIC, 0, length, begin,
             )
         )  # fmt: skip
 

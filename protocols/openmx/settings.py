@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocols.openmx.endpoint_memory import PULLS
-from protocols.openmx.mx_names import MAX_UNACKED, SEQNUM
+from protocols.openmx.mx_names import MAX_UNACKED, SEQNUM_MASK
 
 SECOND: Final = 1_000_000_000
 MAX_TIME: Final = 1 << 62
@@ -57,7 +57,7 @@ class Settings:
             "zombies": (0, 1 << 20), "unacked": (1, MAX_UNACKED), "pulls": (1, PULLS), "pull_timeout": (1, MAX_TIME),
             "offload": (0, 1 << 30), "rendezvous": (128, 32_768), "shared_rendezvous": (128, 32_768),
             "entries": (MIN_ENTRIES, MAX_ENTRIES), "migrate": (0, 1),
-            "first_seqnum": (0, SEQNUM),
+            "first_seqnum": (0, SEQNUM_MASK),
         }  # fmt: skip
         for name, (least, most) in limits.items():
             value = getattr(self, name)

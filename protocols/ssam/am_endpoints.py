@@ -18,21 +18,21 @@ from protocols.ssam.handler_addresses import (
     WORD,
     Address,
     checked_handler,
-    mark,
     pack_words,
+    tag_remainder,
 )
 
 if TYPE_CHECKING:
     from protocols.ssam.am_library import ActiveMessages
 
 MAX_WORDS: Final = DATA // WORD - 1
-"""Words of a request: one more is its number. A reply has ten."""
+"""Maximum words of a request: its number takes one more. A reply has ten."""
 
 
-class Asked:
-    """A request without an end. Implements `protocols.ssam.connection.Pending`, for the last cell of a message."""
+class PendingRequest:
+    """A request that is not completed. Implements `protocols.ssam.connection.Pending`, for the last cell of a message."""
 
-    __slots__ = ("endpoint", "handler", "has_ended", "number", "to", "words")
+    __slots__ = ("endpoint", "handler", "is_completed", "number", "to", "words")
 
     def __init__(self, endpoint: Endpoint, to: EndpointName, handler: int, words: tuple[int, ...]) -> None:
         self.endpoint: Final = endpoint
@@ -40,30 +40,30 @@ class Asked:
         self.to: Final = to
         self.handler: Final = checked_handler(handler)
         self.words: Final = words
-        self.has_ended = False
+        self.is_completed = False
 
     def answered(self, message: Message) -> None:
-        """End with an answer."""
+        """Complete with the reply or acknowledgement."""
         if self.end():
             self.endpoint.messages.end_request(self, message)
 
     def returned(self, reason: str) -> None:  # noqa: ARG002
-        """End without one: whether the request was handled is not known."""
+        """Complete without a reply: it is unknown whether the request was handled."""
         self.fail(Status.UNREACHABLE)
 
     def fail(self, status: Status) -> None:
-        """End as returned; the next poll tells the endpoint."""
+        """Complete as returned; the endpoint's next poll calls the error handler."""
         if self.end():
             nothing = memoryview(b"")
             returned = Returned(status, False, self.to, self.handler, self.words, self.number, nothing)
             self.endpoint.messages.lost.append((self.endpoint, returned))
 
     def end(self) -> bool:
-        """End. False: it has ended before."""
-        if self.has_ended:
+        """Mark as completed; return False if it was already."""
+        if self.is_completed:
             return False
-        self.has_ended = True
-        self.endpoint.asked.pop(self.number, None)
+        self.is_completed = True
+        self.endpoint.pending.pop(self.number, None)
         return True
 
 
@@ -83,15 +83,15 @@ class Endpoint:
         self.error_handler: ErrorHandler | None = None
         """AM-2's handler 0: called with each undeliverable message; without one `poll` raises ReturnedError."""
         self.handlers: Final[dict[int, Handler]] = {}
-        self.asked: Final[dict[int, Asked]] = {}
+        self.pending: Final[dict[int, PendingRequest]] = {}
         self._tag = NONE
         self._segment: memoryview | None = None
-        self._places: dict[int, tuple[EndpointName, int]] = {}
+        self._translations: dict[int, tuple[EndpointName, int]] = {}
 
     @property
     def tag(self) -> int:
-        """AM_GetTag, AM_SetTag: the tag that requests must carry to be accepted, 64 bits. Cells carry its remainder: it
-        guards against mistakes. Processes are protected from each other by the kernel's check of connections."""
+        """AM_GetTag, AM_SetTag: the tag, 64 bits, that requests must carry to be accepted. Cells carry its remainder, which
+        guards against mistakes only; the kernel's check of connections protects processes from each other."""
         return self._tag
 
     @tag.setter
@@ -108,7 +108,7 @@ class Endpoint:
     def segment(self, memory: bytearray | memoryview | None) -> None:
         view = None if memory is None else memoryview(memory).cast("B")
         if view is not None and view.readonly:
-            raise ValueError("a segment is written: its memory must not be read-only")
+            raise ValueError("the memory of a segment must be writable")
         self._segment = view
 
     def set_handler(self, number: int, handler: Handler | None) -> None:
@@ -118,57 +118,61 @@ class Endpoint:
         else:
             self.handlers[checked_handler(number)] = handler
 
-    def map(self, place: int, name: EndpointName, tag: int) -> None:
-        """AM_Map: direct requests by a place of the table to an endpoint, with a tag. Raises ValueError."""
-        if place < 0 or place in self._places:
-            raise ValueError(f"place {place} is taken: unmap it first" if place >= 0 else f"place {place}: 0 or more")
+    def map(self, index: int, name: EndpointName, tag: int) -> None:
+        """AM_Map: map an index of the translation table to an endpoint and its tag. Raises ValueError."""
+        if index < 0:
+            raise ValueError(f"index must be 0 or more, got {index}")
+        if index in self._translations:
+            raise ValueError(f"index {index} is in use: unmap it first")
         node, endpoint = name
-        if not 0 <= node < self.messages.size or not 0 <= endpoint < MAX_ENDPOINTS:
-            raise ValueError(
-                f"endpoint {endpoint} of node {node}: there are {self.messages.size} nodes, with {MAX_ENDPOINTS} each"
-            )
+        if not 0 <= node < self.messages.size:
+            raise ValueError(f"node must be 0 to {self.messages.size - 1}, got {node}")
+        if not 0 <= endpoint < MAX_ENDPOINTS:
+            raise ValueError(f"endpoint must be 0 to {MAX_ENDPOINTS - 1}, got {endpoint}")
         _check_tag(tag)
-        self._places[place] = EndpointName(node, endpoint), tag
+        self._translations[index] = EndpointName(node, endpoint), tag
 
     def map_any(self, name: EndpointName, tag: int) -> int:
-        """AM_MapAny: map the first free place and return it."""
-        place = next(place for place in range(len(self._places) + 1) if place not in self._places)
-        self.map(place, name, tag)
-        return place
+        """AM_MapAny: map the first free index and return it."""
+        index = next(index for index in range(len(self._translations) + 1) if index not in self._translations)
+        self.map(index, name, tag)
+        return index
 
-    def unmap(self, place: int) -> None:
-        """AM_UnMap: clear a place of the table. Requests in flight continue to their ends."""
-        self._to(place)
-        del self._places[place]
+    def unmap(self, index: int) -> None:
+        """AM_UnMap: clear an index of the table. Requests in flight are completed as usual."""
+        self._to(index)
+        del self._translations[index]
 
-    def credits(self, place: int) -> int:
-        """Number of cells that the window to that node permits before one must have its answer."""
-        return self.messages.credits(self._to(place)[0].node)
+    def credits(self, index: int) -> int:
+        """Return the number of cells that can be sent to that node before one has to be answered."""
+        return self.messages.credits(self._to(index)[0].node)
 
-    async def request(self, place: int, handler: int, *words: int) -> None:
+    async def request(self, index: int, handler: int, *words: int) -> None:
         """AM_RequestM: send a request of at most 9 words, after a poll; wait while the window is full, and handle messages
-        meanwhile. Raises RuleError within a handler, ValueError, LookupError for an empty place, TrapError for too many
+        meanwhile. Raises RuleError within a handler, ValueError, LookupError for an empty index, TrapError for too many
         connections."""
-        await self._send(SHORT, place, handler, words, b"")
+        await self._send(SHORT, index, handler, words, b"")
 
-    async def request_medium(self, place: int, handler: int, data: Buffer, *words: int) -> None:
+    async def request_medium(self, index: int, handler: int, data: Buffer, *words: int) -> None:
         """AM_RequestIM: as `request`, with data for the handler; words and data take 36 bytes at most."""
-        await self._send(MEDIUM, place, handler, words, data)
+        await self._send(MEDIUM, index, handler, words, data)
 
-    async def request_bulk(self, place: int, handler: int, data: Buffer, offset: int, *words: int) -> None:
+    async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *words: int) -> None:
         """AM_RequestXferM: as `request`, with at most 4 words, and data for the destination's segment, from `offset` on.
         It goes a cell at a time (section 3.4.3), one bulk message after the other to each node; the handler is called
         with the last cell."""
-        to, tag = self._to(place)
-        await self.messages.stream(to.node).send(Asked(self, to, handler, words), mark(tag), data, offset)
+        to, tag = self._to(index)
+        await self.messages.stream(to.node).send(
+            PendingRequest(self, to, handler, words), tag_remainder(tag), data, offset
+        )
 
-    def abandon(self, place: int) -> int:
-        """End the requests sent there that have no answer, as Status.ABANDONED; return how many. Answers that come later
-        are dropped; the window keeps the slots until then."""
-        to, _ = self._to(place)
-        abandoned = [asked for asked in self.asked.values() if asked.to == to]
-        for asked in abandoned:
-            asked.fail(Status.ABANDONED)
+    def abandon(self, index: int) -> int:
+        """Complete the unanswered requests to that endpoint as Status.ABANDONED; return their number. Later answers are
+        dropped; until then the requests stay in the window."""
+        to, _ = self._to(index)
+        abandoned = [request for request in self.pending.values() if request.to == to]
+        for request in abandoned:
+            request.fail(Status.ABANDONED)
         self.messages.wake()
         return len(abandoned)
 
@@ -177,32 +181,32 @@ class Endpoint:
         return self.messages.poll()
 
     async def wait(self) -> None:
-        """AM_WaitSema: wait until a cell has come, a message is returned, or a time-out has passed."""
+        """AM_WaitSema: wait until a cell arrives, a message is returned, or a timeout expires."""
         await self.messages.wait()
 
     def free(self) -> None:
         """AM_FreeEndpoint: free the endpoint. Its unanswered messages are given up; messages to it are returned."""
         self.messages.free(self)
 
-    async def _send(self, form: int, place: int, handler: int, words: tuple[int, ...], data: Buffer) -> None:
-        to, tag = self._to(place)
+    async def _send(self, form: int, index: int, handler: int, words: tuple[int, ...], data: Buffer) -> None:
+        to, tag = self._to(index)
         body = pack_words(words, data, WORD * MAX_WORDS)
-        address = Address(form, len(words), to.endpoint, self.name.endpoint, mark(tag), handler)
-        asked = Asked(self, to, handler, words)
+        address = Address(form, len(words), to.endpoint, self.name.endpoint, tag_remainder(tag), handler)
+        request = PendingRequest(self, to, handler, words)
         await self.messages.wait_for_room(to.node)
-        self.messages.begin(asked, data)
-        self.messages.try_request(to.node, address.pack(), asked.number.to_bytes(WORD, "big") + body, asked)
+        self.messages.begin(request, data)
+        self.messages.try_request(to.node, address.pack(), request.number.to_bytes(WORD, "big") + body, request)
         await self.messages.handle_read()
 
-    def _to(self, place: int) -> tuple[EndpointName, int]:
-        if place not in self._places:
-            raise LookupError(f"place {place} of the translation table is empty")
-        return self._places[place]
+    def _to(self, index: int) -> tuple[EndpointName, int]:
+        if index not in self._translations:
+            raise LookupError(f"index {index} of the translation table is empty")
+        return self._translations[index]
 
 
 class Bundle:
     """Endpoints of a node (eb_t). Implements `protocols.active_messages.am_interface.Bundle`. There is one input FIFO: a
-    poll handles the cells of all endpoints, whatever bundle they are of."""
+    poll handles the cells of all endpoints, in any bundle."""
 
     def __init__(self, messages: ActiveMessages) -> None:
         """For the library only."""
@@ -223,4 +227,4 @@ class Bundle:
 
 def _check_tag(tag: int) -> None:
     if not NONE <= tag <= ANY:
-        raise ValueError(f"a tag of {tag}: 0 to {ANY}")
+        raise ValueError(f"tag must be {NONE} to {ANY}, got {tag}")

@@ -25,7 +25,7 @@ from protocols.active_messages.observer import Observer
 from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer, HostActions
 from protocols.ssam import cells
-from protocols.ssam.am_endpoints import MAX_WORDS, Asked, Bundle, Endpoint
+from protocols.ssam.am_endpoints import MAX_WORDS, Bundle, Endpoint, PendingRequest
 from protocols.ssam.bulk_cells import Incoming, Stream
 from protocols.ssam.cells import DATA, Message
 from protocols.ssam.handler_addresses import (
@@ -103,8 +103,8 @@ class ActiveMessages(Library):
         if self._endpoints.get(endpoint.name.endpoint) is not endpoint:
             return
         del self._endpoints[endpoint.name.endpoint]
-        for asked in list(endpoint.asked.values()):
-            asked.end()
+        for request in list(endpoint.pending.values()):
+            request.end()
         if self.observer is not None:
             self.observer.endpoint_freed(endpoint.name.endpoint)
 
@@ -118,7 +118,7 @@ class ActiveMessages(Library):
         """Return what has arrived for the program's endpoints and is not handled, of endpoints where there is any."""
         requests, answers = Counter[int](), Counter(endpoint.name.endpoint for endpoint, _ in self.lost)
         for node, message, pending in self.unread():
-            if isinstance(pending, Asked):
+            if isinstance(pending, PendingRequest):
                 answers[pending.endpoint.name.endpoint] += 1
             elif message.kind == cells.REQUEST and (address := address_of(message.handler)).form != MORE:
                 requests[address.to] += 1
@@ -145,25 +145,25 @@ class ActiveMessages(Library):
             stream = self._streams[node] = Stream(self, node)
         return stream
 
-    async def wait_for_room(self, node: int, asked: Asked | None = None) -> None:
-        """Poll, and wait until the window to a node permits a request, or `asked` has ended. Raises as `request`."""
+    async def wait_for_room(self, node: int, request: PendingRequest | None = None) -> None:
+        """Poll, and wait until the window to a node permits a request, or `request` has ended. Raises as `request`."""
         self.has_room(node)  # refuses handlers, which must not poll
-        while not self.has_room(node) and not (asked is not None and asked.has_ended):
+        while not self.has_room(node) and not (request is not None and request.is_completed):
             await self.poll()
 
-    def begin(self, asked: Asked, data: Buffer) -> None:
+    def begin(self, request: PendingRequest, data: Buffer) -> None:
         """Record a request whose first cell is about to be sent."""
-        asked.endpoint.asked[asked.number] = asked
+        request.endpoint.pending[request.number] = request
         if self.observer is not None:
-            content = MessageContent(asked.handler, asked.words, data)
-            self.observer.request_sent(asked.endpoint.name.endpoint, asked.number, asked.to, content)
+            content = MessageContent(request.handler, request.words, data)
+            self.observer.request_sent(request.endpoint.name.endpoint, request.number, request.to, content)
 
-    def end_request(self, asked: Asked, message: Message) -> None:
+    def end_request(self, request: PendingRequest, message: Message) -> None:
         """Handle a request's answer. Called as a handler."""
-        endpoint, own = asked.endpoint, asked.endpoint.name.endpoint
+        endpoint, own = request.endpoint, request.endpoint.name.endpoint
         if message.kind == cells.ACKNOWLEDGEMENT:
             if self.observer is not None:
-                self.observer.reply_handled(own, asked.number, asked.to, MessageContent(NO_HANDLER, (), b""))
+                self.observer.reply_handled(own, request.number, request.to, MessageContent(NO_HANDLER, (), b""))
             return
         address = address_of(message.handler)
         said = unpack_words(message.data, address.words)
@@ -173,14 +173,16 @@ class ActiveMessages(Library):
         words, data = said
         if address.handler == NO_HANDLER:
             status = Status(words[0])
-            self._tell(endpoint, Returned(status, False, asked.to, asked.handler, asked.words, asked.number, _NOTHING))
+            self._tell(
+                endpoint, Returned(status, False, request.to, request.handler, request.words, request.number, _NOTHING)
+            )
             return
-        source = EndpointName(asked.to.node, address.source)
+        source = EndpointName(request.to.node, address.source)
         if self.observer is not None:
-            self.observer.reply_handled(own, asked.number, source, MessageContent(address.handler, words, data))
+            self.observer.reply_handled(own, request.number, source, MessageContent(address.handler, words, data))
         handler = endpoint.handlers.get(address.handler)
         if handler is None:
-            returned = Returned(Status.BAD_HANDLER, True, source, address.handler, words, asked.number, _NOTHING)
+            returned = Returned(Status.BAD_HANDLER, True, source, address.handler, words, request.number, _NOTHING)
             self._tell(endpoint, returned)
             return
         token = Token(own, source)
@@ -272,7 +274,7 @@ class ActiveMessages(Library):
             return None
         self._forget(node)
         assert endpoint is not None
-        return self._call(endpoint, incoming.address, incoming.request, incoming.words, incoming.place)
+        return self._call(endpoint, incoming.address, incoming.request, incoming.words, incoming.buffer)
 
     def _call(
         self, endpoint: Endpoint, address: Address, request: RequestName, words: tuple[int, ...], data: memoryview
@@ -302,7 +304,7 @@ def _refusal(endpoint: Endpoint | None, address: Address) -> Status | None:
     """Return why a request is returned; None: it is handled."""
     if endpoint is None:
         return Status.BAD_ENDPOINT
-    if not accepts(endpoint.tag, address.mark):
+    if not accepts(endpoint.tag, address.tag_remainder):
         return Status.BAD_TAG
     return None if address.handler in endpoint.handlers else Status.BAD_HANDLER
 

@@ -1,7 +1,7 @@
 """Bulk messages, a cell at a time (section 3.4.3): the sender's side to one node, and the receiver's of one message.
 
-Requests between two nodes are handled in the order in which they were sent, so that a message's cells need no numbers of
-their own. One message at a time goes to a node. Each cell is a request, answered and sent again as any other.
+Requests between two nodes are handled in order, so a message's cells need no offsets. Bulk messages to a node are sent one
+at a time. Each cell is a request, acknowledged and retransmitted like any other.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from protocols.ssam.settings import MAX_WINDOW
 
 if TYPE_CHECKING:
     from protocols.active_messages.endpoint_names import RequestName
-    from protocols.ssam.am_endpoints import Asked, Endpoint
+    from protocols.ssam.am_endpoints import Endpoint, PendingRequest
     from protocols.ssam.am_library import ActiveMessages
 
 
-class Part:
-    """A cell before the last one of a message. Implements `protocols.ssam.connection.Pending`."""
+class LeadingCell:
+    """Any cell of a message but the last. Implements `protocols.ssam.connection.Pending`."""
 
-    __slots__ = ("_asked", "_messages")
+    __slots__ = ("_messages", "_request")
 
-    def __init__(self, asked: Asked, messages: ActiveMessages) -> None:
-        self._asked = asked
+    def __init__(self, request: PendingRequest, messages: ActiveMessages) -> None:
+        self._request = request
         self._messages = messages
 
     def answered(self, message: Message) -> None:
         """Handle the library's own reply: a refusal, or a larger window."""
-        said = unpack_words(message.data, 2) if message.kind == cells.REPLY else None
-        if said is None or self._asked.has_ended:
+        reply = unpack_words(message.data, 2) if message.kind == cells.REPLY else None
+        if reply is None or self._request.is_completed:
             return
-        (status, value), _ = said
+        (status, value), _ = reply
         if status == GRANTED:
-            self._messages.set_window(self._asked.to.node, min(value, MAX_WINDOW))
+            self._messages.set_window(self._request.to.node, min(value, MAX_WINDOW))
         else:
-            self._asked.fail(Status(status))
+            self._request.fail(Status(status))
 
     def returned(self, reason: str) -> None:
-        self._asked.returned(reason)
+        self._request.returned(reason)
 
 
 class Stream:
-    """The bulk messages to one node. Tasks that want to send wait for their turn."""
+    """The bulk messages to one node, sent one at a time: concurrent senders wait in a queue."""
 
     def __init__(self, messages: ActiveMessages, node: int) -> None:
         self._messages = messages
@@ -65,83 +65,83 @@ class Stream:
         self._is_busy = False
         self._turns: deque[Completion[None]] = deque()
 
-    async def send(self, asked: Asked, marked: int, data: Buffer, offset: int) -> None:
-        """Send a message. Returns when its last cell is in the window's buffers, or it has ended before. Raises
-        ValueError, RuleError within a handler."""
-        head = pack_head(offset, len(data), asked.words)
-        self._messages.has_room(self._node)  # refuses handlers
+    async def send(self, request: PendingRequest, remainder: int, data: Buffer, offset: int) -> None:
+        """Send a message. Returns when its last cell is in the window's buffers, or when the request is completed before.
+        Raises ValueError, RuleError within a handler."""
+        head = pack_head(offset, len(data), request.words)
+        self._messages.has_room(self._node)  # raises RuleError within a handler
         while self._is_busy:
-            turn: Completion[None] = Completion("the bulk message before to node %d", self._node)
+            turn: Completion[None] = Completion("earlier bulk messages to node %d", self._node)
             self._turns.append(turn)
             await turn
         self._is_busy = True
         try:
-            await self._send(asked, marked, memoryview(data).cast("B"), head)
+            await self._send(request, remainder, memoryview(data).cast("B"), head)
         finally:
             self._is_busy = False
             self._messages.set_window(self._node, self._messages.window)
             if self._turns:
                 self._turns.popleft().complete(None)
 
-    async def _send(self, asked: Asked, marked: int, data: memoryview, head: bytes) -> None:
+    async def _send(self, request: PendingRequest, remainder: int, data: memoryview, head: bytes) -> None:
         messages, node = self._messages, self._node
         step = LONG if messages.settings.long_payload else DATA
         sent = min(DATA - WORD - len(head), len(data))
         is_long = len(data) - sent > step * messages.window and messages.settings.long_window
-        words, own = len(asked.words) | (WANTS_WINDOW if is_long else 0), asked.endpoint.name.endpoint
-        more = Address(MORE, 0, asked.to.endpoint, own, marked, 0).pack()
+        words, own = len(request.words) | (WANTS_WINDOW if is_long else 0), request.endpoint.name.endpoint
+        more = Address(MORE, 0, request.to.endpoint, own, remainder, 0).pack()
         await messages.wait_for_room(node)
-        messages.begin(asked, data)
+        messages.begin(request, data)
         messages.try_request(
             node,
-            Address(BULK, words, asked.to.endpoint, own, marked, asked.handler).pack(),
-            asked.number.to_bytes(WORD, "big") + head + data[:sent],
-            self._pending(asked, sent, data),
+            Address(BULK, words, request.to.endpoint, own, remainder, request.handler).pack(),
+            request.number.to_bytes(WORD, "big") + head + data[:sent],
+            self._pending(request, sent, data),
         )
         await messages.handle_read()
         while sent < len(data):
-            await messages.wait_for_room(node, asked)
-            if asked.has_ended:
+            await messages.wait_for_room(node, request)
+            if request.is_completed:
                 return
             cell = data[sent : sent + step]
             sent += len(cell)
-            pending = self._pending(asked, sent, data)
+            pending = self._pending(request, sent, data)
             if messages.settings.long_payload:
                 messages.try_bytes(node, cell, pending)
             else:
                 messages.try_request(node, more, cell, pending)
             await messages.handle_read()
 
-    def _pending(self, asked: Asked, sent: int, data: memoryview) -> Asked | Part:
-        return asked if sent >= len(data) else Part(asked, self._messages)
+    def _pending(self, request: PendingRequest, sent: int, data: memoryview) -> PendingRequest | LeadingCell:
+        return request if sent >= len(data) else LeadingCell(request, self._messages)
 
 
 class Incoming:
-    """A bulk message whose cells are arriving. place: of the segment. refusal: why it will be returned; None: it will be
-    handled."""
+    """A bulk message whose cells are arriving. buffer: its part of the segment. refusal: status with which it will be
+    returned; None: its handler will be called."""
 
-    __slots__ = ("address", "endpoint", "place", "received", "refusal", "request", "words")
+    __slots__ = ("address", "buffer", "endpoint", "received", "refusal", "request", "words")
 
     def __init__(
         self,
         address: Address,
         request: RequestName,
         endpoint: Endpoint | None,
-        place: memoryview,
+        buffer: memoryview,
         words: tuple[int, ...],
         refusal: Status | None,
     ) -> None:
         self.address: Final = address
         self.request: Final = request
         self.endpoint: Final = endpoint
-        self.place: Final = place
+        self.buffer: Final = buffer
         self.words: Final = words
         self.refusal = refusal
         self.received = 0
 
     def take(self, data: Buffer) -> bool:
-        """Store the next bytes; return whether these were the last."""
+        """Store the next bytes; return whether the message is complete."""
         begin = self.received
-        self.received = min(begin + len(data), len(self.place))
-        self.place[begin : self.received] = data[: self.received - begin]
-        return self.received >= len(self.place)
+        self.received = min(begin + len(data), len(self.buffer))
+        self.buffer[begin : self.received] = data[: self.received - begin]
+        return self.received >= len(self.buffer)

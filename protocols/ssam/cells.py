@@ -1,10 +1,10 @@
 """The format of an active message in a cell's 48 bytes of payload.
 
 Section 3.1.1: 16 bits of flow control, 32 bits of handler address, 40 bytes of data, and a check as in AAL3/4's trailer:
-6 bits of length and a CRC-10 (x^10 + x^9 + x^5 + x^4 + x + 1, ITU-T I.363.3). The paper does not say what the flow
-control's bits are; these are ours: kind (2 bits), session (8), sequence number (6). The length counts handler and data.
-Section 3.4.4 plans cells of long messages with a longer payload; a cell of kind BYTES is that: it has data in the place of
-the handler, 44 bytes in all.
+6 bits of length and a CRC-10 (x^10 + x^9 + x^5 + x^4 + x + 1, ITU-T I.363.3). The paper does not specify
+the bits of the flow control; our choice: kind (2 bits), session (8), sequence number (6). The length counts handler and
+data. Section 3.4.4 plans a longer payload for cells of long messages: a cell of kind BYTES carries data instead of the
+handler, 44 bytes in total.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from protocols.ssam.fields import REPLY as REPLY
 from protocols.ssam.fields import REQUEST as REQUEST
 
 DATA: Final = 40
-"""Bytes of a message."""
+"""Maximum bytes of data in a cell."""
 
 INTRODUCTION: Final = 4
-"""States the sender's identity, and the receiver's as the sender knows it, 0 if it does not (our addition). In the cell it
-is an acknowledgement whose handler is INTRODUCES."""
+"""Kind of a cell with the identities of sender and receiver, the latter 0 if unknown to the sender (our addition). In the
+cell it is an acknowledgement whose handler is INTRODUCES."""
 
 MISSING: Final = 1
-"""In the place of an acknowledgement's handler: the request of that number is missing before others (ours)."""
+"""Handler of a negative acknowledgement: the request of that number is missing (ours)."""
 INTRODUCES: Final = 2
 LONG: Final = DATA + 4
-"""Bytes of data in a cell of kind BYTES."""
+"""Maximum bytes of data in a cell of kind BYTES."""
 
-NUMBERS: Final = 64
-"""Sequence numbers are modulo this."""
+SEQUENCE_NUMBERS: Final = 64
+"""Modulus of sequence numbers."""
 SESSIONS: Final = 256
-"""Sessions are modulo this."""
+"""Modulus of sessions."""
 
 _CELL: Final = Struct("!HI40sH")
 """Flow control, handler, data, length and check."""
 _BYTES_CELL: Final = Struct("!H44sH")
-_HANDLER: Final = 4
-_CHECK: Final = 10
-"""Bits of the check, below the length."""
+_HANDLER_BYTES: Final = 4
+_CRC_BITS: Final = 10
+"""Bits of the CRC, below the length."""
 _GENERATOR: Final = 0x633
 
 
@@ -57,14 +57,14 @@ class Message(NamedTuple):
 
 
 def _parities() -> tuple[int, ...]:
-    """Return for each bit of the check, the highest first, the bits of a payload whose parity it is: bit n of the payload
-    contributes x^n modulo the generator."""
-    masks, remainder = [0] * _CHECK, 1
+    """Return for each bit of the CRC, the highest first, a mask of the payload's bits whose parity it is: bit n of the
+    payload contributes x^n modulo the generator."""
+    masks, remainder = [0] * _CRC_BITS, 1
     for place in range(8 * PAYLOAD):
-        for bit in range(_CHECK):
-            masks[_CHECK - 1 - bit] |= (remainder >> bit & 1) << place
+        for bit in range(_CRC_BITS):
+            masks[_CRC_BITS - 1 - bit] |= (remainder >> bit & 1) << place
         remainder <<= 1
-        if remainder >> _CHECK:
+        if remainder >> _CRC_BITS:
             remainder ^= _GENERATOR
     return tuple(masks)
 
@@ -73,7 +73,7 @@ _PARITIES: Final = _parities()
 
 
 def crc10(payload: Buffer) -> int:
-    """Return the remainder of a payload: 0 where its last 10 bits are the check of what stands before them."""
+    """Return the CRC-10 remainder of a payload: 0 if its last 10 bits are the CRC of the bits before them."""
     bits, remainder = int.from_bytes(payload, "big"), 0
     for mask in _PARITIES:
         remainder = remainder << 1 | (bits & mask).bit_count() & 1
@@ -81,34 +81,34 @@ def crc10(payload: Buffer) -> int:
 
 
 def pack_into(buffer: bytearray, offset: int, message: Message) -> None:
-    """Write a message's payload without its check. The unused data is zero."""
+    """Write a message's payload without its CRC, padded with zeros."""
     kind, session, number, handler, data = message
     if kind == INTRODUCTION:
         kind, handler = ACKNOWLEDGEMENT, INTRODUCES
     control = kind << 14 | session << 6 | number
     if kind == BYTES:
-        _BYTES_CELL.pack_into(buffer, offset, control, data, len(data) << _CHECK)
+        _BYTES_CELL.pack_into(buffer, offset, control, data, len(data) << _CRC_BITS)
     else:
-        _CELL.pack_into(buffer, offset, control, handler, data, len(data) + _HANDLER << _CHECK)
+        _CELL.pack_into(buffer, offset, control, handler, data, len(data) + _HANDLER_BYTES << _CRC_BITS)
 
 
-def checked(payload: Buffer) -> bytes:
-    """Add the check to a payload, as the interface does, whatever stands in its place."""
-    end = (payload[-2] << 8 | payload[-1]) ^ crc10(payload)
-    return bytes(payload[:-2]) + end.to_bytes(2, "big")
+def with_crc(payload: Buffer) -> bytes:
+    """Return a payload with its CRC set, as the interface sets it."""
+    trailer = (payload[-2] << 8 | payload[-1]) ^ crc10(payload)
+    return bytes(payload[:-2]) + trailer.to_bytes(2, "big")
 
 
 def unpack(payload: Buffer) -> Message | None:
-    """Return a payload's message; None where its length or check is wrong."""
-    control, handler, data, end = _CELL.unpack(payload)
-    length = end >> _CHECK
+    """Return a payload's message; None if its length or CRC is wrong."""
+    control, handler, data, trailer = _CELL.unpack(payload)
+    length = trailer >> _CRC_BITS
     if length > LONG or crc10(payload):
         return None
     kind, session, number = control >> 14, control >> 6 & 0xFF, control & 0x3F
     if kind == BYTES:
         return Message(BYTES, session, number, 0, _BYTES_CELL.unpack(payload)[1][:length])
-    if length < _HANDLER:
+    if length < _HANDLER_BYTES:
         return None
     if kind == ACKNOWLEDGEMENT and handler == INTRODUCES:
         kind, handler = INTRODUCTION, 0
-    return Message(kind, session, number, handler, data[: length - _HANDLER])
+    return Message(kind, session, number, handler, data[: length - _HANDLER_BYTES])

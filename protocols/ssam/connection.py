@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from protocols.ssam.cells import NUMBERS, SESSIONS, Message
+from protocols.ssam.cells import SEQUENCE_NUMBERS, SESSIONS, Message
 from protocols.ssam.settings import MAX_WINDOW
 
 _INTRODUCTION: Final = Struct("!IIII")
@@ -124,7 +124,7 @@ class Connection:
 
     def answered(self, low: int) -> bool:
         """Record an answer, by the low bits of its request's number. False: it had been answered."""
-        number = self.base + (low - self.base) % NUMBERS
+        number = self.base + (low - self.base) % SEQUENCE_NUMBERS
         if number >= self.next or self._answered[number % MAX_WINDOW]:
             return False
         self._answered[number % MAX_WINDOW] = 1
@@ -136,7 +136,7 @@ class Connection:
         """Return the request that the network has lost, or its answer, once for each. low: the low bits of the number that
         the peer misses; None: answers have come, and cells keep their order, so that it is the oldest one if a later
         one has been answered."""
-        number = self.base if low is None else self.base + (low - self.base) % NUMBERS
+        number = self.base if low is None else self.base + (low - self.base) % SEQUENCE_NUMBERS
         if number >= self.next or number <= self._hurried or self._answered[number % MAX_WINDOW]:
             return None
         if low is None and not any(self._answered[later % MAX_WINDOW] for later in range(number + 1, self.next)):
@@ -172,12 +172,12 @@ class Connection:
     def place_of(self, low: int) -> int:
         """Return where a request stands, by the low bits of its number: 0: it is next; above 0: so many are missing
         before it; below 0: it has been handled."""
-        ahead = (low - self.expected) % NUMBERS
-        return ahead if ahead < MAX_WINDOW else ahead - NUMBERS
+        ahead = (low - self.expected) % SEQUENCE_NUMBERS
+        return ahead if ahead < MAX_WINDOW else ahead - SEQUENCE_NUMBERS
 
     def next_turn(self) -> Message | None:
         """Return the request whose turn has come, which is no longer kept; None: it has not come."""
-        message = self.kept.pop(self.expected % NUMBERS, None)
+        message = self.kept.pop(self.expected % SEQUENCE_NUMBERS, None)
         if message is not None:
             self.expected += 1
         return message

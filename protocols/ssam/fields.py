@@ -67,7 +67,7 @@ def unpack_cell(frame: bytes) -> bytes:
 def mended(frame: bytes, begin: int) -> bytes:
     """Compute a message's check anew. begin: of its cell."""
     from protocols.atm.cell import CELL, HEADER, PAYLOAD
-    from protocols.ssam.cells import checked
+    from protocols.ssam.cells import with_crc
 
     payload = frame[begin + HEADER : begin + CELL]
-    return frame[: begin + HEADER] + checked(payload) + frame[begin + CELL :] if len(payload) == PAYLOAD else frame
+    return frame[: begin + HEADER] + with_crc(payload) + frame[begin + CELL :] if len(payload) == PAYLOAD else frame

@@ -24,25 +24,25 @@ WANTS_WINDOW: Final = 8
 GRANTED: Final = 0
 """In the status's place of the library's own reply: a larger window, which the next word says."""
 
-_MARKS: Final = 63
+_REMAINDERS: Final = 63
 _MASK: Final = 0xFFFF_FFFF
 _HEAD: Final = Struct("!II")
 
 
 class Address(NamedTuple):
-    """A handler's address. words: as in the cell. mark: of the tag, see `mark`; 0 in replies. handler: 0: the library's
-    own."""
+    """A handler's address. words: number of words in the cell. tag_remainder: see `tag_remainder`; 0 in replies. handler: 0
+    is the library's own."""
 
     form: int
     words: int
     to: int
     source: int
-    mark: int
+    tag_remainder: int
     handler: int
 
     def pack(self) -> int:
-        form, words, to, source, marked, handler = self
-        return form << 30 | words << 26 | to << 20 | source << 14 | marked << 8 | handler
+        form, words, to, source, remainder, handler = self
+        return form << 30 | words << 26 | to << 20 | source << 14 | remainder << 8 | handler
 
 
 def address_of(handler: int) -> Address:
@@ -57,14 +57,14 @@ def address_of(handler: int) -> Address:
     )
 
 
-def mark(tag: int) -> int:
-    """Return a tag's mark in cells, 1 to 63; 0: of NONE."""
-    return 1 + tag % _MARKS if tag != NONE else 0
+def tag_remainder(tag: int) -> int:
+    """Return the remainder of a tag, which cells carry: 1 to 63; 0 for NONE."""
+    return 1 + tag % _REMAINDERS if tag != NONE else 0
 
 
-def accepts(tag: int, marked: int) -> bool:
-    """Whether an endpoint with a tag accepts a request with a mark."""
-    return tag == ANY or (tag != NONE and mark(tag) == marked)
+def accepts(tag: int, remainder: int) -> bool:
+    """Whether an endpoint with a tag accepts a request with this remainder."""
+    return tag == ANY or (tag != NONE and tag_remainder(tag) == remainder)
 
 
 def checked_handler(number: int) -> int:

@@ -143,7 +143,7 @@ class Library:
         connection.pending[number % MAX_WINDOW] = pending
         self._counters.requests += 1
         self._work.spend(FORMAT)
-        request = Message(kind, connection.session, number % cells.NUMBERS, handler, bytes(data))
+        request = Message(kind, connection.session, number % cells.SEQUENCE_NUMBERS, handler, bytes(data))
         offset = request_slot(number)
         cells.pack_into(self.process.memory(connection.number), offset, request)
         if connection.is_open:  # each send polls (section 3.1.1)
@@ -377,7 +377,7 @@ class Library:
 
     def _report_missing(self, connection: Connection) -> None:
         """Tell the peer which request has not come, since later ones have."""
-        number = connection.expected % cells.NUMBERS
+        number = connection.expected % cells.SEQUENCE_NUMBERS
         missing = Message(cells.ACKNOWLEDGEMENT, connection.session, number, cells.MISSING, b"")
         cells.pack_into(self.process.memory(connection.number), CONTROL_SLOT, missing)
         self.process.write(connection.number, CONTROL_SLOT)
@@ -504,7 +504,7 @@ class Library:
             if pending is not None:
                 pending.returned(reason)
                 continue
-            message = cells.unpack(cells.checked(memory[request_slot(number) : request_slot(number) + PAYLOAD]))
+            message = cells.unpack(cells.with_crc(memory[request_slot(number) : request_slot(number) + PAYLOAD]))
             assert message is not None
             returned = Returned(connection.node, message.handler, message.data, reason)
             if self.on_returned is not None:
@@ -521,7 +521,7 @@ class Library:
         """Set the session of a kept request, which was not known before; return its offset."""
         memory, offset = self.process.memory(connection.number), request_slot(number)
         kind = memory[offset] >> 6
-        control = kind << 14 | connection.session << 6 | number % cells.NUMBERS
+        control = kind << 14 | connection.session << 6 | number % cells.SEQUENCE_NUMBERS
         memory[offset : offset + 2] = control.to_bytes(2, "big")
         return offset
 

@@ -18,7 +18,7 @@ from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD, circuit, circuit
 from protocols.atm.fields import ETHERTYPE
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.host_work import HostWork
-from protocols.ssam.cells import NUMBERS, Message, checked, unpack
+from protocols.ssam.cells import SEQUENCE_NUMBERS, Message, unpack, with_crc
 from protocols.ssam.counters import Counters
 from protocols.ssam.settings import MAX_WINDOW, Settings
 
@@ -255,7 +255,7 @@ class Process:
             raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
         self.device.work.spend(kind)
         node, head, memory = self._circuits[connection]
-        self.device.push(node, head + checked(memory[offset : offset + PAYLOAD]))
+        self.device.push(node, head + with_crc(memory[offset : offset + PAYLOAD]))
 
     def _pull(self, most: int, kind: str) -> Batch:
         """Return what is stored for this process, after the kernel has stored what the FIFO has; in all `most` messages.
@@ -276,4 +276,4 @@ def answer_slot(number: int) -> int:
 
 
 CONTROL_SLOT: Final = 2 * MAX_WINDOW * SLOT
-assert NUMBERS % MAX_WINDOW == 0, "a sequence number says its slot"
+assert SEQUENCE_NUMBERS % MAX_WINDOW == 0, "a sequence number says its slot"

@@ -87,25 +87,27 @@ class Region(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where a message that is being received is written. remote: of RDMA, where it begins. registrations: as the card's when
-    the access was checked."""
+    """Destination of a message that is being received. remote: start of the remote segment, for RDMA. registration_epoch:
+    the card's when the access was checked."""
 
     message: int
     total: int
     remote: Segment | None
-    registrations: int
+    registration_epoch: int
     place: Scatter | memoryview
 
 
 class Outgoing:
-    """A message of a send queue, or the answer to an RDMA Read. kind: type of its frames. segments: its data, of `length`
-    bytes. sent: bytes in frames so far. last: sequence number of its last frame; None until that is sent. answered: bytes
-    of an RDMA Read that have come. is_finished: nothing but an acknowledgement is missing. registrations: as the card's when
-    the access to its segments was checked."""
+    """A message of a send queue, or the response to an RDMA Read.
+
+    kind: type of its frames. segments: its data, of `length` bytes. sent: bytes in frames so far. last: sequence number of
+    its last frame; None until that is sent. answered: received bytes of an RDMA Read. is_finished: only an acknowledgement
+    is missing. registration_epoch: the card's when the access to its segments was checked.
+    """
 
     __slots__ = (
-        "answered", "control", "immediate", "is_finished", "kind", "last", "length", "number", "registrations", "remote",
-        "segments", "sent", "slot", "span",
+        "answered", "control", "immediate", "is_finished", "kind", "last", "length", "number", "registration_epoch",
+        "remote", "segments", "sent", "slot", "span",
     )  # fmt: skip
 
     def __init__(
@@ -117,10 +119,10 @@ class Outgoing:
         remote: Segment | None,
         segments: Sequence[Segment],
         span: Scatter,
-        registrations: int,
+        registration_epoch: int,
     ) -> None:
         self.kind = kind
-        self.registrations = registrations
+        self.registration_epoch = registration_epoch
         self.slot = slot
         self.control = control
         self.immediate = immediate
@@ -224,7 +226,7 @@ class Card:
         self.vis: Final[dict[int, Vi]] = {}
         self.regions: Final[dict[int, Region]] = {}
         self.ptags: Final[set[int]] = set()
-        self.registrations = 0
+        self.registration_epoch = 0
         """Changes of memory and protection tags: an access that was checked is allowed until there is one more."""
         self.taken: Final = bytearray(slots.count)
         """Flags of the slots that the NIC is using: what a host writes into these is ignored."""

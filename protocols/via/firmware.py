@@ -301,7 +301,7 @@ class Firmware:
         else:
             remote = posted.remote if kind != TYPE_SEND else None
             outgoing = Outgoing(
-                kind, slot, posted.control, posted.immediate, remote, posted.data, span, card.registrations
+                kind, slot, posted.control, posted.immediate, remote, posted.data, span, card.registration_epoch
             )
             self._sender.post(now, vi, outgoing)
 

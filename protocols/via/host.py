@@ -18,7 +18,7 @@ from protocols.via import codec
 from protocols.via.attributes import ConnectionRequest, MemoryAttributes, NicAttributes, ViAttributes
 from protocols.via.card import Codec
 from protocols.via.firmware import Firmware
-from protocols.via.kernel_agent import packed, permissions
+from protocols.via.kernel_agent import pack_attributes, pack_permissions
 from protocols.via.settings import Settings
 from protocols.via.vip_descriptors import (
     MAX_DISCRIMINATOR,
@@ -146,7 +146,7 @@ class ViaNic:
             raise ViaError(Result.INVALID_PARAMETER, "memory of a shared NIC must come from `allocate`")
         address = memory.pin_page(buffer, 1)
         self._last_handle = handle = self._last_handle + 1
-        value = permissions(rdma_write, rdma_read)
+        value = pack_permissions(rdma_write, rdma_read)
         try:
             await self.command(Command(Op.REGISTER, 0, handle, ptag, address, len(buffer), value))
         except ViaError:
@@ -173,7 +173,7 @@ class ViaNic:
         """VipSetMemAttributes: change the protection tag and peers' permissions. Raises ViaError."""
         ptag, rdma_write, rdma_read = attributes
         await self.command(
-            Command(Op.SET_MEMORY, number=memory.handle, ptag=ptag, value=permissions(rdma_write, rdma_read))
+            Command(Op.SET_MEMORY, number=memory.handle, ptag=ptag, value=pack_permissions(rdma_write, rdma_read))
         )
         changed = memory._replace(ptag=ptag)
         self._memories[memory.handle] = changed, attributes
@@ -196,7 +196,7 @@ class ViaNic:
         level = self.reliability if reliability is None else reliability
         size = self.settings.max_transfer if max_transfer is None else max_transfer
         vi = Vi(self, number, ViAttributes(level, size, ptag, rdma_write, rdma_read), send_cq, receive_cq)
-        value = packed(level, rdma_write, rdma_read)
+        value = pack_attributes(level, rdma_write, rdma_read)
         try:
             await self.command(Command(Op.CREATE_VI, number, 0, ptag, 0, size, value))
         except ViaError:

@@ -1,7 +1,7 @@
 """The kernel agent: commands of the VI Provider Library that set up what descriptors use (section 2.1 of the specification).
 
-A command lies in a slot of the memory that host and NIC share, and is answered there. Those that wait (for a request, an
-alarm, an asynchronous error) are answered later.
+A command is written to a slot of the memory that host and NIC share, and answered there. Commands that wait (for a
+connection request, an alarm or an asynchronous error) are answered later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocols.via.connections import Connections
 from protocols.via.vip_descriptors import MAX_VIS, Command, Op
 from protocols.via.vipl_names import Reliability, Result, ViState
 
-_LEVEL: Final = 0xFF
+_LEVEL_MASK: Final = 0xFF
 _STATES: Final = {
     states.IDLE: ViState.IDLE,
     states.PENDING: ViState.CONNECT_PENDING,
@@ -24,25 +24,25 @@ _STATES: Final = {
 }
 
 
-def packed(reliability: int, rdma_write: bool, rdma_read: bool) -> int:
-    """Pack a VI's attributes into a command's value."""
-    return reliability | permissions(rdma_write, rdma_read) << 8
+def pack_attributes(reliability: int, rdma_write: bool, rdma_read: bool) -> int:
+    """Pack a VI's reliability level and RDMA permissions into a command's value."""
+    return reliability | pack_permissions(rdma_write, rdma_read) << 8
 
 
-def permissions(rdma_write: bool, rdma_read: bool) -> int:
-    """Pack memory's attributes into a command's value."""
+def pack_permissions(rdma_write: bool, rdma_read: bool) -> int:
+    """Pack the RDMA permissions of a memory region into a command's value."""
     return (RDMA_WRITE_ENABLED if rdma_write else 0) | (RDMA_READ_ENABLED if rdma_read else 0)
 
 
 class KernelAgent:
-    """The commands of one NIC."""
+    """Handler of one NIC's commands."""
 
     def __init__(self, card: Card, connections: Connections) -> None:
         self._card = card
         self._connections = connections
 
     def command(self, now: int, slot: int) -> None:
-        """Carry out the command in this slot."""
+        """Execute the command in this slot."""
         card = self._card
         command = card.slots.read_command(slot)
         op = command.op
@@ -70,7 +70,7 @@ class KernelAgent:
             self._finish(slot, command, self._command_memory(command))
 
     def expire(self, slot: int) -> None:
-        """A command has waited for as long as it may."""
+        """Time out the command in this slot."""
         self._connections.expire(slot)
 
     def _finish(self, slot: int, command: Command, result: Result) -> None:
@@ -85,7 +85,7 @@ class KernelAgent:
         else:
             if card.state == states.OPEN:
                 self._connections.close()
-                card.registrations += 1
+                card.registration_epoch += 1
                 card.vis.clear()
                 card.regions.clear()
                 card.ptags.clear()
@@ -93,7 +93,7 @@ class KernelAgent:
         card.answer(slot, Result.SUCCESS, command)
 
     def _cancel(self, slot: int, command: Command) -> None:
-        """End an alarm before its time."""
+        """Cancel an alarm."""
         card, alarm = self._card, command.number
         if ~alarm in card.timers and card.slots.read_command(alarm).op == Op.ALARM:
             card.timers.cancel(~alarm)
@@ -101,7 +101,7 @@ class KernelAgent:
         card.answer(slot, Result.SUCCESS, command)
 
     def _command_vi(self, now: int, slot: int, vi: Vi, command: Command) -> None:
-        """Carry out a command for a VI."""
+        """Execute a command for a VI."""
         card, op = self._card, command.op
         if op == Op.DISCONNECT:
             self._connections.disconnect(vi)
@@ -126,9 +126,9 @@ class KernelAgent:
             self._connections.connect(now, slot, vi, command)
 
     def _command_memory(self, command: Command) -> Result:
-        """Carry out a command for protection tags, memory or a new VI."""
+        """Execute a command for protection tags, memory or a new VI."""
         card, op, number = self._card, command.op, command.number
-        card.registrations += op != Op.CREATE_VI
+        card.registration_epoch += op != Op.CREATE_VI
         if op in (Op.REGISTER, Op.DEREGISTER):
             card.work.spend(REGISTER, command.size)
         if op == Op.CREATE_PTAG:
@@ -197,10 +197,10 @@ class KernelAgent:
 
     def _set_vi(self, vi: Vi, command: Command) -> Result:
         card, settings = self._card, self._card.settings
-        level, attributes = command.value & _LEVEL, command.value >> 8
+        level, attributes = command.value & _LEVEL_MASK, command.value >> 8
         if command.ptag not in card.ptags:
             return Result.INVALID_PTAG
-        if level not in [int(one) for one in Reliability] or level > settings.reliability:
+        if level not in [int(known) for known in Reliability] or level > settings.reliability:
             return Result.INVALID_RELIABILITY_LEVEL
         if not 0 < command.size <= settings.max_transfer:
             return Result.INVALID_MTU

@@ -116,7 +116,7 @@ class Receiver:
             self._no_receive(vi)
             return False
         target = vi.target
-        if target is None or target[:4] != (message, total, remote, card.registrations):
+        if target is None or target[:4] != (message, total, remote, card.registration_epoch):
             target = self._targeted(vi, message, total, remote)
             if target is None:
                 return False
@@ -148,7 +148,7 @@ class Receiver:
         if total > len(place):
             self._refuse(vi, False, Done.LENGTH_ERROR)
             return None
-        return Target(message, total, remote, card.registrations, place)
+        return Target(message, total, remote, card.registration_epoch, place)
 
     def _scatter(self, place: Scatter, offset: int, payload: memoryview) -> None:
         at = 0
@@ -170,7 +170,14 @@ class Receiver:
             self._connections.lose(vi, "violation", AsyncError.RDMAR_PROT, told=Done.RDMA_PROT_ERROR)
             return False
         reply = Outgoing(
-            TYPE_READ_REPLY, -1, 0, 0, None, (Segment(remote.address, remote.handle, total),), span, card.registrations
+            TYPE_READ_REPLY,
+            -1,
+            0,
+            0,
+            None,
+            (Segment(remote.address, remote.handle, total),),
+            span,
+            card.registration_epoch,
         )
         reply.number = message
         vi.replies.append(reply)

@@ -134,11 +134,11 @@ class Sender:
         card, peer, remote = self._card, vi.peer, outgoing.remote
         assert peer is not None
         card.work.spend(AGENT)
-        if outgoing.registrations != card.registrations:
+        if outgoing.registration_epoch != card.registration_epoch:
             access = RDMA_READ_ENABLED if outgoing.kind == TYPE_READ_REPLY else 0
             for segment in outgoing.segments:
                 card.reach(vi.ptag, segment, segment.length, access)
-            outgoing.registrations = card.registrations
+            outgoing.registration_epoch = card.registration_epoch
         begin, total = outgoing.sent, outgoing.length
         if outgoing.kind == TYPE_RDMA_READ:
             outgoing.sent = total

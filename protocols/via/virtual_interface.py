@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from protocols.core.completion import Completion
 from protocols.via.attributes import ConnectionRequest, ViAttributes, ViQuery
-from protocols.via.kernel_agent import packed
+from protocols.via.kernel_agent import pack_attributes
 from protocols.via.vip_descriptors import MAX_DISCRIMINATOR, Command, Op, Queue, Segment
 from protocols.via.vipl_names import STATUS_ERRORS, AsyncError, Resource, Result, ViaError, ViState
 
@@ -307,7 +307,7 @@ class Vi:
     async def set_attributes(self, attributes: ViAttributes) -> None:
         """VipSetViAttributes. Raises ViaError unless the VI is idle."""
         level, size, ptag, rdma_write, rdma_read = attributes
-        value = packed(level, rdma_write, rdma_read)
+        value = pack_attributes(level, rdma_write, rdma_read)
         await self._nic.command(Command(Op.SET_VI, self.number, ptag=ptag, size=size, value=value))
         self.attributes = attributes
 
@@ -359,7 +359,7 @@ def checked(discriminator: bytes) -> bytes:
 def _limit(waiting: Completion[Value], alarm: Alarm, timeout: int, expire: Callable[[], object]) -> None:
     """Let a wait end after `timeout` ns, if that is not 0."""
     if timeout:
-        waiting.add_callback(partial(_take_back, alarm(timeout, partial(_unless_done, waiting, expire))))
+        waiting.add_callback(partial(_cancel_alarm, alarm(timeout, partial(_unless_done, waiting, expire))))
 
 
 def _unless_done(waiting: Completion[Value], expire: Callable[[], object]) -> None:
@@ -367,7 +367,7 @@ def _unless_done(waiting: Completion[Value], expire: Callable[[], object]) -> No
         expire()
 
 
-def _take_back(cancel: Callable[[], object], _: object) -> None:
+def _cancel_alarm(cancel: Callable[[], object], _: object) -> None:
     cancel()
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from testbed.observe.comparing.comparison import ComparedMeasure, Comparison
 
 _WORSE, _BAD_INPUT = 1, 2
-_SHOWN = 60  # measures
+_MAX_SHOWN = 60  # measures
 _COLOURS = {"worse": "red", "better": "green", "undecided": "yellow"}
 
 
-@click.command("compare", short_help="Tell whether one run is better or worse than another.")
+@click.command("compare", short_help="Compare two runs: is the second one better or worse?")
 @click.argument("folders", metavar="A [B]", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--threshold", default="5%", show_default=True, metavar="SHARE",
               help="Minimum regression that counts.")  # fmt: skip
@@ -37,8 +37,8 @@ def compare_command(
     measures: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compare B with A, measure by measure: a run's folder each, a directory with several runs of the same kind, or a
-    study's folder each, point by point.
+    """Compare B with A, measure by measure. A and B are folders of runs, directories with several runs of the same kind, or
+    folders of studies, which are compared point by point.
 
     \b
     testbed compare before after
@@ -47,15 +47,15 @@ def compare_command(
 
     Repetitions (run --repeat, or several runs) are the samples. A difference counts where it is beyond the threshold and its
     interval excludes 1; all intervals hold simultaneously at 95 %. Simulations with equal seeds are exact.
-    Exit code 0: nothing is worse, 1: something is, 2: bad input, or not comparable.
+    Exit code 0: nothing is worse, 1: something is worse, 2: bad input, or not comparable.
     """
     from testbed.errors import TestbedError, reason_of
     from testbed.spec.units import UnitError, parse_probability
 
     if len(folders) != (1 if against else 2):
-        raise click.UsageError("say one run with --against paper" if against else "say two runs: A, then B")
+        raise click.UsageError("--against paper takes one run" if against else "give two runs: A, then B")
     if against and measures:
-        raise click.UsageError("--measure goes with two runs: a paper's values are few")
+        raise click.UsageError("--measure cannot be combined with --against")
     try:
         share = parse_probability(threshold)
     except UnitError as error:
@@ -95,7 +95,7 @@ def _print(comparison: Comparison, *, paper: bool) -> None:
 
     for difference in comparison.differences:
         echo(f"differs: {difference}")
-    shown = comparison.measured[:_SHOWN]
+    shown = comparison.measured[:_MAX_SHOWN]
     ours, theirs = ("paper", "ours") if paper else ("A", "B")
     print_table(
         ["", *(() if paper else ("measure",)), ours, theirs, "ratio", "interval", "samples", ""],
@@ -107,14 +107,14 @@ def _print(comparison: Comparison, *, paper: bool) -> None:
         ],
     )  # fmt: skip
     if len(comparison.measured) > len(shown):
-        echo(f"and {len(comparison.measured) - len(shown):,} more, none of them worse than these; --json has all")
+        echo(f"and {len(comparison.measured) - len(shown):,} more, none of them worse than these; --json lists all")
     for note in comparison.notes:
         echo(f"note: {note}")
     counts: dict[str, int] = {}
     for measure in comparison.measured:
         counts[measure.judgement.value] = counts.get(measure.judgement.value, 0) + 1
     words = ", ".join(f"{count:,} {click.style(word, fg=_COLOURS.get(word))}" for word, count in counts.items())
-    echo(f"{words}; what differs by {format_probability(comparison.threshold)} or less is no difference")
+    echo(f"{words}; differences of {format_probability(comparison.threshold)} or less do not count")
 
 
 def _measure(measure: ComparedMeasure) -> str:
@@ -139,7 +139,7 @@ def _factor(ratio: float) -> str:
 
 def _interval(measure: ComparedMeasure) -> str:
     if measure.ratio.low is None or measure.ratio.high is None:
-        return "open"
+        return "unbounded"
     return f"{_factor(measure.ratio.low)} to {_factor(measure.ratio.high)}"
 
 

@@ -9,7 +9,7 @@ import click
 
 from testbed.cli.collector import collector_off
 from testbed.cli.consoles import echo, json_option, print_json
-from testbed.cli.progress_display import counted
+from testbed.cli.progress_display import step_progress
 
 if TYPE_CHECKING:
     from testbed.spec.layout import Layout
@@ -30,7 +30,7 @@ def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
     from testbed.spec.toml_writer import to_toml
 
     try:
-        with counted("checking " + source):
+        with step_progress("checking " + source):
             loaded = load(source)
             layout = resolve(loaded.description)
     except DescriptionError as error:
@@ -78,7 +78,7 @@ def graph_command(source: str, dot: bool, as_json: bool) -> None:
     from testbed.spec.loader import load
     from testbed.spec.resolver import resolve
 
-    with counted("reading " + source):
+    with step_progress("reading " + source):
         layout = resolve(load(source).description)
     if as_json:
         print_json("graph", {"layout": to_json(layout)})

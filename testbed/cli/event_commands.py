@@ -121,14 +121,14 @@ def _source(name: str | None) -> _Source:
 
 
 def _run(folder: Path) -> _Source:
-    from testbed.observe.recorded import EVENTS, RESULT, recorded
+    from testbed.observe.recorded import EVENTS, RESULT, read_run
 
-    recorded(folder)
+    read_run(folder)
     return _Source(
         str(folder),
         folder / EVENTS,
         (folder / RESULT).exists,
-        lambda: f"the run has ended: {recorded(folder).status}",
+        lambda: f"the run has ended: {read_run(folder).status}",
     )
 
 

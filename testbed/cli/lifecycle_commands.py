@@ -19,7 +19,7 @@ from testbed.cli.consoles import (
     print_json,
     stop_descriptor,
 )
-from testbed.cli.progress_display import counted
+from testbed.cli.progress_display import step_progress
 from testbed.registry import DEFAULT_PROTOCOL
 from testbed.spec.layout import Impairment, Layout
 
@@ -80,7 +80,7 @@ def up_command(
     if name is not None:
         check_cluster(name)
     store = Store()
-    with counted("bringing up " + (name or source)) as progress:
+    with step_progress("bringing up " + (name or source)) as progress:
         loaded = load(source)
         layout = resolve(loaded.description)
         if unimpaired:
@@ -185,7 +185,7 @@ def down_command(cluster: str | None, name: str | None, grace: float, everything
         raise click.UsageError("--all and a cluster's name exclude each other")
     store = Store()
     names = store.names() if everything else [store.existing(wanted)]
-    with counted("taking down " + ", ".join(names)) as progress:
+    with step_progress("taking down " + ", ".join(names)) as progress:
         for number, cluster_name in enumerate(names):
             progress(number, len(names))
             down(store, cluster_name, grace)
@@ -206,7 +206,7 @@ def gc_command(as_json: bool) -> None:
     from testbed.cluster.garbage import collect
     from testbed.cluster.records.state import Store
 
-    with counted("collecting"):
+    with step_progress("collecting"):
         findings = collect(Store())
     if as_json:
         shown = [{"what": item.what, "removed": item.removed, "reason": item.reason} for item in findings]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from testbed.spec.layout import Asked, Layout
     from testbed.spec.machines import Machine
 
-_SHOWN = 8  # nodes or switches of a machine; --json has all
+_MAX_SHOWN = 8  # nodes or switches of a machine; --json has all
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))
 
@@ -184,8 +184,8 @@ def _plan_document(plan: SpreadPlan) -> dict[str, object]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_SHOWN
+    return ", ".join(names[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _print_plan(plan: SpreadPlan) -> None:
@@ -272,10 +272,10 @@ def status_command(file: Path, cluster: str, as_json: bool) -> None:
 @json_option
 def gc_command(file: Path, as_json: bool) -> None:
     """Remove the remains of clusters on every machine of FILE, as 'testbed gc' does on one."""
-    from testbed.machines.remote_workers import ask_each
+    from testbed.machines.remote_workers import call_each
 
     with _running(file) as running:
-        findings = ask_each(running, "gc")
+        findings = call_each(running, "gc")
     if as_json:
         print_json("machines-gc", {"machines": findings})
         return

@@ -16,14 +16,14 @@ from testbed.cli.consoles import echo
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_SILENT = 1.0  # s
+_INTERVAL = 1.0  # s before progress is shown, and between two lines
 
 
 @contextmanager
 def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
-    """Context manager: show a run's progress in a terminal, as a line that changes every second.
+    """Context manager: show a run's progress in a terminal, as a line that is rewritten every second.
 
-    folder: the run's folder, whose rows are counted. Yields a function that sets the present step, None without a
+    folder: the run's folder, whose rows are step_progress. Yields a function that sets the current phase; None without a
     terminal.
     """
     stream = sys.stderr  # kept: during a simulation sys.stderr is redirected to logs
@@ -31,7 +31,7 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
         yield None
         return
     started = time.monotonic()
-    phase = "beginning"
+    phase = "starting"
     shown = False
 
     def show(_number: int = 0, _frame: FrameType | None = None) -> None:
@@ -47,44 +47,44 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
     def set_phase(what: str) -> None:
         nonlocal phase
         phase = what or phase
-        if time.monotonic() - started > _SILENT:
+        if time.monotonic() - started > _INTERVAL:
             show()
 
-    ticking = mode != "sim"  # the simulation needs the timer, and reports by itself
-    if ticking:
+    has_timer = mode != "sim"  # a simulation needs SIGALRM itself, and calls `set_phase` regularly
+    if has_timer:
         signal.signal(signal.SIGALRM, show)
-        signal.setitimer(signal.ITIMER_REAL, _SILENT, _SILENT)
+        signal.setitimer(signal.ITIMER_REAL, _INTERVAL, _INTERVAL)
     try:
         yield set_phase
     finally:
-        if ticking:
+        if has_timer:
             signal.setitimer(signal.ITIMER_REAL, 0)
         if shown:
             stream.write("\r\x1b[K")
 
 
 @contextmanager
-def counted(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager: show the progress of counted steps: a bar in a terminal, else a line from time to time."""
+def step_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Context manager: show how many steps are done: as a bar in a terminal, otherwise as a line every second."""
     started = reported = time.monotonic()
     with ExitStack() as stack:
         bars: list[Bar] = []
 
         def report_waiting(_number: int, _frame: FrameType | None) -> None:
-            """Report that the command is waiting, for another command's lock or a program that does not end."""
+            """Report that the command is waiting: for another command's lock, or for a program to end."""
             if not bars:
                 echo(f"{what} ...", err=True)
 
         stack.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, report_waiting))
-        stack.callback(signal.setitimer, signal.ITIMER_REAL, *signal.setitimer(signal.ITIMER_REAL, _SILENT))
+        stack.callback(signal.setitimer, signal.ITIMER_REAL, *signal.setitimer(signal.ITIMER_REAL, _INTERVAL))
 
         def show(done: int, total: int) -> None:
             nonlocal reported
             now = time.monotonic()
-            if now - started < _SILENT:
+            if now - started < _INTERVAL:
                 return
             if not sys.stderr.isatty():
-                if now - reported >= _SILENT:
+                if now - reported >= _INTERVAL:
                     echo(f"{what}: {done} of {total} done", err=True)
                     reported = now
                 return

@@ -14,10 +14,10 @@ from testbed.errors import UnsupportedError
 if TYPE_CHECKING:
     from testbed.controller.checkers.check_report import Report
     from testbed.controller.replay.delta_debugging import Shrunk
-    from testbed.controller.replay.replays import Repetition, Replayed
+    from testbed.controller.replay.replays import Repetition, ReplayResult
 
 _FAILED = 10
-_SHOWN = 20  # fates
+_MAX_SHOWN = 20  # fates or faults
 
 
 @click.command("replay", short_help="Run a failed run again with the same fates, in either mode.")
@@ -59,32 +59,34 @@ def replay_command(
     and reports none) and beside a scenario, from the seed. Exit code 10: a check, or the run, has failed, as before or
     otherwise; 0: nothing has.
     """
-    from testbed.controller.replay.replays import find_fewest, read_repetition, replay_repetition
+    from testbed.controller.replay.replays import minimize, read_repetition, replay_repetition
 
     original = read_repetition(folder, number or 0)
-    few = None
+    minimal = None
     if shrink:
-        few = find_fewest(original, runs)
+        minimal = minimize(original, runs)
         if not as_json:
-            _print_few(original, few, runs)
-        given = original.few
-    where = mode or ("live" if original.run.asked["mode"] == "sim" else "sim")
-    again = replay_repetition(original, where, given, output)
+            _print_minimal(original, minimal, runs)
+        given = original.minimal_file
+    replay_mode = mode or ("live" if original.run.parameters["mode"] == "sim" else "sim")
+    again = replay_repetition(original, replay_mode, given, output)
     if as_json:
-        shrunk = {} if few is None else {
-            "shrunk": {"fates": len(few.causes), "runs": few.trials, "minimal": few.minimal, "log": str(given)}
+        shrunk = {} if minimal is None else {
+            "shrunk": {
+                "fates": len(minimal.causes), "runs": minimal.trials, "minimal": minimal.minimal, "log": str(given)
+            }
         }  # fmt: skip
         print_json(
             "replay",
             {
-                "folder": str(folder), "repetition": original.number, "mode": again.mode, "same": again.same,
-                "before": sorted(again.before), "now": sorted(again.now), "error": again.error, "fates": again.fates,
-                **shrunk,
+                "folder": str(folder), "repetition": original.number, "mode": again.mode, "same": again.reproduced,
+                "before": sorted(again.failed_originally), "now": sorted(again.failed), "error": again.error,
+                "fates": again.fates, **shrunk,
             },
         )  # fmt: skip
     else:
-        _print_replayed(again)
-    ctx.exit(_FAILED if again.now else 0)
+        _print_result(again)
+    ctx.exit(_FAILED if again.failed else 0)
 
 
 @click.command("check-run", short_help="Check the history of a run again.")
@@ -96,9 +98,9 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
     errors, progress, recovery; of active messages: each request handled once or returned, replies that match requests.
     The run's folder must have a history. Exit code 10: a check has failed."""
     from testbed.controller.checkers.runs import check_again
-    from testbed.observe.recorded import recorded
+    from testbed.observe.recorded import read_run
 
-    reports = check_again(recorded(folder))
+    reports = check_again(read_run(folder))
     if as_json:
         print_json("check-run", {"folder": str(folder), "repetitions": [report.to_json() for report in reports]})
     else:
@@ -112,9 +114,9 @@ def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
 def print_checks(folder: Path) -> None:
     """Print the result of a run's checks on standard error, with the command that repeats a failed run."""
     from testbed.controller.checkers.runs import written_reports
-    from testbed.observe.recorded import recorded
+    from testbed.observe.recorded import read_run
 
-    run = recorded(folder)
+    run = read_run(folder)
     reports = written_reports(run)
     for number, report in enumerate(reports, 1):
         if report.failed or report.ambiguities:
@@ -123,8 +125,8 @@ def print_checks(folder: Path) -> None:
     if reports and not any(report.failed for report in reports):
         messages = sum(report.messages for report in reports)
         echo(f"checks: nothing wrong with {messages:,} messages", err=True)
-    if run.asked.get("form") and (run.status == "failed" or any(report.failed for report in reports)):
-        other_mode = "live" if run.asked["mode"] == "sim" or not _simulated(run.asked["protocol"]) else "sim"
+    if run.parameters.get("form") and (run.status == "failed" or any(report.failed for report in reports)):
+        other_mode = "live" if run.parameters["mode"] == "sim" or not _simulated(run.parameters["protocol"]) else "sim"
         number = next((at for at, report in enumerate(reports, 1) if report.failed), len(reports))
         which = f" --repetition {number}" if len(reports) > 1 else ""
         echo(f"again in {other_mode}: testbed replay {shlex.quote(str(folder))}{which} --mode {other_mode}", err=True)
@@ -145,28 +147,30 @@ def _indented(report: Report) -> str:
     return "\n".join(f"  {line}" for line in report.in_words().splitlines())
 
 
-def _print_few(original: Repetition, few: Shrunk[str], runs: int) -> None:
-    enough = "each of them is needed" if few.minimal else f"more runs than {runs} might find fewer"
-    count = len(few.causes)
+def _print_minimal(original: Repetition, shrunk: Shrunk[str], runs: int) -> None:
+    minimality = "each of them is needed" if shrunk.minimal else f"more runs than {runs} might find fewer"
+    count = len(shrunk.causes)
     what = "fate" if original.scenario is None else "fault"
-    causes = f"1 {what} is" if count == 1 else f"{count} {what}s are"
-    echo(f"{causes} enough to fail so, found in {few.trials} runs of at most {runs}; {enough}: {original.few}")
-    for sentence in few.causes[:_SHOWN]:
+    causes = f"1 {what} reproduces" if count == 1 else f"{count} {what}s reproduce"
+    echo(
+        f"{causes} the failure, found in {shrunk.trials} of at most {runs} runs; {minimality}: {original.minimal_file}"
+    )
+    for sentence in shrunk.causes[:_MAX_SHOWN]:
         echo(f"  {sentence}")
-    if count > _SHOWN:
-        echo(f"  and {count - _SHOWN} more")
+    if count > _MAX_SHOWN:
+        echo(f"  and {count - _MAX_SHOWN} more")
 
 
-def _print_replayed(again: Replayed) -> None:
+def _print_result(again: ReplayResult) -> None:
     fates = f"{again.fates} fates of the log" if again.fates >= 0 else "fates from the seed"
-    met = f", {again.given} of them applied" if again.given >= 0 else ""
-    echo(f"failed in the run: {', '.join(sorted(again.before)) or 'nothing'}")
-    echo(f"fails in {again.mode}, with {fates}{met}: {', '.join(sorted(again.now)) or 'nothing'}")
+    applied = f", {again.applied} of them applied" if again.applied >= 0 else ""
+    echo(f"failed in the run: {', '.join(sorted(again.failed_originally)) or 'nothing'}")
+    echo(f"fails in {again.mode}, with {fates}{applied}: {', '.join(sorted(again.failed)) or 'nothing'}")
     if again.error:
         echo(f"  {_one_line(again.error)}")
-    if again.before and again.now:
-        echo("the same check has failed again" if again.same else "the replay has failed differently")
-    elif again.before:
+    if again.failed_originally and again.failed:
+        echo("the same check has failed again" if again.reproduced else "the replay has failed differently")
+    elif again.failed_originally:
         echo("the failure was not reproduced")
 
 

@@ -31,10 +31,10 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
         size = _report_study(folders[0], output)
         echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
         return
-    from testbed.observe.recorded import recorded
+    from testbed.observe.recorded import read_run
 
     for folder in folders:  # errors appear before the slow import
-        recorded(folder)
+        read_run(folder)
     from testbed.observe.report.builder import MAX, make_report
 
     if len(folders) > MAX:

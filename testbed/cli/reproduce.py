@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from testbed.cli.consoles import echo, json_option, new_results_folder, print_json
-from testbed.cli.progress_display import counted
+from testbed.cli.progress_display import step_progress
 from testbed.cli.report_command import require_drawing
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def reproduce_command(
         require_drawing()
     folder = begun or _begun(systems, asked, output)
     with _told_where(folder.path):
-        with counted("points measured") as progress:
+        with step_progress("points measured") as progress:
             reproductions = _reproduce(folder, jobs, progress)
         if report is not None:
             from testbed.observe.report.paper_page import make_paper_page

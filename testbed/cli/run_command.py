@@ -28,7 +28,7 @@ RUNS = Path("results/runs")
 _EXIT_CODES = {"degraded": 8, "invalid": 9, "failed": 10}
 _MODES = ("sim", "live", "dilated")
 _NODE = re.compile("[A-Za-z0-9_-]+")
-_SHOWN = 40  # lines of a command's output
+_MAX_SHOWN = 40  # lines of a command's output
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,16 +300,16 @@ def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
     if workloads:
         _list_workloads(as_json)
         return
-    from testbed.observe.recorded import recorded, runs
+    from testbed.observe.recorded import read_run, runs
 
     directory = folder or RUNS
     if (directory / "run.json").exists():
-        run_list, unreadable = [recorded(directory)], list[str]()
+        run_list, unreadable = [read_run(directory)], list[str]()
     else:
         run_list, unreadable = runs(directory)
     if as_json:
         shown = [
-            {"folder": str(run.folder), "status": run.status, "asked": run.asked, "result": run.result}
+            {"folder": str(run.folder), "status": run.status, "asked": run.parameters, "result": run.result}
             for run in run_list
         ]
         print_json("runs", {"runs": shown, "unreadable": unreadable})
@@ -318,7 +318,7 @@ def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
         from testbed.cli.table_layout import print_rows
 
         run = run_list[0]
-        echo(f"{run.asked.get('command', '')}: {run.status} {run.result.get('error', '')}".rstrip())
+        echo(f"{run.parameters.get('command', '')}: {run.status} {run.result.get('error', '')}".rstrip())
         print_rows(list(run.rows()))
     elif run_list:
         from testbed.cli.table_layout import print_table
@@ -328,7 +328,7 @@ def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
             [
                 [
                     run.folder.name,
-                    *(str(run.asked.get(key, "")) for key in ("cluster", "workload", "protocol", "mode", "seed")),
+                    *(str(run.parameters.get(key, "")) for key in ("cluster", "workload", "protocol", "mode", "seed")),
                     run.status,
                     str((run.result.get("verdict") or {}).get("grade", "")),
                 ]
@@ -393,7 +393,7 @@ def _print_commands(result: CommandsResult) -> None:
     for command in result.commands:
         echo(f"{command.node}: {command.text} ended with code {command.code}")
         lines = command.tail().splitlines()
-        echo("".join(f"  {line}\n" for line in lines[-_SHOWN:]), nl=False)
+        echo("".join(f"  {line}\n" for line in lines[-_MAX_SHOWN:]), nl=False)
 
 
 def _print_rows(result: RunResult) -> None:
@@ -407,14 +407,14 @@ def _print_rows(result: RunResult) -> None:
         for node in result.results:
             for log in sorted(result.folder.glob(f"**/logs/{node}.log")):
                 lines = log.read_text(errors="replace").splitlines()
-                echo("".join(f"{node}: {line}\n" for line in lines[-_SHOWN:]), nl=False)
+                echo("".join(f"{node}: {line}\n" for line in lines[-_MAX_SHOWN:]), nl=False)
     if result.used:
         parts = list(dict.fromkeys(part for usage in result.used.values() for part in usage))
         print_table(
             ["busy", *parts],
             [
                 [node, *(f"{usage[part]['share']:.1%}" if part in usage else "" for part in parts)]
-                for node, usage in list(result.used.items())[:_SHOWN]
+                for node, usage in list(result.used.items())[:_MAX_SHOWN]
             ],
         )
     switches = {name: counts for name, counts in result.repetitions[-1].switches.items() if any(counts.values())}
@@ -424,7 +424,7 @@ def _print_rows(result: RunResult) -> None:
             ["switch", *(cause.replace("_", " ") for cause in causes)],
             [
                 [name, *(f"{counts.get(cause, 0):,}" for cause in causes)]
-                for name, counts in list(switches.items())[:_SHOWN]
+                for name, counts in list(switches.items())[:_MAX_SHOWN]
             ],
         )
 

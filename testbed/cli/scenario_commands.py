@@ -9,7 +9,7 @@ import click
 
 from testbed.cli.consoles import echo, json_option, print_json
 
-_SHOWN = 100  # moments; --json has all
+_MAX_SHOWN = 100  # moments; --json has all
 
 
 @click.group("scenario", short_help="Check scenarios of faults.")
@@ -59,8 +59,8 @@ def check_command(
         ]  # fmt: skip
         print_json("scenario-check", {"name": scenario.name, "cluster": layout.name, "moments": shown})
         return
-    for moment in timeline[:_SHOWN]:
+    for moment in timeline[:_MAX_SHOWN]:
         word = "begins" if moment.begins else "ends"
         echo(f"{format_duration(moment.when):>12}  {word:6}  {moment.occurrence.name}: {moment.occurrence.fault.what}")
-    if len(timeline) > _SHOWN:
-        echo(f"and {len(timeline) - _SHOWN:,} more; --json has all")
+    if len(timeline) > _MAX_SHOWN:
+        echo(f"and {len(timeline) - _MAX_SHOWN:,} more; --json has all")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STUDIES = Path("results/studies")
 _FAILED, _INVALID, _DEGRADED = 10, 9, 8
-_SHOWN = 60  # points
+_MAX_SHOWN = 60  # points
 _TOLD = 20  # errors of points
 _MEASURES = 5  # columns
 
@@ -121,10 +121,10 @@ def _engine(options: _EngineOptions) -> Engine:
 
 
 def _run(study: Study, folder: StudyFolder, engine: Engine, retries: int) -> Mapping[int, Outcome]:
-    from testbed.cli.progress_display import counted
+    from testbed.cli.progress_display import step_progress
     from testbed.studies.study_runs import run_study
 
-    with counted(f"study {study.name}") as progress:
+    with step_progress(f"study {study.name}") as progress:
         try:
             return run_study(study, folder, engine, retries=retries, progress=progress)
         except KeyboardInterrupt:
@@ -149,10 +149,10 @@ def _print_points(study: Study, as_json: bool) -> None:
         return
     print_table(
         ["point", *study.varied],
-        [[str(number), *_cells(study, point)] for number, point in enumerate(study.points[:_SHOWN])],
+        [[str(number), *_cells(study, point)] for number, point in enumerate(study.points[:_MAX_SHOWN])],
     )
-    if len(study.points) > _SHOWN:
-        echo(f"and {len(study.points) - _SHOWN:,} more")
+    if len(study.points) > _MAX_SHOWN:
+        echo(f"and {len(study.points) - _MAX_SHOWN:,} more")
     echo(f"{len(study.points):,} points")
 
 
@@ -169,7 +169,7 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
 
     figures = {number: _medians(outcome) for number, outcome in outcomes.items()}
     measures = list(dict.fromkeys(key for found in figures.values() for key in found))[:_MEASURES]
-    shown = sorted(outcomes)[:_SHOWN]
+    shown = sorted(outcomes)[:_MAX_SHOWN]
     print_table(
         ["point", *study.varied, *(heading(key) for key in measures), ""],
         [

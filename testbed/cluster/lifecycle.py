@@ -15,7 +15,7 @@ from testbed.cluster.plan.kernel_operations import Operation
 from testbed.cluster.plan.link_decisions import Decisions
 from testbed.cluster.plan.netlink_executor import taken
 from testbed.cluster.plan.planner import plan
-from testbed.cluster.records.state import PATIENCE, SharedNics, State, Store, shared_devices
+from testbed.cluster.records.state import LOCK_TIMEOUT, SharedNics, State, Store, shared_devices
 from testbed.cluster.services import namespace_holder, relay_client
 from testbed.cluster.transitions import (
     DesiredState,
@@ -66,9 +66,9 @@ def up(
     """
     check_supported(desired.layout)
     with (
-        _guard(store, desired, dry_run=dry_run) as guard,
+        _holder(store, desired, dry_run=dry_run) as holder_client,
         _tidy_on_failure(store),
-        store.locked(desired.name, PATIENCE),
+        store.locked(desired.name, LOCK_TIMEOUT),
     ):
         known = store.read(desired.name) is not None
         before = _usable(store, desired, replace_other=replace_other, dry_run=dry_run)
@@ -83,7 +83,7 @@ def up(
                 operations = plan(desired.layout, existing, decisions.link_services, decisions.files, whole)
             return ApplyResult(state, tuple(operations), changed)
         try:
-            operations, state = carry_out(store, desired, state, before, decisions, progress, guard)
+            operations, state = carry_out(store, desired, state, before, decisions, progress, holder_client)
         except BaseException as error:
             with undisturbed():
                 roll_back(store, state, before, error)
@@ -113,7 +113,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = still_shared) -> A
     share: maps the state to its new NIC sharing. An exception from either cancels the change. A change that cannot be
     carried out leaves everything as before. Raises NotFoundError, ConflictError, KernelError, and as `decide`.
     """
-    with store.locked(name, PATIENCE):
+    with store.locked(name, LOCK_TIMEOUT):
         before = store.choose(name)
         if before.ended:
             raise NotFoundError(before.ended)
@@ -209,19 +209,19 @@ def _refuse_taken_names(desired: DesiredState, known: bool) -> None:
 
 
 @contextmanager
-def _guard(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.Guard | None]:
+def _holder(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.HolderClient | None]:
     """Start the holder of a held cluster before the first change; end it if the cluster does not come up."""
     if has_named_namespaces(desired) or dry_run:
         yield None
         return
-    guard = namespace_holder.guard(store.root, desired.name)
+    holder_client = namespace_holder.start_holder(store.root, desired.name)
     try:
-        yield guard
+        yield holder_client
     except BaseException:
-        processes.end(guard.identity)
+        processes.end(holder_client.identity)
         raise
     finally:
-        guard.close()
+        holder_client.close()
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.ownership import Mark
-from testbed.cluster.records.state import PATIENCE, State, Store, names_locked
+from testbed.cluster.records.state import LOCK_TIMEOUT, State, Store, names_locked
 from testbed.errors import ConflictError, KernelError, UnreadableStateError
 from testbed.kernel import cgroups, daemons, namespaces, processes
 from testbed.kernel.filesystem import empty, remove_file
@@ -23,7 +23,7 @@ GRACE = 1.0  # seconds that a node's processes get between SIGTERM and SIGKILL
 
 def down(store: Store, name: str, grace: float = GRACE) -> None:
     """Take a cluster down: end its programs and remove everything made for it."""
-    with store.locked(name, PATIENCE):
+    with store.locked(name, LOCK_TIMEOUT):
         try:
             state = store.read(name)
         except UnreadableStateError:

@@ -183,7 +183,7 @@ def carry_out(
     before: State | None,
     decisions: Decisions,
     progress: Progress,
-    guard: namespace_holder.Guard | None = None,
+    holder_client: namespace_holder.HolderClient | None = None,
 ) -> tuple[list[Operation], State]:
     store.write(state)
     _write_places(store, state)
@@ -202,9 +202,9 @@ def carry_out(
             replugging.release()
             executor.apply(operations[late:last], lambda done: progress(late + done, len(operations)))
         paths, holder = executor.paths, state.holder
-        if guard is not None:
-            holder = guard.identity
-            paths = guard.hold(executor.descriptors())
+        if holder_client is not None:
+            holder = holder_client.identity
+            paths = holder_client.hold(executor.descriptors())
         state = replace(state, phase="up", namespaces=paths, inodes=executor.inodes, holder=holder, previous=None)
         relay_client.engage(store, state, decisions.orders)
         executor.apply(operations[last:], lambda done: progress(last + done, len(operations)))

@@ -71,7 +71,7 @@ _QUIET: Final = 0.1
 _LINGER: Final = 2.0
 """Seconds after which it is released, unless its host waits for answers."""
 
-_PATIENCE: Final = 10.0
+_TIMEOUT: Final = 10.0
 """Seconds after which it is released in any case: a peer's script may still be starting."""
 
 
@@ -115,12 +115,12 @@ class AttachedNic:
 
     def linger(self) -> None:
         """Keep working until no frame has come for _QUIET seconds, at most for _LINGER seconds; and until the host library
-        waits for nothing, such as the answer to a message that has left, at most for _PATIENCE seconds."""
+        waits for nothing, such as the answer to a message that has left, at most for _TIMEOUT seconds."""
         loop, begun = self._driver.loop, time.monotonic()
         before, taken = -1, self._taken()
         while True:
             lingered = time.monotonic() - begun
-            if (taken == before or lingered > _LINGER) and (not self.host.waiting() or lingered > _PATIENCE):
+            if (taken == before or lingered > _LINGER) and (not self.host.waiting() or lingered > _TIMEOUT):
                 return
             before = taken
             loop.complete(loop.sleep(round(_QUIET * 1e9)))

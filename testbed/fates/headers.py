@@ -81,15 +81,15 @@ _TABLE: Final[tuple[tuple[Header, str, int, int, int, Kind], ...]] = (
 
 
 def standard_fields() -> Fields:
-    """Make a set of all these fields, to which protocols can register theirs.
+    """Return all these fields; protocols can register theirs in the result.
 
-    ``eth.type`` is the EtherType behind the addresses: of a tagged frame, the tag's. ``vlan.*`` is the outermost tag;
-    headers are found behind up to two tags.
+    ``eth.type`` is the EtherType after the addresses; in a tagged frame, it is the TPID. ``vlan.*`` is the outermost tag;
+    headers are found after up to two tags.
     """
     fields = [
         Field(f"{header.name}.{name}", header, offset, width, mask, kind)
         for header, name, offset, width, mask, kind in _TABLE
     ]
     headers = (FRAME, ETH, VLAN, ARP, IP, IP6, ICMP, TCP, UDP, ICMP6)
-    checks = {field.name: field.header.name for field in fields if field.name.endswith(".chksum")}
-    return Fields(headers, [Field(FRAME_LENGTH, FRAME, 0, 4), *fields], checks)
+    checksums = {field.name: field.header.name for field in fields if field.name.endswith(".chksum")}
+    return Fields(headers, [Field(FRAME_LENGTH, FRAME, 0, 4), *fields], checksums)

@@ -198,12 +198,12 @@ FrameKey = tuple[int, Flow, int]
 class Replay:
     """Replay of a log: equal frames of equal flows get their logged fates again. See `without_chance`."""
 
-    __slots__ = ("_fates", "given")
+    __slots__ = ("_fates", "applied")
 
     def __init__(self, log: Iterable[Record]) -> None:
         self._fates: dict[tuple[str, str], dict[FrameKey, Fate]] = {}
-        self.given = 0
-        """Number of frames that have got their fate; after a complete replay, all frames of the log."""
+        self.applied = 0
+        """Number of frames to which the logged fate was applied; after a complete replay, all frames of the log."""
         for record in log:
             fates = self._fates.setdefault((record.link, record.direction), {})
             place = (record.epoch, record.flow, record.n)

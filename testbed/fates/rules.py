@@ -174,7 +174,7 @@ class _ReplayJudge(Judge):
         if fate is not None:
             self.matched += 1
             self.decided += 1
-            self._replay.given += 1
+            self._replay.applied += 1
         return fate
 
 

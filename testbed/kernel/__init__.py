@@ -1,5 +1,5 @@
 """All access to Linux: namespaces, netlink, mounts, processes, cgroups, packet sockets, BPF, and capability probes."""
 
-from testbed.kernel.lean_imports import import_leanly
+from testbed.kernel.deferred_init import defer_init
 
-import_leanly("pyroute2")
+defer_init("pyroute2")

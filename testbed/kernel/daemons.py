@@ -1,5 +1,4 @@
-"""Daemons: forked processes that outlive the one that started them. They do not execute anything, which saves the start
-of an interpreter."""
+"""Daemons: forked processes that outlive their parent. They do not exec, which saves the start of an interpreter."""
 
 from __future__ import annotations
 
@@ -16,21 +15,21 @@ from testbed.kernel.changes import announce, silence
 from testbed.kernel.children import undisturbed
 
 _READY = b"ready"
-_PAST_EVERY_DESCRIPTOR = 2**31 - 1  # close_range(2) does the work, in one call
+_MAX_DESCRIPTOR = 2**31 - 1  # os.closerange uses close_range(2), one system call
 
 
 def start(
     name: str,
-    kept: Collection[int],
+    keep: Collection[int],
     prepare: Callable[[], None],
-    stay: Callable[[], None],
+    serve: Callable[[], None],
     log: str = os.devnull,
     mark: str = "",
 ) -> processes.Identity:
-    """Fork a daemon called `name` that runs `prepare` and, if that succeeds, `stay` until it returns.
+    """Fork a daemon called `name` that runs `prepare` and, if that succeeds, `serve`, and exits when that returns.
 
-    kept: our descriptors that it keeps. log: the file for the traceback of an unexpected error. mark: for `is_marked`,
-    such as the name of its cluster. A TestbedError or OSError of `prepare` is raised here.
+    keep: descriptors that it inherits; all others are closed. log: file for the traceback of an unexpected error. mark: for
+    `is_marked`, such as the name of its cluster. A TestbedError or OSError of `prepare` is raised here.
     """
     reader, writer = os.pipe()
     child = 0
@@ -39,7 +38,7 @@ def start(
             child = os.fork()
             if child == 0:
                 os.close(reader)
-                _run_daemon(name, {*kept, writer}, writer, prepare, stay, log, mark)
+                _run_daemon(name, {*keep, writer}, writer, prepare, serve, log, mark)
             os.close(writer)
         with open(reader, "rb") as answers:
             announce(f"start {name} {child}")
@@ -52,19 +51,19 @@ def start(
     if answer != _READY:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child, 0)
-        raise pickle.loads(answer) if answer else TestbedError(f"the process {name} died at its start")
+        raise pickle.loads(answer) if answer else TestbedError(f"the process {name} died during its start")
     return processes.identity(child)
 
 
-def become(name: str, prepare: Callable[[], None], stay: Callable[[], None], log: str) -> None:
-    """Turn this process, which was started for nothing else, into a daemon; it ends silently when `prepare` fails with a
-    TestbedError or OSError. Does not return."""
+def become(name: str, prepare: Callable[[], None], serve: Callable[[], None], log: str) -> None:
+    """Turn this process into a daemon; it exits silently if `prepare` fails with a TestbedError or OSError. Does not
+    return."""
     status = 1
     try:
         _leave_terminal(name, (), log)
         with contextlib.suppress(TestbedError, OSError):
             prepare()
-            stay()
+            serve()
             status = 0
     except BaseException:  # noqa: BLE001  as in `_run_daemon`
         _report_failure()
@@ -80,20 +79,20 @@ def _report_failure() -> None:
 
 def _run_daemon(
     name: str,
-    kept: Collection[int],
+    keep: Collection[int],
     writer: int,
     prepare: Callable[[], None],
-    stay: Callable[[], None],
+    serve: Callable[[], None],
     log: str,
     mark: str,
 ) -> None:
     """Run the forked daemon; does not return."""
     status = 1
-    gc.freeze()  # a collection of the parent's objects would copy every page of them
+    gc.freeze()  # a garbage collection would write to, and so copy, all pages of the parent's objects
     try:
-        _leave_terminal(name, kept, log)
+        _leave_terminal(name, keep, log)
         if mark:
-            os.memfd_create(_marked(name, mark), os.MFD_CLOEXEC)  # open for as long as we live
+            os.memfd_create(_marked(name, mark), os.MFD_CLOEXEC)  # never closed
         try:
             prepare()
         except (TestbedError, OSError) as error:
@@ -101,19 +100,19 @@ def _run_daemon(
             os._exit(1)
         os.write(writer, _READY)
         os.close(writer)
-        stay()
+        serve()
         status = 0
-    except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
+    except BaseException:  # noqa: BLE001  the parent's code must not run in the child
         _report_failure()
     finally:
         os._exit(status)
 
 
 def is_marked(process: processes.Identity, name: str, mark: str) -> bool:
-    """Whether a process runs that `start` has begun under that name and mark.
+    """Whether a process is alive and was started by `start` with this name and mark.
 
-    Pid and start time come from a file that may be damaged or forged, and may be another process's. The mark is a memfd
-    that the daemon holds: no other process has one by chance.
+    Pid and start time come from a file that may be damaged or forged, so they may be those of another process. The mark is
+    a memfd that the daemon holds: no other process has it by chance.
     """
     if not process.alive:
         return False
@@ -133,7 +132,7 @@ def _target(link: str) -> str:
 
 
 def end(process: processes.Identity | None, name: str, mark: str) -> None:
-    """Kill a daemon of ours, by name and mark, and wait until it has ended. Any other process is left alone."""
+    """Kill a daemon and wait for its end. A process without this name and mark is left alone."""
     if process is not None and is_marked(process, name, mark):
         processes.end(process)
 
@@ -148,7 +147,7 @@ def _marked(name: str, mark: str) -> str:
     return f"{name}:{mark}"
 
 
-def _leave_terminal(name: str, kept: Collection[int], log: str) -> None:
+def _leave_terminal(name: str, keep: Collection[int], log: str) -> None:
     """Detach from the parent process: its observers, terminal, signal handlers, descriptors and directory."""
     silence()
     os.setsid()
@@ -157,7 +156,7 @@ def _leave_terminal(name: str, kept: Collection[int], log: str) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _close_all_but(kept)  # first: our parent may have had no descriptor left for what follows
+    _close_all_but(keep)  # first: the parent may have used up all descriptors
     null = os.open("/dev/null", os.O_RDWR)
     log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard, descriptor in ((0, null), (1, null), (2, log_file)):
@@ -176,10 +175,10 @@ def write_output_to(log: str) -> None:
     os.close(log_file)
 
 
-def _close_all_but(kept: Collection[int]) -> None:
-    """Close every descriptor but the standard ones and these, without opening one for a listing."""
+def _close_all_but(keep: Collection[int]) -> None:
+    """Close all descriptors except the standard ones and `keep`, without opening one to list them."""
     first = 3
-    for number in sorted(number for number in kept if number > 2):
+    for number in sorted(number for number in keep if number > 2):
         os.closerange(first, number)
         first = number + 1
-    os.closerange(first, _PAST_EVERY_DESCRIPTOR)
+    os.closerange(first, _MAX_DESCRIPTOR)

@@ -4,8 +4,8 @@ A token bucket is not a wire: after a pause it passes as many bytes at once as t
 time, and only a frame that finds the bucket empty waits. Over a long time the rate is exact. HTB is a token bucket with
 classes, which a link's direction does not need.
 
-The bucket must hold the largest frame, and the bytes that the rate allows while the kernel's timer is late, or those
-tokens are lost and the rate is missed. A larger bucket makes longer bursts.
+The bucket must hold the largest frame, and the bytes that the rate allows while the kernel's timer is late, or
+tokens are lost and the rate is not reached. A larger bucket makes longer bursts.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ TCA_TBF_PARMS, TCA_TBF_RATE64, TCA_TBF_BURST = 1, 4, 6
 TC_LINKLAYER_ETHERNET = 1
 
 _RATESPEC = struct.Struct("=BBHhHI")  # cell log, link layer, overhead, cell align, minimum, rate
-_REST = struct.Struct("=III")  # limit, buffer, mtu; behind two ratespecs
+_QOPT_TAIL = struct.Struct("=III")  # limit, buffer, mtu; after the two ratespecs
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
-_MAX = 0xFFFF_FFFF
+_U32_MAX = 0xFFFF_FFFF
 _TICK = 6  # PSCHED_SHIFT: the kernel reports times in 64 ns
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options that TBF takes or reports. rate: bytes/s. burst: bytes in the bucket. limit: of the queue, in bytes, or in
-    frames if in_frames. sizes: bytes that frames count. The kernel reports neither in_frames nor sizes."""
+    frames if in_frames. sizes: table of the bytes that frames of each size take. The kernel reports neither in_frames nor
+    sizes."""
 
     rate: int
     burst: int
@@ -51,9 +52,9 @@ class Options:
     sizes: SizeTable | None = None
 
     def matches(self, report: Options) -> bool:
-        """Whether a report is of a discipline with these options. The kernel reports a burst as a time, in 32 bits and steps
-        of 64 ns: where it does not fit, it is not compared."""
-        fits = self.burst * SECOND // self.rate >> _TICK <= _MAX
+        """Whether the kernel reports a discipline with these options. It reports the burst as a time, in 32 bits and steps
+        of 64 ns: a burst that does not fit is not compared."""
+        fits = self.burst * SECOND // self.rate >> _TICK <= _U32_MAX
         step = -(-self.rate * (2 << _TICK) // SECOND) + 1
         if fits and abs(report.burst - self.burst) > step:
             return False
@@ -61,7 +62,7 @@ class Options:
 
 
 def burst_of(impairment: Impairment, mtu: int) -> int:
-    """Return the bytes in the bucket: the largest frame, and those that the rate allows while a timer is late."""
+    """Return the size of the bucket in bytes: the largest frame, and what the rate allows while a timer is late."""
     return wire_size(impairment, largest_frame(mtu) + qdiscs.VLAN) + impairment.rate * LATENESS // (8 * SECOND)
 
 
@@ -75,8 +76,8 @@ def options_of(impairment: Impairment, *, mtu: int) -> Options:
     shaped = impairment.minimum_frame or impairment.overhead or impairment.cell_size
     queue = impairment.queue_frames or impairment.queue or default_queue(impairment.rate, 0)
     burst = burst_of(impairment, mtu)
-    if burst > _MAX or queue > _MAX:
-        raise UnsupportedError(f"TBF's bucket and queue hold {_MAX:,} bytes at most")
+    if burst > _U32_MAX or queue > _U32_MAX:
+        raise UnsupportedError(f"TBF's bucket and queue hold {_U32_MAX:,} bytes at most")
     return Options(
         rate=max(round(impairment.rate / 8), 1),
         burst=burst,
@@ -87,30 +88,31 @@ def options_of(impairment: Impairment, *, mtu: int) -> Options:
 
 
 def requests(index: int, options: Options, before: Options | None = None) -> list[bytes]:
-    """Encode the requests that set an interface's TBF options; a TBF with our handle is changed in place, with its queue.
+    """Encode the requests that set an interface's TBF options. A TBF with our handle is changed in place and keeps its
+    queue.
 
-    before: the options in force, if any. Only where these count the queue in the other unit, it is replaced and its frames
-    are lost: a queue in bytes is TBF's own, one in frames a pfifo in it.
+    before: the options in force, if any. If these limit the queue in the other unit, the queue is replaced and its frames
+    are lost: TBF itself has a queue in bytes; a queue in frames is a pfifo below it.
     """
-    rate = _RATESPEC.pack(0, TC_LINKLAYER_ETHERNET, 0, 0, 0, min(options.rate, _MAX))
-    encoded = attribute(TCA_TBF_PARMS, rate + bytes(_RATESPEC.size) + _REST.pack(options.limit, 0, 0))
+    rate = _RATESPEC.pack(0, TC_LINKLAYER_ETHERNET, 0, 0, 0, min(options.rate, _U32_MAX))
+    encoded = attribute(TCA_TBF_PARMS, rate + bytes(_RATESPEC.size) + _QOPT_TAIL.pack(options.limit, 0, 0))
     encoded += attribute(TCA_TBF_BURST, _U32.pack(options.burst))
-    if options.rate > _MAX:
+    if options.rate > _U32_MAX:
         encoded += attribute(TCA_TBF_RATE64, _U64.pack(options.rate))
     messages = [qdiscs.request(index, KIND, HANDLE, encoded, sizes=options.sizes)]
     if options.in_frames or (before is not None and before.in_frames):
-        # TBF sets the limit of the fifo in it, in the fifo's unit.
+        # TBF sets the limit of its inner fifo, in the fifo's unit.
         kind = "pfifo" if options.in_frames else "bfifo"
         handle = HANDLE + (0x1_0000 if options.in_frames else 0x2_0000)
         messages.append(qdiscs.request(index, kind, handle, _U32.pack(options.limit), parent=HANDLE | 1))
     return messages
 
 
-def decoded(raw: bytes) -> Options:
+def decode(raw: bytes) -> Options:
     """Decode options from the payload of TCA_OPTIONS in a dump; the burst to the kernel's precision."""
     found = dict(attributes(memoryview(raw)))
     *_, rate = _RATESPEC.unpack_from(found[TCA_TBF_PARMS])
-    limit, buffer, _ = _REST.unpack_from(found[TCA_TBF_PARMS], 2 * _RATESPEC.size)
+    limit, buffer, _ = _QOPT_TAIL.unpack_from(found[TCA_TBF_PARMS], 2 * _RATESPEC.size)
     if TCA_TBF_RATE64 in found:
         rate = max(rate, *_U64.unpack_from(found[TCA_TBF_RATE64]))
     return Options(rate, round((buffer << _TICK) * rate / SECOND), limit)

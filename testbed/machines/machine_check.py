@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from testbed.errors import TestbedError
 from testbed.machines.machine_report import MachineReport
-from testbed.machines.remote_workers import RemoteWorker, start_each, try_each
+from testbed.machines.remote_workers import RemoteWorker, start_each, try_call_each
 from testbed.spec.machines import Machine
 from testbed.spec.units import format_size
 
@@ -27,7 +27,7 @@ def check(machines: Sequence[Machine]) -> list[MachineFinding]:
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     try:
         underlays = {machine.name: machine.underlay or "" for machine in machines}
-        answers = {**started, **try_each(running, "report", underlay=underlays)}
+        answers = {**started, **try_call_each(running, "report", underlay=underlays)}
     finally:
         for worker in running.values():
             worker.close()

@@ -1,7 +1,7 @@
 """The controller's side of workers: start one on each machine, and make calls.
 
-All that is done on a machine goes over the one connection on which its worker was started. The machine has testbed
-installed in the Python that the machines file names; another version than the controller's is refused.
+Everything is done over the single connection on which the worker was started. The Python that the machines file names must
+have testbed installed in the controller's version.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from testbed.errors import (
     reason_of,
 )
 from testbed.machines.machine_report import DISTRIBUTION
-from testbed.machines.request_line import PULSE
+from testbed.machines.request_line import KEEPALIVE_INTERVAL
 from testbed.spec.machines import Machine
-from testbed.ssh.machine_connections import Line, UnreachableError, open_line
+from testbed.ssh.machine_connections import LineChannel, UnreachableError, open_channel
 
-PATIENCE: Final = 120.0
-"""Seconds that a call may take."""
+CALL_TIMEOUT: Final = 120.0
+"""Seconds."""
 
-_START_PATIENCE: Final = 30.0  # s until a worker answers
-_NOISE: Final = 100  # lines that a login may print before the worker does
-_AT_ONCE: Final = 32  # connections made at a time
+_START_TIMEOUT: Final = 30.0  # s until a worker prints its greeting
+_MAX_LOGIN_LINES: Final = 100  # lines that a login may print before the worker's greeting
+_MAX_CONCURRENT: Final = 32  # connections opened at the same time
 _GREETING: Final = "testbed-worker "
 _ERRORS: Final[Mapping[str, type[TestbedError]]] = {
     error_class.__name__: error_class
@@ -62,75 +62,76 @@ if found == sys.argv[1]:
     from testbed.machines.worker import main
     main()
 """
-"""Says which version is installed, and becomes the worker if it is the controller's. For any version of Python 3."""
+"""Program that prints the installed version of testbed, and runs the worker if it is the controller's version. It has to run
+in any version of Python 3."""
 
 
 class RemoteWorker:
-    """A machine's worker. Its calls are answered in their order. It is told all the time that the controller is there, or it
-    would end."""
+    """Client of a machine's worker, which answers requests in order. A thread sends keepalives; without them the worker
+    exits."""
 
-    def __init__(self, machine: Machine, line: Line) -> None:
+    def __init__(self, machine: Machine, channel: LineChannel) -> None:
         self.machine = machine
-        self._line = line
+        self._channel = channel
         self._issued = 0
         self._closing = Event()
-        self._pulse = Thread(target=self._beat, daemon=True)
-        self._pulse.start()
+        self._keepalive = Thread(target=self._send_keepalives, daemon=True)
+        self._keepalive.start()
 
-    def begin(self, call: str, **arguments: object) -> int:
+    def begin(self, method: str, **arguments: object) -> int:
         """Send a request; return its number for `finish`."""
         self._issued += 1
-        request = {"number": self._issued, "call": call, "arguments": arguments}
+        request = {"number": self._issued, "call": method, "arguments": arguments}
         try:
-            self._line.send(json.dumps(request).encode() + b"\n")
+            self._channel.send(json.dumps(request).encode() + b"\n")
         except OSError as error:
             raise self._lost(reason_of(error)) from error
         return self._issued
 
-    def finish(self, number: int, patience: float | None = PATIENCE) -> Any:
-        """Return the reply to a request; requests are finished in their order. Raises the error that the call raised
-        there, and UnreachableError if the worker, the machine or the connection has ended."""
+    def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
+        """Return the reply to a request; requests are finished in order. Raises the error that the worker raised, and
+        UnreachableError if the worker, the machine or the connection is lost."""
         try:
-            line = self._line.receive(patience)
+            line = self._channel.receive(timeout)
         except TimeoutError as error:
-            raise self._lost(f"no answer within {patience:g} s") from error
+            raise self._lost(f"no answer within {timeout:g} s") from error
         except OSError as error:
             raise self._lost(reason_of(error)) from error
         if not line:
-            raise self._lost(self._line.last_words() or "the connection was closed")
+            raise self._lost(self._channel.last_error_line() or "the connection was closed")
         answer = json.loads(line)
-        assert answer["number"] == number, "requests are finished in their order"
+        assert answer["number"] == number, "requests are finished in order"
         if "error" in answer:
             error_class = _ERRORS.get(answer["class"], TestbedError)
             raise error_class(f"machine {self.machine.name}: {answer['error']}")
         return answer["reply"]
 
-    def call(self, call: str, patience: float | None = PATIENCE, **arguments: object) -> Any:
+    def call(self, method: str, timeout: float | None = CALL_TIMEOUT, **arguments: object) -> Any:
         """Send a request and return the reply; raises as `begin` and `finish`."""
-        return self.finish(self.begin(call, **arguments), patience)
+        return self.finish(self.begin(method, **arguments), timeout)
 
-    def _beat(self) -> None:
-        with suppress(OSError):  # the next call tells that the connection has ended
-            while not self._closing.wait(PULSE):
-                self._line.send(b"\n")
+    def _send_keepalives(self) -> None:
+        with suppress(OSError):  # the next call reports that the connection is lost
+            while not self._closing.wait(KEEPALIVE_INTERVAL):
+                self._channel.send(b"\n")
 
     def close(self) -> None:
-        """End the worker."""
+        """Stop the worker."""
         self._closing.set()
-        self._line.close()
-        self._pulse.join()
+        self._channel.close()
+        self._keepalive.join()
 
     def _lost(self, reason: str) -> UnreachableError:
         return UnreachableError(f"machine {self.machine.name}: its worker has ended: {reason}")
 
 
 def start_worker(machine: Machine) -> RemoteWorker:
-    """Connect to a machine and start its worker. Raises as `open_line`, and UnsupportedError without testbed there, or
-    with another version of it."""
+    """Connect to a machine and start its worker. Raises as `open_channel`, and UnsupportedError if the machine has no
+    testbed or another version of it."""
     wanted = metadata.version(DISTRIBUTION)
-    line = open_line(machine, f"exec {_quoted(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(wanted)}")
+    channel = open_channel(machine, f"exec {_quoted(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(wanted)}")
     try:
-        found = _greeting(machine, line)
+        found = _greeting(machine, channel)
         if found != wanted:
             present = f"has testbed {found}" if found != "-" else "does not have testbed"
             raise UnsupportedError(
@@ -138,37 +139,37 @@ def start_worker(machine: Machine) -> RemoteWorker:
                 f"{DISTRIBUTION} {wanted} there, or name the Python that has it by the key 'python'"
             )
     except BaseException:
-        line.close()
+        channel.close()
         raise
-    return RemoteWorker(machine, line)
+    return RemoteWorker(machine, channel)
 
 
-def _greeting(machine: Machine, line: Line) -> str:
-    """Return the version that the program on a machine says, "-" for none. What the login prints before is skipped."""
+def _greeting(machine: Machine, channel: LineChannel) -> str:
+    """Return the version that _PROGRAM prints, "-" for none; output of the login before it is skipped."""
     try:
-        for _ in range(_NOISE):
-            text = line.receive(_START_PATIENCE).decode(errors="replace")
+        for _ in range(_MAX_LOGIN_LINES):
+            text = channel.receive(_START_TIMEOUT).decode(errors="replace")
             if text.startswith(_GREETING):
                 return text.removeprefix(_GREETING).strip()
             if not text:
                 break
     except OSError as error:
-        reason = f"no answer within {_START_PATIENCE:g} s" if isinstance(error, TimeoutError) else reason_of(error)
+        reason = f"no answer within {_START_TIMEOUT:g} s" if isinstance(error, TimeoutError) else reason_of(error)
         raise UnreachableError(f"machine {machine.name}: {machine.python} did not start there: {reason}") from error
-    words = line.last_words()
+    last_error = channel.last_error_line()
     raise UnsupportedError(
-        f"machine {machine.name}: {machine.python} did not start there" + (f": {words}" if words else "")
+        f"machine {machine.name}: {machine.python} did not start there" + (f": {last_error}" if last_error else "")
     )
 
 
 def _quoted(program: str) -> str:
-    """Quote a program's path for a shell, but for the ``~/`` in front."""
+    """Quote a program's path for a shell, except for a leading ``~/``."""
     home, rest = ("~/", program[2:]) if program.startswith("~/") else ("", program)
     return home + shlex.quote(rest)
 
 
 def start_each(machines: Sequence[Machine]) -> dict[str, RemoteWorker | TestbedError]:
-    """Start workers at the same time; return, by machine, the worker or the error."""
+    """Start workers concurrently; return, by machine, the worker or the error."""
 
     def attempt(machine: Machine) -> RemoteWorker | TestbedError:
         try:
@@ -176,14 +177,14 @@ def start_each(machines: Sequence[Machine]) -> dict[str, RemoteWorker | TestbedE
         except TestbedError as error:
             return error
 
-    with ThreadPoolExecutor(min(_AT_ONCE, len(machines))) as pool:
+    with ThreadPoolExecutor(min(_MAX_CONCURRENT, len(machines))) as pool:
         return dict(zip([machine.name for machine in machines], pool.map(attempt, machines), strict=True))
 
 
 @contextmanager
 def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]:
-    """Start a worker on each machine; they end with the block. If some cannot be started, none stays: the error names
-    every machine that failed."""
+    """Start a worker on each machine; they stop at the end of the block. If one cannot be started, all are stopped; the
+    error names every machine that failed."""
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     failed = [error for error in started.values() if isinstance(error, TestbedError)]
@@ -198,26 +199,28 @@ def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]
             worker.close()
 
 
-def ask_each(running: Mapping[str, RemoteWorker], call: str, **arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Make a call on every machine at the same time, one message to each; return the replies by machine.
+def call_each(running: Mapping[str, RemoteWorker], method: str, **arguments: Mapping[str, object]) -> dict[str, Any]:
+    """Make a call on all machines concurrently; return the replies by machine.
 
-    arguments: by name, the values by machine. After a failure the other replies are still awaited; the first error is
-    raised.
+    arguments: by argument name, the values by machine. After a failure, the other replies are still awaited; then the first
+    error is raised.
     """
-    replies = try_each(running, call, **arguments)
+    replies = try_call_each(running, method, **arguments)
     for reply in replies.values():
         if isinstance(reply, TestbedError):
             raise reply
     return replies
 
 
-def try_each(running: Mapping[str, RemoteWorker], call: str, **arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Make a call as `ask_each` does; return, by machine, the reply or the TestbedError."""
+def try_call_each(
+    running: Mapping[str, RemoteWorker], method: str, **arguments: Mapping[str, object]
+) -> dict[str, Any]:
+    """Make a call as `call_each` does; return, by machine, the reply or the TestbedError."""
     numbers: dict[str, int] = {}
     replies: dict[str, Any] = {}
     for name, worker in running.items():
         try:
-            numbers[name] = worker.begin(call, **{key: values[name] for key, values in arguments.items()})
+            numbers[name] = worker.begin(method, **{key: values[name] for key, values in arguments.items()})
         except UnreachableError as error:
             replies[name] = error
     for name, number in numbers.items():

@@ -1,7 +1,7 @@
-"""A worker's standard input as lines, with an end that does not depend on the network to tell it.
+"""A worker's standard input as lines, whose end does not depend on the network.
 
-The controller sends an empty line every `PULSE` seconds. If none comes for `SILENCE` seconds, it counts as cut off: sshd may
-take hours to see that.
+The controller sends an empty line every `KEEPALIVE_INTERVAL` seconds. After `SILENCE` seconds without a line, the worker
+treats the controller as disconnected: sshd may take hours to notice.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-PULSE: Final = 0.5
+KEEPALIVE_INTERVAL: Final = 0.5
 """Seconds between the controller's empty lines."""
 
 SILENCE: Final = 5.0
-"""Seconds without any line after which the controller counts as cut off."""
+"""Seconds without a line after which the controller counts as disconnected."""
 
 _CHUNK: Final = 1 << 16
 

@@ -16,7 +16,7 @@ from testbed.machines.machine_check import contradictions
 from testbed.machines.machine_report import MachineReport
 from testbed.machines.node_placement import Capacity, Constraints, Placement, place
 from testbed.machines.parts import Pair, Underlays, pairs, parts
-from testbed.machines.remote_workers import RemoteWorker, ask_each, try_each
+from testbed.machines.remote_workers import RemoteWorker, call_each, try_call_each
 from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import to_json
 from testbed.spec.machines import Machine
@@ -60,7 +60,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     underlays = {machine: found.underlay or "" for machine, found in machines.items()}
     reports = {
         machine: MachineReport.from_json(reply)
-        for machine, reply in ask_each(running, "report", underlay=underlays).items()
+        for machine, reply in call_each(running, "report", underlay=underlays).items()
     }
     wrong = [
         f"machine {machine}: {sentence}"
@@ -70,7 +70,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     if wrong:
         raise UnsupportedError("\n".join(wrong))
     capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
-    present = ask_each(running, "present", name=dict.fromkeys(running, name))
+    present = call_each(running, "present", name=dict.fromkeys(running, name))
     placement = place(layout, capacities, _staying(layout, present, constraints))
     crossed = pairs(layout, placement)
     for machine in dict.fromkeys(machine for pair in crossed for machine in pair):
@@ -137,9 +137,9 @@ def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked)
 
     If a part fails, the parts that are new are taken down again, so that nothing is left; the first error is raised.
     """
-    before = {machine: name in names for machine, names in ask_each(running, "clusters").items()}
+    before = {machine: name in names for machine, names in call_each(running, "clusters").items()}
     concerned = {machine: running[machine] for machine in plan.parts}
-    replies = try_each(
+    replies = try_call_each(
         concerned,
         "up",
         name=dict.fromkeys(concerned, name),
@@ -152,20 +152,22 @@ def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked)
         made = {m: running[m] for m, reply in replies.items() if not isinstance(reply, TestbedError) and not before[m]}
         kept = [m for m, was_there in before.items() if was_there]
         unended = [
-            r for r in try_each(made, "down", name=dict.fromkeys(made, name)).values() if isinstance(r, TestbedError)
+            r
+            for r in try_call_each(made, "down", name=dict.fromkeys(made, name)).values()
+            if isinstance(r, TestbedError)
         ]
         advice = [f"its parts on {', '.join(kept)} stay: 'testbed up' changes them again"] if kept else []
         raise type(failures[0])("\n".join(map(str, [failures[0], *unended, *advice])))
     emptied = {
         machine: running[machine] for machine, was_there in before.items() if was_there and machine not in concerned
     }
-    ask_each(emptied, "down", name=dict.fromkeys(emptied, name))
+    call_each(emptied, "down", name=dict.fromkeys(emptied, name))
     return replies
 
 
 def down(running: Workers, name: str) -> list[str]:
     """Take a cluster down on every machine; return the machines that had a part. NotFoundError if none had."""
-    replies = ask_each(running, "down", name=dict.fromkeys(running, name))
+    replies = call_each(running, "down", name=dict.fromkeys(running, name))
     found = [machine for machine, reply in replies.items() if reply["was_there"]]
     if not found:
         raise NotFoundError(f"no machine has a cluster {name}")
@@ -174,7 +176,7 @@ def down(running: Workers, name: str) -> list[str]:
 
 def holders(running: Workers, name: str) -> dict[str, RemoteWorker]:
     """Return the workers of the machines that have a part of a cluster. NotFoundError if none has."""
-    names = ask_each(running, "clusters")
+    names = call_each(running, "clusters")
     found = {machine: running[machine] for machine in running if name in names[machine]}
     if not found:
         raise NotFoundError(f"no machine has a cluster {name}")
@@ -184,7 +186,7 @@ def holders(running: Workers, name: str) -> dict[str, RemoteWorker]:
 def status(running: Workers, name: str) -> dict[str, Any]:
     """Return the status of a cluster's part on each machine that has one."""
     found = holders(running, name)
-    return ask_each(found, "status", name=dict.fromkeys(found, name))
+    return call_each(found, "status", name=dict.fromkeys(found, name))
 
 
 def execute(running: Workers, name: str, node: str, command: Sequence[str]) -> tuple[int, str, str]:

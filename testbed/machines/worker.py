@@ -27,7 +27,7 @@ from testbed.cluster.records.status import status
 from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
-from testbed.machines.request_line import PULSE, RequestLine
+from testbed.machines.request_line import KEEPALIVE_INTERVAL, RequestLine
 from testbed.spec.layout import Asked
 from testbed.spec.layout_json import from_json
 
@@ -77,7 +77,7 @@ def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]
             stream.reconfigure(errors="backslashreplace")  # what is no text must not end the worker
         while True:
             try:
-                stdout, stderr = program.communicate(timeout=PULSE)
+                stdout, stderr = program.communicate(timeout=KEEPALIVE_INTERVAL)
                 return {"code": program.returncode, "stdout": stdout, "stderr": stderr}
             except subprocess.TimeoutExpired:
                 if not requests.is_open():

@@ -47,7 +47,7 @@ class KeptRows:
     shapes: Mapping[str, bool]
 
     @property
-    def holding(self) -> list[bool]:
+    def shapes_hold(self) -> list[bool]:
         """For each shape whether it holds."""
         return list(self.shapes.values())
 

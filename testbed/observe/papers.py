@@ -245,7 +245,7 @@ class Paper:
         return f"{self.authors}: {self.title}, {self.published}"
 
     @property
-    def not_ours(self) -> list[Published]:
+    def unmeasured(self) -> list[Published]:
         """All values that are shown as the paper's: of other systems beside a row, and those that no row has."""
         beside = [
             Published(row.name, row.others_source or row.source, row.unit, row.others)

@@ -97,11 +97,11 @@ class ResultDocument(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedRun:
     """A run as its folder records it. result: empty where the run has not ended, or was killed."""
 
     folder: Path
-    asked: Mapping[str, Any]
+    parameters: Mapping[str, Any]
     result: Mapping[str, Any]
 
     @property
@@ -115,16 +115,16 @@ class Recorded:
         return read(self.folder / EVENTS)
 
 
-def recorded(folder: Path) -> Recorded:
+def read_run(folder: Path) -> RecordedRun:
     """Read a run's folder. Raises NotFoundError where there is no run, UnsupportedError for one of a newer version,
     TestbedError for a broken file."""
-    asked = _read_versioned(folder / RUN, RunDocument)
-    if asked is None:
+    parameters = _read_versioned(folder / RUN, RunDocument)
+    if parameters is None:
         raise NotFoundError(f"{folder} is no folder of a run: it has no {RUN}")
-    return Recorded(folder, asked, _read_versioned(folder / RESULT, ResultDocument) or {})
+    return RecordedRun(folder, parameters, _read_versioned(folder / RESULT, ResultDocument) or {})
 
 
-def runs(path: Path) -> tuple[list[Recorded], list[str]]:
+def runs(path: Path) -> tuple[list[RecordedRun], list[str]]:
     """Read the runs in a directory, the oldest first, with a sentence for each that cannot be read."""
     readable, unreadable = [], []
     try:
@@ -133,10 +133,10 @@ def runs(path: Path) -> tuple[list[Recorded], list[str]]:
         folders = []
     for folder in folders:
         try:
-            readable.append(recorded(folder))
+            readable.append(read_run(folder))
         except TestbedError as error:
             unreadable.append(str(error))
-    return sorted(readable, key=lambda run: float(run.asked.get("began", 0))), unreadable
+    return sorted(readable, key=lambda run: float(run.parameters.get("began", 0))), unreadable
 
 
 def _read_versioned(path: Path, kind: type) -> Mapping[str, Any] | None:

@@ -69,7 +69,7 @@ CASE: pytest.StashKey[Case] = pytest.StashKey()
 
 _DEFAULTS = {"testbed_mode": "live", "testbed_protocol": "", "testbed_artefacts": "testbed-artefacts"}
 _ACTIONS = {"testbed_on_invalid": "fail", "testbed_on_degraded": "ignore"}
-_SHOWN = 20  # tests whose network was not as configured, in the summary
+_MAX_SHOWN = 20  # tests whose network was not as configured, in the summary
 
 
 def __getattr__(name: str) -> object:
@@ -218,11 +218,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, text in report.user_properties
         if name == "testbed-verdict" and text != "trusted"
     }
-    for nodeid, verdict in list(doubtful.items())[:_SHOWN]:
+    for nodeid, verdict in list(doubtful.items())[:_MAX_SHOWN]:
         terminalreporter.line(f"testbed: {nodeid}: the network was {verdict}")
-    if len(doubtful) > _SHOWN:
+    if len(doubtful) > _MAX_SHOWN:
         terminalreporter.line(
-            f"testbed: and {len(doubtful) - _SHOWN} more tests on networks that were not as configured"
+            f"testbed: and {len(doubtful) - _MAX_SHOWN} more tests on networks that were not as configured"
         )
     folders = [
         str(text)

@@ -1,7 +1,7 @@
-"""Verdict on a test's network, and the outcome of a test that passes on a network that was not as configured.
+"""Verdict on a test's network, and outcome of a test that passes although the network was not as configured.
 
 The verdict covers the complete test, from the cluster's start to the end of the test's body, and each `cluster.run`. A
-test that fails by itself stays failed, with the verdict beside it.
+test that fails by itself stays failed; its report shows the verdict.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster
 PROPERTY: Final = "testbed-verdict"
 """Name of the report's property with the network's verdict, one line."""
 
-_COUNTING: Final = (Grade.INVALID, Grade.DEGRADED)
+_DEVIATING: Final = (Grade.INVALID, Grade.DEGRADED)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Verdict on a network. grade: trusted, degraded or invalid; undecided where the test has taken its cluster down.
-    reasons: a line for each finding that deviated. notes: remarks of the verdict, without effect on the
-    grade."""
+    """Verdict on a network. grade: trusted, degraded or invalid; undecided if the test took its cluster down.
+    reasons: a line for each finding that is degraded or invalid. notes: remarks of the verdict, without effect
+    on the grade."""
 
     grade: Grade
     reasons: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Network:
 
 
 def network_of(cluster: ClusterUnderTest) -> Network:
-    """Judge the network so far. A failure to take the verdict is a reason, too: such a network cannot be trusted."""
+    """Return the verdict on the network so far. If the verdict cannot be taken, the network is invalid."""
     findings: list[Finding] = []
     reasons: dict[str, None] = {}
     notes: tuple[str, ...] = ()
@@ -58,46 +58,46 @@ def network_of(cluster: ClusterUnderTest) -> Network:
             notes = overall.notes
         except NotFoundError:
             grades.append(Grade.UNDECIDED)
-            reasons["the cluster was taken down before the test ended: no verdict can be taken"] = None
+            reasons["the cluster was taken down before the test ended: no verdict is possible"] = None
         except (TestbedError, OSError) as error:
             grades.append(Grade.INVALID)
             why = reason_of(error) if isinstance(error, OSError) else str(error)
             reasons[f"the verdict cannot be taken: {why}"] = None
     findings += [finding for run in cluster.verdicts for finding in run.findings]
-    counting = sorted(
-        (finding for finding in findings if finding.grade in _COUNTING), key=lambda finding: -finding.grade.severity
+    deviating = sorted(
+        (finding for finding in findings if finding.grade in _DEVIATING), key=lambda finding: -finding.grade.severity
     )
-    grade = max([*grades, worst(counting)], key=lambda grade: grade.severity)
-    for finding in counting:
+    grade = max([*grades, worst(deviating)], key=lambda grade: grade.severity)
+    for finding in deviating:
         reasons[str(finding) if finding.grade is grade else f"{finding.grade.value}: {finding}"] = None
     return Network(grade, tuple(reasons), notes)
 
 
 def actions_of(config: pytest.Config, arguments: MarkerArguments) -> Mapping[Grade, Action]:
     """Actions by grade, from the marker, else from the option or the ini file. Raises MarkerError."""
-    given = {Grade.INVALID: arguments.on_invalid, Grade.DEGRADED: arguments.on_degraded}
-    options = {grade: f"testbed_on_{grade.value}" for grade in given}
+    marked = {Grade.INVALID: arguments.on_invalid, Grade.DEGRADED: arguments.on_degraded}
+    options = {grade: f"testbed_on_{grade.value}" for grade in marked}
     return {
         grade: action or check_action(options[grade], option_or_ini(config, options[grade]))
-        for grade, action in given.items()
+        for grade, action in marked.items()
     }
 
 
 def raise_outcome(config: pytest.Config, network: Network, actions: Mapping[Grade, Action]) -> None:
-    """Raise the outcome of a test that has passed, where its network requires one."""
-    grade, taken = network.grade, actions.get(network.grade, "ignore")
-    if taken == "ignore":
+    """Raise skip, xfail or failure for a passed test, if its network's grade requires it."""
+    grade, action = network.grade, actions.get(network.grade, "ignore")
+    if action == "ignore":
         return
-    words = f"the network was {network.summary}"
-    if taken == "xfail":
-        raise pytest.xfail.Exception(words)
-    if taken == "skip" and not config.getoption("--testbed-strict"):
-        raise pytest.skip.Exception(words)
-    lines = [f"{words}; the test's own assertions hold", *(f"  {reason}" for reason in network.reasons[1:])]
+    message = f"the network was {network.summary}"
+    if action == "xfail":
+        raise pytest.xfail.Exception(message)
+    if action == "skip" and not config.getoption("--testbed-strict"):
+        raise pytest.skip.Exception(message)
+    lines = [f"{message}; the test's own assertions hold", *(f"  {reason}" for reason in network.reasons[1:])]
     keyword = f"on_{grade.value}"
     lines.append(
-        f'{keyword}="skip", "xfail" or "ignore" in the marker, or --testbed-{keyword.replace("_", "-")}, says otherwise'
+        f'{keyword}="skip", "xfail" or "ignore" in the marker, or --testbed-{keyword.replace("_", "-")}, changes that'
     )
-    if taken == "skip":
+    if action == "skip":
         lines[-1] = f'{keyword}="skip", and --testbed-strict turns skips into failures'
     raise pytest.fail.Exception("\n".join(lines), pytrace=False)

@@ -18,7 +18,7 @@ from testbed.engine.loop import Loop
 from testbed.errors import KernelError, TestbedError
 from testbed.kernel.changes import announce
 
-PATIENCE: Final = 30.0
+CALL_TIMEOUT: Final = 30.0
 """Seconds that a command waits for a reply."""
 
 _MAX: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
@@ -28,12 +28,12 @@ class NotListeningError(Exception):
     """No process listens: it has ended or was never started."""
 
 
-def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) -> dict[str, Any]:
+def call(path: Path, request: Mapping[str, object], timeout: float = CALL_TIMEOUT) -> dict[str, Any]:
     """Send a request to the listener at `path` and return its reply. Raises NotThereError, or KernelError with its
     error."""
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     with line:
-        line.settimeout(patience)
+        line.settimeout(timeout)
         try:
             with _near(path) as address:
                 line.connect(address)
@@ -42,7 +42,7 @@ def call(path: Path, request: Mapping[str, object], patience: float = PATIENCE) 
         except (FileNotFoundError, ConnectionError, BrokenPipeError) as error:
             raise NotListeningError(path) from error
         except TimeoutError as error:
-            raise KernelError(f"no answer from the process at {path} after {patience:g} s") from error
+            raise KernelError(f"no answer from the process at {path} after {timeout:g} s") from error
     if not answer:
         raise NotListeningError(path)
     reply: dict[str, Any] = json.loads(answer)

@@ -53,7 +53,7 @@ A run has many live objects and few cycles, and a full collection is slow: it ta
 default thresholds, and a seventh with a tenth of the first one here.
 """
 
-_SHOWN: Final = 100  # sentences in an error; a cluster has thousands
+_MAX_SHOWN: Final = 100  # sentences in an error; a cluster has thousands
 
 
 class StalledError(TestbedError):
@@ -325,9 +325,9 @@ class Simulation:
     def stalled(self, why: str, innermost: FrameType | None = None) -> str:
         """A report of programs that have not ended, and of everything that is waited for. innermost: see `waiting`."""
         sentences = self.waiting(innermost)
-        shown = [f"  {sentence}" for sentence in sentences[:_SHOWN]]
-        if len(sentences) > _SHOWN:
-            shown.append(f"  and {len(sentences) - _SHOWN:,} more")
+        shown = [f"  {sentence}" for sentence in sentences[:_MAX_SHOWN]]
+        if len(sentences) > _MAX_SHOWN:
+            shown.append(f"  and {len(sentences) - _MAX_SHOWN:,} more")
         count = sum(not task.done for task in self._tasks)
         programs = "1 program has" if count == 1 else f"{count:,} programs have"
         return "\n".join([f"at {self.now()} ns: {why}, and {programs} not ended; {self.moved()}", *shown])

@@ -42,12 +42,12 @@ def _quoted(text: str) -> str:
 
 def _label(forward: Impairment, backward: Impairment) -> str:
     if forward == backward:
-        return described(forward)
-    lines = [("→", described(forward)), ("←", described(backward))]
+        return describe_impairment(forward)
+    lines = [("→", describe_impairment(forward)), ("←", describe_impairment(backward))]
     return "\n".join(f"{arrow} {text}" for arrow, text in lines if text)
 
 
-def described(impairment: Impairment) -> str:
+def describe_impairment(impairment: Impairment) -> str:
     """Describe one direction's impairments in a few words: ``delay 10us, loss 1%``; empty if there are none."""
     parts = []
     if impairment.delay:

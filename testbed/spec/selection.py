@@ -11,7 +11,7 @@ from testbed.spec.layout import Layout
 SELECTOR: Final = "@"
 """Prefix of a tag where names are expected: no name, end or direction begins with it, and no shell interprets it."""
 
-_SHOWN = 8  # names in an error
+_MAX_SHOWN = 8  # names in an error
 
 
 def expand_tags(layout: Layout, targets: Sequence[str]) -> list[str]:
@@ -47,7 +47,7 @@ def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
                 selected.add(name)
             elif not target.startswith(SELECTOR):
                 guess = _nearest(name, names)
-                hint = f"; did you mean {guess!r}?" if guess else f"; it has {', '.join(names[:_SHOWN])}"
+                hint = f"; did you mean {guess!r}?" if guess else f"; it has {', '.join(names[:_MAX_SHOWN])}"
                 raise NotFoundError(f"cluster {layout.name} has no node {name!r}{hint}")
     return [name for name in names if name in selected]
 
@@ -56,7 +56,7 @@ def node_of(layout: Layout, target: str) -> str:
     """Return the one selected node. Raises NotFoundError where several are."""
     nodes = nodes_of(layout, [target])
     if len(nodes) > 1:
-        names = ", ".join(nodes[:_SHOWN]) + (", ..." if len(nodes) > _SHOWN else "")
+        names = ", ".join(nodes[:_MAX_SHOWN]) + (", ..." if len(nodes) > _MAX_SHOWN else "")
         raise NotFoundError(f"{target} means {len(nodes)} nodes ({names}), and one is needed")
     return nodes[0]
 
@@ -68,7 +68,7 @@ def _hint(layout: Layout, tag: str) -> str:
     guess = _nearest(tag, tags)
     if guess:
         return f"; did you mean {SELECTOR + guess!r}?"
-    existing = ", ".join(tags[:_SHOWN]) + (", ..." if len(tags) > _SHOWN else "")
+    existing = ", ".join(tags[:_MAX_SHOWN]) + (", ..." if len(tags) > _MAX_SHOWN else "")
     return f"; there are {existing}" if tags else ": it has no tags"
 
 

@@ -1,8 +1,7 @@
-"""Fabric connections to machines: one for each, over which one program there is spoken to.
+"""Fabric connections to machines: one for each, over which a program there is run.
 
-Host keys are verified by the files that OpenSSH verifies them by, those of jump hosts too; an unknown one is refused.
-User, port, keys, agent and jump hosts are as in the user's configuration of OpenSSH, where the machines file does not
-say otherwise.
+Host keys, also those of jump hosts, are verified with OpenSSH's known_hosts files; unknown ones are refused. User, port,
+keys, agent and jump hosts come from the user's OpenSSH configuration, unless the machines file sets them.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds for each of TCP's connection, sshd's banner and the login."""
 
 _KEEPALIVE: Final = 1  # s between messages on an idle connection
-_SILENCE: Final = 1200  # ms that sent bytes may stay unacknowledged
+_USER_TIMEOUT: Final = 1200  # ms that sent bytes may stay unacknowledged
 _KNOWN_HOSTS: Final = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN_HOSTS: Final = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
@@ -41,7 +40,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its errors ar
 
 
 class UnreachableError(TestbedError):
-    """A machine does not answer, or is not the one that is meant."""
+    """A machine does not answer, or its host key cannot be verified."""
 
 
 class _Refusal(MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
@@ -52,39 +51,39 @@ class _Refusal(MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no t
         )
 
 
-class Line:
-    """A program on a machine, spoken to in lines over its standard input and output. It ends with the connection."""
+class LineChannel:
+    """Lines to and from the standard input and output of a program on a machine. The program ends with the connection."""
 
     def __init__(self, connection: Connection, channel: Channel) -> None:
         self._connection = connection
         self._channel = channel
-        self._answers = channel.makefile("rb")
+        self._replies = channel.makefile("rb")
         self._sending = Lock()
 
     def send(self, line: bytes) -> None:
         """Send a line, with its line feed; several threads may. OSError if the connection has ended."""
-        with self._sending:  # a long line is sent in pieces, and no other may come between them
+        with self._sending:  # a long line is sent in several parts, which must not be interleaved with other lines
             self._channel.sendall(line)
 
-    def receive(self, patience: float | None) -> bytes:
-        """Return the next line, empty once the program or the connection has ended. TimeoutError after `patience` seconds;
-        None: wait on."""
-        self._channel.settimeout(patience)
-        line: bytes = self._answers.readline()
+    def receive(self, timeout: float | None) -> bytes:
+        """Return the next line; empty once the program or the connection has ended. Raises TimeoutError after `timeout`
+        seconds; None: no limit."""
+        self._channel.settimeout(timeout)
+        line: bytes = self._replies.readline()
         return line
 
-    def last_words(self) -> str:
+    def last_error_line(self) -> str:
         """Return the last line that a program that has ended wrote to its standard error."""
         self._channel.settimeout(CONNECT_TIMEOUT)
-        words = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip().splitlines()
-        return words[-1] if words else ""
+        lines = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
 
     def close(self) -> None:
         self._channel.close()
         self._connection.close()
 
 
-def open_line(machine: Machine, command: str) -> Line:
+def open_channel(machine: Machine, command: str) -> LineChannel:
     """Connect to a machine and start a program there. Raises UnreachableError, PermissionDeniedError, NotFoundError."""
     connection = _connection(machine)
     try:
@@ -92,7 +91,7 @@ def open_line(machine: Machine, command: str) -> Line:
         transport = connection.transport
         transport.set_keepalive(_KEEPALIVE)
         if isinstance(transport.sock, socket.socket):
-            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE)
+            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
         channel = transport.open_session(timeout=CONNECT_TIMEOUT)
         channel.exec_command(command)
     except BaseException as error:
@@ -103,7 +102,7 @@ def open_line(machine: Machine, command: str) -> Line:
         refused = isinstance(error, AuthenticationException)
         where = f"machine {machine.name} ({connection.host}:{connection.port})"
         raise (PermissionDeniedError if refused else UnreachableError)(f"{where} {reason}") from error
-    return Line(connection, channel)
+    return LineChannel(connection, channel)
 
 
 def _connection(machine: Machine) -> Connection:

@@ -124,36 +124,36 @@ class HistoryDevice:
 
     def send(self, destination: int, context: int, tag: int, data: Data, synchronous: bool = False) -> Dispatch:
         number = self._begin("send", destination, context, tag, len(data), digest=digest(gathered(data)))
-        over = self._device.send(destination, context, tag, data, synchronous)
-        over.add_callback(partial(self._sent, number, over))
-        return over
+        completion = self._device.send(destination, context, tag, data, synchronous)
+        completion.add_callback(partial(self._sent, number, completion))
+        return completion
 
     def receive(self, source: int, context: int, tag: int, buffer: Data) -> Receipt:
         number = self._begin("receive", source, context, tag, len(buffer))
-        over = self._device.receive(source, context, tag, buffer)
-        over.add_callback(partial(self._received, number, context, buffer))
-        return over
+        completion = self._device.receive(source, context, tag, buffer)
+        completion.add_callback(partial(self._received, number, context, buffer))
+        return completion
 
     def receive_standing(self, buffer: memoryview) -> Receipt | None:
-        over = self._device.receive_standing(buffer)
-        if over is not None:
+        completion = self._device.receive_standing(buffer)
+        if completion is not None:
             context, tag = self.standing
             number = self._begin("receive", ANY_SOURCE, context, tag, len(buffer))
-            over.add_callback(partial(self._received, number, context, buffer))
-        return over
+            completion.add_callback(partial(self._received, number, context, buffer))
+        return completion
 
     def receive_claimed(self, found: ProbeResult, context: int, buffer: Data) -> Receipt:
-        over = self._device.receive_claimed(found, context, buffer)
-        over.add_callback(partial(self._received, self._claimed.pop(found), context, buffer))
-        return over
+        completion = self._device.receive_claimed(found, context, buffer)
+        completion.add_callback(partial(self._received, self._claimed.pop(found), context, buffer))
+        return completion
 
     def probe(
         self, source: int, context: int, tag: int, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
-        over = self._device.probe(source, context, tag, wait, claim)
+        completion = self._device.probe(source, context, tag, wait, claim)
         if claim:
-            over.add_callback(partial(self._claim, context))
-        return over
+            completion.add_callback(partial(self._claim, context))
+        return completion
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
         facts: dict[str, object] = {"n": communicator.number, "call": call, "context": communicator.context}
@@ -175,36 +175,36 @@ class HistoryDevice:
         self._tell({"clock_ns": self._clock(), "what": what, **facts})
         return self._count
 
-    def _claim(self, context: int, over: Completion[ProbeResult | None]) -> None:
+    def _claim(self, context: int, completion: Completion[ProbeResult | None]) -> None:
         with suppress(MPIError):
-            if (found := over.result()) is not None:
+            if (found := completion.result()) is not None:
                 peer, tag, size = found.envelope
                 self._claimed[found] = self._begin("receive", peer, context, tag, size)
 
-    def _sent(self, number: int, over: Dispatch, _: object) -> None:
+    def _sent(self, number: int, completion: Dispatch, _: object) -> None:
         try:
-            envelope = over.result()
+            envelope = completion.result()
         except MPIError as error:
             self._failed(number, error)
             return
-        if over.is_open:
-            over.on_outcome = partial(self._outcome, number)
+        if completion.is_open:
+            completion.on_outcome = partial(self._outcome, number)
             what = "buffered"
         else:
             what = "sent" if envelope is not CANCELLED else "cancelled"
         self._tell({"clock_ns": self._clock(), "what": what, "n": number})
 
-    def _outcome(self, number: int, over: Dispatch) -> None:
+    def _outcome(self, number: int, completion: Dispatch) -> None:
         try:
-            over.result()
+            completion.result()
         except MPIError as error:
             self._failed(number, error, "undelivered")
         else:
             self._tell({"clock_ns": self._clock(), "what": "sent", "n": number})
 
-    def _received(self, number: int, context: int, buffer: Data, over: Completion[Envelope]) -> None:
+    def _received(self, number: int, context: int, buffer: Data, completion: Completion[Envelope]) -> None:
         try:
-            peer, tag, size = envelope = over.result()
+            peer, tag, size = envelope = completion.result()
         except MPIError as error:
             self._failed(number, error)
             return

@@ -73,10 +73,10 @@ class RetryingClient:
         """Send a request. The completion gives the time of its answer, nanoseconds."""
         number = self._next
         self._next += 1
-        over: Completion[int] = Completion("the answer to request %d", number)
-        self._open[number] = _Open(over, self._node.now())
+        completion: Completion[int] = Completion("the answer to request %d", number)
+        self._open[number] = _Open(completion, self._node.now())
         await self._comm.Send(self._contents.of(number, self._size), self._server, number)
-        return over
+        return completion
 
     async def end(self) -> None:
         """End, when all requests are answered."""
@@ -96,7 +96,7 @@ class RetryingClient:
             if pending is None:
                 self.late += 1
             else:
-                pending.over.complete(self._node.now())
+                pending.completion.complete(self._node.now())
                 self._contents.check(status.tag, memoryview(buffer)[: status.count], "the server's answer")
             receives.append((buffer, await comm.Irecv(buffer)))
         for _, answer in receives:
@@ -120,10 +120,10 @@ class RetryingClient:
 class _Open:
     """A request without an answer. sent: when it was sent last."""
 
-    __slots__ = ("over", "sent", "tries")
+    __slots__ = ("completion", "sent", "tries")
 
-    def __init__(self, over: Completion[int], sent: int) -> None:
-        self.over = over
+    def __init__(self, completion: Completion[int], sent: int) -> None:
+        self.completion = completion
         self.sent = sent
         self.tries = 1
 

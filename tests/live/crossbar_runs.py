@@ -15,7 +15,7 @@ from testbed.runtime.nodes.places import Program, ProgramNode
 from testbed.spec.elements import Link, Node, Switch
 from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, silent
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 
 
 def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
@@ -30,7 +30,7 @@ def crossbar_cluster(*ends: str, **impairment: Any) -> Cluster:
     )
 
 
-def run_programs(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = PATIENCE) -> JudgedOutcome:
+def run_programs(cluster: RunningCluster, programs: Mapping[str, Program], timeout: float = TIMEOUT) -> JudgedOutcome:
     """Run these programs to their end; the NICs of other nodes stay silent."""
     layout = cluster.state.layout
     everybody = {node.name: programs.get(node.name, silent) for node in layout.nodes}

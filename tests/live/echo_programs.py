@@ -7,7 +7,7 @@ import socket
 from testbed.runtime.nodes.places import ProgramNode
 from tests.live.echo_protocol import EchoEndpoint
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 
 
 async def ping(endpoint: EchoEndpoint, node: ProgramNode, peer: str = "n2", times: int = 20) -> list[bytes]:

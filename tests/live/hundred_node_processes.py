@@ -18,7 +18,7 @@ from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import ProgramNode
 from tests.live import echo_protocol
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 PROTOCOLS = {"echo": (echo_protocol.plug, echo_protocol.ETHERTYPE), "emp": (host.plug(), codec.ETHERTYPE)}
 
 
@@ -40,7 +40,7 @@ def main() -> None:
         with agents(cluster, plug, ethertype, programs) as run:
             took = time.monotonic() - begun
             sizes = [private_bytes(pid) for pid in run.pids.values()]
-            results = run.wait(PATIENCE).results
+            results = run.wait(TIMEOUT).results
     json.dump({"took": took, "sizes": sizes, "pids": len(set(run.pids.values())), "results": results}, sys.stdout)
 
 

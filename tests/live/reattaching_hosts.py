@@ -23,7 +23,7 @@ from testbed.runtime.shared.introduction import AttachError, NicGoneError
 from tests.live.machine_state import eventually
 from tests.live.shared_nic_processes import Process
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 LAST = (1 << 63).to_bytes(8, "big")
 """Instead of a number: the end."""
 
@@ -170,7 +170,7 @@ def wait_for_progress(hosts: Mapping[tuple[str, int], ReattachingHost], by: int 
     """Wait until each host has exchanged `by` more messages."""
     before = {place: host.received for place, host in hosts.items()}
     for place, host in hosts.items():
-        eventually(lambda p=place, h=host: h.received >= before[p] + by, f"{place} gets on", PATIENCE)  # type: ignore[misc]
+        eventually(lambda p=place, h=host: h.received >= before[p] + by, f"{place} gets on", TIMEOUT)  # type: ignore[misc]
 
 
 def finish_all(hosts: Mapping[tuple[str, int], ReattachingHost]) -> dict[tuple[str, int], HostRecord]:

@@ -26,7 +26,7 @@ from testbed.runtime.shared.attachment import Attachment, HostDriver
 from testbed.runtime.shared.standing_agent import socket_of
 from testbed.spec.placement import address_of
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 HEAP = 8 << 20
 
 Program = Callable[[Any, HostDriver, Attachment], Any]
@@ -60,7 +60,7 @@ class Process:
 
     def hear(self) -> Any:
         """Return the next message of the process. EOFError if it has ended."""
-        assert self._ours.poll(PATIENCE), f"process {self.pid} says nothing"
+        assert self._ours.poll(TIMEOUT), f"process {self.pid} says nothing"
         return self._ours.recv()
 
     def result(self) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-PATIENCE = 30.0  # s for something to be shown, on a machine that others use as well
+TIMEOUT = 30.0  # s for something to be shown, on a machine that others use as well
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 
 
@@ -64,15 +64,15 @@ class Terminal:
 
     def shows(self, text: str) -> None:
         """Wait until it has been shown since the last key."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while text not in (shown := _ESCAPES.sub("", self.raw[self._seen :])):
             left = deadline - time.monotonic()
-            assert left > 0, f"{text!r} was not shown within {PATIENCE} s, but {shown[-2000:]!r}"
+            assert left > 0, f"{text!r} was not shown within {TIMEOUT} s, but {shown[-2000:]!r}"
             self._read(left)
 
     def ends(self) -> int:
         """Wait for the end of the program; its code. Its terminal must be as it was before."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while self.process.poll() is None:
             assert time.monotonic() < deadline, "it has not ended"
             self._read(0.1)

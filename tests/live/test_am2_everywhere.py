@@ -26,7 +26,7 @@ from testbed.spec.elements import Node as ClusterNode
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 SIZES = (0, 4, 600, 1400, 4097, 12_000)
 ROUNDS = 6
 ENDPOINTS = 3
@@ -115,7 +115,7 @@ def test_active_messages_have_the_same_history_on_a_direct_link() -> None:
         description.up() as cluster,
         agents(cluster, plug(PAGING), ETHERTYPE, {"n1": talk, "n2": talk}) as run,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
         assert all(report.counted["unloaded"] for report in outcome.reports.values())
 
@@ -130,7 +130,7 @@ def test_active_messages_have_the_same_history_and_every_flow_the_same_fates(tmp
         description.up(fates=log) as cluster,
         agents(cluster, plug(PAGING), ETHERTYPE, {f"n{number}": talk for number in (1, 2, 3)}) as run,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
         assert not any(report.lost for report in outcome.reports.values())
     there, here = fates_by_flow(records), fates_by_flow(read_log(log))

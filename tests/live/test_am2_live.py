@@ -17,7 +17,7 @@ from testbed.runtime.nodes.places import ProgramNode
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 TAG = 7
 ROUNDS = 60
 SHORT, MEDIUM, BULK, ANSWER, BYE = range(1, 6)
@@ -87,7 +87,7 @@ def test_nodes_ask_each_other_everything_over_a_bridge(frames: int) -> None:
     with Cluster.star(3).up() as cluster:
         programs = dict.fromkeys(("n1", "n2", "n3"), everybody)
         with agents(cluster, plug(Settings(frames=frames)), ETHERTYPE, programs) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
     assert all(result == expected for result in outcome.results.values())
     for report in outcome.reports.values():
         assert report.counted["returned"] == 0

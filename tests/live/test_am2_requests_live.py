@@ -9,7 +9,7 @@ import pytest
 
 import testbed
 from testbed.controller.checkers.runs import check_again
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from tests.unit.protocols.am2_mutants import NATIVE
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
@@ -31,7 +31,7 @@ def test_each_request_is_handled_once_or_returned(tmp_path: Path) -> None:
     assert totals["sent"] >= 4 * REQUESTS
     assert totals["handled"] == totals["replied"]
     assert any(counters["packets_resent"] for counters in result.counted.values()), "frames were lost"
-    assert [report.passed for report in check_again(recorded(tmp_path / "run"))] == [True]
+    assert [report.passed for report in check_again(read_run(tmp_path / "run"))] == [True]
 
 
 @pytest.mark.timeout(120)

@@ -21,7 +21,7 @@ from tests.sim.scapy_captures import read_capture
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
 
-PATIENCE = 100.0  # s
+TIMEOUT = 100.0  # s
 COUNT, SIZE = 40, 3_000
 
 
@@ -51,7 +51,7 @@ def test_a_live_capture_of_emp_is_followed_and_shows_the_fate_of_each_frame(tmp_
         with Cluster.back_to_back(loss="10%").up(datapath="relay") as cluster:
             programs = {node.name: talk for node in cluster}
             with cluster.capture("n1", path) as capture, agents(cluster, plug(), codec.ETHERTYPE, programs) as run:
-                run.wait(PATIENCE)
+                run.wait(TIMEOUT)
             nics = {node.layout.nics[0].mac: f"{node.name}:eth0" for node in cluster}
         there = read_capture(path)
         assert follower.stdout is not None

@@ -20,7 +20,7 @@ from tests.live.node_sockets import open_socket, received
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 SIZES = (0, 4, 1456, 1457, 9_000)
 PATIENT = Settings(
     timeout=20_000_000_000, longest_timeout=20_000_000_000
@@ -60,7 +60,7 @@ def exchange(cluster: RunningCluster, used: Codec) -> tuple[dict[str, list[bytes
         }
         programs = {node.name: talk for node in cluster}
         with agents(cluster, plug(PATIENT, used), codec.ETHERTYPE, programs) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
         heard = {
             name: sorted(map(at_first, received(ear)), key=lambda frame: codec.type_of(frame) == codec.TYPE_ACK)
             for name, ear in ears.items()

@@ -23,7 +23,7 @@ from testbed.sim.simulation import Simulation
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 SIZES = (0, 4, 1456, 1457, 4097, 20_000)
 ROUNDS = 5
 
@@ -70,7 +70,7 @@ def test_a_program_has_the_same_history_and_every_flow_the_same_fates(tmp_path: 
         description.up(fates=log) as cluster,
         agents(cluster, emp.plug(), ETHERTYPE, {f"n{number}": exchange for number in (1, 2, 3)}) as run,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
         assert not any(report.lost for report in outcome.reports.values())
     there, here = fates_by_flow(simulated), fates_by_flow(read_log(log))
@@ -97,6 +97,6 @@ def test_a_rule_may_name_what_a_protocol_registers() -> None:
         cluster.inject("all", rules=[text]),
         agents(cluster, emp.plug(), ETHERTYPE, {"n1": exchange, "n2": exchange}) as run,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
         assert all(report.counted["collections_resent"] for report in outcome.reports.values())

@@ -23,7 +23,7 @@ from tests.unit.protocols.emp_dialogue import DROPPED, TAKEN
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 WHILE = 700_000_000  # ns
 BURST = 300_000_000  # ns, shorter than WHILE
 """How long spoilt copies come: on a small machine, they leave the agents little time to do anything else."""
@@ -86,7 +86,7 @@ def test_garbage_at_full_rate_stops_nobody() -> None:
             return sent
 
         with agents(cluster, emp.plug(), ETHERTYPE, {"n1": ping, "n2": pong, "n3": flood}) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
     assert outcome.results["n1"] == outcome.results["n2"] > 10
     assert outcome.results["n3"] > 1_000
     for name in ("n1", "n2"):  # the kernel may lose some before any socket sees them
@@ -176,7 +176,7 @@ def test_spoilt_copies_of_its_own_frames_at_full_rate_stop_nobody(
             flooding = threading.Thread(target=flood, args=(bad,))
             flooding.start()
             try:
-                outcome = run.wait(PATIENCE)
+                outcome = run.wait(TIMEOUT)
             finally:
                 flooding.join()
     assert outcome.results["n1"] == outcome.results["n2"] > 10

@@ -35,7 +35,7 @@ from tests.live.node_sockets import open_socket
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 MILLISECOND = 1_000_000  # ns
 
 
@@ -52,7 +52,7 @@ def test_frames_dropped_because_nobody_read_them_make_the_run_invalid() -> None:
         Cluster.star(2).up() as cluster,
         agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": asleep}) as run,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
     report = outcome.reports["n2"]
     assert report.dropped > 0
     assert report.taken + report.dropped == 20_000
@@ -66,7 +66,7 @@ def test_a_nic_without_carrier_counts_what_does_not_leave() -> None:
     with Cluster.star(2).up() as cluster:
         cluster["n1"].run(["ip", "link", "set", cluster["n1"].layout.nics[0].name, "down"])
         with agents(cluster, plug, ETHERTYPE, {"n1": talk}) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
     assert outcome.reports["n1"].down == 1
     assert outcome.reports["n1"].lost == 0
 
@@ -135,7 +135,7 @@ def test_processes_spin_only_where_a_processor_is_to_spare(
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), EMP, {"n1": look, "n2": look}, placement=shared) as run,
     ):
-        assert run.wait(PATIENCE).results == {"n1": spin, "n2": spin}
+        assert run.wait(TIMEOUT).results == {"n1": spin, "n2": spin}
 
 
 def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
@@ -156,7 +156,7 @@ def test_the_firmware_is_never_entered_while_it_is_at_work() -> None:
         Cluster.star(2).up() as cluster,
         agents(cluster, plug, ETHERTYPE, {"n1": eager, "n2": talk}) as run,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
     assert outcome.results["n1"] == 40
     assert {report.counted["inside"] for report in outcome.reports.values()} == {0}
 
@@ -201,7 +201,7 @@ def test_the_firmwares_deadlines_are_kept(spin: int) -> None:
         return Agent(both, both)
 
     with Cluster.star(2).up() as cluster, agents(cluster, ticking, ETHERTYPE, {"n1": wait}, spin=spin) as run:
-        times = run.wait(PATIENCE).results["n1"]
+        times = run.wait(TIMEOUT).results["n1"]
     assert all(later - earlier >= MILLISECOND for earlier, later in itertools.pairwise(times))
 
 
@@ -214,7 +214,7 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
             with open_socket(cluster["n1"].namespace, cluster["n1"].layout.nics[0].name) as wire:
                 for _ in range(100):
                     wire.send(b"\xff" * 6 + bytes(6) + b"\x88\xb5" + bytes(46))
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
         assert outcome.reports["n2"].taken == 0
 
 
@@ -231,7 +231,7 @@ def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
         return loop.now() - begun >= 3 * MILLISECOND, said
 
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": busy}) as run:
-        assert run.wait(PATIENCE).results["n1"] == (True, "not done within 1000000 ns")
+        assert run.wait(TIMEOUT).results["n1"] == (True, "not done within 1000000 ns")
 
 
 def test_emp_carries_messages_of_many_frames_both_ways() -> None:
@@ -239,7 +239,7 @@ def test_emp_carries_messages_of_many_frames_both_ways() -> None:
         Cluster.star(2).up() as cluster,
         agents(cluster, emp.plug(), EMP, {"n1": exchange_messages, "n2": exchange_messages}) as run,
     ):
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
     assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}
 
 
@@ -258,7 +258,7 @@ def test_a_message_of_8000_bytes_is_one_frame_where_the_mtu_is_9000() -> None:
         """Whether it arrived as it was sent, and in how many frames."""
         made = Cluster(**{**Cluster.star(2).model_dump(exclude_defaults=True), "defaults": Defaults(mtu=mtu)})
         with made.up() as cluster, agents(cluster, emp.plug(), EMP, {"n1": one, "n2": other}) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
         return outcome.results["n2"], outcome.reports["n1"].counted["frames_sent"]
 
     assert carried(9_000) == (True, 1)

@@ -16,7 +16,7 @@ from testbed.cluster.records.state import Store
 from testbed.errors import ConflictError
 from testbed.fields import known_fields
 from testbed.kernel import syscalls
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.runtime.journal import UnwritableError
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.workloads.form import Comm, Node
@@ -87,7 +87,7 @@ def test_pingpong_is_brought_up_measured_and_taken_down(tmp_path: Path) -> None:
     assert [row["size_bytes"] for row in result.rows] == [0, 4, 20480]
     assert all(0 < row["min_ns"] <= row["p50_ns"] <= row["p999_ns"] and row["cpu_ns"] > 0 for row in result.rows)
     assert Store().names() == before
-    found = recorded(tmp_path / "run")
+    found = read_run(tmp_path / "run")
     assert found.status == "done"
     assert {"the cluster is up", "repetition begins", "repetition ends"} <= {one["event"] for one in found.events()}
 
@@ -153,7 +153,7 @@ def test_a_crash_and_a_death_in_the_barrier_are_told_with_their_node(star: Runni
     with pytest.raises(NodeDiedError, match="n3: its process ended with code 3"):
         testbed.run(star, dying, output=tmp_path / "death")
     for name in ("crash", "death"):
-        found = recorded(tmp_path / name)
+        found = read_run(tmp_path / name)
         assert found.status == "failed"
         assert sorted(row["measured"] for row in found.rows()) == [0, 1, 2]
     assert testbed.run(star, "sort", settings={"keys": 100}).rows  # the cluster can be used as before
@@ -177,7 +177,7 @@ def test_programs_that_do_not_end_are_told_with_what_they_wait_for(star: Running
     for protocol in ("emp", "tcp"):
         with pytest.raises(StuckError, match=r"n1: the program waits for a receive from rank 1, tag 77"):
             testbed.run(star, waiting, protocol=protocol, timeout=1, output=tmp_path / protocol)
-        assert len(list(recorded(tmp_path / protocol).rows())) == 3
+        assert len(list(read_run(tmp_path / protocol).rows())) == 3
     with pytest.raises(StuckError, match="no program and no transfer has ended"):
         testbed.run(star, waiting, timeout=60, patience=0.5)
 
@@ -206,16 +206,16 @@ def test_on_a_full_disk_the_run_fails_and_what_was_written_can_be_read(star: Run
     try:
         with pytest.raises((ProgramError, UnwritableError), match="No space left on device"):
             testbed.run(star, many_rows, output=tmp_path / "run")
-        rows = list(recorded(tmp_path / "run").rows())
+        rows = list(read_run(tmp_path / "run").rows())
         assert len(rows) > 300
         assert all(len(row["text"]) == 100 for row in rows)
-        assert recorded(tmp_path / "run").status in ("failed", "unfinished")
+        assert read_run(tmp_path / "run").status in ("failed", "unfinished")
     finally:
         syscalls.umount(str(tmp_path))
 
 
 def test_the_verdict_of_a_run_is_kept(star: RunningCluster, tmp_path: Path) -> None:
     result = testbed.run(star, "sort", settings={"keys": 100}, output=tmp_path / "run")
-    assert recorded(tmp_path / "run").result["verdict"]["grade"] == result.verdict.grade.value
+    assert read_run(tmp_path / "run").result["verdict"]["grade"] == result.verdict.grade.value
     assert result.verdict.grade in (Grade.TRUSTED, Grade.DEGRADED, Grade.INVALID)
     assert set(result.counted) == {"n1", "n2", "n3"}

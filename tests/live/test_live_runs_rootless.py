@@ -11,7 +11,7 @@ import testbed
 from testbed import Cluster
 from testbed.cluster.records.state import Store
 from testbed.controller.runs.command_runs import run_commands
-from testbed.observe.recorded import FATES, recorded
+from testbed.observe.recorded import FATES, read_run
 from tests.live.ordinary_user import as_user, wait_for_success
 
 pytestmark = [pytest.mark.requires("root", "userns"), pytest.mark.usefixtures("machine"), pytest.mark.timeout(180)]
@@ -41,7 +41,7 @@ def test_workloads_run_on_nics_and_on_sockets(home: Path) -> None:
                 check=False,
             )
             assert sum(one["received"] for one in result.results.values()) == 3 * 30
-            run = recorded(home.parent / protocol)
+            run = read_run(home.parent / protocol)
             assert run.status == "done"
             assert run.result["fates"]["whole"] == (
                 (run.folder / FATES).exists() and (run.folder / FATES).stat().st_size > 0

@@ -128,13 +128,13 @@ def test_a_machines_file_with_mistakes(machines: Lab) -> None:
 
 CONTROLLER = """
 import time
-from testbed.machines.remote_workers import ask_each, workers
+from testbed.machines.remote_workers import call_each, workers
 from testbed.machines.request_line import SILENCE
 from testbed.spec.machines import load
 with workers(load("lab.toml").machines) as running:
-    ask_each(running, "clusters")
+    call_each(running, "clusters")
     time.sleep(SILENCE + 1)
-    ask_each(running, "clusters")
+    call_each(running, "clusters")
     print("up", flush=True)
     time.sleep(60)
 """

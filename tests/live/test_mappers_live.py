@@ -20,7 +20,7 @@ from tests.sim.mapped_hosts import Daemons
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 CUT = "s1:2--s2:3"
 
 
@@ -31,16 +31,16 @@ def test_mappers_find_a_ring_and_the_rest_of_it_when_a_cable_is_cut(tmp_path: Pa
         programs: dict[str, Program] = {node.name: partial(publish_routes, folder=tmp_path) for node in layout.nodes}
         with agents(cluster, plug, ETHERTYPE, programs) as run:
             eventually(
-                lambda: routes_are_complete(layout, tmp_path), "everybody has right routes to everybody", PATIENCE
+                lambda: routes_are_complete(layout, tmp_path), "everybody has right routes to everybody", TIMEOUT
             )
             with cluster.cut(CUT):
                 eventually(
                     lambda: routes_are_complete(layout, tmp_path, CUT),
                     "everybody has routes without the cable",
-                    PATIENCE,
+                    TIMEOUT,
                 )
                 (tmp_path / "stop").touch()
-                outcome = run.wait(PATIENCE)
+                outcome = run.wait(TIMEOUT)
     assert [found for found in outcome.results.values() if found] == [{"hosts": 3, "switches": 4}]
 
 

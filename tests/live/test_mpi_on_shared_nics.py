@@ -17,7 +17,7 @@ from tests.sim.mpi_script_files import with_our_import, write_script
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 EVERYTHING = """
 import sys
 from testbed import attach
@@ -45,7 +45,7 @@ def start(cluster: RunningCluster, node: str, script: str) -> subprocess.Popen[s
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=PATIENCE)
+    output, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     return output
 

@@ -23,7 +23,7 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.dilation import slow_layout
 from testbed.spec.resolver import resolve
 from tests.live.crossbar_runs import (
-    PATIENCE,
+    TIMEOUT,
     count_received,
     crossbar_cluster,
     flood,
@@ -80,7 +80,7 @@ def test_a_frame_crosses_the_now_between_two_subclusters() -> None:
             last: partial(pong, peer=first, times=5),
         }
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
         assert outcome.results[first] == [(len(layout.nodes) - 1, number) for number in range(1, 6)]
         assert is_lossless(cluster, outcome)
         assert len(relay_report(cluster)["switches"]) == 40
@@ -155,7 +155,7 @@ def test_where_time_is_dilated_switches_and_links_are_as_slow_as_in_the_simulati
     with RunningCluster(Store(), outcome.state) as cluster:
         programs: dict[str, Program] = {"n1": partial(trips, peer="n2"), "n2": partial(back, peer="n1")}
         with agents(cluster, SourceRoutePlug(layout), ETHERTYPE, programs, dilation=Dilation(factor, IDEAL)) as run:
-            found = run.wait(PATIENCE).results["n1"]
+            found = run.wait(TIMEOUT).results["n1"]
     assert isinstance(found, list)
     assert min(found) >= min(expected.result()), "nothing is early"
     assert sorted(found)[5] < 1.3 * min(expected.result()), "an Ethernet's round trip would be another"
@@ -170,6 +170,6 @@ def test_the_agent_of_a_shared_nic_sends_when_the_network_has_said_that_it_may()
     """EMP's frames have no source route, so the first switch counts them: each count shows that the agent heard GO."""
     with crossbar_cluster("n1 s1:1", "n2 s1:2").up() as cluster:
         with agents(cluster, emp.plug(), EMP, {"n1": speak, "n2": speak}, placement=all_shared(split_driver())) as run:
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
         assert all(finding.grade is Grade.TRUSTED for finding in outcome.verdict.findings if finding.what == "NIC lost")
         assert relay_report(cluster)["switches"]["s1"]["route_used_up"] > 2

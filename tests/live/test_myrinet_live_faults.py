@@ -23,7 +23,7 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch
 from testbed.spec.resolver import resolve
 from tests.live import node_sockets
-from tests.live.crossbar_runs import PATIENCE, count_received, crossbar_cluster, relay_report, run_programs, send_some
+from tests.live.crossbar_runs import TIMEOUT, count_received, crossbar_cluster, relay_report, run_programs, send_some
 from tests.live.machine_state import eventually
 from tests.live.source_routed_protocol import ETHERTYPE, SourceRouteEndpoint, SourceRoutePlug, relative_route
 from tests.live.traffic import events_of, relay_pid
@@ -122,7 +122,7 @@ def test_frames_lost_inside_the_relay_make_a_run_invalid() -> None:
                         nics["n1"].send(frame)
                 finally:
                     os.kill(pid, signal.SIGCONT)
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
     assert outcome.verdict.grade is Grade.INVALID
     assert "relay lost on n1:eth0--s1:1 forward" in outcome.invalid
 
@@ -156,7 +156,7 @@ def test_nothing_passes_a_cable_that_is_pulled_out_until_it_is_plugged_in_again(
             time.sleep(0.5)
             with cluster.cut(link):
                 time.sleep(0.5)
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
     sent, came = outcome.results["n1"], outcome.results["n2"]
     assert isinstance(sent, int)
     assert isinstance(came, list)
@@ -181,7 +181,7 @@ def test_frames_that_wait_in_a_nic_when_the_relay_is_killed_leave_when_there_is_
             time.sleep(0.2)
             os.kill(pid, signal.SIGKILL)
             eventually(lambda: events_of(cluster, "relay restarted"), "another relay carries the links")
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
     came = outcome.results["n2"]
     assert isinstance(came, list)
     assert outcome.verdict.grade is Grade.INVALID

@@ -24,7 +24,7 @@ from tests.live.machine_state import Machine, eventually
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 SOON = 5.0  # s, on a machine that has others at work
 NODES = ["n1", "n2", "n3", "n4"]
 PROTOCOLS = {"emp": (EMP, range(8)), "openmx": (OPENMX, range(8, 12))}
@@ -63,7 +63,7 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
     with Cluster.star(len(NODES)).up() as cluster:
         # What a run needs once and for all is there before the first death.
         with agents(cluster, plug, ethertype, dict.fromkeys(NODES, partial(program, rounds=20))) as run:
-            run.wait(PATIENCE)
+            run.wait(TIMEOUT)
         told_to = Store().directory(cluster.name)
         event_log.record(told_to, "deaths begin")
         standing = Machine()
@@ -77,10 +77,10 @@ def test_whenever_a_node_process_is_killed_the_run_ends_soon_says_who_and_leaves
                 killed = time.monotonic() + moment
                 run.at(int(killed * 1e9) - run.begun, partial(os.kill, pids[victim], signal.SIGKILL))
                 with pytest.raises(NodeDiedError, match=f"^{victim}: its process was ended by signal 9:"):
-                    run.wait(PATIENCE)
+                    run.wait(TIMEOUT)
             assert time.monotonic() - killed < SOON, f"seed {seed}"
             told = [event for event in event_log.read(told_to) if event.get("pid") == pids[victim]]
             assert [(event["event"], event["node"]) for event in told] == [("node process died", victim)]
             standing.assert_unchanged(f"left behind by the death of {victim}, seed {seed}", SOON)
         with agents(cluster, plug, ethertype, dict.fromkeys(NODES, partial(program, rounds=50))) as run:
-            assert run.wait(PATIENCE).results == dict.fromkeys(NODES, 50)
+            assert run.wait(TIMEOUT).results == dict.fromkeys(NODES, 50)

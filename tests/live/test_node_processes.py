@@ -23,7 +23,7 @@ from testbed.kernel import processes
 from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.runtime.nodes.places import ProgramNode
-from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
 from tests.live.node_sockets import offloads_on
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 def test_two_programs_talk_in_their_nodes() -> None:
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
     assert outcome.results == {"n1": [n.to_bytes(4, "big")[::-1] for n in range(20)], "n2": "n2 in n2"}
     assert [found.grade for found in outcome.verdict.findings if found.what == "NIC lost"] == [Grade.TRUSTED] * 2
     assert {name: report.counted["sent"] for name, report in outcome.reports.items()} == {"n1": 20, "n2": 20}
@@ -67,8 +67,8 @@ def test_a_killed_process_is_told_at_once_by_name() -> None:
             os.kill(run.pids["n2"], signal.SIGKILL)
             begun = time.monotonic()
             with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
-                run.wait(PATIENCE)
-            assert time.monotonic() - begun < PATIENCE / 2
+                run.wait(TIMEOUT)
+            assert time.monotonic() - begun < TIMEOUT / 2
         told = [
             event for event in event_log.read(Store().directory(cluster.name)) if event["event"] == "node process died"
         ]
@@ -79,14 +79,14 @@ def test_a_death_whose_two_signs_come_at_once_is_told() -> None:
     """The closed channel and the parent's message are both pending when they are read."""
     with Cluster.star(3).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf, "n3": idle}) as run:
         os.kill(run.pids["n2"], signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not any(
             event["event"] == "node process died" for event in event_log.read(Store().directory(cluster.name))
         ):
             assert time.monotonic() < deadline
         time.sleep(0.05)  # it is recorded before it is said; too short a wait makes the test easier, not wrong
         with pytest.raises(NodeDiedError, match=r"n2: its process was ended by signal 9"):
-            run.wait(PATIENCE)
+            run.wait(TIMEOUT)
 
 
 def deaths(cluster: RunningCluster) -> list[str]:
@@ -103,7 +103,7 @@ def test_a_program_that_raises_is_no_death() -> None:
         with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": wrong}) as run:
             eventually(lambda: processes.is_ending(run.pids["n2"]), "n2's process ends")
             with pytest.raises(ProgramError, match="no such luck"):
-                run.wait(PATIENCE)
+                run.wait(TIMEOUT)
         assert deaths(cluster) == []
 
 
@@ -120,7 +120,7 @@ def test_others_go_on_without_one_whose_death_is_meant() -> None:
     with Cluster.star(3).up() as cluster:
         with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong, "n3": deaf}) as run:
             run.kill("n3")
-            outcome = run.wait(PATIENCE, without=["n3"])
+            outcome = run.wait(TIMEOUT, without=["n3"])
         assert outcome.results.keys() == {"n1", "n2"}
 
 
@@ -134,7 +134,7 @@ def test_what_a_program_raises_is_shown_with_its_node_and_line() -> None:
         agents(cluster, plug, ETHERTYPE, {"n1": wrong, "n2": deaf}) as run,
         pytest.raises(ProgramError, match=r"(?s)n1: Traceback.*test_node_processes.*no such luck"),
     ):
-        run.wait(PATIENCE)
+        run.wait(TIMEOUT)
 
 
 def test_a_run_that_is_stuck_tells_what_each_node_waits_for() -> None:
@@ -172,7 +172,7 @@ def test_a_result_too_large_to_be_told_is_an_error() -> None:
         agents(cluster, plug, ETHERTYPE, {"n1": large}) as run,
         pytest.raises(ProgramError, match="too many for one message"),
     ):
-        run.wait(PATIENCE)
+        run.wait(TIMEOUT)
 
 
 def test_what_programs_print_is_kept_by_node(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_programs_print_is_kept_by_node(tmp_path: Path) -> None:
         Cluster.star(2).up() as cluster,
         agents(cluster, plug, ETHERTYPE, {"n1": talking, "n2": talking}, logs=tmp_path / "logs") as run,
     ):
-        run.wait(PATIENCE)
+        run.wait(TIMEOUT)
         assert run.log("n1").splitlines() == ["this is n1", "and its child", "and its errors"]
     assert (tmp_path / "logs" / "n2.log").read_text().startswith("this is n2")
 
@@ -195,7 +195,7 @@ def test_programs_see_their_node() -> None:
         return socket.gethostname(), socket.gethostbyname("n1"), devices, os.getcwd()
 
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n2": look}) as run:
-        found = run.wait(PATIENCE).results["n2"]
+        found = run.wait(TIMEOUT).results["n2"]
         assert found == ("n2", cluster["n1"].address, [cluster["n2"].layout.nics[0].name, "lo"], os.getcwd())
 
 
@@ -212,10 +212,10 @@ def test_the_death_of_their_parent_ends_all_and_is_told() -> None:
             os.kill(parent, signal.SIGKILL)
             for _ in range(2):
                 with pytest.raises(NodeDiedError, match="the parent of all node processes"):
-                    run.wait(PATIENCE)
+                    run.wait(TIMEOUT)
                 assert told(cluster) == [(["n1", "n2"], parent, -9)]
         with agents(cluster, plug, ETHERTYPE, {"n1": idle}) as run:
-            run.wait(PATIENCE)
+            run.wait(TIMEOUT)
         assert len(told(cluster)) == 1, "an end that was asked for is none"
 
 
@@ -241,4 +241,4 @@ def test_runs_follow_each_other_and_two_clusters_stand_side_by_side() -> None:
     with Cluster.star(2).up() as one, Cluster.star(2).up() as other:
         for _ in range(3):
             with agents(one, plug, ETHERTYPE, programs) as first, agents(other, plug, ETHERTYPE, programs) as second:
-                assert len(first.wait(PATIENCE).results) == len(second.wait(PATIENCE).results) == 2
+                assert len(first.wait(TIMEOUT).results) == len(second.wait(TIMEOUT).results) == 2

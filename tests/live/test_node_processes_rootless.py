@@ -24,7 +24,7 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError
 from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.resolver import resolve
-from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
 from tests.live.node_sockets import offloads_on
@@ -38,7 +38,7 @@ def test_programs_talk_in_a_held_cluster(home: Path) -> None:
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
-                outcome = run.wait(PATIENCE)
+                outcome = run.wait(TIMEOUT)
             assert outcome.results["n2"] == "n2 in n2"
             assert len(outcome.results["n1"]) == 20
             assert {found.grade for found in outcome.verdict.findings if found.what == "NIC lost"} == {Grade.TRUSTED}
@@ -61,7 +61,7 @@ def test_programs_talk_through_a_relay_in_a_cluster_that_stays(home: Path) -> No
         cluster = RunningCluster.attach("star")
         for _ in range(2):
             with agents(cluster, emp.plug(), EMP, {"n1": send, "n2": receive}) as run:
-                assert run.wait(PATIENCE).results["n2"] == 20_000
+                assert run.wait(TIMEOUT).results["n2"] == 20_000
         removal.down(store, "star")
 
     wait_for_success(as_user(home, story))
@@ -77,7 +77,7 @@ def test_offloads_come_back_when_a_run_ends_and_when_its_parent_is_killed(home: 
                 assert not offloads_on_inside(cluster, "n1")
                 os.kill(parent_of(run), signal.SIGKILL)
                 with pytest.raises(NodeDiedError):
-                    run.wait(PATIENCE)
+                    run.wait(TIMEOUT)
             assert offloads_on_inside(cluster, "n1")
             told = [event["event"] for event in event_log.read(Store().directory(cluster.name))]
             assert "offloads left off" not in told
@@ -101,7 +101,7 @@ def test_a_flood_that_the_users_smaller_buffers_do_not_hold_is_told(home: Path, 
     def story() -> None:
         with Cluster.star(2).up() as cluster:
             with agents(cluster, plug, ETHERTYPE, {"n1": flood, "n2": asleep}) as run:
-                outcome = run.wait(PATIENCE)
+                outcome = run.wait(TIMEOUT)
             assert outcome.verdict.grade is Grade.INVALID
             assert f"NIC lost on n2: {outcome.reports['n2'].dropped} frames" in outcome.invalid
 
@@ -121,7 +121,7 @@ def test_a_run_ends_with_the_process_that_holds_its_clusters_namespaces_and_the_
         with agents(cluster, plug, ETHERTYPE, {"n1": wait, "n2": wait}) as run:
             processes.end(holder)
             with pytest.raises(ClusterEndedError, match=f"cluster star has ended: process {holder.pid}"):
-                run.wait(PATIENCE)
+                run.wait(TIMEOUT)
         with (
             pytest.raises(NotFoundError, match="cluster star has ended"),
             agents(cluster, plug, ETHERTYPE, {"n1": wait}),
@@ -145,11 +145,11 @@ def test_deaths_and_what_is_waited_for_are_told(home: Path) -> None:
             with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
                 run.kill("n2")
                 with pytest.raises(NodeDiedError, match="n2: its process was ended by signal 9"):
-                    run.wait(PATIENCE)
+                    run.wait(TIMEOUT)
             with agents(cluster, plug, ETHERTYPE, {"n1": deaf, "n2": deaf}) as run:
                 os.kill(run.pids["n1"], signal.SIGKILL)
                 with pytest.raises(NodeDiedError, match="n1"):
-                    run.wait(PATIENCE)
+                    run.wait(TIMEOUT)
 
     wait_for_success(as_user(home, story))
 

@@ -30,8 +30,8 @@ def test_a_live_run_with_nothing_wrong_passes_its_checks_and_its_fates_come_agai
     assert result.checks.checks["nothing lost"].checked > 3 * 20
     assert {record.cause for record in read_log(tmp_path / "run" / FATES)} == {"loss"}
     again = replay_repetition(read_repetition(tmp_path / "run"), "sim")
-    assert (again.same, again.now) == (True, frozenset())
-    assert 0 < again.given <= again.fates
+    assert (again.reproduced, again.failed) == (True, frozenset())
+    assert 0 < again.applied <= again.fates
 
 
 def carried_by(datapath: str) -> Cluster:
@@ -47,14 +47,14 @@ def test_a_run_whose_links_the_relay_carries_has_all_fates_without_having_asked_
     testbed.run(carried_by("relay"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     assert fates_of(tmp_path / "run") == {"whole": True, "untold": []}
     again = replay_repetition(read_repetition(tmp_path / "run"), "sim")
-    assert 0 < again.given <= again.fates == len(read_log(tmp_path / "run" / FATES))
+    assert 0 < again.applied <= again.fates == len(read_log(tmp_path / "run" / FATES))
 
 
 @pytest.mark.requires("bpf")
 def test_a_run_says_which_fates_nobody_can_tell(tmp_path: Path) -> None:
     testbed.run(carried_by("tc"), "random", output=tmp_path / "run", settings=SETTINGS, seed=1)
     (why,) = fates_of(tmp_path / "run")["untold"]
-    assert why.startswith("the kernel carries n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and tells no fates")
+    assert why.startswith("the kernel forwards n1:eth0--s1:1, n2:eth0--s1:2, n3:eth0--s1:3 and logs no fates")
     assert replay_repetition(read_repetition(tmp_path / "run"), "sim").fates == -1, "the seed gives them"
 
 
@@ -74,7 +74,7 @@ def test_a_mistake_that_the_simulation_found_is_found_in_namespaces_by_the_same_
         one = read_repetition(tmp_path / "run")
         assert one.failed == {"progress"}
         again = replay_repetition(one, "live", output=tmp_path / "again")
-    assert again.now == {"progress"}
-    assert again.same
+    assert again.failed == {"progress"}
+    assert again.reproduced
     assert "no program and no transfer has ended" in again.error
-    assert not replay_repetition(one, "live").now, "without the mistake"
+    assert not replay_repetition(one, "live").failed, "without the mistake"

@@ -12,13 +12,13 @@ import jsonschema
 import pytest
 
 from testbed.cli.documents import schema_of
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from tests.live.testbed_command import TESTBED, refused
 from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 SMALL = ("--set", "count=5", "--set", "sizes=0,4")
 
 
@@ -105,7 +105,7 @@ def test_a_command_that_fails_ends_the_others_and_one_that_does_not_end_is_ended
     refused(run, 1, "n2: echo why; exit 3 ended with code 3", "why", "the results so far are in results/runs/")
     run = command("run", "star-4", "--timeout", "0.5", "--on", "n1", "sleep 600", cwd=tmp_path)
     refused(run, 1, "after 0.5 s there still ran, and has been ended: n1: sleep 600")
-    assert time.monotonic() - before < PATIENCE
+    assert time.monotonic() - before < TIMEOUT
     assert nothing_is_up()
 
 
@@ -125,16 +125,16 @@ def test_an_interruption_at_any_moment_leaves_nothing_but_what_was_measured(
         [TESTBED, "run", "star-4", "./endless.py", "--mode", mode, "--output", "out", "--timeout", "1000"],
         cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    wanted, deadline = tmp_path / "out" / event, time.monotonic() + PATIENCE
+    wanted, deadline = tmp_path / "out" / event, time.monotonic() + TIMEOUT
     while not wanted.exists() or (event == "rows.jsonl" and not wanted.stat().st_size):
         assert process.poll() is None, process.stderr and process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.001)  # between two looks
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
+    _, said = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 130
     assert "Traceback" not in said
-    status = recorded(tmp_path / "out").status
+    status = read_run(tmp_path / "out").status
     assert status == "interrupted" or (event == "run.json" and status == "unfinished")  # it had not begun
     assert nothing_is_up()
 

@@ -30,7 +30,7 @@ from testbed.runtime import event_log
 from testbed.runtime.nodes import node_run as runs
 from testbed.runtime.nodes.node_run import NodeDiedError, Run, StuckError
 from testbed.runtime.nodes.places import ProgramNode
-from tests.live.echo_programs import PATIENCE, deaf, idle, ping, pong
+from tests.live.echo_programs import TIMEOUT, deaf, idle, ping, pong
 from tests.live.echo_protocol import ETHERTYPE, EchoEndpoint, plug
 from tests.live.machine_state import eventually
 from tests.live.node_sockets import offloads_on
@@ -79,7 +79,7 @@ def test_a_run_in_which_a_node_was_stopped_under_a_flood_is_invalid_with_the_cau
         begin.touch()
         eventually(over.exists, "the flood is over")
         os.kill(run.pids["n2"], signal.SIGCONT)
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
     dropped = outcome.reports["n2"].dropped
     assert dropped > 0
     assert outcome.verdict.grade is Grade.INVALID
@@ -91,7 +91,7 @@ def test_a_run_in_which_a_node_was_stopped_under_a_flood_is_invalid_with_the_cau
 
 def test_a_run_that_loses_nothing_is_trusted() -> None:
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": ping, "n2": pong}) as run:
-        outcome = run.wait(PATIENCE)
+        outcome = run.wait(TIMEOUT)
     findings = outcome.verdict.findings
     assert {finding.what for finding in findings} >= {"NIC lost", "softnet drops"}
     assert all(finding.grade is Grade.TRUSTED for finding in findings if finding.what not in MACHINE)
@@ -112,7 +112,7 @@ def test_a_run_whose_relay_died_is_invalid() -> None:
             relay = controller.baseline(cluster).relay
             assert relay is not None
             os.kill(relay["pid"], signal.SIGKILL)
-            outcome = run.wait(PATIENCE)
+            outcome = run.wait(TIMEOUT)
         assert outcome.verdict.grade is Grade.INVALID
         assert "relay gap" in outcome.invalid
 
@@ -120,7 +120,7 @@ def test_a_run_whose_relay_died_is_invalid() -> None:
 def test_of_a_node_that_was_killed_it_is_not_known_what_it_lost() -> None:
     with Cluster.star(2).up() as cluster, agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": deaf}) as run:
         run.kill("n2")
-        outcome = run.wait(PATIENCE, without=["n2"])
+        outcome = run.wait(TIMEOUT, without=["n2"])
     assert [finding.link for finding in outcome.verdict.undecided if finding.what == "NIC lost"] == ["n2"]
 
 
@@ -132,7 +132,7 @@ def stuck(run: Run, patience: float) -> StuckError:
     begun = time.monotonic()
     with pytest.raises(StuckError, match=r"for [\d.]+ s no program and no transfer has ended") as caught:
         run.wait(LONG, patience=patience)
-    assert patience <= time.monotonic() - begun < PATIENCE
+    assert patience <= time.monotonic() - begun < TIMEOUT
     return caught.value
 
 
@@ -244,7 +244,7 @@ def test_a_node_process_that_ends_is_told_although_a_process_that_it_has_forked_
         agents(cluster, plug, ETHERTYPE, {"n1": leaving, "n2": idle}) as run,
         pytest.raises(NodeDiedError, match="n1: its process ended with code 3"),
     ):
-        run.wait(PATIENCE)
+        run.wait(TIMEOUT)
 
 
 # The parent of all node processes
@@ -266,7 +266,7 @@ def test_offloads_come_back_when_the_parent_is_killed() -> None:
         with running(cluster) as run:
             os.kill(parent_of(run), signal.SIGKILL)
             with pytest.raises(NodeDiedError):
-                run.wait(PATIENCE)
+                run.wait(TIMEOUT)
         assert all_on(cluster)
 
 
@@ -274,7 +274,7 @@ def test_a_parent_that_is_stopped_holds_up_nobody_for_ever(monkeypatch: pytest.M
     with Cluster.star(3).up() as cluster:
         with running(cluster) as run:
             os.kill(parent_of(run), signal.SIGSTOP)
-            monkeypatch.setattr(runs, "PATIENCE", 0.5)
+            monkeypatch.setattr(runs, "TIMEOUT", 0.5)
         assert all_on(cluster)
 
 
@@ -288,7 +288,7 @@ def test_offloads_come_back_with_the_next_run_where_everybody_was_killed() -> No
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert offloads_on(cluster, "n1") is False
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
-            run.wait(PATIENCE)
+            run.wait(TIMEOUT)
         assert all_on(cluster)
 
 
@@ -310,7 +310,7 @@ def test_a_run_leaves_offloads_as_every_link_wants_them() -> None:
         assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == wanted
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle, "n3": idle}) as run:
             assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == [Offloads.NONE] * 3
-            run.wait(PATIENCE)
+            run.wait(TIMEOUT)
         assert [taken(cluster, node) for node in ("n1", "n2", "n3")] == wanted
 
 
@@ -327,7 +327,7 @@ def taken(cluster: RunningCluster, node: str) -> Offloads | None:
 def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(controller, "LOCK_PATIENCE", 0.1)
+    monkeypatch.setattr(controller, "LOCK_TIMEOUT", 0.1)
     store = Store()
     with Cluster.star(3).up() as cluster:
         with store.locked(cluster.name, 1.0), running(cluster):
@@ -340,7 +340,7 @@ def test_offloads_stay_off_and_are_told_while_somebody_else_changes_the_cluster(
         with pytest.raises(ConflictError), store.locked(cluster.name, 1.0), controller.offloading(store, cluster.name):
             pass
         with agents(cluster, plug, ETHERTYPE, {"n1": idle, "n2": idle}) as run:
-            run.wait(PATIENCE)
+            run.wait(TIMEOUT)
         assert all_on(cluster)
 
 

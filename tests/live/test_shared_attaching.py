@@ -23,7 +23,7 @@ from tests.live.testbed_command import TESTBED
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 PROTOCOLS = ("emp", "am2")
 RING = """
 from testbed import attach
@@ -66,7 +66,7 @@ def start(cluster: RunningCluster, node: str, script: str, protocol: str = "emp"
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=PATIENCE)
+    output, errors = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, errors
     return output
 
@@ -123,7 +123,7 @@ def test_a_function_that_is_taken_is_refused_until_its_process_is_killed(protoco
         assert holds.stdout is not None
         assert holds.stdout.readline() == "attached\n"
         refused = start(cluster, "n1", TALK, protocol)
-        assert "function 0 of this NIC has a host process" in refused.communicate(timeout=PATIENCE)[1]
+        assert "function 0 of this NIC has a host process" in refused.communicate(timeout=TIMEOUT)[1]
         holds.kill()
         holds.communicate()
         scripts = [start(cluster, node, TALK, protocol) for node in ("n1", "n2")]
@@ -137,12 +137,12 @@ def test_an_agent_that_dies_is_started_again_and_its_scripts_are_told(protocol: 
         other = start(cluster, "n2", HOLD, protocol)
         assert other.stdout is not None
         assert other.stdout.readline() == "attached\n"
-        eventually(lambda: bool(hosts_of(cluster, "n1")), "the script has attached", PATIENCE)
+        eventually(lambda: bool(hosts_of(cluster, "n1")), "the script has attached", TIMEOUT)
         first = agent_of(cluster, "n1")
         os.kill(first, signal.SIGKILL)
-        assert "agent of the NIC has ended" in holds.communicate(timeout=PATIENCE)[1]
+        assert "agent of the NIC has ended" in holds.communicate(timeout=TIMEOUT)[1]
         directory = Store().directory(cluster.name)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while "NIC agent restarted" not in [event["event"] for event in event_log.read(directory)]:
             assert time.monotonic() < deadline, "nobody has started it again"
             time.sleep(0.01)  # between two looks

@@ -26,7 +26,7 @@ from tests.live.shared_nic_processes import HEAP, Nodes, Program, nodes
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 20.0  # s
+TIMEOUT = 20.0  # s
 SIZES = [0, 1, 1_400, 4_096, 100_000, 1 << 20]
 
 
@@ -35,7 +35,7 @@ def content(size: int, number: int) -> bytes:
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)  # between two looks

@@ -17,7 +17,7 @@ from testbed import Cluster, Grade, run
 from testbed.controller.runs.agents import agents, all_shared
 from testbed.controller.runs.run_options import Codec, Mode, Nics
 from testbed.errors import UnsupportedError
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from testbed.runtime.nodes.places import ProgramNode
 from tests.live.emp_exchange import SIZES, exchange_messages
@@ -28,7 +28,7 @@ SHARED = all_shared(split_driver())
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 NICS: tuple[Nics, ...] = ("inline", "shared")
 
 
@@ -43,7 +43,7 @@ def test_messages_of_many_frames_both_ways_and_what_the_agents_counted() -> None
             placement=SHARED,
         ) as going,
     ):
-        outcome = going.wait(PATIENCE)
+        outcome = going.wait(TIMEOUT)
     assert outcome.results == {"n1": [True] * len(SIZES), "n2": [True] * len(SIZES)}
     for report in outcome.reports.values():
         assert report.counted["messages_sent"] == report.counted["messages_received"] == len(SIZES)
@@ -68,9 +68,9 @@ def test_a_shared_nic_and_an_inline_one_speak_to_each_other(tmp_path: Path) -> N
         agents(cluster, emp.plug(), ETHERTYPE, {"n2": exchange_messages}, logs=tmp_path / "2") as other,
     ):
         results: list[object] = []
-        waiting = threading.Thread(target=lambda: results.append(other.wait(PATIENCE).results["n2"]))
+        waiting = threading.Thread(target=lambda: results.append(other.wait(TIMEOUT).results["n2"]))
         waiting.start()
-        assert one.wait(PATIENCE).results["n1"] == [True] * len(SIZES)
+        assert one.wait(TIMEOUT).results["n1"] == [True] * len(SIZES)
         waiting.join()
         assert results == [[True] * len(SIZES)]
 
@@ -103,7 +103,7 @@ def test_a_crashed_node_process_begins_anew_on_the_same_agent(tmp_path: Path) ->
         eventually(begun.exists, "n1 counts")
         going.crash("n1", returns=True)
         going.restart("n1")
-        outcome = going.wait(PATIENCE)
+        outcome = going.wait(TIMEOUT)
     assert outcome.results["n1"] == 0
 
 
@@ -131,19 +131,19 @@ def test_an_agent_that_is_killed_ends_the_run_with_that_sentence() -> None:
         pytest.raises(ProgramError, match="agent of the NIC has ended"),
         agents(cluster, emp.plug(), ETHERTYPE, {"n1": wait}, placement=SHARED) as going,
     ):
-        going.wait(PATIENCE)
+        going.wait(TIMEOUT)
 
 
 def test_a_workload_sends_the_same_messages_as_on_inline_nics(tmp_path: Path) -> None:
     with Cluster.star(3, seed=4).up() as cluster:
         settings = {"messages": 60}
         ended = {
-            nics: run(cluster, "random", nics=nics, settings=settings, seed=9, output=tmp_path / nics, timeout=PATIENCE)
+            nics: run(cluster, "random", nics=nics, settings=settings, seed=9, output=tmp_path / nics, timeout=TIMEOUT)
             for nics in NICS
         }
     for nics, result in ended.items():
         assert result.verdict.grade is not Grade.INVALID, nics
-        assert recorded(tmp_path / nics).asked["nics"] == nics
+        assert read_run(tmp_path / nics).parameters["nics"] == nics
     inline, shared = (
         {node: (counted["messages_sent"], counted["messages_received"]) for node, counted in result.counted.items()}
         for result in ended.values()
@@ -169,7 +169,7 @@ def test_the_command_shares_nics(tmp_path: Path) -> None:
     )
     assert done.returncode in (0, 8), done.stderr  # trusted or, on a busy machine, degraded
     assert json.loads(done.stdout)["counted"][0]["n1"]["messages_sent"] > 100
-    assert recorded(place).asked["nics"] == "shared"
+    assert read_run(place).parameters["nics"] == "shared"
     assert (place / "logs" / "n1.nic.log").read_text() == ""
 
 

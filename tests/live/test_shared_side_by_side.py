@@ -16,7 +16,7 @@ from tests.live.reattaching_hosts import HostRecord, ReattachingHost, finish_all
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 PAIRS = {("n1", 0): ("n2", 0), ("n1", 1): ("n2", 1)}
 NOTHING = {place: ([], [], []) for place in [("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)]}
 
@@ -59,7 +59,7 @@ def test_agents_of_one_cluster_die_and_the_cluster_is_taken_down_while_the_other
                 for node in ("n1", "n2"):
                     pid = standing.agents()[node]
                     os.kill(pid, signal.SIGKILL)
-                    eventually(lambda n=node, p=pid: standing.agents().get(n, p) != p, "it is back", PATIENCE)  # type: ignore[misc]
+                    eventually(lambda n=node, p=pid: standing.agents().get(n, p) != p, "it is back", TIMEOUT)  # type: ignore[misc]
                     both(disturbed, undisturbed)
                 assert lasting.agents() == agents
                 for gone, told, wrong in what(finish_all(disturbed)).values():

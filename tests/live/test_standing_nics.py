@@ -31,7 +31,7 @@ from tests.live.traffic import supervisor_of
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-PATIENCE = 30.0  # s
+TIMEOUT = 30.0  # s
 KILLS = 6
 
 
@@ -39,7 +39,7 @@ def killed(standing: StandingNics, node: str) -> None:
     """Kill a node's agent, and wait for the next one."""
     before = standing.agents()[node]
     os.kill(before, signal.SIGKILL)
-    eventually(lambda: standing.agents().get(node, before) != before, "it is started again", PATIENCE)
+    eventually(lambda: standing.agents().get(node, before) != before, "it is started again", TIMEOUT)
 
 
 def told(cluster: RunningCluster, event: str) -> list[str]:
@@ -61,7 +61,7 @@ def test_agents_that_are_killed_under_traffic_both_ways_come_back_and_everybody_
             killed(standing, node)
             wait_for_progress(talkers)
         found = finish_all(talkers)
-        eventually(lambda: told(cluster, "NIC agent restarted") == victims, "the last restart is told, too", PATIENCE)
+        eventually(lambda: told(cluster, "NIC agent restarted") == victims, "the last restart is told, too", TIMEOUT)
         assert told(cluster, "NIC agent died") == victims
     for (node, _), one in found.items():
         assert one.wrong == []
@@ -109,14 +109,14 @@ def test_agents_outlive_their_supervisor_with_what_their_hosts_have_under_way_an
         agents, first = standing.agents(), supervisor_of(cluster)
         os.kill(first.pid, signal.SIGKILL)
         os.waitpid(first.pid, 0)
-        eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", PATIENCE)
+        eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", TIMEOUT)
         wait_for_progress(talkers)
         assert [one.wrong + one.gone + one.told for one in finish_all(talkers).values()] == [[], []]
         assert standing.agents() == agents
         with cluster.inject("n1", loss="1%"):  # as any change
             assert standing.agents() == agents
         killed(standing, "n1")
-        eventually(lambda: told(cluster, "NIC agent restarted") == ["n1"], "its restart is told", PATIENCE)
+        eventually(lambda: told(cluster, "NIC agent restarted") == ["n1"], "its restart is told", TIMEOUT)
 
 
 def supervisor_again(cluster: RunningCluster, first: Identity) -> bool:
@@ -131,10 +131,10 @@ def test_the_command_goes_on_when_the_supervisor_is_killed_and_says_so_when_the_
             assert "are shared" in process.stderr.readline()
             first = supervisor_of(cluster)
             os.kill(first.pid, signal.SIGKILL)
-            eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", PATIENCE)
+            eventually(lambda: supervisor_again(cluster, first), "there is another supervisor", TIMEOUT)
             assert testbed("status").stdout.count(" attached") == 2
             assert testbed("down", "--name", "standing").returncode == 0
-            assert process.wait(PATIENCE) != 0
+            assert process.wait(TIMEOUT) != 0
             assert "cluster standing has been taken down" in process.stderr.read()
     finally:
         if Store().read("standing") is not None:
@@ -151,7 +151,7 @@ def test_a_killed_owner_takes_the_agents_along() -> None:
         eventually(
             lambda: cluster.state.nics is None and running_supervisor(Store().directory(cluster.name)) is None,
             "nobody shares any more",
-            PATIENCE,
+            TIMEOUT,
         )
         assert offloads_on(cluster, "n1")
         with share_nics(cluster) as standing:
@@ -167,7 +167,7 @@ def test_a_cluster_whose_process_is_killed_leaves_no_agents() -> None:
 
     with pytest.raises(Exception, match=r"signal 9|killed|died"):
         in_child(share_and_die)
-    eventually(lambda: not Store().names(), "its namespace holder has removed it", PATIENCE)
+    eventually(lambda: not Store().names(), "its namespace holder has removed it", TIMEOUT)
     assert not [found for found in collect(Store()) if not found.what.startswith("directory ")]  # of any killed process
 
 

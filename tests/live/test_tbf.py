@@ -75,7 +75,7 @@ def test_the_kernel_reports_what_was_encoded_whatever_was_there_before(route: Ro
         route.execute(shapers.requests(ONE, asked, before))
         found = there(route)
         assert (found.kind, found.handle) == ("tbf", shapers.HANDLE), impairment
-        assert asked.matches(shapers.decoded(found.options)), impairment
+        assert asked.matches(shapers.decode(found.options)), impairment
         assert found.sized is (asked.sizes is not None), impairment
         before = asked
 

@@ -23,7 +23,7 @@ from testbed.runtime import event_log
 from tests.contrasts import contrasts
 from tests.live.testbed_command import TESTBED, refused
 from tests.live.testbed_command import testbed as command
-from tests.live.web_view import PATIENCE, WebView
+from tests.live.web_view import TIMEOUT, WebView
 
 pytestmark = [
     pytest.mark.requires("root", "ping", "chromium"),
@@ -273,7 +273,7 @@ def test_whatever_signal_ends_it_nothing_stays_of_it_or_of_its_captures(
         page.send(json.dumps({"command": "capture", "values": {"target": "n1"}}))
         shown = ""
         while "capturing n1" not in shown:
-            shown += str(page.recv(PATIENCE))
+            shown += str(page.recv(TIMEOUT))
         assert view.ends(number) == code
     assert view.errors() == ("" if number is signal.SIGINT else f"testbed: ended by {number.name}\n")
 
@@ -283,7 +283,7 @@ def test_a_command_that_is_under_way_when_the_view_ends_is_carried_out(view: Web
         page.send(json.dumps({"command": "inject", "values": {"target": "n1", "loss": "5%"}}))
         shown = ""
         while '"running"' not in shown:
-            shown += str(page.recv(PATIENCE))
+            shown += str(page.recv(TIMEOUT))
         assert view.ends(signal.SIGINT) == 0
     assert impairments(FIRST) == ({"loss": 0.05},) * 2
 

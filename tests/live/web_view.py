@@ -15,7 +15,7 @@ from websockets.typing import Origin
 
 from tests.live.testbed_command import TESTBED
 
-PATIENCE = 30.0  # s for the first line, and for the end, on a machine that others use as well
+TIMEOUT = 30.0  # s for the first line, and for the end, on a machine that others use as well
 
 
 class WebView:
@@ -32,7 +32,7 @@ class WebView:
 
     def __enter__(self) -> Self:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], PATIENCE)[0], "no address was printed"
+        assert select.select([self.process.stdout], [], [], TIMEOUT)[0], "no address was printed"
         line = self.process.stdout.readline()
         assert line.startswith("the view is at http://127.0.0.1:"), f"{line!r} {self.errors()}"
         self.address = line.split()[-1]
@@ -59,7 +59,7 @@ class WebView:
     def socket(self) -> ClientConnection:
         """Connect as the page does."""
         origin = self.address.partition(f":{self.port}/")[0] + f":{self.port}"
-        return connect(f"{self.address.replace('http:', 'ws:')}socket", origin=Origin(origin), open_timeout=PATIENCE)
+        return connect(f"{self.address.replace('http:', 'ws:')}socket", origin=Origin(origin), open_timeout=TIMEOUT)
 
     def errors(self) -> str:
         """Return what it has written on standard error."""
@@ -69,5 +69,5 @@ class WebView:
     def ends(self, number: signal.Signals) -> int:
         """Send a signal and wait for the end; its code."""
         self.process.send_signal(number)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         return self.process.wait(deadline - time.monotonic())

@@ -79,7 +79,7 @@ def test_a_picture_shows_what_was_declared_and_what_was_injected_and_says_so() -
     plot = topology(cluster, {cluster.links[0].name: ("loss 5% on n1",)}, "cluster-1", "EMP")
     assert 'class="link declared injected"' in plot.svg
     assert "rate 1gbit" in plot.svg
-    assert "1 link impaired by its description, 1 link while it ran" in plot.alternative
+    assert "1 link impaired by its description, 1 link by injection" in plot.alt_text
     assert plot.table is not None
     assert plot.table.rows[0][2] == "loss 5% on n1"
 
@@ -100,7 +100,7 @@ def test_plots_have_their_text_as_text_and_the_colours_of_the_page(tmp_path: Pat
     for plot in plots:
         drawn = ElementTree.fromstring(plot.svg)
         assert drawn.get("role") == "img"
-        assert drawn.get("aria-label") == plot.alternative
+        assert drawn.get("aria-label") == plot.alt_text
         assert "var(--series-1)" in plot.svg
         assert not re.findall(r"#[0-9a-f]{6}", plot.svg)
         assert "<text" in plot.svg
@@ -121,9 +121,9 @@ def test_the_papers_points_stand_beside_a_run_of_its_protocol_only(tmp_path: Pat
         summarize_run(write_run(tmp_path / name, ping_pong_rows(), protocol=name), "") for name in ("emp", "tcp")
     )
     (of_emp,), (of_tcp,) = curves([mine]), curves([other])
-    assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alternative
+    assert "23 us at 4 B, 36 us at 1,500 B" in of_emp.alt_text
     assert "SC 2001" in of_emp.caption
-    assert "paper" not in of_tcp.alternative + of_tcp.caption
+    assert "paper" not in of_tcp.alt_text + of_tcp.caption
 
 
 def test_what_takes_no_time_is_not_drawn_on_a_logarithmic_axis(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_it_has_a_section_for_each_paper_and_a_summary(page: str) -> None:
 
 def test_a_figure_has_our_curve_and_the_papers_points_and_is_drawn_once(page: str) -> None:
     (plot,) = figure_plots(scores("one"))
-    assert "Ours: ours: 11 us at 4 B, 19 us at 1 KiB." in plot.alternative
-    assert "The paper's values: 10 us at 4 B, 20 us at 1 KiB." in plot.alternative
+    assert "Ours: ours: 11 us at 4 B, 19 us at 1 KiB." in plot.alt_text
+    assert "The paper's values: 10 us at 4 B, 20 us at 1 KiB." in plot.alt_text
     assert "of no rows" not in plot.svg
     assert plot.table is not None
     assert plot.table.rows == [["4 B", "11 us", "10 us"], ["64 B", "12 us", ""], ["1 KiB", "19 us", "20 us"]]
@@ -99,7 +99,7 @@ def test_a_figure_has_our_curve_and_the_papers_points_and_is_drawn_once(page: st
 
 def test_rows_that_are_no_points_of_a_figure_are_drawn_beside_the_papers() -> None:
     (plot,) = row_plots(scores("one"))
-    assert plot.alternative == "Other values, us. alone: the paper's 30, ours 33 us."
+    assert plot.alt_text == "Other values, us. alone: the paper's 30, ours 33 us."
 
 
 def test_no_value_is_missing_and_what_is_not_ours_is_the_papers(page: str) -> None:

@@ -43,7 +43,7 @@ def test_the_number_with_the_most_values_is_the_axis_and_seeds_are_repetitions()
     assert list(plot.table.headings[-3:]) == ["link.loss", "runs", "p50"]
     assert len(plot.table.rows) == len(LOSSES) * len(PROTOCOLS) * len(SIZES)
     assert {row[3] for row in plot.table.rows} == {"7"}
-    assert "64 emp 0%: 64 us (64 us to 64.01 us)" in plot.alternative
+    assert "64 emp 0%: 64 us (64 us to 64.01 us)" in plot.alt_text
     assert "95% confidence" in plot.caption
 
 

@@ -15,7 +15,7 @@ from tests.sim.am2_swarm import MISTAKES, Run
 from tests.sim.am2_swarm_cases import BULK, MEDIUM, NOTHING, SHORT, Case, Request
 from tests.sim.am2_swarm_ledger import Ledger
 
-PATIENCE: Final = 2 * SECOND
+TIMEOUT: Final = 2 * SECOND
 """Virtual time after which an exchange is taken to have come to a halt."""
 PACKET: Final = 512
 _SETTINGS: Final = {
@@ -74,7 +74,7 @@ class Active:
     def go_on(self, simulation: Simulation) -> None:
         assert self._run is not None
         try:
-            self._run.until_all_is_over(20 * MICROSECOND, PATIENCE)
+            self._run.until_all_is_over(20 * MICROSECOND, TIMEOUT)
         except MISTAKES as error:
             if isinstance(error, Violation):
                 raise

@@ -30,7 +30,7 @@ from tests.sim.am2_swarm_ledger import Ledger
 from tests.sim.am2_swarm_programs import SwarmEndpoint
 from tests.sim.unwrapped_errors import unwrapped
 
-PATIENCE: Final = 2 * SECOND
+TIMEOUT: Final = 2 * SECOND
 """Virtual time after the faults, in which a case must have ended."""
 PRICED: Final = Profile(
     "round figures", post=500, write_rate=1_000_000_000, translate=300, notice=200, interrupt=5_000,
@@ -125,7 +125,7 @@ class Run:
 
     def to_the_end(self) -> None:
         simulation = self.simulation
-        self.until_all_is_over(MILLISECOND, PATIENCE)
+        self.until_all_is_over(MILLISECOND, TIMEOUT)
         simulation.run_until(simulation.now() + SECOND // 10)
         if left := self.left():
             raise Violation("it was over, and is not: " + "; ".join(left))

@@ -41,7 +41,7 @@ from testbed.spec.model import Description
 REQUEST, ANSWER, TAG = 1, 2, 77
 
 FOLDER: Final = Path(__file__).parent / "golden"
-PATIENCE: Final = 600_000_000_000
+TIMEOUT: Final = 600_000_000_000
 """Virtual nanoseconds."""
 
 LOSSES: Final[dict[str, ImpairmentKeys]] = {
@@ -213,7 +213,7 @@ def row(name: str, loss: str, size: int, plug: Plug | None = None) -> dict[str, 
     cluster = Description.back_to_back(delay="5us", rate="1gbit", seed=1, **LOSSES[loss])
     with Simulation(cluster, plug or subject.plug) as simulation:
         task = subject.start(simulation, size, subject.messages[size])
-        simulation.run(timeout=PATIENCE)
+        simulation.run(timeout=TIMEOUT)
         counted = [node.agent.firmware.counted() for node in simulation.nodes.values()]
         return {"time": task.result()} | {
             column: sum(of_one[counter] for of_one in counted for counter in counters)

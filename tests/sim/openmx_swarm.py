@@ -50,7 +50,7 @@ from tests.sim.openmx_swarm_cases import SENDS, Action, Case, draw, smaller
 from tests.sim.unwrapped_errors import unwrapped
 from tests.unit.protocols.openmx_ledger import ANYONE, Ledger
 
-PATIENCE: Final = 60 * SECOND
+TIMEOUT: Final = 60 * SECOND
 """Virtual time after the faults in which a case must have ended."""
 KEY: Final = 0
 """Key of all endpoints, which a message names that begins a connection."""
@@ -176,9 +176,9 @@ class Run:
 
     # The end.
 
-    def to_the_end(self, patience: int) -> None:
-        """Raises Violation, at the latest after `patience` ns."""
-        end = self.simulation.now() + patience
+    def to_the_end(self, timeout: int) -> None:
+        """Raises Violation, at the latest after `timeout` ns."""
+        end = self.simulation.now() + timeout
         step = max(4 * MILLISECOND, 8 * self.case.tick)
         while left := self.left():
             if self.simulation.now() > end:
@@ -257,8 +257,8 @@ def steered() -> Iterator[None]:
         yield
 
 
-def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
-    """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
+def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
+    """Run a case; return its NICs' counters. Raises Violation, at the latest after `timeout` ns on a healed network."""
     profile = replace(OPENMX_2009, receive_queues=case.queues) if case.queues else IDEAL
     layout = layout_of(case.shape, case.nodes)
     layout = with_ranks(layout, case.per_node, {node.name: OPENMX_2009.cores for node in layout.nodes})
@@ -273,7 +273,7 @@ def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
             with unwrapped():
                 one = Run(case, simulation)
                 one.through_the_faults()
-                one.to_the_end(patience)
+                one.to_the_end(timeout)
         except Violation:
             raise
         except MISTAKES as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from protocols.openmx.mx_names import SEQNUM
+from protocols.openmx.mx_names import SEQNUM_MASK
 from testbed.controller.conformance.network_faults import (
     MICROSECOND,
     MILLISECOND,
@@ -131,7 +131,7 @@ def _settings(chance: Source, is_calm: bool) -> dict[str, int]:
         "pull_timeout": tick * chance.choice((2, 8)),
         "entries": chance.choice((32, 1_024)),
         "rendezvous": chance.choice((128, 4_096, 32_768)),
-        "first_seqnum": chance.choice((0, SEQNUM - 5)),
+        "first_seqnum": chance.choice((0, SEQNUM_MASK - 5)),
     }
 
 

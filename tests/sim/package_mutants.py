@@ -41,17 +41,17 @@ MUTANTS: Final = (
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
         "    def completed(self, index: int) -> None:",
-        "    def receive(self, source, context, tag, buffer, over):\n"
+        "    def receive(self, source, context, tag, buffer, completion):\n"
         "        from protocols.mpi.mpi_errors import CANCELLED\n"
-        "        super().receive(source, context, tag, buffer, over)\n"
-        "        over.take_back = lambda: over.complete(CANCELLED)\n"
+        "        super().receive(source, context, tag, buffer, completion)\n"
+        "        completion.cancel = lambda: completion.complete(CANCELLED)\n"
         "        return True\n\n"
         "    def completed(self, index: int) -> None:",
     ),
     PackageMutant(
         "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",
-        "        arrival.place[:] = news.data[: len(arrival.place)]\n",
-        "        arrival.place[:] = news.data[: len(arrival.place)]\n        arrival.length = len(arrival.place)\n",
+        "        arrival.buffer[:] = news.data[: len(arrival.buffer)]\n",
+        "        arrival.buffer[:] = news.data[: len(arrival.buffer)]\n        arrival.length = len(arrival.buffer)\n",
     ),
     PackageMutant(
         "mtu", "the room of a card forgets the check, four bytes of the header", "firmware.py",

@@ -24,7 +24,7 @@ from testbed import Cluster, TestbedError
 from testbed.controller.checkers.runs import written_reports
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import Source, source
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.spec.fault_models import Crash, Down, Fault, Pause, Reset, Restart
 from testbed.spec.scenario import Scenario
 
@@ -115,7 +115,7 @@ def run(case: Case) -> Counter[str]:
             failure = str(error)
         reports = []
         with suppress(TestbedError):
-            reports = written_reports(recorded(folder))
+            reports = written_reports(read_run(folder))
     found = [sentence for report in reports for check in report.checks.values() for sentence in check.violations]
     if found or failure or not reports:
         raise Violation(found[0] if found else f"no check failed, and the run did: {failure[-500:]}")

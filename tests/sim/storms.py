@@ -25,7 +25,7 @@ from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.engine.sources import source
 from testbed.errors import TestbedError
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.spec.fault_models import Fault
 from testbed.spec.resolver import resolve
 from testbed.spec.scenario import RandomFaults
@@ -83,7 +83,7 @@ def run(case: Case, mode: Literal["sim", "live"] = "sim", timeout: float = 60.0)
             why = str(error)
         if why and not (case.program == "raises" and "ValueError: enough" in why):
             raise Violation(f"{case.program} over {case.protocol}: {why}")
-        (report,) = written_reports(recorded(folder))
+        (report,) = written_reports(read_run(folder))
     return judged(case, report)
 
 

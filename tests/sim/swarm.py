@@ -16,7 +16,7 @@ from protocols.core.firmware import Host
 from protocols.emp import host as emp
 from protocols.emp.settings import Settings
 from testbed.controller.conformance import message_swarm
-from testbed.controller.conformance.message_swarm import PATIENCE, Case, Subject, smaller
+from testbed.controller.conformance.message_swarm import TIMEOUT, Case, Subject, smaller
 from testbed.controller.conformance.network_faults import MICROSECOND, MILLISECOND
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import Source
@@ -88,9 +88,9 @@ def draw(seed: int) -> Case:
     return message_swarm.draw(seed, EMP)
 
 
-def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
+def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
-    rows = message_swarm.run(case, EMP, patience)
+    rows = message_swarm.run(case, EMP, timeout)
     if rows["messages_sent"] != len(case.messages) or rows["messages_received"] != len(case.messages):
         raise Violation(f"{len(case.messages)} messages, and {rows}")
     return rows

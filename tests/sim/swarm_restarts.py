@@ -19,7 +19,7 @@ from protocols.core.firmware import FIRST, Adapter, Agent, Nic
 from protocols.emp import codec
 from protocols.emp import host as emp
 from testbed.controller.conformance.exchanges import reuse
-from testbed.controller.conformance.message_swarm import LARGEST, PATIENCE, Case, payload
+from testbed.controller.conformance.message_swarm import LARGEST, TIMEOUT, Case, payload
 from testbed.controller.conformance.network_faults import CALM, MICROSECOND, MILLISECOND, layout_of
 from testbed.controller.conformance.trials import Violation, print_line
 from testbed.engine.sources import Source, source
@@ -183,7 +183,7 @@ def run(seed: int) -> Counter[str]:
             talks = [simulation.spawn(node.name, begin_anew, case.nodes, calm[node.name]) for node in layout.nodes]
         else:
             talks = [simulation.spawn(node.name, talk, case.nodes) for node in layout.nodes]
-        simulation.run_until(simulation.now() + PATIENCE)
+        simulation.run_until(simulation.now() + TIMEOUT)
         for program in [*programs, *talks]:
             if program.done:
                 program.result()

@@ -50,7 +50,7 @@ def test_a_run_finds_the_message_whose_tag_was_changed_on_the_way_and_its_replay
     failed = read_repetition(tmp_path / "run")
     again = replay_repetition(failed, "sim", output=tmp_path / "again")
     assert failed.failed
-    assert (again.same, again.given) == (True, again.fates)
+    assert (again.reproduced, again.applied) == (True, again.fates)
     assert (tmp_path / "again" / "checks.json").read_text() == (tmp_path / "run" / "checks.json").read_text()
 
 

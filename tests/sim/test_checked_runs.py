@@ -15,7 +15,7 @@ from testbed import Cluster, Grade, TestbedError
 from testbed.controller.checkers.disturbances import CUT, Disturbance
 from testbed.controller.checkers.runs import check_again
 from testbed.fates.rules import RuleSet
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.pytest_plugin.under_test import SimulatedCluster
 from testbed.sim.simulation import Simulation
 from testbed.workloads.form import Node
@@ -127,7 +127,7 @@ def test_a_failed_check_makes_the_verdict_failed_and_stands_in_the_rows(tmp_path
     assert [finding.what for finding in result.verdict.findings] == ["content", "content"]
     rows = [row for row in result.rows if "check" in row]
     assert [(row["repeat"], row["check"]) for row in rows] == [(1, "content"), (2, "content")]
-    again = check_again(recorded(tmp_path / "run"))
+    again = check_again(read_run(tmp_path / "run"))
     assert [report.to_json() for report in again] == [one.checks.to_json() for one in result.repetitions if one.checks]
 
 

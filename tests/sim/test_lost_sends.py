@@ -19,7 +19,7 @@ from testbed import Cluster, Scenario
 from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.runs import written_reports
 from testbed.controller.runs.run_options import Nics
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
@@ -101,7 +101,7 @@ def told(tmp_path: Path, node: str, number: int) -> list[str]:
 
 
 def report(tmp_path: Path) -> Report:
-    (found,) = written_reports(recorded(tmp_path / "run"))
+    (found,) = written_reports(read_run(tmp_path / "run"))
     assert found.passed, found.in_words()
     return found
 

@@ -9,7 +9,7 @@ import pytest
 import testbed
 from testbed import Cluster
 from testbed.errors import DescriptionError, TestbedError
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import StalledError
@@ -94,7 +94,7 @@ def test_a_script_that_ends_itself_with_a_code_has_failed(tmp_path: Path, end: s
     script = write_script(tmp_path, "import sys", "if comm.rank == 0:", f"    {end}")
     with pytest.raises(ProgramError, match=said):
         testbed.run(STAR, script, mode="sim", output=tmp_path / "run")
-    assert recorded(tmp_path / "run").status == "failed"
+    assert read_run(tmp_path / "run").status == "failed"
 
 
 def test_scripts_are_told_from_workloads_by_what_they_import(tmp_path: Path) -> None:

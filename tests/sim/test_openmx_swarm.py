@@ -24,7 +24,7 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 CASES = 10_000 if LONG else 120
 OTHERS = FIRST + 50_000
 """From this seed on are others than the cases'."""
-MUTANT_PATIENCE = 5 * SECOND
+MUTANT_TIMEOUT = 5 * SECOND
 MIN = 100 if LONG else 2
 MIN_SELDOM = 1 if LONG else 0
 """How often each row of the tables is taken, at least."""
@@ -76,7 +76,7 @@ def test_cases_of_openmx_are_as_hard_as_they_are_meant_to_be() -> None:
 @pytest.mark.parametrize("mutant", [*MUTANTS, WRAP, STEERING], ids=str)
 def test_the_swarm_of_openmx_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     def trial(seed: int) -> Counter[str]:
-        return openmx_swarm.run(openmx_swarm_cases.draw(seed), MUTANT_PATIENCE)
+        return openmx_swarm.run(openmx_swarm_cases.draw(seed), MUTANT_TIMEOUT)
 
     search = (searched if LONG else find)(mutant, trial, OTHERS, 1_000)
     record_property("note", f"swarm of Open-MX: {search}")

@@ -13,7 +13,7 @@ from protocols.core.profile import Profile
 from protocols.emp.profile import EMP_2001
 from testbed.cli.main import testbed as command
 from testbed.errors import UnsupportedError
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.spec.fault_models import Slow
 from testbed.spec.scenario import Scenario
 from testbed.workloads.form import Comm, Node
@@ -25,9 +25,9 @@ def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: 
     result = testbed.run(
         "emp-2001", "pingpong", mode="sim", profile="emp-2001", settings=PINGPONG, output=tmp_path / "run"
     )
-    run = recorded(tmp_path / "run")
-    assert run.asked["profile"]["name"] == "emp-2001"
-    assert run.asked["profile"]["receive"] == EMP_2001.receive
+    run = read_run(tmp_path / "run")
+    assert run.parameters["profile"]["name"] == "emp-2001"
+    assert run.parameters["profile"]["receive"] == EMP_2001.receive
     (used,) = run.result["used"]
     assert used == result.used
     assert set(used["n1"]) == {"core", "processor", "reading DMA engine", "writing DMA engine", "bus"}
@@ -46,7 +46,7 @@ def test_a_run_under_a_profile_says_which_and_how_its_parts_were_used(tmp_path: 
 def test_without_a_profile_nothing_is_told_of_use(tmp_path: Path) -> None:
     result = testbed.run("emp-2001", "pingpong", mode="sim", settings=PINGPONG, output=tmp_path / "run")
     assert result.used == {}
-    assert recorded(tmp_path / "run").asked["profile"] == {"name": "ideal"}
+    assert read_run(tmp_path / "run").parameters["profile"] == {"name": "ideal"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_run_under_a_profile_is_replayed_under_it(tmp_path: Path) -> None:
     settings = {"messages": 20}
     testbed.run("star-4", "random", mode="sim", profile="emp-2002", settings=settings, output=tmp_path / "run", seed=3)
     again = testbed.replay(tmp_path / "run", "sim")
-    assert again.same
+    assert again.reproduced
     assert again.error == ""
 
 

@@ -79,9 +79,7 @@ def test_shrinking_prints_the_runs_that_it_took_and_the_fates_that_are_enough() 
     failing()
     result = call("replay run --shrink --runs 400 --mode sim")
     assert result.exit_code == 10
-    said = re.search(
-        r"(\d+) fates? (are|is) enough to fail so, found in \d+ runs of at most 400; each of", result.output
-    )
+    said = re.search(r"(\d+) fates? reproduces? the failure, found in \d+ of at most 400 runs; each of", result.output)
     assert said is not None
     assert result.output.count("dropped by loss, frame ") == int(said[1])
     told = json.loads(call("replay run --shrink --runs 5 --mode sim --json").output)

@@ -11,7 +11,14 @@ import pytest
 
 import testbed
 from testbed import Cluster, TestbedError
-from testbed.controller.replay.replays import ENDED_BADLY, FATES, FEW, find_fewest, read_repetition, replay_repetition
+from testbed.controller.replay.replays import (
+    FATES,
+    MINIMAL_FATES,
+    RUN_ERROR,
+    minimize,
+    read_repetition,
+    replay_repetition,
+)
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Cpu, Impair
@@ -56,10 +63,10 @@ def test_a_failing_run_fails_again_in_the_same_check_with_the_same_fates(tmp_pat
     one = read_repetition(failing(tmp_path))
     assert one.failed == {"errors", "nothing lost"}
     again = replay_repetition(one, "sim", output=tmp_path / "again")
-    assert again.same
-    assert again.now == {"errors", "nothing lost"}
+    assert again.reproduced
+    assert again.failed == {"errors", "nothing lost"}
     assert "has given the message up" in again.error
-    assert again.given == again.fates > 5
+    assert again.applied == again.fates > 5
     assert (tmp_path / "again" / "checks.json").read_text() == (one.folder / "checks.json").read_text()
 
 
@@ -68,11 +75,11 @@ def test_without_a_log_the_seed_gives_the_fates(tmp_path: Path) -> None:
     folder = failing(tmp_path)
     (folder / "fates.jsonl").unlink()
     again = replay_repetition(read_repetition(folder), "sim")
-    assert (again.same, again.fates) == (True, -1)
+    assert (again.reproduced, again.fates) == (True, -1)
     asked = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="no link was impaired"):
-        find_fewest(read_repetition(folder), 10)
+        minimize(read_repetition(folder), 10)
 
 
 @pytest.mark.usefixtures("forgetful")
@@ -82,24 +89,24 @@ def test_a_log_that_lacks_fates_gives_none(tmp_path: Path) -> None:
     untold = {"fates": {"whole": False, "untold": ["it ends before the run: the disk is full"]}}
     (folder / "result.json").write_text(json.dumps(result | untold))
     again = replay_repetition(read_repetition(folder), "sim")
-    assert (again.same, again.fates) == (True, -1)
+    assert (again.reproduced, again.fates) == (True, -1)
     asked = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(asked | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="the disk is full"):
-        find_fewest(read_repetition(folder), 10)
+        minimize(read_repetition(folder), 10)
 
 
 @pytest.mark.usefixtures("forgetful")
 def test_of_many_fates_few_make_the_run_fail(tmp_path: Path) -> None:
     one = read_repetition(failing(tmp_path))
-    few = find_fewest(one, 400)
-    assert few.minimal
-    assert 1 <= len(few.causes) < len(read_log(one.folder / FATES)) / 2
-    assert [record.in_words() for record in read_log(one.folder / FEW)] == [
-        sentence.partition(": ")[2] for sentence in few.causes
+    shrunk = minimize(one, 400)
+    assert shrunk.minimal
+    assert 1 <= len(shrunk.causes) < len(read_log(one.folder / FATES)) / 2
+    assert [record.in_words() for record in read_log(one.folder / MINIMAL_FATES)] == [
+        sentence.partition(": ")[2] for sentence in shrunk.causes
     ]
-    assert replay_repetition(one, "sim", one.folder / FEW).same
-    assert find_fewest(one, 3).trials == 3
+    assert replay_repetition(one, "sim", one.folder / MINIMAL_FATES).reproduced
+    assert minimize(one, 3).trials == 3
 
 
 def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
@@ -107,10 +114,10 @@ def test_once_the_mistake_is_mended_the_replay_says_so(tmp_path: Path) -> None:
         MUTANTS[1].put_in(patch)
         one = read_repetition(failing(tmp_path))
     again = replay_repetition(one, "sim")
-    assert not again.same
-    assert not again.now
-    with pytest.raises(UnsupportedError, match="does not fail so in the simulation"):
-        find_fewest(one, 10)
+    assert not again.reproduced
+    assert not again.failed
+    with pytest.raises(UnsupportedError, match="does not reproduce the failure"):
+        minimize(one, 10)
 
 
 @pytest.mark.usefixtures("forgetful")
@@ -120,7 +127,7 @@ def test_of_several_repetitions_the_last_is_the_one_that_failed(tmp_path: Path) 
     assert one.failed == {"errors", "nothing lost"}
     assert one.number == len(list(folder.glob("repeat-*")))
     assert one.layout.seed == 2 + one.number - 1
-    assert replay_repetition(one, "sim").same
+    assert replay_repetition(one, "sim").reproduced
     assert not any(read_repetition(folder, number).failed for number in range(1, one.number))
     with pytest.raises(NotFoundError, match="no repetition 51"):
         read_repetition(folder, 51)
@@ -137,12 +144,12 @@ def test_of_a_scenario_the_faults_that_make_the_run_fail_are_left(tmp_path: Path
     )
     one = read_repetition(failing(tmp_path, scenario))
     assert one.failed == {"errors", "nothing lost"}
-    assert replay_repetition(one, "sim").same
-    few = find_fewest(one, 100)
-    assert few.minimal
-    assert few.causes == ["at 0s: loss 10% on all"]
-    assert [fault.what for fault in load(one.few).faults] == ["loss 10% on all"]
-    assert replay_repetition(one, "sim", one.few).same
+    assert replay_repetition(one, "sim").reproduced
+    shrunk = minimize(one, 100)
+    assert shrunk.minimal
+    assert shrunk.causes == ["at 0s: loss 10% on all"]
+    assert [fault.what for fault in load(one.minimal_file).faults] == ["loss 10% on all"]
+    assert replay_repetition(one, "sim", one.minimal_file).reproduced
 
 
 def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
@@ -154,8 +161,8 @@ def test_a_workload_from_python_needs_to_be_said_again(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="has no name"):
         read_repetition(tmp_path / "run")
     again = testbed.replay(tmp_path / "run", "sim", workload=wrong)
-    assert again.before == {ENDED_BADLY}
-    assert again.same
+    assert again.failed_originally == {RUN_ERROR}
+    assert again.reproduced
     assert "ValueError: always" in again.error
 
 

@@ -137,7 +137,7 @@ def test_a_prediction_that_is_worse_than_the_kept_one_ends_with_10(monkeypatch: 
     assert found.exit_code == 10
     (row,) = [row for row in former.rows if row.name == "latency, 1500 B"]
     words = f"{row.name}: {row.ours:.4g} {row.unit}, not {row.paper:g}: {row.error:+.1%}"
-    assert f"not reproduced: {words}, and the kept value was off by +0.0%" in found.output
+    assert f"not reproduced: {words}, the kept error is +0.0%" in found.output
 
 
 def test_kept_rows_are_those_of_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from testbed.cli.main import testbed as command
 from testbed.controller.papers.reproduction import Reproduction, reproduce
 from testbed.engine.server import transfer_time
 from testbed.errors import NotFoundError, UnsupportedError
-from testbed.observe.comparing.scores import MAX
+from testbed.observe.comparing.scores import MAX_CALIBRATION_ERROR
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.loader import load
@@ -43,7 +43,7 @@ def test_calibrated_rows_and_shapes_come_out(emp: Reproduction) -> None:
     assert len(emp.shapes) == 5
     calibrated = [one for one in emp.rows if one.calibrated]
     assert emp.paper.constants < len(calibrated) <= 3
-    assert all(abs(one.error) <= MAX for one in calibrated)
+    assert all(abs(one.error) <= MAX_CALIBRATION_ERROR for one in calibrated)
 
 
 def test_no_row_is_hidden_and_predictions_are_most_of_them(emp: Reproduction) -> None:

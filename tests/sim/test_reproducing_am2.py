@@ -24,7 +24,7 @@ from testbed.controller.papers.reproduction import Reproduction, reproduce
 from testbed.engine.server import transfer_time
 from testbed.errors import NotFoundError
 from testbed.fabric.myrinet.settings import DEFAULT
-from testbed.observe.comparing.scores import MAX
+from testbed.observe.comparing.scores import MAX_CALIBRATION_ERROR
 from testbed.observe.paper_files import paper_of
 from testbed.spec.model import Description
 from testbed.workloads.form import Native, Node
@@ -44,7 +44,7 @@ def test_the_documentation_has_these_rows(am2: Reproduction) -> None:
 
 def test_the_two_values_that_are_confirmed_come_out_and_one_constant_was_chosen_by_them(am2: Reproduction) -> None:
     assert {one.row.name: one.row.paper for one in am2.rows} == {"round trip, 4 words": 42, "bandwidth, 8 KB": 31}
-    assert all(one.calibrated and abs(one.error) <= MAX for one in am2.rows)
+    assert all(one.calibrated and abs(one.error) <= MAX_CALIBRATION_ERROR for one in am2.rows)
     assert am2.paper.constants == 1
     assert am2.overall is None
 

@@ -22,7 +22,7 @@ from testbed.controller.papers.reproduction import Reproduction, reproduce
 from testbed.controller.runs.profiles import profile_of
 from testbed.controller.runs.runner import RunResult
 from testbed.errors import DescriptionError
-from testbed.observe.comparing.scores import MAX
+from testbed.observe.comparing.scores import MAX_CALIBRATION_ERROR
 from testbed.observe.paper_files import paper_of
 from testbed.spec.layout import Layout
 from testbed.spec.loader import load
@@ -49,7 +49,7 @@ def test_calibrated_rows_and_relations_come_out(openmx: Reproduction) -> None:
     assert openmx.failures == []
     calibrated = [row for row in openmx.rows if row.calibrated]
     assert openmx.paper.constants < len(calibrated) <= 3
-    assert all(abs(row.error) <= MAX for row in calibrated)
+    assert all(abs(row.error) <= MAX_CALIBRATION_ERROR for row in calibrated)
 
 
 def test_all_published_values_of_table_1_are_there_and_none_is_invented() -> None:

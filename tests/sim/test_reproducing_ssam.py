@@ -10,7 +10,7 @@ from protocols.core.host_work import Cost
 from protocols.ssam.profile import SPARCSTATION_1, SPARCSTATION_20
 from protocols.ssam.sba100 import BATCH, CELL_READ, KINDS, READ_CALL, READ_TRAP, WRITE_CALL, WRITE_TRAP
 from testbed.controller.papers.reproduction import Reproduction, reproduce
-from testbed.observe.comparing.scores import MAX
+from testbed.observe.comparing.scores import MAX_CALIBRATION_ERROR
 from tests.sim.documented_rows import otherwise_documented
 
 
@@ -28,7 +28,7 @@ def test_calibrated_rows_and_shapes_come_out(ssam: Reproduction) -> None:
     calibrated = [compared for compared in ssam.rows if compared.calibrated]
     assert {compared.row.name for compared in calibrated} == {"switch, round trip", "switch, one way"}
     assert ssam.paper.constants == 1
-    assert all(abs(compared.error) <= MAX for compared in calibrated)
+    assert all(abs(compared.error) <= MAX_CALIBRATION_ERROR for compared in calibrated)
 
 
 def test_the_median_of_the_predictions_is_within_a_tenth_and_no_row_is_hidden(ssam: Reproduction) -> None:

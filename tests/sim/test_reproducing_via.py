@@ -17,7 +17,7 @@ from testbed.controller.papers.reproduction import Reproduction, reproduce
 from testbed.engine.server import transfer_time
 from testbed.errors import DescriptionError
 from testbed.observe.comparing.paper_shapes import Compared
-from testbed.observe.comparing.scores import MAX
+from testbed.observe.comparing.scores import MAX_CALIBRATION_ERROR
 from testbed.observe.paper_files import paper_of, parse
 from testbed.spec.loader import load
 from testbed.spec.resolver import resolve
@@ -45,7 +45,7 @@ def test_calibrated_rows_relations_and_the_crossing_come_out(via: Reproduction) 
     assert via.failures == []
     calibrated = [row for row in via.rows if row.calibrated]
     assert via.paper.constants < len(calibrated) <= 3
-    assert all(abs(row.error) <= MAX for row in calibrated)
+    assert all(abs(row.error) <= MAX_CALIBRATION_ERROR for row in calibrated)
 
 
 def test_all_of_table_1_is_there_and_no_row_between_two_calibrated_ones_counts(via: Reproduction) -> None:
@@ -74,7 +74,7 @@ def test_errors_of_predictions_are_summed_up_by_table(via: Reproduction) -> None
 )
 def test_another_cost_of_the_host_breaks_calibrated_rows(kind: str, cost: Cost) -> None:
     other = reproduce("via", profile=with_work(**{kind: cost}), runs=["remote", "local"])
-    assert any("it calibrates" in sentence for sentence in other.failures)
+    assert any("it is calibrated" in sentence for sentence in other.failures)
 
 
 def test_without_copies_via_costs_no_more_for_a_byte_than_tcp() -> None:

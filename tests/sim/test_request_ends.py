@@ -9,7 +9,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.settings import MILLISECOND
 from tests.sim.test_am2_errors import AWAY, QUICK, TAG, Pair
 
-PATIENCE = 100 * MILLISECOND
+TIMEOUT = 100 * MILLISECOND
 """Longer than a NIC with these settings sends a packet again."""
 
 
@@ -35,11 +35,11 @@ def test_a_request_whose_reply_is_lost_for_good_ends_when_its_program_abandons_i
     pair.elapse()
     pair.simulation.cut(pair.link)
     assert pair.asked.handle()
-    pair.elapse(PATIENCE)
+    pair.elapse(TIMEOUT)
     handle_all(pair, pair.asked)
     assert lost == [Status.UNREACHABLE]
     pair.simulation.mend(pair.link)
-    pair.elapse(PATIENCE)
+    pair.elapse(TIMEOUT)
     assert pair.asker.is_empty, "nothing tells it"
     assert pair.asker.abandon(0) == 1
     handle_all(pair, pair.asker)
@@ -53,14 +53,14 @@ def test_a_request_to_a_nic_that_never_comes_back_ends_when_its_program_abandons
         assert pair.asker.try_request(0, 1, word)
     pair.elapse()
     pair.simulation.cut(pair.link)
-    pair.elapse(PATIENCE)
+    pair.elapse(TIMEOUT)
     assert not pair.asker.try_request(0, 1, 4), "all credits are there"
     assert pair.asker.abandon(0) == 4
     handle_all(pair, pair.asker)
     assert [one.status for one in pair.returned] == [Status.ABANDONED] * 4
     assert pair.asker.try_request(0, 1, 4)
     assert pair.asker.abandon(0) == 0, "the NIC has it, and will tell its end"
-    pair.elapse(PATIENCE)
+    pair.elapse(TIMEOUT)
     handle_all(pair, pair.asker)
     assert pair.returned[-1].status is Status.UNREACHABLE
     assert pair.asker.credits(0) == 4
@@ -95,7 +95,7 @@ def test_a_request_to_an_endpoint_whose_number_is_used_again_is_returned_and_not
     following.tag = TAG
     following.set_handler(1, lambda _, word: handled.append(word))
     following.library.driver.fault(following)
-    pair.elapse(PATIENCE)
+    pair.elapse(TIMEOUT)
     handle_all(pair, following)
     handle_all(pair, pair.asker)
     assert handled == []

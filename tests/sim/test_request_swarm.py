@@ -14,8 +14,8 @@ import pytest
 import testbed
 from testbed import Cluster, TestbedError
 from testbed.controller.checkers.runs import check_again
-from testbed.controller.replay.replays import find_fewest, read_repetition, replay_repetition
-from testbed.observe.recorded import recorded
+from testbed.controller.replay.replays import minimize, read_repetition, replay_repetition
+from testbed.observe.recorded import read_run
 from testbed.spec.fault_models import Cpu, Impair
 from testbed.spec.scenario import Scenario
 from tests.sim import request_swarm
@@ -87,7 +87,7 @@ def test_a_mistake_fails_the_check_of_the_promise_that_it_breaks(name: str, chec
         MISTAKES[name].put_in(patch)
         folder = failing_run(tmp_path)
     assert read_repetition(folder).failed == {check}
-    assert [report.failed for report in check_again(recorded(folder))] == [(check,)]
+    assert [report.failed for report in check_again(read_run(folder))] == [(check,)]
 
 
 def failing_run(place: Path, scenario: Scenario | None = None) -> Path:
@@ -112,11 +112,11 @@ def test_a_failed_run_fails_again_and_of_its_fates_few_are_enough(tmp_path: Path
     with pytest.MonkeyPatch.context() as patch:
         MISTAKES["all of its node"].put_in(patch)
         run = read_repetition(failing_run(tmp_path))
-        assert replay_repetition(run, "sim").same
-        few = find_fewest(run, 60)
-        assert replay_repetition(run, "sim", run.few).same
-    assert len(few.causes) < len(run.log.read_text().splitlines()) if run.log is not None else False
-    assert not replay_repetition(run, "sim").now, "without the mistake nothing is wrong"
+        assert replay_repetition(run, "sim").reproduced
+        shrunk = minimize(run, 60)
+        assert replay_repetition(run, "sim", run.minimal_file).reproduced
+    assert len(shrunk.causes) < len(run.log.read_text().splitlines()) if run.log is not None else False
+    assert not replay_repetition(run, "sim").failed, "without the mistake nothing is wrong"
 
 
 def test_of_a_scenario_beside_requests_the_faults_that_are_needed_are_left(tmp_path: Path) -> None:
@@ -125,6 +125,6 @@ def test_of_a_scenario_beside_requests_the_faults_that_are_needed_are_left(tmp_p
         MISTAKES["by name"].put_in(patch)
         run = read_repetition(failing_run(tmp_path, scenario))
         assert run.failed == {"replies"}
-        few = find_fewest(run, 20)
-    assert few.minimal
-    assert not few.causes, "it needs no fault"
+        shrunk = minimize(run, 20)
+    assert shrunk.minimal
+    assert not shrunk.causes, "it needs no fault"

@@ -16,7 +16,7 @@ from testbed.controller.runs.execution import TimeIsUpError
 from testbed.controller.runs.run_options import Mode
 from testbed.errors import ConflictError, NotFoundError, UnsupportedError
 from testbed.fates.rules import RuleSet
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.runtime.journal import read
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.sim.simulation import Simulation, StalledError
@@ -86,7 +86,7 @@ def test_a_crash_is_told_with_its_traceback_and_its_node_and_what_was_measured_s
     assert "ZeroDivisionError: on purpose" in str(caught.value)
     assert str(caught.value).splitlines()[1].startswith(f'  File "{__file__}", line '), "it begins with the program"
     assert "simulated_execution.py" in (tmp_path / "run" / "logs" / "n2.log").read_text(), "its log has all"
-    found = recorded(tmp_path / "run")
+    found = read_run(tmp_path / "run")
     assert found.status == "failed"
     assert "n2" in found.result["error"]
     assert [row["measured"] for row in found.rows()] == [0, 1]
@@ -95,14 +95,14 @@ def test_a_crash_is_told_with_its_traceback_and_its_node_and_what_was_measured_s
 def test_programs_that_wait_for_ever_are_named_with_what_they_wait_for(tmp_path: Path) -> None:
     with pytest.raises(StalledError, match=r"rank on n1 waits for a receive from rank 1, tag 77"):
         testbed.run(STAR, waiting, mode="sim", output=tmp_path / "run")
-    assert len(list(recorded(tmp_path / "run").rows())) == 2
+    assert len(list(read_run(tmp_path / "run").rows())) == 2
 
 
 def test_a_program_that_never_ends_is_broken_off_where_it_is(tmp_path: Path) -> None:
     sentence = r"(?s)within 0.5 s on this machine.*rank on n1 runs, at .*test_simulated_runs.py:\d+ in computing"
     with pytest.raises(TimeIsUpError, match=sentence):
         testbed.run(STAR, computing, mode="sim", timeout=0.5, output=tmp_path / "run")
-    assert recorded(tmp_path / "run").status == "failed"
+    assert read_run(tmp_path / "run").status == "failed"
     with pytest.raises(StalledError, match="500000000 ns have passed, and 2 programs have not ended"):
         testbed.run(STAR, chatting, mode="sim", timeout=0.5)
 
@@ -110,7 +110,7 @@ def test_a_program_that_never_ends_is_broken_off_where_it_is(tmp_path: Path) -> 
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         testbed.run(STAR, stopped, mode="sim", output=tmp_path / "run")
-    assert recorded(tmp_path / "run").status == "interrupted"
+    assert read_run(tmp_path / "run").status == "interrupted"
 
 
 def test_a_folder_is_not_written_twice_and_a_failed_start_leaves_none(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_a_folder_has_everything_that_the_run_can_be_repeated_from(tmp_path: Pat
     one = testbed.run(
         lossy, "pingpong", mode="sim", settings={"count": 20, "sizes": "4"}, seed=9, output=tmp_path / "one"
     )
-    found = recorded(tmp_path / "one")
-    asked = found.asked
+    found = read_run(tmp_path / "one")
+    asked = found.parameters
     assert asked["environment"]["kernel"]
     cluster = Cluster.load(tmp_path / "one" / "cluster.toml")
     again = testbed.run(

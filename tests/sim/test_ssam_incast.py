@@ -24,7 +24,7 @@ from protocols.ssam.settings import MAX_WINDOW, Settings
 from testbed import Cluster, TestbedError
 from testbed.controller.checkers.runs import check_again
 from testbed.fabric.atm.network import FULL
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
@@ -174,7 +174,7 @@ BOTH = pytest.mark.parametrize(("senders", "queue_frames"), [(8, 16), (16, 1_000
 @BOTH
 def test_the_history_of_an_incast_is_complete(senders: int, queue_frames: int, tmp_path: Path) -> None:
     history_of(senders, queue_frames, tmp_path / "run")
-    (report,) = check_again(recorded(tmp_path / "run"))
+    (report,) = check_again(read_run(tmp_path / "run"))
     assert report.passed, report.in_words()
     assert report.messages == senders * MAX_WINDOW
 
@@ -188,6 +188,6 @@ def test_without_recovery_the_checker_finds_the_lost_messages(
     monkeypatch.setattr(Connection, "recover", lambda _: [])
     with pytest.raises(TestbedError, match="programs have not ended"):
         history_of(senders, queue_frames, tmp_path / "run")
-    (report,) = check_again(recorded(tmp_path / "run"))
+    (report,) = check_again(read_run(tmp_path / "run"))
     assert report.failed == ("progress",)
     assert "was neither handled nor returned" in report.in_words()

@@ -30,7 +30,7 @@ CASES = 5_000 if LONG else 200
 RESTART_CASES = 1_000 if LONG else 100
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
-MUTANT_PATIENCE = 10 * SECOND
+MUTANT_TIMEOUT = 10 * SECOND
 """Virtual time in which a case with a mistake must have ended: a halt is seen sooner, and is costly to wait for."""
 MIN = 100 if LONG else 5
 """How often each row of the firmware's state tables is taken, at least."""
@@ -94,7 +94,7 @@ def test_cases_are_as_hard_as_they_are_meant_to_be() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_the_swarm_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """Seeds are fresh in a long run; in CI they differ from those of the cases."""
-    search = searched(mutant, lambda seed: swarm.run(swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 1_000)
+    search = searched(mutant, lambda seed: swarm.run(swarm.draw(seed), timeout=MUTANT_TIMEOUT), OTHERS, 1_000)
     record_property("note", f"swarm: {search}")
 
 

@@ -29,7 +29,7 @@ VERBS_CASES = 4_000 if LONG else 50
 CONNECTION_CASES = 10_000 if LONG else 50
 OTHERS = FIRST + 5_000
 """From this seed on are others than the cases'."""
-MUTANT_PATIENCE = 10 * SECOND
+MUTANT_TIMEOUT = 10 * SECOND
 MIN = 100 if LONG else 20
 """How often each row of the send queues' and VIs' tables is taken, at least. The unit tests take NICs' rows."""
 SELDOM = ("peer restarted", "gave up", "no receive descriptor")
@@ -91,7 +91,7 @@ def test_cases_have_two_ranks_on_a_node_all_forbidden_accesses_and_all_kinds_of_
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", MPI_MUTANTS, ids=str)
 def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
-    search = searched(mutant, lambda seed: via_swarm.run(via_swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 200)
+    search = searched(mutant, lambda seed: via_swarm.run(via_swarm.draw(seed), timeout=MUTANT_TIMEOUT), OTHERS, 200)
     record_property("note", f"swarm of VIA: {search}")
 
 
@@ -99,7 +99,7 @@ def test_the_swarm_of_mpi_finds(mutant: Mutant, record_property: Callable[[str, 
 @pytest.mark.parametrize("mutant", VERBS_MUTANTS, ids=str)
 def test_the_swarm_of_vias_calls_finds(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     search = searched(
-        mutant, lambda seed: via_verbs_swarm.run(via_verbs_swarm.draw(seed), patience=MUTANT_PATIENCE), OTHERS, 200
+        mutant, lambda seed: via_verbs_swarm.run(via_verbs_swarm.draw(seed), timeout=MUTANT_TIMEOUT), OTHERS, 200
     )
     record_property("note", f"swarm of VIA: {search}")
 
@@ -110,7 +110,7 @@ def test_the_swarm_of_connections_finds(mutant: Mutant, record_property: Callabl
     """CI searches once, since such a case polls for long."""
 
     def trial(seed: int) -> Counter[str]:
-        return via_connection_swarm.run(via_connection_swarm.draw(seed), patience=MUTANT_PATIENCE)
+        return via_connection_swarm.run(via_connection_swarm.draw(seed), timeout=MUTANT_TIMEOUT)
 
     search = (searched if LONG else find)(mutant, trial, OTHERS, 200)
     record_property("note", f"swarm of VIA: {search}")

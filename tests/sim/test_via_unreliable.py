@@ -11,7 +11,7 @@ from testbed import Cluster
 from testbed.controller.checkers.check_report import Report
 from testbed.controller.checkers.runs import written_reports
 from testbed.errors import TestbedError
-from testbed.observe.recorded import recorded
+from testbed.observe.recorded import read_run
 
 UNRELIABLE, RELIABLE = 1, (2, 4)
 
@@ -27,7 +27,7 @@ def checked(folder: Path, reliability: int, loss: str) -> tuple[Report, str]:
         )  # fmt: skip
     except TestbedError as error:
         failure = str(error)
-    (report,) = written_reports(recorded(folder))
+    (report,) = written_reports(read_run(folder))
     return report, failure
 
 

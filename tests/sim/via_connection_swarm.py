@@ -34,7 +34,7 @@ from testbed.sim.simulation import Simulation
 from tests.sim import via_verbs_swarm
 from tests.sim.unwrapped_errors import unwrapped
 from tests.sim.via_swarm import VIA
-from tests.sim.via_verbs_swarm import PATIENCE, Case, play
+from tests.sim.via_verbs_swarm import TIMEOUT, Case, play
 
 SIZE: Final = 32
 """Bytes of a message: session, round, side, and their repetition."""
@@ -222,8 +222,8 @@ class Side:
 
 
 @unwrapped()
-def run(case: Case[Session], patience: int = PATIENCE) -> Counter[str]:
-    """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
+def run(case: Case[Session], timeout: int = TIMEOUT) -> Counter[str]:
+    """Run a case; return its NICs' counters. Raises Violation, at the latest after `timeout` ns on a healed network."""
 
     def begin(simulation: Simulation) -> list[Task[None]]:
         nodes = list(simulation.nodes.values())
@@ -237,7 +237,7 @@ def run(case: Case[Session], patience: int = PATIENCE) -> Counter[str]:
             programs += [simulation.spawn(side.node.name, side.run) for side in sides]
         return programs
 
-    return play(case, begin, patience)
+    return play(case, begin, timeout)
 
 
 SWARM: Final = Swarm("python -m tests.sim.via_connection_swarm", draw, run, via_verbs_swarm.smaller)

@@ -20,7 +20,7 @@ from protocols.mpi.via.endpoint import ViaEndpoint
 from protocols.via.host import ViaNic, plug
 from protocols.via.settings import Settings
 from testbed.controller.conformance import message_swarm
-from testbed.controller.conformance.message_swarm import PATIENCE, Case, DeviceTransport, Subject, smaller
+from testbed.controller.conformance.message_swarm import TIMEOUT, Case, DeviceTransport, Subject, smaller
 from testbed.controller.conformance.network_faults import MICROSECOND, MILLISECOND
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.engine.sources import Source
@@ -76,9 +76,9 @@ def draw(seed: int) -> Case:
     return message_swarm.draw(seed, VIA)
 
 
-def run(case: Case, patience: int = PATIENCE) -> Counter[str]:
+def run(case: Case, timeout: int = TIMEOUT) -> Counter[str]:
     """Run a case; return its NICs' counters. Raises Violation."""
-    return message_swarm.run(case, VIA, patience)
+    return message_swarm.run(case, VIA, timeout)
 
 
 SWARM: Final = Swarm("python -m tests.sim.via_swarm", draw, run, smaller)

@@ -53,7 +53,7 @@ from testbed.spec.placement import with_ranks
 from tests.sim.unwrapped_errors import unwrapped
 from tests.sim.via_swarm import VIA
 
-PATIENCE: Final = 60 * SECOND
+TIMEOUT: Final = 60 * SECOND
 REST: Final = 2 * SECOND
 SIZE: Final = 4096
 """Bytes of a side's memory that its peer may write and read, and of that from which it sends."""
@@ -291,8 +291,8 @@ class Side:
 
 
 @unwrapped()
-def run(case: Case[Session], patience: int = PATIENCE) -> Counter[str]:
-    """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
+def run(case: Case[Session], timeout: int = TIMEOUT) -> Counter[str]:
+    """Run a case; return its NICs' counters. Raises Violation, at the latest after `timeout` ns on a healed network."""
 
     def begin(simulation: Simulation) -> list[Task[None]]:
         nodes = list(simulation.nodes.values())
@@ -306,11 +306,11 @@ def run(case: Case[Session], patience: int = PATIENCE) -> Counter[str]:
             programs += [simulation.spawn(side.node.name, side.run) for side in sides]
         return programs
 
-    return play(case, begin, patience)
+    return play(case, begin, timeout)
 
 
 def play(
-    case: Case[AnySession], begin: Callable[[Simulation], Sequence[Task[None]]], patience: int = PATIENCE
+    case: Case[AnySession], begin: Callable[[Simulation], Sequence[Task[None]]], timeout: int = TIMEOUT
 ) -> Counter[str]:
     """Run a case's programs, which `begin` starts, under its faults; return its NICs' counters. Raises Violation, also if
     they leave something behind."""
@@ -327,7 +327,7 @@ def play(
             simulation.mend(name)
             simulation.change(name, CALM)
         try:
-            simulation.run(timeout=patience)
+            simulation.run(timeout=timeout)
             for program in programs:
                 program.result()
         except StalledError as error:

@@ -22,7 +22,7 @@ from testbed.kernel import namespaces, netem, netlink_messages, qdiscs
 from testbed.kernel.qdiscs import Qdisc
 
 SLOW = float(os.environ.get("TESTBED_SLOW", "1"))
-PATIENCE = 60 * SLOW  # seconds
+TIMEOUT = 60 * SLOW  # seconds
 SENDER, A, B, RECEIVER = 101, 102, 103, 104
 MTU = 1500
 PKTGEN = Path("/proc/net/pktgen")
@@ -96,9 +96,9 @@ class SplicedLink:
 
     def arrived(self, held: int = 0) -> list[bytes]:
         """All that has arrived since the last time, once no more than `held` frames are in the discipline."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         while (found := self.qdisc()).queued > held:
-            assert time.monotonic() < until, f"{found.queued} frames are still held after {PATIENCE} s"
+            assert time.monotonic() < until, f"{found.queued} frames are still held after {TIMEOUT} s"
             time.sleep(0.01)  # between two looks
         frames: list[bytes] = []
         while self._taken + len(frames) < found.frames:
@@ -113,10 +113,10 @@ class SplicedLink:
 
     def arrivals(self) -> list[tuple[int, int]]:
         """All frames that are held now, as they arrive: when, nanoseconds of the monotonic clock, and which."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT
         arrivals: list[tuple[int, int]] = []
         while self.qdisc().queued or self._taken < self.qdisc().frames:
-            assert time.monotonic() < until, f"frames are still held after {PATIENCE} s"
+            assert time.monotonic() < until, f"frames are still held after {TIMEOUT} s"
             ready, _, _ = select.select([self._socket], [], [], 0.5)
             while ready:
                 try:

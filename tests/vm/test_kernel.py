@@ -23,7 +23,7 @@ from tests.live import node_sockets
 pytestmark = [pytest.mark.requires("vm", "root", "ping"), pytest.mark.usefixtures("machine")]
 
 USER = 65533
-PATIENCE = 60  # seconds; an emulated machine takes its time
+TIMEOUT = 60  # seconds; an emulated machine takes its time
 
 
 def up(nodes: int) -> ApplyResult:
@@ -31,7 +31,7 @@ def up(nodes: int) -> ApplyResult:
 
 
 def ping(cluster: RunningCluster, source: str, target: str) -> None:
-    cluster[source].run(["ping", "-n", "-q", "-c1", f"-W{PATIENCE}", target])
+    cluster[source].run(["ping", "-n", "-q", "-c1", f"-W{TIMEOUT}", target])
 
 
 def star_from_its_beginning_to_its_end() -> None:
@@ -78,13 +78,13 @@ def test_a_broadcast_in_a_fat_tree_arrives_once_and_the_farthest_nodes_reach_eac
         sender = nics.pop("n1")
         sender.send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 1))
         for nic in nics.values():
-            node_sockets.wait_until_readable(nic, PATIENCE)
+            node_sockets.wait_until_readable(nic, TIMEOUT)
         ping(cluster, "n1", "n16")
         sender.send(node_sockets.numbered_frame(node_sockets.BROADCAST, node_sockets.mac(cluster, "n1"), 2))
         for name, nic in nics.items():
             got: list[int] = []
             while 2 not in got:
-                node_sockets.wait_until_readable(nic, PATIENCE)
+                node_sockets.wait_until_readable(nic, TIMEOUT)
                 got += node_sockets.frame_numbers(node_sockets.received(nic))
             assert got == [1, 2], name
 

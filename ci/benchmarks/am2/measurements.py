@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.harness.contenders import ContenderError, LineProcess
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
-from benchmarks.harness.traffic import Place, Traffic
+from benchmarks.harness.traffic import NodeAddress, Traffic
 
 AM2, EMP, TCP = "AM-II, inline", "EMP, inline", "kernel TCP, C"
 TRIPS, CROSSBAR, RATE, BULK = "round trips", "crossbar", "rate", "bulk"
@@ -32,11 +32,11 @@ class Nodes:
     def __init__(self) -> None:
         home = Path(__file__).parents[1]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
-        self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.am2.node_process"])
-        self.places = {name: Place(**place) for name, place in self._ask("where").items()}
+        self._process = LineProcess("the node process", [sys.executable, "-m", "benchmarks.am2.node_process"])
+        self.addresses = {name: NodeAddress(**address) for name, address in self._ask("addresses").items()}
 
-    def run(self, place: str, kind: str, count: int, spin: bool) -> dict[str, Any]:
-        answer = self._ask("run", place=place, kind=kind, count=count, spin=spin, cpus=[SENDER, RECEIVER])
+    def run(self, cluster: str, kind: str, count: int, spin: bool) -> dict[str, Any]:
+        answer = self._ask("run", cluster=cluster, kind=kind, count=count, spin=spin, cpus=[SENDER, RECEIVER])
         if answer["invalid"]:
             raise ContenderError(f"{kind}: {answer['invalid']}")
         return answer
@@ -44,17 +44,17 @@ class Nodes:
     def close(self) -> None:
         self._process.close()
 
-    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        answer = self._process.ask(json.dumps({"do": do, **arguments}))
+    def _ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        answer = self._process.ask(json.dumps({"command": command, **arguments}))
         if "error" in answer:
-            raise ContenderError(f"{do}: {answer['error']}")
+            raise ContenderError(f"{command}: {answer['error']}")
         return answer
 
 
 def trips(nodes: Nodes, traffic: Traffic, repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Measure in turn requests of four words with replies, 4-byte messages of EMP, and 8 bytes of TCP, all spinning,
     between the same interfaces."""
-    ends = nodes.places["n1"], nodes.places["n2"]
+    ends = nodes.addresses["n1"], nodes.addresses["n2"]
     resent: dict[str, int] = {AM2: 0, EMP: 0}
 
     def agents(contender: str, kind: str) -> dict[str, float]:
@@ -93,7 +93,7 @@ def bulk(nodes: Nodes, traffic: Traffic, repeat: int, count: int, seconds: float
     samples, resent = _one_way(nodes, "am bulk", BULK, repeat, count, progress)
     settings = {"cluster": "two nodes, one pair of interfaces", "messages": count, "resent": resent}
     yield Row(BULK, AM2, STREAM, 2, "bit/s", samples, settings)
-    ends = nodes.places["n1"], nodes.places["n2"]
+    ends = nodes.addresses["n1"], nodes.addresses["n2"]
     moved = tuple(float(traffic.tcp(*ends, seconds)["bits"]) for _ in range(repeat))
     yield Row(BULK, TCP, TCP_STREAM, 2, "bit/s", moved, {"cluster": settings["cluster"], "seconds": seconds})
 

@@ -1,6 +1,6 @@
-"""Warm process of the product: runs on two nodes on one pair of interfaces, and on two at a Myrinet crossbar.
+"""Long-lived process that runs programs on two nodes: with one pair of interfaces, and with a Myrinet crossbar.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for the client.
+Requests and replies are lines of JSON; see `contenders.LineProcess`, and `measurements.Nodes` for the client.
 """
 
 import json
@@ -16,13 +16,13 @@ from testbed.controller.runs.agents import agents
 from testbed.errors import TestbedError
 from testbed.spec.elements import Link, Node, Switch
 
-PATIENCE = 3600.0  # s
-PROGRESS = 60.0  # s without any
-SPIN = 10_000_000_000  # ns: for ever
+TIMEOUT = 3600.0  # s
+PROGRESS_TIMEOUT = 60.0  # s without progress
+SPIN = 10_000_000_000  # ns: longer than any run
 PAIR, CROSSBAR = "pair", "crossbar"
 
 
-def described() -> dict[str, Cluster]:
+def clusters() -> dict[str, Cluster]:
     pair = Cluster.back_to_back()
     direct = tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)
     crossbar = Cluster(
@@ -37,30 +37,30 @@ def described() -> dict[str, Cluster]:
 class Nodes:
     def __init__(self) -> None:
         with ExitStack() as stack:
-            self._clusters = {name: stack.enter_context(cluster.up()) for name, cluster in described().items()}
+            self._clusters = {name: stack.enter_context(cluster.up()) for name, cluster in clusters().items()}
             self._stack = stack.pop_all()
 
     def close(self) -> None:
         self._stack.close()
 
-    def where(self) -> dict[str, Any]:
+    def addresses(self) -> dict[str, Any]:
         return {
             node.name: {"namespace": node.namespace, "address": node.address, "mac": node.layout.nics[0].mac}
             for node in self._clusters[PAIR]
         }
 
-    def run(self, place: str, kind: str, count: int, spin: bool, cpus: list[int]) -> dict[str, Any]:
-        """Run `programs` once; return the first node's result and what made the run invalid.
+    def run(self, cluster: str, kind: str, count: int, spin: bool, cpus: list[int]) -> dict[str, Any]:
+        """Run `programs` once; return the first node's result, and the reason if the run is invalid.
 
-        spin: never sleep, each node on its own processor.
+        spin: poll without sleeping, each node on its own processor.
         """
         protocol = EMP if kind.startswith("emp") else AM2
         pinned = dict(zip((PING, PONG), cpus, strict=True)) if spin else None
         with agents(
-            self._clusters[place], protocol.plug, protocol.ethertype, programs(kind, count),
+            self._clusters[cluster], protocol.plug, protocol.ethertype, programs(kind, count),
             spin=SPIN if spin else 0, cpus=pinned,
         ) as run:  # fmt: skip
-            outcome = run.wait(PATIENCE, patience=PROGRESS)
+            outcome = run.wait(TIMEOUT, patience=PROGRESS_TIMEOUT)
         counted = [report.counted for report in outcome.reports.values()]
         resent = sum(counts.get("frames_resent", 0) + counts.get("packets_resent", 0) for counts in counted)
         return {"result": outcome.results.get(PING), "invalid": outcome.invalid, "resent": resent}
@@ -68,15 +68,15 @@ class Nodes:
 
 def main() -> None:
     nodes = Nodes()
-    acts = {"where": nodes.where, "run": nodes.run}
+    commands = {"addresses": nodes.addresses, "run": nodes.run}
     try:
         for line in sys.stdin:
             request = json.loads(line)
             try:
-                answer = acts[request.pop("do")](**request)
+                reply = commands[request.pop("command")](**request)
             except TestbedError as error:
-                answer = {"error": str(error)}
-            print(json.dumps(answer), flush=True)
+                reply = {"error": str(error)}
+            print(json.dumps(reply), flush=True)
     finally:
         nodes.close()
 

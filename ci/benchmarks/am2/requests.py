@@ -1,5 +1,6 @@
-"""Very many random requests of all forms on live Myrinet that loses 1 % of the frames on every cable: each is handled once,
-or returned. The programs verify it by numbers and contents, without histories, whose memory grows with the requests."""
+"""Soak test of AM-II: random requests of all kinds on live Myrinet that loses 1 % of the frames on every cable. Each request
+is handled once or returned. The programs verify sequence numbers and contents and keep no histories, since a history's
+memory grows with the number of requests."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -16,18 +17,18 @@ SENT, REPLIED, RETURNED, WRONG, RESENT, RATE = (
 )  # fmt: skip
 CLUSTER = REPOSITORY / "ci" / "requests.toml"
 NODES = 4
-DETOUR = 60_000_000_000
-"""Nanoseconds that messages wait for a route, on a machine that is too busy to map a lossy network within the default."""
-_SLOWEST = 20  # requests a second of each node, on a machine that has other work
+ROUTE_TIMEOUT = 60_000_000_000
+"""Nanoseconds that messages wait for a route: on a busy machine, mapping a lossy network takes longer than the default."""
+_MIN_RATE = 20  # requests per second and node that a busy machine reaches
 
 
 def measure(requests: int, directory: Path) -> Iterator[Row]:
-    """requests: in all."""
+    """requests: total over all nodes."""
     settings = {"requests": -(-requests // NODES)}
-    timeout = 120 + settings["requests"] / _SLOWEST
+    timeout = 120 + settings["requests"] / _MIN_RATE
     try:
         result = testbed.run(
-            CLUSTER, "am-random", protocol="am2", settings=settings, firmware={"detour": DETOUR}, check=False,
+            CLUSTER, "am-random", protocol="am2", settings=settings, firmware={"detour": ROUTE_TIMEOUT}, check=False,
             timeout=timeout, output=directory / REQUESTS,
         )  # fmt: skip
     except TestbedError as error:
@@ -40,9 +41,8 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
     if sent < requests:
         raise ContenderError(f"{sent} of {requests} requests were sent")
     ended = counts["replied"] + counts["returned"]
-    unexplained = max(
-        0, counts["handled"] - counts["replied"] - counts["returned"]
-    )  # returned, it may have been handled
+    # A returned request may have been handled.
+    unexplained = max(0, counts["handled"] - counts["replied"] - counts["returned"])
     wrong = (
         abs(sent - ended)
         + unexplained
@@ -50,8 +50,8 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         + counts["strange_replies"]
         + counts["strange_returns"]
     )
-    told = {
-        **settings, "detour": DETOUR, "cluster": CLUSTER.name, "grade": result.verdict.grade.value, "seconds": took,
+    parameters = {
+        **settings, "detour": ROUTE_TIMEOUT, "cluster": CLUSTER.name, "grade": result.verdict.grade.value, "seconds": took,
         "findings": [str(finding) for finding in result.verdict.findings if finding.grade.value in ("degraded", "invalid")],
     }  # fmt: skip
     resent = sum(counters["packets_resent"] for counters in result.counted.values())
@@ -59,4 +59,4 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         (SENT, "1", sent), (REPLIED, "1", counts["replied"]), (RETURNED, "1", counts["returned"]), (WRONG, "1", wrong),
         (RESENT, "1", resent), (RATE, "/s", ended / took),
     ):  # fmt: skip
-        yield Row(REQUESTS, "AM-II, inline", what, NODES, unit, (float(value),), told)
+        yield Row(REQUESTS, "AM-II, inline", what, NODES, unit, (float(value),), parameters)

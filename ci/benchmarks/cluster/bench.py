@@ -25,7 +25,7 @@ OUTPUT = REPOSITORY / "results" / "bench-cluster.jsonl"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--sizes", "2,10,50,100,200,500", "hosts of the stars")
-    session.option(parser, "--repeat", "5", "rounds that count")
+    session.option(parser, "--repeat", "5", "measured rounds")
     session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
@@ -43,8 +43,8 @@ class Bench:
         session = self.session
         observer = session.stack.enter_context(contextlib.closing(Observer()))
 
-        def made(make: Callable[[], Contender]) -> Contender | None:
-            """A contender, closed at the end; None, and the reason noted, where it cannot be."""
+        def started(make: Callable[[], Contender]) -> Contender | None:
+            """Start a contender, to be closed at the end; None if it cannot run here, which is reported."""
             try:
                 contender = make()
             except ContenderError as error:
@@ -53,10 +53,14 @@ class Bench:
             session.stack.callback(contender.close)
             return contender
 
-        floor = made(lambda: Floor(session.directory))
+        floor = started(lambda: Floor(session.directory))
         if "stars" in self.subjects:
-            others = [made(Product), made(lambda: Product(keep=False)), made(lambda: IpBatch(session.directory))]
-            contenders = [one for one in [floor, *others] if one is not None]
+            others = [
+                started(Product),
+                started(lambda: Product(keep=False)),
+                started(lambda: IpBatch(session.directory)),
+            ]
+            contenders = [contender for contender in [floor, *others] if contender is not None]
             self._stars(contenders, observer)
         if "run" in self.subjects:
             session.attempt("run", lambda: self._run_in_a_node(observer))
@@ -96,14 +100,14 @@ class Bench:
 
     def _conclude(self) -> None:
         rows, console = self.session.rows, self.session.console
-        found = targets(rows)
+        reached = targets(rows)
         for ratio in ratios(rows):
             self.session.add_result({"subject": "ratio", **dataclasses.asdict(ratio)})
-        self.session.conclude(found)
+        self.session.conclude(reached)
         console.print(star_table(rows))
-        if others := [row for row in rows if row.subject != "star"]:
-            console.print(tables.row_table("Commands, running in a node, footprint, thousands of nodes", others))
-        console.print(tables.target_table(found))
+        if other_rows := [row for row in rows if row.subject != "star"]:
+            console.print(tables.row_table("Commands, running in a node, footprint, thousands of nodes", other_rows))
+        console.print(tables.target_table(reached))
 
 
 def main(options: argparse.Namespace) -> int:

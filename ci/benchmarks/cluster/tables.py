@@ -6,11 +6,11 @@ from rich.table import Table
 
 from benchmarks.cluster.targets import ratios
 from benchmarks.harness.rows import Row
-from benchmarks.harness.tables import spread
+from benchmarks.harness.tables import format_samples
 
 
 def star_table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Stars: median (least - greatest); ratio of medians (of single rounds)")
+    table = Table(title="Stars: median (minimum - maximum); ratio of medians (of single rounds)")
     for heading in ("hosts", "what", "by"):
         table.add_column(heading)
     for heading in ("time", "over the floor"):
@@ -24,7 +24,7 @@ def star_table(rows: Sequence[Row]) -> Table:
             str(row.hosts),
             row.measure,
             row.contender,
-            spread(row),
+            format_samples(row),
             f"{ratio.value:.2f} ({ratio.low:.2f} - {ratio.high:.2f})" if ratio is not None else "",
             end_section=last,
         )

@@ -28,7 +28,7 @@ CALLS = ("Allreduce", "Alltoall")
 SOURCE = Path(__file__).with_name("collectives.c")
 LINKS = {"delay": "5us", "rate": "1gbit"}
 """Links in the simulation, whose NICs cost nothing."""
-PATIENCE = 600.0  # s for a turn of one contender
+TIMEOUT = 600.0  # s for a turn of one contender
 _SAMPLE = 1  # s
 _TURNS = 2  # in the simulation
 _PERIOD = 100_000_000_000  # ns of virtual time, longer than any call
@@ -120,7 +120,7 @@ def _ours(cluster: RunningCluster, protocol: str, sizes: Sequence[int], count: i
         "most": _SAMPLE * 10**9,
     }  # fmt: skip
     rows: Sequence[Line] = _checked(
-        lambda: run_workload(cluster, "imb", protocol=protocol, settings=settings, timeout=PATIENCE)
+        lambda: run_workload(cluster, "imb", protocol=protocol, settings=settings, timeout=TIMEOUT)
     ).rows
     return rows
 
@@ -149,7 +149,7 @@ def _open_mpi(cluster: RunningCluster, program: str, sizes: Sequence[int], count
     command = [*_mpirun(len(list(cluster))), program, str(count), str(_SAMPLE), *map(str, sizes)]
     with tempfile.TemporaryDirectory() as place:
         try:
-            done = cluster["n1"].run(command, cwd=place, timeout=PATIENCE)
+            done = cluster["n1"].run(command, cwd=place, timeout=TIMEOUT)
         except TestbedError as error:
             raise ContenderError(str(error)) from error
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -1,4 +1,4 @@
-"""``ci/bench decode``: how many frames a second a capture is decoded at, and how far behind a file that grows."""
+"""``ci/bench decode``: decoding rate of a capture, and the lag when a growing file is followed."""
 
 import argparse
 import subprocess
@@ -17,36 +17,36 @@ from testbed.fabric import pcapng
 
 OUTPUT = REPOSITORY / "results" / "bench-decode.jsonl"
 TESTBED = "testbed decode"
-WAYS = {
+MODES = {
     "a line for each frame": (),
     "a line for each frame that a filter lets pass": ("--filter", "emp.type == 3 and direction == backward"),
     "JSON, all fields that filters know": ("--json",),
     "each message": ("--messages",),
     "by Scapy, all fields of all layers": ("-v",),
 }
-BY_SCAPY = 20  # times slower: so many times fewer frames
-RATE = 5_000  # frames a second that a growing file gets
-BEHIND, BUSY, IDLE = (
-    f"behind a file that gets {RATE:,} frames a second",
-    "CPU share meanwhile",
-    "CPU share when it rests",
+SCAPY_SLOWDOWN = 20  # Scapy is given fewer frames by this factor
+RATE = 5_000  # frames per second that are appended to a growing file
+LAG, BUSY, IDLE = (
+    f"lag behind a file that grows by {RATE:,} frames a second",
+    "CPU share while it grows",
+    "CPU share when idle",
 )
-BEHIND_LIMIT, IDLE_LIMIT = 0.25, 0.01  # s, and the share of one CPU
+LAG_LIMIT, IDLE_LIMIT = 0.25, 0.01  # s, and the share of one CPU
 _STEP = 0.01  # s between two writes
 _A, _B = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
 _LINK = "n1:eth0--n2:eth0"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    session.option(parser, "--repeat", "5", "turns that count")
-    session.option(parser, "--frames", "100000", "of the capture that is decoded whole")
-    session.option(parser, "--seconds", "20", "for which a file grows")
+    session.option(parser, "--repeat", "5", "measured turns")
+    session.option(parser, "--frames", "100000", "in the capture")
+    session.option(parser, "--seconds", "20", "during which a file grows")
     session.subjects(parser, ("rate", "follow"))
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
-def head() -> bytes:
-    """Return the head of a capture of EMP between two nodes."""
+def capture_head() -> bytes:
+    """Return the section header and interface blocks of a capture of EMP between two nodes."""
     nics = pcapng.interface("n1:eth0", _LINK, _A.hex(":")), pcapng.interface("n2:eth0", _LINK, _B.hex(":"))
     return pcapng.section_header("ci/bench decode") + b"".join(nics)
 
@@ -61,34 +61,36 @@ def frame(number: int, when: int) -> bytes:
         raw = emp.pack_message(_B, _A, 0, 3, 1, 2, message, 0, 0, 0, 1, 5, 3_000, message, bytes(1_000))
     else:
         raw = emp.pack_frame(_B, _A, emp.TYPE_DATA, 0, 3, 1, 2, message, part, 0, bytes(1_000))
-    met = "" if number % 10 else f"dropped by loss, frame {number} of flow 0x88b5"
-    return pcapng.packet(number % 2, when, raw, "outbound", met)
+    fate = "" if number % 10 else f"dropped by loss, frame {number} of flow 0x88b5"
+    return pcapng.packet(number % 2, when, raw, "outbound", fate)
 
 
 def rate(directory: Path, frames: int, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """Measure the decoding of complete captures, from the command's start to its exit."""
     paths = {}
-    for count in (frames, frames // BY_SCAPY):
+    for count in (frames, frames // SCAPY_SLOWDOWN):
         paths[count] = directory / f"{count}.pcapng"
         begun = time.time_ns()
-        paths[count].write_bytes(head() + b"".join([frame(number, begun + 1_000 * number) for number in range(count)]))
-    samples: dict[str, list[float]] = {way: [] for way in WAYS}
+        paths[count].write_bytes(
+            capture_head() + b"".join([frame(number, begun + 1_000 * number) for number in range(count)])
+        )
+    samples: dict[str, list[float]] = {mode: [] for mode in MODES}
     for turn in range(repeat + 1):
         progress(f"rate: {turn} of {repeat}")
-        for way, options in WAYS.items():
-            count = frames // BY_SCAPY if "-v" in options else frames
+        for mode, options in MODES.items():
+            count = frames // SCAPY_SLOWDOWN if "-v" in options else frames
             cpu = command_line.run([*command_line.command(), "decode", str(paths[count]), *options]).cpu
             if turn:
-                samples[way].append(count / cpu)
-    for way, values in samples.items():
-        yield Row("rate", TESTBED, way, 0, "1/s", tuple(values), {"frames": frames, "of": "CPU time, with the start"})
+                samples[mode].append(count / cpu)
+    for mode, values in samples.items():
+        yield Row("rate", TESTBED, mode, 0, "1/s", tuple(values), {"frames": frames, "of": "CPU time, with the start"})
 
 
 def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """A file that grows, and the time from a frame's being written to its line's being there."""
+    """Measure the lag from writing a frame to a growing file until its decoded line is printed."""
     path = directory / "grows.pcapng"
-    path.write_bytes(head())
-    came: list[float] = []
+    path.write_bytes(capture_head())
+    printed: list[float] = []
     command = [*command_line.command(), "decode", str(path), "--follow"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         stdout = process.stdout
@@ -96,36 +98,36 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
 
         def read() -> None:
             for _ in stdout:
-                came.append(time.monotonic())
+                printed.append(time.monotonic())
 
         reader = threading.Thread(target=read)
         reader.start()
         try:
             written: list[float] = []
             with path.open("ab", buffering=0) as file:
-                _grow(file.write, written, came, 1)  # until the first line is there it starts
-                begun, used = time.monotonic(), _processor(process.pid)
+                _append_frames(file.write, written, printed, 1)  # the command has started when it prints the first line
+                begun, used = time.monotonic(), _processor_time(process.pid)
                 progress(f"follow: {seconds} s")
-                _grow(file.write, written, came, int(RATE * seconds))
-                busy = (_processor(process.pid) - used) / (time.monotonic() - begun)
-            progress("follow: at rest")
-            begun, used = time.monotonic(), _processor(process.pid)
+                _append_frames(file.write, written, printed, int(RATE * seconds))
+                busy = (_processor_time(process.pid) - used) / (time.monotonic() - begun)
+            progress("follow: idle")
+            begun, used = time.monotonic(), _processor_time(process.pid)
             time.sleep(3)  # the span that is measured
-            idle = (_processor(process.pid) - used) / (time.monotonic() - begun)
+            idle = (_processor_time(process.pid) - used) / (time.monotonic() - begun)
         finally:
             process.terminate()
             reader.join()
-    late = sorted(after - before for before, after in zip(written[1:], came[1:], strict=True))
+    late = sorted(after - before for before, after in zip(written[1:], printed[1:], strict=True))
     settings = {"rate": RATE, "seconds": seconds, "step": _STEP}
     for name, share in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0)):
         value = late[min(len(late) - 1, int(share * len(late)))]
-        yield Row("follow", TESTBED, f"{name} {BEHIND}", 0, "s", (value,), settings)
+        yield Row("follow", TESTBED, f"{name} {LAG}", 0, "s", (value,), settings)
     yield Row("follow", TESTBED, BUSY, 0, "1", (busy,), settings)
     yield Row("follow", TESTBED, IDLE, 0, "1", (idle,), settings)
 
 
-def _grow(write: Callable[[bytes], object], written: list[float], came: list[float], count: int) -> None:
-    """Write `count` more frames at the rate, and return when all of them have been decoded."""
+def _append_frames(write: Callable[[bytes], object], written: list[float], printed: list[float], count: int) -> None:
+    """Write `count` more frames at RATE, and return when all of them have been decoded."""
     first, begun = len(written), time.monotonic()
     while (done := len(written) - first) < count:
         due = min(count, int((time.monotonic() - begun) * RATE) + 1)
@@ -134,24 +136,24 @@ def _grow(write: Callable[[bytes], object], written: list[float], came: list[flo
         written += [time.monotonic()] * len(numbers)
         write(text)
         time.sleep(_STEP)  # the pace
-    until = time.monotonic() + 60
-    while len(came) < len(written):
-        if time.monotonic() > until:
-            raise ContenderError(f"of {len(written):,} frames {len(came):,} were shown within a minute")
-        time.sleep(_STEP)  # between two looks
+    deadline = time.monotonic() + 60
+    while len(printed) < len(written):
+        if time.monotonic() > deadline:
+            raise ContenderError(f"{len(printed):,} of {len(written):,} frames were decoded within a minute")
+        time.sleep(_STEP)
 
 
-def _processor(pid: int) -> float:
-    """Seconds of processor time that a process has used."""
+def _processor_time(pid: int) -> float:
+    """Return the seconds of processor time that a process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
     found = {row.measure: row.median for row in rows}
-    line, *_ = WAYS
+    line, *_ = MODES
     return [
-        Target(f"{line}, frames per second of CPU time", RATE, "1/s", found.get(line), least=True),
-        Target(f"p99 {BEHIND}", BEHIND_LIMIT, "s", found.get(f"p99 {BEHIND}")),
+        Target(f"{line}, frames per second of CPU time", RATE, "1/s", found.get(line), is_minimum=True),
+        Target(f"p99 {LAG}", LAG_LIMIT, "s", found.get(f"p99 {LAG}")),
         Target(IDLE, IDLE_LIMIT, "1", found.get(IDLE)),
     ]
 

@@ -11,7 +11,7 @@ from benchmarks.harness.contenders import ContenderError, LineProcess
 from benchmarks.harness.host_programs import PING
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
-from benchmarks.harness.traffic import Place, Traffic
+from benchmarks.harness.traffic import NodeAddress, Traffic
 from testbed.runtime.nodes.patience import Patience
 
 EMP, RAW, TCP = "EMP, inline", "packet sockets, Python", "kernel TCP, C"
@@ -35,10 +35,10 @@ class Nodes:
         home = Path(__file__).parents[1]
         os.environ["PYTHONPATH"] = os.pathsep.join([str(home.parent), str(home.parents[1])])
         self._process = LineProcess("the product", [sys.executable, "-m", "benchmarks.emp.node_process"])
-        self.places = {name: Place(**place) for name, place in self._ask("where").items()}
+        self.addresses = {name: NodeAddress(**address) for name, address in self._ask("addresses").items()}
 
-    def run(self, kind: str, count: int, spin: bool, look: int = 0) -> dict[str, Any]:
-        answer = self._ask("run", kind=kind, count=count, spin=spin, look=look, cpus=[SENDER, RECEIVER])
+    def run(self, kind: str, count: int, spin: bool, poll: int = 0) -> dict[str, Any]:
+        answer = self._ask("run", kind=kind, count=count, spin=spin, poll=poll, cpus=[SENDER, RECEIVER])
         if answer["invalid"]:
             raise ContenderError(f"{kind}: {answer['invalid']}")
         return answer
@@ -49,10 +49,10 @@ class Nodes:
     def close(self) -> None:
         self._process.close()
 
-    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        answer = self._process.ask(json.dumps({"do": do, **arguments}))
+    def _ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        answer = self._process.ask(json.dumps({"command": command, **arguments}))
         if "error" in answer:
-            raise ContenderError(f"{do}: {answer['error']}")
+            raise ContenderError(f"{command}: {answer['error']}")
         return answer
 
 
@@ -62,31 +62,31 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
     When blocking, EMP polls before it sleeps (`Patience`), and the others sleep at once; each is measured the other
     way, too.
     """
-    spin, look = waiting == SPINNING, Patience.LOOK
+    spin, poll = waiting == SPINNING, Patience.LOOK
     found: dict[tuple[str, str], list[float]] = {}
-    ends = nodes.places["n1"], nodes.places["n2"]
+    ends = nodes.addresses["n1"], nodes.addresses["n2"]
     resent: dict[str, int] = {}
 
-    def agents(contender: str, kind: str, look: int) -> dict[str, float]:
-        run = nodes.run(kind, count, spin, look)
+    def agents(contender: str, kind: str, poll: int) -> dict[str, float]:
+        run = nodes.run(kind, count, spin, poll)
         resent[contender] = resent.get(contender, 0) + run["resent"]
         trip: dict[str, float] = run["results"][PING]
         return trip
 
-    def tcp(look: int) -> dict[str, float]:
-        trip = traffic.round_trips(*ends, count, spin=spin, look=look)
+    def tcp(poll: int) -> dict[str, float]:
+        trip = traffic.round_trips(*ends, count, spin=spin, poll=poll)
         return {**trip, "cpu": trip["cpu"] * 1e9 / count}
 
     contenders: dict[str, Callable[[], dict[str, float]]] = {
-        EMP: lambda: agents(EMP, "emp trip", look),
+        EMP: lambda: agents(EMP, "emp trip", poll),
         RAW: lambda: agents(RAW, "raw trip", 0),
         TCP: lambda: tcp(0),
     }
     if not spin:
         contenders |= {
             AT_ONCE: lambda: agents(AT_ONCE, "emp trip", 0),
-            RAW_LOOKING: lambda: agents(RAW_LOOKING, "raw trip", look),
-            TCP_LOOKING: lambda: tcp(look),
+            RAW_LOOKING: lambda: agents(RAW_LOOKING, "raw trip", poll),
+            TCP_LOOKING: lambda: tcp(poll),
         }
     for turn in range(repeat + 1):
         progress(f"round trips, {waiting}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
@@ -101,7 +101,7 @@ def trips(nodes: Nodes, traffic: Traffic, waiting: str, repeat: int, count: int,
                 found.setdefault((contender, TRIP_SHARE.format(share)), []).append(trip[share] / 1e9)
     settings = {
         "cluster": "two nodes, one pair of interfaces", "bytes": {EMP: 4, RAW: 4, TCP: 8}, "count": count,
-        "waiting": waiting, "look": 0 if spin else look, "processors": [SENDER, RECEIVER], "resent": resent,
+        "waiting": waiting, "look": 0 if spin else poll, "processors": [SENDER, RECEIVER], "resent": resent,
         "interleaved": list(contenders),
     }  # fmt: skip
     for (contender, name), samples in found.items():

@@ -20,8 +20,8 @@ from testbed.runtime.nodes.node_run import Run
 from testbed.runtime.nodes.patience import Patience
 from testbed.runtime.nodes.places import ProgramNode
 
-PATIENCE = 3600.0  # s
-PROGRESS = 60.0  # s without any
+TIMEOUT = 3600.0  # s
+PROGRESS_TIMEOUT = 60.0  # s without progress
 SPIN = 10_000_000_000  # ns: for ever
 
 
@@ -35,26 +35,26 @@ class Nodes:
     def close(self) -> None:
         self._cluster.down()
 
-    def where(self) -> dict[str, Any]:
+    def addresses(self) -> dict[str, Any]:
         return {
             node.name: {"namespace": node.namespace, "address": node.address, "mac": node.layout.nics[0].mac}
             for node in self._cluster
         }
 
-    def run(self, kind: str, count: int, spin: bool, look: int, cpus: list[int]) -> dict[str, Any]:
+    def run(self, kind: str, count: int, spin: bool, poll: int, cpus: list[int]) -> dict[str, Any]:
         """Run `programs` once; return both results and what made the run invalid.
 
-        spin: never sleep. look: else, for how many ns to poll before sleeping.
+        spin: never sleep. poll: otherwise, nanoseconds to poll before sleeping.
         """
         devices = {name: nic.name for name, nic in self._nics.items()}
         macs = {name: bytes.fromhex(nic.mac.replace(":", "")) for name, nic in self._nics.items()}
-        chosen = programs(kind, Pair(devices, macs, spin, look), count)
+        chosen = programs(kind, Pair(devices, macs, spin, poll), count)
         pinned = dict(zip((PING, PONG), cpus, strict=True))
         budget = SPIN if spin else 0
-        usual, Patience.LOOK = Patience.LOOK, look  # of the processes that are forked now
+        usual, Patience.LOOK = Patience.LOOK, poll  # of the processes that are forked now
         try:
             with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
-                outcome = run.wait(PATIENCE, patience=PROGRESS)
+                outcome = run.wait(TIMEOUT, patience=PROGRESS_TIMEOUT)
         finally:
             Patience.LOOK = usual
         resent = sum(report.counted["frames_resent"] for report in outcome.reports.values())
@@ -89,12 +89,12 @@ def _sizes(run: Run) -> dict[str, list[int]]:
 
 def main() -> None:
     nodes = Nodes()
-    acts = {"where": nodes.where, "run": nodes.run, "many": nodes.many}
+    commands = {"addresses": nodes.addresses, "run": nodes.run, "many": nodes.many}
     try:
         for line in sys.stdin:
             request = json.loads(line)
             try:
-                answer = acts[request.pop("do")](**request)
+                answer = commands[request.pop("command")](**request)
             except TestbedError as error:
                 answer = {"error": str(error)}
             print(json.dumps(answer), flush=True)

@@ -73,13 +73,13 @@ def _simpy(events: int) -> float:
 
 
 def ratio_table(session: Session) -> Table:
-    table = Table(title="Times SimPy's rate, turn by turn: median (least - greatest)")
+    table = Table(title="Times SimPy's rate, turn by turn: median (minimum - maximum)")
     table.add_column("what")
     table.add_column("found", justify="right")
     for measured in PAIRS:
         if found := ratios(session.rows, measured):
             row = Row("ratio", ENGINE, measured, 0, "×", tuple(found), {})
-            table.add_row(measured, tables.spread(row))
+            table.add_row(measured, tables.format_samples(row))
     return table
 
 

@@ -42,7 +42,9 @@ def _in_simulation(rows: Sequence[Row]) -> list[Target]:
         scaled = f", {firmware.SCALED}" if row.measure in {firmware.SCALED, firmware.WHOLE_SCALED} else ""
         if row.unit == "1/s":
             limit = next(limit for nodes, limit in MIN_FRAMES if row.hosts <= nodes)
-            out.append(Target(f"frames/s, {row.hosts} nodes: {setting}{scaled}", limit, "/s", row.median, least=True))
+            out.append(
+                Target(f"frames/s, {row.hosts} nodes: {setting}{scaled}", limit, "/s", row.median, is_minimum=True)
+            )
         elif row.unit == "s":
             out.append(Target(f"all of it: {setting}{scaled}", LONGEST, "s", row.median))
         elif row.measure == firmware.MEMORY:
@@ -58,7 +60,7 @@ def _beside_simpy(rows: Sequence[Row]) -> list[Target]:
             least,
             "×",
             statistics.median(found[measure]) if found[measure] else None,
-            least=True,
+            is_minimum=True,
         )
         for measure, least in MIN.items()
     ]

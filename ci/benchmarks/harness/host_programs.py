@@ -32,13 +32,13 @@ Quantiles = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two nodes, as a program on bare sockets sees them. spin: never sleep. look: else, for how many ns to look
+    """Two nodes, as a program on bare sockets sees them. spin: never sleep. poll: otherwise, nanoseconds to poll
     before sleeping."""
 
     devices: dict[str, str]
     macs: dict[str, bytes]
     spin: bool
-    look: int = 0
+    poll: int = 0
 
 
 def quantiles(samples: list[int], cpu: int) -> Quantiles:
@@ -151,13 +151,13 @@ def _opened(node: ProgramNode, pair: Pair, peer: str) -> tuple[socket.socket, by
 
 
 def _answers(wire: socket.socket, pair: Pair) -> Iterator[bytes]:
-    return _looked_for(wire, pair.look) if pair.look else _waited_for(wire, pair.spin)
+    return _looked_for(wire, pair.poll) if pair.poll else _waited_for(wire, pair.spin)
 
 
-def _looked_for(wire: socket.socket, look: int) -> Iterator[bytes]:
+def _looked_for(wire: socket.socket, poll: int) -> Iterator[bytes]:
     receive, now = wire.recv, time.monotonic_ns
     while True:
-        until, flags = now() + look, socket.MSG_DONTWAIT.value
+        until, flags = now() + poll, socket.MSG_DONTWAIT.value
         while True:
             try:
                 frame = receive(_MTU + 22, flags)

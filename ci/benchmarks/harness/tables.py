@@ -23,31 +23,32 @@ def figure(value: float, unit: str) -> str:
     return f"{value:.3g}{' ' + unit if unit != '1' else ''}"
 
 
-def spread(row: Row) -> str:
+def format_samples(row: Row) -> str:
+    """Format a row's median, with the range of its samples in parentheses."""
     if row.low == row.high:
         return figure(row.median, row.unit)
     return f"{figure(row.median, row.unit)} ({figure(row.low, row.unit)} - {figure(row.high, row.unit)})"
 
 
 def row_table(title: str, rows: Sequence[Row], hosts: str = "hosts") -> Table:
-    """Return a table of the rows. hosts: column title of the rows' hosts."""
-    table = Table(title=f"{title}: median (least - greatest)")
-    for heading in ("by", "what", hosts, "found"):
-        table.add_column(heading, justify="right" if heading in (hosts, "found") else "left")
+    """Return a table of the rows. hosts: heading of the column with the number of hosts."""
+    table = Table(title=f"{title}: median (minimum - maximum)")
+    for heading in ("contender", "measure", hosts, "measured"):
+        table.add_column(heading, justify="right" if heading in (hosts, "measured") else "left")
     for number, row in enumerate(rows):
         last = number + 1 == len(rows) or rows[number + 1].subject != row.subject
-        table.add_row(row.contender, row.measure, str(row.hosts or ""), spread(row), end_section=last)
+        table.add_row(row.contender, row.measure, str(row.hosts or ""), format_samples(row), end_section=last)
     return table
 
 
 def target_table(targets: Sequence[Target]) -> Table:
     table = Table(title="Targets")
-    for heading in ("target", "limit", "found", ""):
-        table.add_column(heading, justify="right" if heading in ("limit", "found") else "left")
+    for heading in ("target", "limit", "measured", ""):
+        table.add_column(heading, justify="right" if heading in ("limit", "measured") else "left")
     words = {True: "[green]reached", False: "[red]not reached", None: "[yellow]not measured"}
     for target in targets:
-        found = figure(target.found, target.unit) if target.found is not None else ""
-        sign = "≥" if target.least else "<" if target.strict else "≤"
+        measured = figure(target.measured, target.unit) if target.measured is not None else ""
+        sign = "≥" if target.is_minimum else "<" if target.strict else "≤"
         bound = f"{sign} {figure(target.limit, target.unit)}"
-        table.add_row(target.name, bound, found, words[target.reached])
+        table.add_row(target.name, bound, measured, words[target.reached])
     return table

@@ -1,23 +1,23 @@
-"""Target: a figure that the product must reach, with its measured value."""
+"""Target: a limit for a measured value."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target with its measured value, None where it was not measured."""
+    """Limit and measured value, None if it was not measured."""
 
     name: str
     limit: float
     unit: str
-    found: float | None
-    strict: bool = False  # below the limit, not at it
-    least: bool = False  # the limit is what must be reached, not what must not be passed
+    measured: float | None
+    strict: bool = False  # the value must be below the limit, not equal to it
+    is_minimum: bool = False  # the limit is a lower bound
 
     @property
     def reached(self) -> bool | None:
-        if self.found is None:
+        if self.measured is None:
             return None
-        if self.least:
-            return self.found >= self.limit
-        return self.found < self.limit if self.strict else self.found <= self.limit
+        if self.is_minimum:
+            return self.measured >= self.limit
+        return self.measured < self.limit if self.strict else self.measured <= self.limit

@@ -1,19 +1,19 @@
 /* Traffic for ci/bench links: one role per process, each pinned to a processor and in a network namespace.
  *
- *   send CPU INSIST RATE BATCH SIZE COUNT NETNS MAC...   frames from the eth0 of each namespace in turn to the MAC that follows it
- *   catch CPU NETNS                               their way: how long after it was sent the kernel received each
- *   sink CPU NETNS                                receives TCP, says how much in how long
- *   source CPU NETNS ADDRESS PORT SECONDS         sends it
- *   pong CPU NETNS LOOK                           answers every 8 bytes of TCP with 8 bytes
- *   ping CPU NETNS LOOK ADDRESS PORT COUNT        round trips
- *   timers CPU INTERVAL COUNT                     how late a timerfd in an epoll set wakes its process
+ *   send CPU REALTIME RATE BATCH SIZE COUNT NETNS MAC...   sends frames from the eth0 of each namespace in turn to the MAC that follows it
+ *   catch CPU NETNS                               receives them: one-way latency of each, to the kernel's receive stamp
+ *   sink CPU NETNS                                receives a TCP stream: bytes and seconds
+ *   source CPU NETNS ADDRESS PORT SECONDS         sends a TCP stream
+ *   pong CPU NETNS POLL                           answers every 8 bytes of TCP with 8 bytes
+ *   ping CPU NETNS POLL ADDRESS PORT COUNT        measures round trips
+ *   timers CPU INTERVAL COUNT                     measures how late a timerfd in an epoll set wakes its process
  *
- * CPU -1: wherever the kernel puts it. RATE is in frames/s over all namespaces together, 0: as fast as it goes; who
- * falls behind the rate slips, so that there are no bursts but those of BATCH. "timers", and "send" if INSIST is 1, run
- * in real time, as the relay does. SIZE is that of the IP packet. LOOK: for how long to look for bytes before sleeping, -1:
- * for ever. Times are nanoseconds. Who waits for others prints
- * "ready" and a port first; "catch" leaves the frames in its socket until its standard input ends, so that it takes no
- * processor time meanwhile. The answer is one line of JSON.
+ * CPU -1: not pinned. RATE is in frames/s over all namespaces together, 0: unlimited; a sender that falls behind shifts its
+ * schedule instead of catching up, so that BATCH alone makes bursts. "timers", and "send" if REALTIME is 1, run with
+ * real-time priority, as the relay does. SIZE is that of the IP packet. POLL: how long to poll before sleeping, -1: forever.
+ * Times are nanoseconds. A role that others connect to prints "ready" and its port first; "catch" leaves the frames in its
+ * socket until its standard input is closed, so that it uses no processor time during the measurement. The result is one
+ * line of JSON.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -37,9 +37,9 @@
 
 #define DEVICE "eth0"
 #define MAGIC 0x6265636e68656c6bULL /* tells our frames from the kernel's own */
-#define MOST_BATCH 256
+#define MAX_BATCH 256
 #define SLIP 1000000 /* ns behind the rate from which on the schedule moves on */
-#define PATIENCE 10  /* s that anybody waits for anything */
+#define TIMEOUT 10  /* s that any wait may take */
 
 struct __attribute__((packed)) frame {
     uint8_t destination[6], source[6];
@@ -159,15 +159,15 @@ static int do_send(char **a, int n) {
     int batch = atoi(a[3]), size = atoi(a[4]), spaces = (n - 6) / 2;
     long count = atol(a[5]);
     int least = sizeof(struct frame) - sizeof((struct frame *)0)->padding - ETH_HLEN;
-    if (batch < 1 || batch > MOST_BATCH || size < least || size > 60000) {
-        fprintf(stderr, "send: a batch of 1 to %d, packets of %d to 60000 bytes\n", MOST_BATCH, least);
+    if (batch < 1 || batch > MAX_BATCH || size < least || size > 60000) {
+        fprintf(stderr, "send: a batch of 1 to %d, packets of %d to 60000 bytes\n", MAX_BATCH, least);
         return 1;
     }
     int *sockets = calloc(spaces, sizeof *sockets);
     uint8_t (*macs)[12] = calloc(spaces, sizeof *macs); /* destination and source */
-    static struct frame frames[MOST_BATCH];
-    static struct iovec vectors[MOST_BATCH];
-    static struct mmsghdr messages[MOST_BATCH];
+    static struct frame frames[MAX_BATCH];
+    static struct iovec vectors[MAX_BATCH];
+    static struct mmsghdr messages[MAX_BATCH];
     for (int i = 0; i < spaces; i++) {
         enter(a[6 + 2 * i]);
         sockets[i] = packet_socket(0);
@@ -273,8 +273,8 @@ static int listening(void) {
     getsockname(s, (void *)&place, &length);
     printf("ready %d\n", ntohs(place.sin_port));
     fflush(stdout);
-    struct timeval patience = {.tv_sec = PATIENCE};
-    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    struct timeval timeout = {.tv_sec = TIMEOUT};
+    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
     int peer = accept(s, NULL, NULL);
     if (peer < 0) die("accept");
     return peer;

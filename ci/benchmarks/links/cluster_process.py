@@ -61,11 +61,12 @@ class Clusters:
 
 def main() -> None:
     clusters = Clusters()
-    acts = {act.__name__: act for act in (clusters.up, clusters.inject, clusters.heal, clusters.report, clusters.down)}
+    functions = (clusters.up, clusters.inject, clusters.heal, clusters.report, clusters.down)
+    commands = {function.__name__: function for function in functions}
     try:
         for line in sys.stdin:
             request = json.loads(line)
-            print(json.dumps(acts[request.pop("do")](**request)), flush=True)
+            print(json.dumps(commands[request.pop("command")](**request)), flush=True)
     finally:
         clusters.close()
 

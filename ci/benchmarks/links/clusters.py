@@ -11,10 +11,10 @@ from typing import Any
 
 from benchmarks.harness.contenders import ContenderError, LineProcess
 from benchmarks.harness.processors import RELAY
-from benchmarks.harness.traffic import Place
+from benchmarks.harness.traffic import NodeAddress
 
 PROCESS = Path(__file__).with_name("cluster_process.py")
-PATIENCE = 20.0  # s for a relay to work off what waits
+TIMEOUT = 20.0  # s for a relay to work off what waits
 GLANCE, IDLE = 0.05, 0.1  # s at its processor time, and the share of a processor that is rest
 
 
@@ -25,8 +25,8 @@ class Clusters:
         self._process = LineProcess("the product", [sys.executable, str(PROCESS)])
         self._numbers = iter(range(1, 1_000_000))
 
-    def ask(self, do: str, **arguments: object) -> dict[str, Any]:
-        return self._process.ask(json.dumps({"do": do, **arguments}))
+    def ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        return self._process.ask(json.dumps({"command": command, **arguments}))
 
     @contextmanager
     def up(
@@ -49,7 +49,7 @@ class Running:
 
     def __init__(self, clusters: Clusters, name: str, answer: Mapping[str, Any]) -> None:
         self.name = name
-        self.nodes = {node: Place(**place) for node, place in answer["nodes"].items()}
+        self.nodes = {node: NodeAddress(**place) for node, place in answer["nodes"].items()}
         self.datapaths: dict[str, str] = answer["datapaths"]
         self._clusters = clusters
 
@@ -84,14 +84,14 @@ class Relay:
 
     def wait(self) -> float:
         """Wait until it has nothing more to do, without asking it, which would cost it time; its processor time then."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         used = self.cpu()
         while time.monotonic() < deadline:
             time.sleep(GLANCE)  # in which it is seen whether it works
             before, used = used, self.cpu()
             if used - before < IDLE * GLANCE:
                 return used
-        raise ContenderError(f"the relay had not come to rest after {PATIENCE:g} s")
+        raise ContenderError(f"the relay had not come to rest after {TIMEOUT:g} s")
 
     def pin(self, cpu: int = RELAY) -> None:
         """Pin all processes of the relay to one processor."""

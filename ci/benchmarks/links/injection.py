@@ -6,7 +6,7 @@ from benchmarks.harness.rows import Row
 from benchmarks.links.clusters import Clusters
 
 FIRST, CHANGE, HEAL, ALL, HEAL_ALL = (
-    "first, into one link", "change of it", "heal it", "into all links", "heal all links",
+    "inject into a link", "change it", "heal it", "inject into all links", "heal all links",
 )  # fmt: skip
 TESTBED = "testbed"
 

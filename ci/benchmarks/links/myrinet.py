@@ -20,7 +20,7 @@ ROUTES = {0: bytes([route_byte(1)]), 1: bytes([route_byte(-1)])}  # from port 1 
 SIZES = (64, 1500)
 FRAMES = 20_000
 TRIPS = 2_000
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 ROUND_TRIP, FLOOD, COST = "round trip", "frames of {} bytes", "relay's processor time for a frame of {} bytes"
 
 
@@ -134,7 +134,7 @@ def measure(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
 
         def ran(programs: dict[str, Callable[..., object]]) -> Mapping[str, float]:
             with agents(cluster, plug, ETHERTYPE, programs) as run:
-                outcome = run.wait(PATIENCE)
+                outcome = run.wait(TIMEOUT)
             return outcome.results
 
         for turn in range(repeat):

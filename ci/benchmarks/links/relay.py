@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.harness.processors import RELAY, SENDER
 from benchmarks.harness.rows import Row
-from benchmarks.harness.traffic import FRAME, Place, Traffic
+from benchmarks.harness.traffic import FRAME, NodeAddress, Traffic
 from benchmarks.links.clusters import Clusters, Running
 
 IMPAIRMENTS: dict[str, Any] = {"rate": "10gbit", "delay": "1ms", "loss": "1%"}
@@ -39,13 +39,18 @@ class Trial:
 
 
 def trial(
-    traffic: Traffic, cluster: Running, pairs: list[tuple[Place, Place]], rate: float, batch: int, seconds: float
+    traffic: Traffic,
+    cluster: Running,
+    pairs: list[tuple[NodeAddress, NodeAddress]],
+    rate: float,
+    batch: int,
+    seconds: float,
 ) -> Trial:
     """Send at `rate` frames/s for `seconds`; return what the relay counted. Each frame crosses every link between its
     ends."""
     before = cluster.relay()
     used = before.wait()
-    sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch, insist=True)
+    sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch, realtime=True)
     used = before.wait() - used
     after = cluster.relay()
     offered = after.counted("offered") - before.counted("offered")

@@ -47,21 +47,21 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             FRAMES_PER_CORE,
             "1/s",
             median("relay", "testbed", relay.SATURATED),
-            least=True,
+            is_minimum=True,
         ),
         Target(
             "relay: frames/s without unasked-for loss, on one core",
             FRAMES_PER_CORE,
             "1/s",
             median("relay", "testbed", relay.CLEAN),
-            least=True,
+            is_minimum=True,
         ),
         Target(
             "TCP through one delayed link",
             DELAYED_TCP,
             "bit/s",
             median("throughput", throughput.DELAYED, throughput.TCP),
-            least=True,
+            is_minimum=True,
         ),
         Target("lateness at 10,000 frames/s, p50", LATE_P50, "s", late("p50"), strict=True),
         Target("lateness at 10,000 frames/s, p99", LATE_P99, "s", late("p99"), strict=True),
@@ -72,7 +72,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             TRUSTED,
             "1",
             trust.share_trusted(samples("trust", "testbed", trust.TRUSTED)),
-            least=True,
+            is_minimum=True,
         ),
         *(
             Target(

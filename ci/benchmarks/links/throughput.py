@@ -9,7 +9,7 @@ from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.ip_batch import IpBatch
 from benchmarks.harness.processors import ANYWHERE, RECEIVER, SENDER
 from benchmarks.harness.rows import Row
-from benchmarks.harness.traffic import Place, Traffic
+from benchmarks.harness.traffic import NodeAddress, Traffic
 from benchmarks.links.clusters import Clusters
 
 DELAY = "1ms"
@@ -94,7 +94,7 @@ def against_ip(
 
 
 @contextlib.contextmanager
-def _by_ip(directory: Path, name: str) -> Iterator[tuple[Place, Place]]:
+def _by_ip(directory: Path, name: str) -> Iterator[tuple[NodeAddress, NodeAddress]]:
     """Two nodes on a bridge, as `ip_batch` makes them."""
     with contextlib.closing(IpBatch(directory)) as batch:
         batch.up(name, 2)
@@ -103,5 +103,5 @@ def _by_ip(directory: Path, name: str) -> Iterator[tuple[Place, Place]]:
             paths = [path for path in batch.namespaces() if path.endswith(namespace)]
             if len(paths) != 1:
                 raise ContenderError(f"ip -batch made no namespace {namespace}")
-            found.append(Place(paths[0], f"10.0.0.{host + 1}", f"02:00:00:02:00:{host:02x}"))
+            found.append(NodeAddress(paths[0], f"10.0.0.{host + 1}", f"02:00:00:02:00:{host:02x}"))
         yield found[0], found[1]

@@ -29,7 +29,7 @@ POLICIES = {
 }  # fmt: skip
 """Receive queues and what deals frames out to them, by policy."""
 RANKS = 4  # of each node
-PATIENCE, PROGRESS = 3600.0, 60.0  # s
+TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
 SPIN = 10_000_000_000  # ns: for ever
 _SLOWEST = 200  # numbered messages a second, on a machine that has other work
 _RESEND = Settings(resend=1)
@@ -48,7 +48,7 @@ def _run(cluster: RunningCluster, protocol: Protocol, kind: str, count: int) -> 
     chosen = programs(kind, count)
     pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True))
     with agents(cluster, protocol.plug, protocol.ethertype, chosen, spin=SPIN, cpus=pinned) as run:
-        outcome = run.wait(PATIENCE, patience=PROGRESS)
+        outcome = run.wait(TIMEOUT, patience=PROGRESS_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(f"{kind}: {outcome.invalid}")
     return dict(outcome.results)
@@ -114,9 +114,9 @@ def numbered(messages: int, progress: Progress) -> Iterator[Row]:
     progress(f"{messages:,} numbered messages")
     chosen = programs("mx count", messages)
     with Cluster.back_to_back(loss="1%").up() as cluster:
-        patience = 120 + messages / _SLOWEST
+        timeout = 120 + messages / _SLOWEST
         with agents(cluster, plug(_RESEND), MX_PROTOCOL.ethertype, chosen, spin=0) as run:
-            outcome = run.wait(patience, patience=PROGRESS)
+            outcome = run.wait(timeout, patience=PROGRESS_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(f"{NUMBERED}: {outcome.invalid}")
     resent = sum(report.counted["resent"] for report in outcome.reports.values())

@@ -17,7 +17,7 @@ from benchmarks.runs.process_watch import CONTROLLER, MARK, Watch
 FIRST = "to the first message"
 SHARE = "controller: CPU per 10 nodes"
 NODES = 4
-_PATIENCE = 60.0  # s
+_TIMEOUT = 60.0  # s
 
 
 def first_messages(repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
@@ -46,7 +46,7 @@ def _first_received(folder: Path) -> int:
 
 def _command(directory: str, *arguments: str) -> None:
     command = [*command_line.command(), "run", *arguments, "--output", f"{directory}/run"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
     if done.returncode not in (0, 8):  # a busy machine degrades a run
         raise ContenderError(f"testbed run ended with code {done.returncode}: {done.stderr.strip()[:200]}")
 

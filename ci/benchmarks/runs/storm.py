@@ -23,7 +23,7 @@ MESSAGES, TOOK, WRONG, LEFT = "messages received", "time", "lost or twice", "lef
 MEMORY, DESCRIPTORS = "memory gained, beyond doubt", "descriptors gained"
 PROCESS = Path(__file__).with_name("storm_process.py")
 _SETTLES = 10.0  # s, for what ends by itself
-_PATIENCE = 10  # times what the traffic is spread over, on a machine that does not keep up
+_TIMEOUT_FACTOR = 10  # times what the traffic is spread over, on a machine that does not keep up
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
     mark = f"storm-{os.getpid()}-{time.monotonic_ns()}"
     asked = {
         "nodes": storm.nodes, "messages": storm.messages, "seconds": storm.seconds, "loss": storm.loss,
-        "relay": storm.relay, "timeout": storm.seconds * _PATIENCE + 60, "seed": 1, "output": str(directory / mark),
+        "relay": storm.relay, "timeout": storm.seconds * _TIMEOUT_FACTOR + 60, "seed": 1, "output": str(directory / mark),
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, str(PROCESS), json.dumps(asked)],

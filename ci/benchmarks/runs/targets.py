@@ -35,7 +35,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 def _of_storm(row: Row, contender: str) -> Target:
     limit = limit_of(row)
     assert limit is not None
-    return Target(f"{contender}: {row.measure}", limit, row.unit, row.median, least=row.measure == MESSAGES)
+    return Target(f"{contender}: {row.measure}", limit, row.unit, row.median, is_minimum=row.measure == MESSAGES)
 
 
 def limit_of(row: Row) -> float | None:

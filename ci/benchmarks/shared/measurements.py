@@ -6,7 +6,7 @@ from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.host_programs import PING, PONG, Pair, programs
 from benchmarks.harness.processors import RECEIVER, SENDER
 from benchmarks.harness.rows import Row
-from benchmarks.harness.traffic import Place, Traffic
+from benchmarks.harness.traffic import NodeAddress, Traffic
 from benchmarks.shared import agent_round_trips, many_hosts
 from protocols.emp.codec import ETHERTYPE
 from protocols.emp.host import plug
@@ -24,7 +24,7 @@ JAIN, MIN_SHARE, RATE = "Jain's index", "least of the mean", "messages of 64 byt
 WRONG, KILLS, COUNTED = "lost, twice or out of order", "host processes killed", "messages that count"
 
 _SHARES = ("min", "p90", "p99", "p99.9")
-_PATIENCE = 600.0  # s
+_TIMEOUT = 600.0  # s
 
 Progress = Callable[[str], None]
 
@@ -57,7 +57,7 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
     links = tuple(link.model_copy(update={"datapath": "direct"}) for link in description.links)
     with description.model_copy(update={"links": links}).up() as cluster:
         nodes = list(cluster)
-        ends = [Place(node.namespace, node.address, node.layout.nics[0].mac) for node in nodes]
+        ends = [NodeAddress(node.namespace, node.address, node.layout.nics[0].mac) for node in nodes]
         for turn in range(repeat + 1):
             progress(f"round trips, {waiting}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             turns = {SHARED: _emp(cluster, spin, count, True), INLINE: _emp(cluster, spin, count, False)}
@@ -88,7 +88,7 @@ def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[
     cpus = {PING: SENDER, PONG: RECEIVER}
     made = all_shared(split_driver()) if shared else None
     with agents(cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=cpus, placement=made) as run:
-        outcome = run.wait(_PATIENCE)
+        outcome = run.wait(_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(outcome.invalid)
     return {**outcome.results[PING], "cpu": outcome.reports[PING].cpu / count}

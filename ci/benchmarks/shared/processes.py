@@ -13,7 +13,7 @@ from benchmarks.harness.contenders import ContenderError
 from testbed.kernel import syscalls
 from testbed.runtime.shared.agent import Offer, SharedAgent
 
-PATIENCE = 600.0  # s
+TIMEOUT = 600.0  # s
 
 
 class Process:
@@ -46,11 +46,11 @@ class Process:
     def hear(self) -> Any:
         """Return the process's next message. ContenderError if it has ended or is silent for too long."""
         try:
-            if self._ours.poll(PATIENCE):
+            if self._ours.poll(TIMEOUT):
                 return self._ours.recv()
         except EOFError:
             raise ContenderError("a process has ended before its time") from None
-        raise ContenderError(f"a process has said nothing for {PATIENCE:g} s")
+        raise ContenderError(f"a process has said nothing for {TIMEOUT:g} s")
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""

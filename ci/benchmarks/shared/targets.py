@@ -23,6 +23,6 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             Target(f"host, agent, host: {name}", limit, "s", median("alone", name, trip))
             for name, limit in ALONE.items()
         ],
-        Target("fairness: Jain's index", FAIR, "", median("fair", m.SHARED, m.JAIN), least=True),
+        Target("fairness: Jain's index", FAIR, "", median("fair", m.SHARED, m.JAIN), is_minimum=True),
         Target("torture: lost, twice or out of order", 0, "", median("torture", m.SHARED, m.WRONG)),
     ]

@@ -14,7 +14,7 @@ from testbed.cluster.services import relay_client
 from testbed.controller.runs.agents import agents
 from testbed.runtime.nodes.places import ProgramNode
 
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 
 
 class Firmware:
@@ -95,5 +95,5 @@ def flood(cluster: RunningCluster, count: int, cells: int = 1) -> tuple[float, f
     before = used()
     programs: dict[str, Callable[..., object]] = {"n1": send, "n2": take}
     with agents(cluster, partial(_plug, cells=cells), ETHERTYPE, programs) as run:
-        rate: float = run.wait(PATIENCE).results["n2"]
+        rate: float = run.wait(TIMEOUT).results["n2"]
     return rate, (used() - before) / count / 1e9

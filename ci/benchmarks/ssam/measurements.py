@@ -23,7 +23,7 @@ TRIPS, RELAY, SIMULATION = "round trips", "relay", "simulation"
 TRIP, CPU = "round trip, p50", "CPU per round trip, one side"
 RATE, COST = "through two links and a switch", "relay's CPU for each"
 SIMULATED = f"in the simulation, {NODES} nodes"
-PATIENCE = 600.0  # s
+TIMEOUT = 600.0  # s
 SPIN = 10_000_000_000  # ns: for ever
 
 Progress = Callable[[str], None]
@@ -65,7 +65,7 @@ def _trip(cluster: RunningCluster, kind: str, count: int, *, spin: bool) -> Mapp
     chosen = programs(kind, count)
     pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True)) if spin else None
     with agents(cluster, protocol.plug, protocol.ethertype, chosen, spin=SPIN if spin else 0, cpus=pinned) as run:
-        outcome = run.wait(PATIENCE, patience=60.0)
+        outcome = run.wait(TIMEOUT, patience=60.0)
     if outcome.invalid:
         raise ContenderError(f"{kind}: {outcome.invalid}")
     trip: Mapping[str, float] = outcome.results[PING]

@@ -26,11 +26,11 @@ def targets(rows: Sequence[Row]) -> list[Target]:
     relayed = [ratio(m.RELAY, m.RATE, cells, m.FRAMES) for cells in (m.CELLS, m.CELLS_OF_8)]
     return [
         Target("40 bytes on a direct fibre: over EMP's 4", OVER_EMP, "×", ratio(m.TRIPS, m.TRIP, m.SSAM, m.EMP)),
-        Target("relay: cells/s of its frames/s, one in a frame", OF_FRAMES, "×", relayed[0], least=True),
-        Target("relay: cells/s of its frames/s, 8 in a frame", OF_FRAMES, "×", relayed[1], least=True),
+        Target("relay: cells/s of its frames/s, one in a frame", OF_FRAMES, "×", relayed[0], is_minimum=True),
+        Target("relay: cells/s of its frames/s, 8 in a frame", OF_FRAMES, "×", relayed[1], is_minimum=True),
         Target(
             "simulation: cells/s of EMP's frames/s", OF_SIMULATED, "×",
-            ratio(m.SIMULATION, m.SIMULATED, m.SSAM, m.EMP), least=True,
+            ratio(m.SIMULATION, m.SIMULATED, m.SSAM, m.EMP), is_minimum=True,
         ),
         Target("requests that were not handled once and answered once", 0, "", wrong),
     ]  # fmt: skip

@@ -41,8 +41,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
         session.failures.append(str(error))
         return
     show = session.console.print
-    show(table("half a round trip, who waits looks again and again", session.rows, SPINNING, HALF, tables.spread))
-    show(table("half a round trip, who waits sleeps", session.rows, SLEEPING, HALF, tables.spread))
+    show(table("half round trip, polling", session.rows, SPINNING, HALF, tables.format_samples))
+    show(table("half round trip, sleeping", session.rows, SLEEPING, HALF, tables.format_samples))
     show(table("processor time of one side per message", session.rows, (*SPINNING, *SLEEPING), CPU, middle))
 
 

@@ -39,7 +39,7 @@ MPIRUN = [
     *("mpirun", "--allow-run-as-root", "--host", "n1,n2", "-np", "2", "--bind-to", "none"),
     *("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0", "--mca", "oob_tcp_if_include", "eth0"),
 ]
-PATIENCE = 300.0  # s for a turn of one stack
+TIMEOUT = 300.0  # s for a turn of one stack
 SPIN = 10_000_000_000  # ns: for ever
 
 Lines = list[dict[str, int]]
@@ -113,7 +113,7 @@ def _compiled(directory: Path) -> str:
 def _open_mpi(cluster: RunningCluster, program: Sequence[str], arguments: Sequence[str]) -> Lines:
     with tempfile.TemporaryDirectory() as place:
         try:
-            done = cluster["n1"].run([*MPIRUN, *program, *arguments], cwd=place, timeout=PATIENCE)
+            done = cluster["n1"].run([*MPIRUN, *program, *arguments], cwd=place, timeout=TIMEOUT)
         except TestbedError as error:
             raise ContenderError(str(error)) from error
     return _lines(done.stdout)
@@ -128,7 +128,7 @@ def _on_emp(cluster: RunningCluster, arguments: Sequence[str], spin: int) -> Lin
         ranks = {node.name: rank for node in cluster}
         pinned = {"n1": SENDER, "n2": RECEIVER}
         with agents(cluster, plug(), ETHERTYPE, ranks, spin=spin, cpus=pinned, logs=logs) as started:
-            outcome = started.wait(PATIENCE)
+            outcome = started.wait(TIMEOUT)
         if outcome.invalid:
             raise ContenderError(f"{EMP}: {outcome.invalid}")
         return _lines(Path(logs, "n1.log").read_text())
@@ -136,7 +136,7 @@ def _on_emp(cluster: RunningCluster, arguments: Sequence[str], spin: int) -> Lin
 
 def _on_tcp(cluster: RunningCluster, arguments: Sequence[str]) -> Lines:
     with tempfile.TemporaryDirectory() as place:
-        done = run(cluster, str(SCRIPT), protocol="tcp", settings={"args": " ".join(arguments)}, timeout=PATIENCE,
+        done = run(cluster, str(SCRIPT), protocol="tcp", settings={"args": " ".join(arguments)}, timeout=TIMEOUT,
                    output=Path(place, "run"))  # fmt: skip
         if done.verdict.grade.value == "invalid":
             raise ContenderError(f"{TCP_SLEEPS}: the run is invalid")

@@ -75,7 +75,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         return next((row.median for row in rows if (row.measure, row.contender) == (measure, contender)), None)
 
     return [
-        Target(f"study: {SPEEDUP}", LEAST_SPEEDUP, "1", found(SPEEDUP, CONTENDERS[2]), least=True),
+        Target(f"study: {SPEEDUP}", LEAST_SPEEDUP, "1", found(SPEEDUP, CONTENDERS[2]), is_minimum=True),
         Target(f"study, one worker: {OVERHEAD}", MOST_OVERHEAD, "s", found(OVERHEAD, CONTENDERS[1]), strict=True),
         Target(f"study, two workers: {OVERHEAD}", MOST_OVERHEAD, "s", found(OVERHEAD, CONTENDERS[2]), strict=True),
     ]

@@ -22,7 +22,7 @@ TRIP, CPU = "round trip, p50", "CPU per round trip, one side"
 ONE_WAY = f"one way, messages of {LARGE >> 20} MiB"
 SIMULATED = f"frames in the simulation, {NODES} nodes"
 SENT, WRONG, RATE, RESENT = "sent", "lost, twice or out of order", "received", "frames sent again"
-PATIENCE, PROGRESS = 3600.0, 60.0  # s
+TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
 _SLOWEST = 200  # numbered messages a second, on a machine that has other work
 SPIN = 10_000_000_000  # ns: for ever
 
@@ -39,13 +39,13 @@ def _direct() -> Cluster:
 
 
 def _run(
-    cluster: RunningCluster, protocol: Protocol, kind: str, count: int, *, spin: bool = True, patience: float = PATIENCE
+    cluster: RunningCluster, protocol: Protocol, kind: str, count: int, *, spin: bool = True, timeout: float = TIMEOUT
 ) -> Measured:
     chosen = programs(kind, count, protocol.device)
     pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True)) if spin else None
     budget = SPIN if spin else 0
     with agents(cluster, protocol.plug, protocol.ethertype, chosen, spin=budget, cpus=pinned) as run:
-        outcome = run.wait(patience, patience=PROGRESS)
+        outcome = run.wait(timeout, patience=PROGRESS_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(f"{kind}: {outcome.invalid}")
     return dict(outcome.results), sum(report.counted["frames_resent"] for report in outcome.reports.values())
@@ -106,8 +106,8 @@ def numbered(messages: int, progress: Progress) -> Iterator[Row]:
     """Numbered messages through a VI of the reliable provider, whose link loses 1 % of the frames in each direction."""
     progress(f"{messages:,} numbered messages")
     with Cluster.back_to_back(loss="1%").up() as cluster:
-        patience = 120 + messages / _SLOWEST
-        results, resent = _run(cluster, VIA_PROTOCOL, "via count", messages, spin=False, patience=patience)
+        timeout = 120 + messages / _SLOWEST
+        results, resent = _run(cluster, VIA_PROTOCOL, "via count", messages, spin=False, timeout=timeout)
     told = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "reliability": "reliable reception"}
     for what, unit, value in (
         (SENT, "1", messages), (WRONG, "1", results[PONG]), (RESENT, "1", resent), (RATE, "/s", results[PING]),

@@ -27,11 +27,11 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         Target("MPI on VIA, 4 bytes, over EMP's own calls", OVER_EMP, "×", ratio(m.TRIPS, m.TRIP, m.MPI_VIA, m.EMP)),
         Target(
             "stream of the reliable provider: of EMP's", OF_STREAM, "×", ratio(m.STREAM, m.ONE_WAY, m.VIA, m.EMP),
-            least=True,
+            is_minimum=True,
         ),
         Target(
             "simulation: VIA's frames/s of EMP's", OF_SIMULATED, "×",
-            ratio(m.SIMULATION, m.SIMULATED, m.VIA, m.EMP), least=True,
+            ratio(m.SIMULATION, m.SIMULATED, m.VIA, m.EMP), is_minimum=True,
         ),
         Target("numbered messages lost, twice or out of order", 0, "", wrong),
     ]  # fmt: skip

@@ -36,7 +36,7 @@ class Events(IntFlag):
 
 
 class Translation(NamedTuple):
-    """AM_GetTranslationName, AM_GetTranslationTag: destination and tag of requests by a place of the translation
+    """AM_GetTranslationName, AM_GetTranslationTag: destination and tag of an index of the translation
     table."""
 
     name: EndpointName
@@ -114,7 +114,7 @@ class Endpoint:
     def segment(self, memory: bytearray | memoryview | None) -> None:
         view = None if memory is None else memoryview(memory).cast("B")
         if view is not None and view.readonly:
-            raise ValueError("a segment is written: its memory must not be read-only")
+            raise ValueError("the memory of a segment must be writable")
         self._segment = view
         self._reached = None if view is None else self.library.memory.make_mappable(self.name.endpoint, view)
         self.library.driver.remap(self, layout.SEGMENT)
@@ -150,13 +150,13 @@ class Endpoint:
 
     # Translations.
 
-    def map(self, place: int, name: EndpointName, tag: int) -> None:
-        """AM_Map: direct requests by a place of the table to an endpoint, with a tag. Raises ValueError for a place
+    def map(self, index: int, name: EndpointName, tag: int) -> None:
+        """AM_Map: map an index of the translation table to an endpoint and its tag. Raises ValueError for an index
         that does not exist or is taken (AM_ERR_IN_USE), and for an invalid name or tag."""
-        if not 0 <= place < len(self._translations):
-            raise ValueError(f"place {place}: 0 to {len(self._translations) - 1}")
-        if self._translations[place] is not None:
-            raise ValueError(f"place {place} is taken: unmap it first")
+        if not 0 <= index < len(self._translations):
+            raise ValueError(f"index must be 0 to {len(self._translations) - 1}, got {index}")
+        if self._translations[index] is not None:
+            raise ValueError(f"index {index} is in use: unmap it first")
         node, endpoint = name
         if not 0 <= node < self.library.size or not 0 <= endpoint <= 0xFFFF or not NONE <= tag <= ANY:
             raise ValueError(f"endpoint {endpoint} of node {node}, tag {tag}: there are {self.library.size} nodes")
@@ -165,28 +165,28 @@ class Endpoint:
         if correspondent is None:
             correspondent = known[node, endpoint, tag] = Correspondent(node, endpoint, tag, self._credits)
         correspondent.mapped += 1
-        self._translations[place] = correspondent
+        self._translations[index] = correspondent
 
     def map_any(self, name: EndpointName, tag: int) -> int:
-        """AM_MapAny: map the first free place and return it. Raises LookupError if none is free."""
-        for place, correspondent in enumerate(self._translations):
+        """AM_MapAny: map the first free index and return it. Raises LookupError if none is free."""
+        for index, correspondent in enumerate(self._translations):
             if correspondent is None:
-                self.map(place, name, tag)
-                return place
+                self.map(index, name, tag)
+                return index
         raise LookupError(f"all {len(self._translations)} places of the translation table are taken")
 
-    def unmap(self, place: int) -> None:
-        """AM_UnMap: clear a place of the table. Requests in flight continue to their ends. When the last place of a
+    def unmap(self, index: int) -> None:
+        """AM_UnMap: clear an index of the table. Requests in flight continue to their ends. When the last index of a
         destination is cleared, mapping it again restores all its credits."""
-        correspondent = self._correspondent(place)
-        self._translations[place] = None
+        correspondent = self._correspondent(index)
+        self._translations[index] = None
         correspondent.mapped -= 1
         if not correspondent.mapped:
             del self._correspondents[correspondent.key]
 
-    def translation(self, place: int) -> Translation | None:
+    def translation(self, index: int) -> Translation | None:
         """AM_GetTranslationName, AM_GetTranslationTag, AM_GetTranslationInuse."""
-        correspondent = self._translations[place]
+        correspondent = self._translations[index]
         return None if correspondent is None else Translation(correspondent.name, correspondent.tag)
 
     @property
@@ -194,13 +194,13 @@ class Endpoint:
         """AM_GetNumTranslations: number of places in the table."""
         return len(self._translations)
 
-    def credits(self, place: int) -> int:
+    def credits(self, index: int) -> int:
         """Number of requests that can be sent there before a reply is required."""
-        return self._correspondent(place).credits
+        return self._correspondent(index).credits
 
-    def unanswered(self, place: int) -> list[tuple[int, tuple[int, ...]]]:
+    def unanswered(self, index: int) -> list[tuple[int, tuple[int, ...]]]:
         """Return handlers and arguments of the requests sent there that have not ended for the program."""
-        correspondent = self._correspondent(place)
+        correspondent = self._correspondent(index)
         pending = [
             (handler, arguments) for to, handler, arguments in self.outbox.pending.values() if to is correspondent
         ]
@@ -209,56 +209,56 @@ class Endpoint:
 
     # Requests.
 
-    def try_request(self, place: int, handler: int, *arguments: int) -> bool:
+    def try_request(self, index: int, handler: int, *arguments: int) -> bool:
         """AM_RequestM, without waiting: send a short request. Returns False, with no effect, if there is no credit or
-        no room, or the endpoint is not resident: then use `wait_for_room`, or poll. place: in the translation table.
+        no room, or the endpoint is not resident: then use `wait_for_room`, or poll. index: in the translation table.
         handler: the destination's, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
 
-        Raises ValueError, LookupError for an empty place, and RuleError within a handler.
+        Raises ValueError, LookupError for an empty index, and RuleError within a handler.
         """
-        correspondent = self._translations[place]
+        correspondent = self._translations[index]
         if correspondent is None:
-            raise self._unmapped(place)
+            raise self._unmapped(index)
         if self.library.handling is not None:
             raise RuleError(_RULE)
         if self.outbox.page is None:
             self._is_wanted = True
         return correspondent.credits > 0 and self.outbox.request(correspondent, handler, arguments)
 
-    def try_request_medium(self, place: int, handler: int, data: Buffer, *arguments: int) -> bool:
+    def try_request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> bool:
         """AM_RequestIM, without waiting: send a request with at most `ActiveMessages.max_medium` bytes of data for the
         handler; otherwise as `try_request`."""
-        correspondent = self._may_send(place)
+        correspondent = self._may_send(index)
         return correspondent.credits > 0 and self.outbox.medium(correspondent, handler, arguments, data)
 
-    def try_request_bulk(self, place: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
+    def try_request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
         """AM_RequestXferAsyncM: send a request with data for the destination's segment, from byte `offset` on, of any
         length that fits; the handler is called when all data has arrived. Otherwise as `try_request`."""
-        correspondent = self._may_send(place)
+        correspondent = self._may_send(index)
         return correspondent.credits > 0 and self.outbox.bulk(correspondent, handler, arguments, data, offset)
 
-    async def request(self, place: int, handler: int, *arguments: int) -> None:
+    async def request(self, index: int, handler: int, *arguments: int) -> None:
         """AM_RequestM: send a short request, when there is a credit and room for it; meanwhile handle messages that
         arrive at the bundle. Otherwise as `try_request`."""
-        while not self.try_request(place, handler, *arguments):
-            await self.wait_for_room(place)
+        while not self.try_request(index, handler, *arguments):
+            await self.wait_for_room(index)
 
-    async def request_medium(self, place: int, handler: int, data: Buffer, *arguments: int) -> None:
+    async def request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> None:
         """AM_RequestIM: as `request`, with data; see `try_request_medium`."""
-        while not self.try_request_medium(place, handler, data, *arguments):
-            await self.wait_for_room(place)
+        while not self.try_request_medium(index, handler, data, *arguments):
+            await self.wait_for_room(index)
 
-    async def request_bulk(self, place: int, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
+    async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
         """AM_RequestXferM: as `request`, with data for the destination's segment; see `try_request_bulk`."""
-        while not self.try_request_bulk(place, handler, data, offset, *arguments):
-            await self.wait_for_room(place)
+        while not self.try_request_bulk(index, handler, data, offset, *arguments):
+            await self.wait_for_room(index)
 
-    def abandon(self, place: int) -> int:
+    def abandon(self, index: int) -> int:
         """End the accepted requests sent there that have no reply yet, and return how many: they are passed to the error
         handler as `Status.ABANDONED`, and bring their credits back. Replies that come later are dropped. Requests that
         the NIC is still sending end in the usual way. Returns 0 while the endpoint is not resident, and requests
         it."""
-        correspondent = self._correspondent(place)
+        correspondent = self._correspondent(index)
         if self.outbox.page is None:
             self.library.driver.fault(self)  # the page shows which requests were accepted
             return 0
@@ -272,22 +272,22 @@ class Endpoint:
             self.changed()
         return len(numbers)
 
-    async def wait_for_room(self, place: int) -> None:
+    async def wait_for_room(self, index: int) -> None:
         """Handle what has arrived at the bundle, or wait until a change, such as a credit or room, may permit a request,
         or another message may be handled."""
         if self.bundle.handle():
             return
         if self.outbox.page is None:
             self.library.driver.fault(self)
-        elif self._correspondent(place).credits:
+        elif self._correspondent(index).credits:
             if self.outbox.has_room(_REQUEST):
                 return
             self.outbox.want()
         ready = [endpoint.is_ready for endpoint in self.bundle.endpoints]
         if any(ready):
             return  # an endpoint got its frame at once
-        if self.outbox.page is None or not (self._correspondent(place).credits and self.outbox.has_room(_REQUEST)):
-            name = self._correspondent(place).name
+        if self.outbox.page is None or not (self._correspondent(index).credits and self.outbox.has_room(_REQUEST)):
+            name = self._correspondent(index).name
             await self.bundle.change("a credit, or room, to send to endpoint %s of node %s", name.endpoint, name.node)
 
     # Received messages.
@@ -461,19 +461,19 @@ class Endpoint:
             layout.set_address(page, layout.SEGMENT, memory.address(self._reached))
             layout.set_segment(page, length)
 
-    def _correspondent(self, place: int) -> Correspondent:
-        correspondent = self._translations[place] if 0 <= place < len(self._translations) else None
+    def _correspondent(self, index: int) -> Correspondent:
+        correspondent = self._translations[index] if 0 <= index < len(self._translations) else None
         if correspondent is None:
-            raise self._unmapped(place)
+            raise self._unmapped(index)
         return correspondent
 
-    def _may_send(self, place: int) -> Correspondent:
+    def _may_send(self, index: int) -> Correspondent:
         if self.library.handling is not None:
             raise RuleError(_RULE)
-        correspondent = self._correspondent(place)
+        correspondent = self._correspondent(index)
         if self.outbox.page is None:
             self._is_wanted = True
         return correspondent
 
-    def _unmapped(self, place: int) -> LookupError:
-        return LookupError(f"place {place} of endpoint {self.name.endpoint}'s translation table is empty: map it first")
+    def _unmapped(self, index: int) -> LookupError:
+        return LookupError(f"index {index} of endpoint {self.name.endpoint}'s translation table is empty: map it first")

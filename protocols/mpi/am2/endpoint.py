@@ -27,7 +27,7 @@ from protocols.mpi.am2 import pairs
 from protocols.mpi.am2.pairs import MASK, Chunk, Fragment, Head, Incoming, Lines, Pair, Session, Word
 from protocols.mpi.am2.staging_area import Staging
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
 _PACK: Final = tuple(struct.Struct(f"!{count}I").pack for count in range(10))
@@ -42,7 +42,7 @@ _WHY: Final = {
 }
 
 
-class Am2Endpoint(MatchingByLibrary):
+class Am2Endpoint(SoftwareMatchingEndpoint):
     """Adapter of AM-II's host library to MPI. Implements `MatchingEndpoint`."""
 
     def __init__(self, host: ActiveMessages) -> None:
@@ -73,15 +73,15 @@ class Am2Endpoint(MatchingByLibrary):
         endpoint.tag = pairs.TAG
         drive(self._serve())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
-            over.complete(Envelope(destination, tag, len(data)))
-            self.matching.arrived(arrival)
+            arrival.buffer[:] = data[: len(arrival.buffer)]
+            completion.complete(Envelope(destination, tag, len(data)))
+            self.matching.complete(arrival)
             return True
         pair = self._pairs.get(destination) or self._pair(destination)
-        self._lines.put(pair, pair.message(context, tag, data, over))
+        self._lines.put(pair, pair.message(context, tag, data, completion))
         return True
 
     async def _serve(self) -> None:
@@ -137,7 +137,7 @@ class Am2Endpoint(MatchingByLibrary):
             self._lines.put(pair, Chunk(message, slot))
         if not wanted:
             del pair.sending[number]
-            message.over.complete(Envelope(pair.peer, message.tag, len(message.data)))
+            message.completion.complete(Envelope(pair.peer, message.tag, len(message.data)))
 
     def _chunk(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, _, offset = words
@@ -146,7 +146,7 @@ class Am2Endpoint(MatchingByLibrary):
             return
         incoming = pair.arriving.get(number)
         if incoming is not None:
-            incoming.arrival.place[offset : offset + len(data)] = data
+            incoming.arrival.buffer[offset : offset + len(data)] = data
         token.reply(pairs.PLACED, *words[:6])
         if incoming is not None:
             incoming.missing -= len(data)
@@ -154,7 +154,7 @@ class Am2Endpoint(MatchingByLibrary):
                 del pair.arriving[number]
                 self._staging.give_back(incoming.slots)
                 self._grant()
-                self.matching.arrived(incoming.arrival)
+                self.matching.complete(incoming.arrival)
 
     def _clear(self, token: Token, *words: int) -> None:
         a, b, c, d = words
@@ -259,9 +259,9 @@ class Am2Endpoint(MatchingByLibrary):
         for lost in ended.doubtful:
             lost.lose(_failure(pair, why))
         for message in ended.sending:
-            message.over.fail(_failure(pair, why))
+            message.completion.fail(_failure(pair, why))
         for incoming in ended.arriving:
-            self.matching.lost(incoming.arrival, _failure(pair, why))
+            self.matching.fail_arrival(incoming.arrival, _failure(pair, why))
         self.matching.fail_synchronous(pair.peer, _failure(pair, why))
         if renew:
             self._lines.wake(pair)
@@ -320,9 +320,9 @@ class Am2Endpoint(MatchingByLibrary):
             return
         arrival = self.matching.arrive(pair.peer, context, tag, length)
         if len(data) == length:
-            place = arrival.place
+            place = arrival.buffer
             place[:] = data if len(place) == length else data[: len(place)]
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
             return
         incoming = pair.arriving[number] = Incoming(length)
         incoming.arrival = arrival
@@ -330,24 +330,24 @@ class Am2Endpoint(MatchingByLibrary):
 
     def _more(self, pair: Pair, number: int, fragment: Fragment) -> None:
         incoming, offset, data = pair.arriving[number], fragment.offset, fragment.data
-        place = incoming.arrival.place[offset : offset + len(data)]
+        place = incoming.arrival.buffer[offset : offset + len(data)]
         place[:] = data[: len(place)]
         incoming.missing -= len(data)
         if not incoming.missing:
             del pair.arriving[number]
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
 
     def _wanted(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
         """Accept an offered message, which has been matched."""
         incoming.arrival = arrival
-        incoming.missing = len(arrival.place)
+        incoming.missing = len(arrival.buffer)
         if incoming.missing:
             self._waiting.append((pair, number, incoming))
             self._grant()
             return
         del pair.arriving[number]
         self._lines.put(pair, Word(pairs.GRANT, (number, 0)))
-        self.matching.arrived(arrival)
+        self.matching.complete(arrival)
 
     def _grant(self) -> None:
         """Grant slots to messages that wait for some."""

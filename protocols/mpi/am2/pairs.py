@@ -78,14 +78,14 @@ class Outgoing:
     """An outgoing message. number: among those to its peer. sent: bytes that the NIC has. wanted: bytes that its
     receiver has room for; -1: not known yet."""
 
-    __slots__ = ("context", "data", "number", "over", "sent", "tag", "wanted")
+    __slots__ = ("completion", "context", "data", "number", "sent", "tag", "wanted")
 
-    def __init__(self, number: int, context: int, tag: int, data: memoryview, over: Dispatch) -> None:
+    def __init__(self, number: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
         self.number = number
         self.context = context
         self.tag = tag
         self.data = data
-        self.over = over
+        self.completion = completion
         self.sent = 0
         self.wanted = -1
 
@@ -245,8 +245,8 @@ class Pair:
             self.ours = (self.ours[0], self.ours[1] + 1)
         age = max((self.numbered - number & MASK for number in doubtful), default=-1)
         ended = Ended(list(self.sending.values()), list(self.arriving.values()), [], [])
-        for number, over in self.released:
-            (ended.doubtful if self.numbered - number & MASK <= age else ended.delivered).append(over)
+        for number, completion in self.released:
+            (ended.doubtful if self.numbered - number & MASK <= age else ended.delivered).append(completion)
         self.queue.clear()
         self.is_open = self.is_announced = False
         self.incoming = None
@@ -254,16 +254,16 @@ class Pair:
         self._begin()
         return ended
 
-    def message(self, context: int, tag: int, data: memoryview, over: Dispatch) -> Outgoing:
+    def message(self, context: int, tag: int, data: memoryview, completion: Dispatch) -> Outgoing:
         """Make the next message to the peer."""
         self.numbered = number = self.numbered + 1 & MASK
-        self.sending[number] = outgoing = Outgoing(number, context, tag, data, over)
+        self.sending[number] = outgoing = Outgoing(number, context, tag, data, completion)
         return outgoing
 
     def release(self, message: Outgoing) -> None:
         """Complete the send of a message that the NIC has completely."""
-        self.released.append((message.number, message.over))
-        message.over.release(Envelope(self.peer, message.tag, len(message.data)))
+        self.released.append((message.number, message.completion))
+        message.completion.release(Envelope(self.peer, message.tag, len(message.data)))
 
     def asks(self) -> None:
         """Count a request that is sent, or tried."""
@@ -296,8 +296,8 @@ class Pair:
             self.run = 0
             if self.released:
                 released, self.released = self.released, []
-                for _, over in released:
-                    over.deliver()
+                for _, completion in released:
+                    completion.deliver()
 
     def ahead(self, number: int) -> int:
         """Return the number of messages before that one; below 0: it has begun to arrive."""

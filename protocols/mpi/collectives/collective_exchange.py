@@ -47,14 +47,14 @@ class Exchange:
     def begin_receive(self, source: int, buffer: memoryview) -> Completion[Envelope]:
         """Begin a receive; `end_receive` awaits it."""
         through = self._device if self._mailbox is None else self._mailbox
-        over = through.receive(self._peer(source), self._context, self._tag, buffer)
-        self._pending.append(over)
-        return over
+        completion = through.receive(self._peer(source), self._context, self._tag, buffer)
+        self._pending.append(completion)
+        return completion
 
-    async def end_receive(self, source: int, buffer: memoryview, over: Completion[Envelope]) -> None:
+    async def end_receive(self, source: int, buffer: memoryview, completion: Completion[Envelope]) -> None:
         """Wait for a receive. Raises MPIError (ERR_TRUNCATE) if the message has not the buffer's size."""
         try:
-            length = (await self.end(over)).length
+            length = (await self.end(completion)).length
         except MPIError as error:
             if error.error_class != ERR_TRUNCATE:
                 raise
@@ -62,12 +62,12 @@ class Exchange:
         if length != len(buffer):
             raise self._differs(source, len(buffer), str(length))
 
-    async def end(self, over: Completion[Envelope]) -> Envelope:
+    async def end(self, completion: Completion[Envelope]) -> Envelope:
         """Wait for a transfer."""
-        if not over.done:
-            waits: Completion[None] = Completion("%s", over)
+        if not completion.done:
+            waits: Completion[None] = Completion("%s", completion)
             self._waits = waits
-            over.add_callback(partial(_wake, waits))
+            completion.add_callback(partial(_wake, waits))
             calls = self._device.departures.waiting
             calls[self] = None
             try:
@@ -78,10 +78,10 @@ class Exchange:
             finally:
                 self._waits = None
                 del calls[self]
-        if over in self._pending:
-            self._pending.remove(over)
+        if completion in self._pending:
+            self._pending.remove(completion)
         try:
-            return over.result()
+            return completion.result()
         except MPIError:
             self._abandon()
             raise
@@ -97,8 +97,8 @@ class Exchange:
         """Receive from several ranks, by source, in any order: a NIC that drops messages nobody waits for finds all
         receives posted."""
         receives = {source: self.begin_receive(source, buffer) for source, buffer in buffers.items()}
-        for source, over in receives.items():
-            await self.end_receive(source, buffers[source], over)
+        for source, completion in receives.items():
+            await self.end_receive(source, buffers[source], completion)
 
     async def swap(self, to: int, data: memoryview, source: int, buffer: memoryview) -> None:
         """Send to one rank and receive from one at once."""
@@ -127,14 +127,14 @@ class Exchange:
 
     async def receive_object(self, source: int) -> Any:
         incoming = self._begin_receive_object(source)
-        await self.end(incoming.over)
+        await self.end(incoming.completion)
         return incoming.load()
 
     async def swap_objects(self, to: int, obj: object, source: int) -> Any:
         """Send an object to one rank and receive one from a rank at once."""
         incoming = self._begin_receive_object(source)
         sent = self.begin_send_object(to, obj)
-        await self.end(incoming.over)
+        await self.end(incoming.completion)
         await self.end(sent)
         return incoming.load()
 
@@ -159,9 +159,9 @@ class Exchange:
     def _abandon(self) -> None:
         """Cancel the receives: their buffers are the program's again."""
         pending, self._pending = self._pending, []
-        for over in pending:
-            if not over.done:
-                self._device.cancel(over)
+        for completion in pending:
+            if not completion.done:
+                self._device.cancel(completion)
 
 
 def _wake(waits: Completion[None], _: object) -> None:

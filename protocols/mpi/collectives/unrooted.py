@@ -77,8 +77,8 @@ async def alltoall_spread(exchange: Exchange, data: Sequence[memoryview], out: S
     receives = [exchange.begin_receive(source, out[source]) for source in sources]
     sends = [exchange.begin_send(to, data[to]) for to in ((rank + step) % size for step in range(1, size))]
     out[rank][:] = data[rank]
-    for source, over in zip(sources, receives, strict=True):
-        await exchange.end_receive(source, out[source], over)
+    for source, completion in zip(sources, receives, strict=True):
+        await exchange.end_receive(source, out[source], completion)
     for send in sends:
         await exchange.end(send)
 

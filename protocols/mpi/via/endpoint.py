@@ -20,7 +20,7 @@ from typing import Final
 from protocols.core.completion import drive
 from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.host import ViaNic
@@ -37,7 +37,7 @@ _COMMANDS: Final = 16
 """Slots of the NIC that no connection uses: of commands, two of which wait all the time."""
 
 
-class ViaEndpoint(MatchingByLibrary):
+class ViaEndpoint(SoftwareMatchingEndpoint):
     """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections, by
     the peer's rank."""
 
@@ -64,16 +64,16 @@ class ViaEndpoint(MatchingByLibrary):
         host.on_error = self._on_error
         drive(self._listen())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
             arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
-            over.complete(Envelope(destination, tag, len(data)))
-            self.matching.arrived(arrival)
+            arrival.buffer[:] = data[: len(arrival.buffer)]
+            completion.complete(Envelope(destination, tag, len(data)))
+            self.matching.complete(arrival)
             return True
         self._host.work.spend(MPI)
         pair = self.pairs.get(destination) or self._connect(destination)
-        outgoing = Outgoing(context, tag, data, over)
+        outgoing = Outgoing(context, tag, data, completion)
         pair.queue.append(outgoing)
         limit = self._host.settings.register_from
         if limit and len(data) >= limit and pair.is_open and self._has_room():
@@ -198,7 +198,7 @@ class ViaEndpoint(MatchingByLibrary):
         error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {why}")
         for outgoing in (*pair.released, *pair.queue):
             if outgoing is not None:
-                _fail(outgoing.over, error)
+                _fail(outgoing.completion, error)
         if not pair.opened.done:
             pair.opened.fail(error)
         for outgoing in (*pair.released, *pair.queue):
@@ -206,7 +206,7 @@ class ViaEndpoint(MatchingByLibrary):
                 pair.registered.append(outgoing.memory)
         pair.queue.clear()
         if pair.arrival is not None:
-            self.matching.lost(pair.arrival, error)
+            self.matching.fail_arrival(pair.arrival, error)
         self.matching.fail_synchronous(pair.peer, error)
         if pair.vi is not None:
             self._closing.append((pair, pair.vi))
@@ -278,19 +278,19 @@ class ViaEndpoint(MatchingByLibrary):
             arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
         if arrival is None:
             raise LostPartError
-        room = arrival.place[part.offset : part.offset + len(part.data)]
+        room = arrival.buffer[part.offset : part.offset + len(part.data)]
         room[:] = part.data[: len(room)]
         self._host.work.spend(COPY, len(room), self._host.work.writer)
         if part.offset + len(part.data) < part.total:
             pair.arrival = arrival
         else:
             pair.arrival = None
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
 
 
-def _fail(over: Dispatch, error: MPIError) -> None:
+def _fail(completion: Dispatch, error: MPIError) -> None:
     """Fail a send, whether its program has gone on or not."""
-    if over.is_open:
-        over.lose(error)
-    elif not over.done:
-        over.fail(error)
+    if completion.is_open:
+        completion.lose(error)
+    elif not completion.done:
+        completion.fail(error)

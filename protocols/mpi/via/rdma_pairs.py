@@ -67,13 +67,13 @@ class Outgoing:
     """A message that is being sent. taken: bytes of it in parts so far. memory: of a message that is registered on the
     fly. is_registering: it waits for that."""
 
-    __slots__ = ("context", "data", "is_registering", "memory", "over", "tag", "taken")
+    __slots__ = ("completion", "context", "data", "is_registering", "memory", "tag", "taken")
 
-    def __init__(self, context: int, tag: int, data: memoryview, over: Dispatch) -> None:
+    def __init__(self, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
         self.context = context
         self.tag = tag
         self.data = data
-        self.over = over
+        self.completion = completion
         self.taken = 0
         self.memory: Memory | None = None
         self.is_registering = False
@@ -225,14 +225,14 @@ class Pair:
         if message is None:
             return None
         self._release(message)  # at the unreliable level a send is done while it is posted
-        if message.over.is_open:
-            message.over.deliver()
+        if message.completion.is_open:
+            message.completion.deliver()
         return message.memory
 
     def _release(self, outgoing: Outgoing) -> None:
         """The program may reuse a message's memory."""
-        if not outgoing.over.done:
-            outgoing.over.release(Envelope(self.peer, outgoing.tag, len(outgoing.data)))
+        if not outgoing.completion.done:
+            outgoing.completion.release(Envelope(self.peer, outgoing.tag, len(outgoing.data)))
 
     def _write(self, outgoing: Outgoing) -> bool:
         """Write a part to the peer's area, from a send buffer or from where it is; False: there is no space."""

@@ -46,7 +46,7 @@ class State(Enum):
 class Request:
     """A request of LAM's MPI library. rank: the peer's, of a receive also ANY_SOURCE. tag: of a receive also ANY_TAG."""
 
-    __slots__ = ("buffer", "context", "kind", "over", "rank", "tag")
+    __slots__ = ("buffer", "completion", "context", "kind", "rank", "tag")
 
     def __init__(self, kind: Kind, rank: int, context: int, tag: int, buffer: memoryview) -> None:
         self.kind: Final = kind
@@ -54,19 +54,19 @@ class Request:
         self.context: Final = context
         self.tag: Final = tag
         self.buffer: Final = buffer
-        self.over: Completion[Envelope] | None = None
+        self.completion: Completion[Envelope] | None = None
 
     @property
     def state(self) -> State:
-        if self.over is None:
+        if self.completion is None:
             return State.INIT
-        return State.DONE if self.over.done else State.ACTIVE
+        return State.DONE if self.completion.done else State.ACTIVE
 
     def envelope(self) -> Envelope:
         """Return what was sent or received. Raises MPIError if it has failed, RuntimeError if it is not done."""
-        if self.over is None:
+        if self.completion is None:
             raise RuntimeError("the request has not been started")
-        return self.over.result()
+        return self.completion.result()
 
 
 class Rpi:
@@ -92,25 +92,27 @@ class Rpi:
 
     def start(self, request: Request) -> None:
         """`_rpi_c2c_start`: begin a request. Raises RuntimeError if it was started before."""
-        if request.over is not None:
+        if request.completion is not None:
             raise RuntimeError("the request was started before")
         device, kind = self._device, request.kind
         if kind is Kind.RECEIVE:
-            request.over = device.receive(request.rank, request.context, request.tag, request.buffer)
+            request.completion = device.receive(request.rank, request.context, request.tag, request.buffer)
         else:
-            request.over = device.send(request.rank, request.context, request.tag, request.buffer, kind is Kind.SSEND)
+            request.completion = device.send(
+                request.rank, request.context, request.tag, request.buffer, kind is Kind.SSEND
+            )
 
     async def advance(self, requests: Sequence[Request], blocks: bool) -> list[Request]:
         """`_rpi_c2c_advance`: return those that are done. blocks: wait for the first if none is."""
-        active = [request.over for request in requests if request.over is not None]
-        if not any(over.done for over in active):
+        active = [request.completion for request in requests if request.completion is not None]
+        if not any(completion.done for completion in active):
             await (_first(active) if blocks and active else Yield())
         return [request for request in requests if request.state is State.DONE]
 
     def destroy(self, request: Request) -> None:
         """`_rpi_c2c_destroy`: free one. A transfer that has not begun, or a receive without a message, is cancelled."""
-        if request.state is State.ACTIVE and request.over is not None:
-            self._device.cancel(request.over)
+        if request.state is State.ACTIVE and request.completion is not None:
+            self._device.cancel(request.completion)
 
     async def iprobe(self, rank: int, context: int, tag: int) -> Envelope | None:
         """`_rpi_c2c_iprobe`: return the envelope of the message that a receive would get; None if there is none yet."""
@@ -130,6 +132,6 @@ def _first(active: Sequence[Completion[Envelope]]) -> Completion[None]:
         if not first.done:
             first.complete(None)
 
-    for over in active:
-        over.add_callback(end)
+    for completion in active:
+        completion.add_callback(end)
     return first

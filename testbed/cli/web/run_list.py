@@ -21,9 +21,9 @@ from testbed.cli.web.page_parts import JSON
 from testbed.errors import TestbedError
 from testbed.kernel.processes import Identity
 from testbed.observe.format.event_format import Tail
-from testbed.observe.recorded import EVENTS, RESULT, ROWS, RUN, Recorded, recorded
+from testbed.observe.recorded import EVENTS, RESULT, ROWS, RUN, RecordedRun, read_run
 
-_SHOWN: Final = 30
+_MAX_SHOWN: Final = 30
 
 
 class RunList:
@@ -70,7 +70,7 @@ class RunList:
                 with suppress(OSError):  # removed meanwhile
                     if entry.is_dir():
                         changed.append((entry.stat().st_mtime_ns, entry.name))
-        return {name for _, name in nlargest(_SHOWN, changed)}
+        return {name for _, name in nlargest(_MAX_SHOWN, changed)}
 
     def _forget(self, names: set[str]) -> None:
         """Forget all other runs."""
@@ -96,16 +96,16 @@ class _Progress:
 
     def sample(self) -> JSON:
         """Describe the run. Raises TestbedError for a folder that cannot be read."""
-        run = recorded(self._folder)
+        run = read_run(self._folder)
         numbers = [event.get("number") for event in self._events.read() if event.get("event") == "repetition begins"]
         self._repetition = max([self._repetition, *(number for number in numbers if isinstance(number, int))])
-        status = run.status if run.result else _status_without_result(run.asked)
+        status = run.status if run.result else _status_without_result(run.parameters)
         self.has_ended = status != "running"
         return {
             "name": printable(self._folder.name),
-            "began": float(run.asked.get("began", 0)),
+            "began": float(run.parameters.get("began", 0)),
             "what": printable(
-                " ".join(str(run.asked.get(key) or "") for key in ("cluster", "workload", "protocol", "mode"))
+                " ".join(str(run.parameters.get(key) or "") for key in ("cluster", "workload", "protocol", "mode"))
             ),
             "status": status,
             "grade": str((run.result.get("verdict") or {}).get("grade", "")),
@@ -114,16 +114,16 @@ class _Progress:
             "share": None if self.has_ended else self._share(run),
         }
 
-    def _words(self, run: Recorded) -> str:
+    def _words(self, run: RecordedRun) -> str:
         rows = self._rows.sample()
-        seconds = in_words(time.time() - float(run.asked.get("began", time.time())))
-        repeat = int(run.asked.get("repeat", 1))
+        seconds = in_words(time.time() - float(run.parameters.get("began", time.time())))
+        repeat = int(run.parameters.get("repeat", 1))
         of = f"repetition {max(1, self._repetition)} of {repeat}, " if repeat > 1 else ""
         return f"{of}{rows:,} row{'s' if rows != 1 else ''}, {seconds}"
 
-    def _share(self, run: Recorded) -> float | None:
+    def _share(self, run: RecordedRun) -> float | None:
         """Share of the repetitions that are done; None for a single one, whose end nobody knows."""
-        repeat = int(run.asked.get("repeat", 1))
+        repeat = int(run.parameters.get("repeat", 1))
         return max(0, self._repetition - 1) / repeat if repeat > 1 else None
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from testbed.cluster.access import node_programs, shell_servers
 from testbed.cluster.access.shell_servers import PORT, user
-from testbed.cluster.records.state import PATIENCE, State, Store
+from testbed.cluster.records.state import LOCK_TIMEOUT, State, Store
 from testbed.errors import ConflictError, TestbedError
 from testbed.kernel.filesystem import make_directory, remove_file, replace_file, write_in_place
 from testbed.kernel.port_forwarding import command
@@ -41,7 +41,7 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
     """
     store.choose(name)
     sshd, _ = shell_servers.program(), user()
-    with store.locked(name, PATIENCE):
+    with store.locked(name, LOCK_TIMEOUT):
         state = store.choose(name)
         if state.abandoned or state.phase not in ("up", "changing"):
             raise ConflictError(f"cluster {name} is not up: 'testbed status' says what is the matter")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from testbed.kernel.offloads import Offloads
 from testbed.lazy_dataclass import dataclass
-from testbed.spec.graphviz import described
+from testbed.spec.graphviz import describe_impairment
 from testbed.spec.layout import Impairment, Tunnel
 
 if TYPE_CHECKING:  # their code is for those who apply a plan
@@ -364,7 +364,7 @@ class SetNetem(_WireDevice):
     changed: bool = False
 
     def __str__(self) -> str:
-        return f"let netem impair what leaves by {self.device}: {described(self.impairment)}"
+        return f"let netem impair what leaves by {self.device}: {describe_impairment(self.impairment)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +376,7 @@ class SetShaper(_WireDevice):
     before: shapers.Options | None = None
 
     def __str__(self) -> str:
-        return f"let a token bucket shape what leaves by {self.device}: {described(self.impairment)}"
+        return f"let a token bucket shape what leaves by {self.device}: {describe_impairment(self.impairment)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +394,7 @@ class SetLoss(_WireDevice):
     losses: Losses
 
     def __str__(self) -> str:
-        return f"let a classifier lose frames that come in by {self.device}: {described(self.impairment)}"
+        return f"let a classifier lose frames that come in by {self.device}: {describe_impairment(self.impairment)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Names of namespaces and interfaces in the kernel.
 
-A cluster has one namespace per node, ``CLUSTER.NODE``, and a wire namespace, ``CLUSTER``, with its switches and the far
-ends of its cables. In the code, a namespace's key is the node's name, or "" for the wire namespace.
+A cluster has one namespace per node, ``CLUSTER.NODE``, and a wire namespace, ``CLUSTER``, which holds the switches and the
+peers of the nodes' interfaces. In the code, a namespace's key is the node's name, or "" for the wire namespace.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ WIRE = ""
 HOLDER = "testbed-holder"
 SUPERVISOR = "testbed-superv"
 LOAD = "testbed-load"
-_LONGEST = 15  # IFNAMSIZ without the NUL
-_TAKEN = {"lo", "all", "default"}
+_MAX_LENGTH = 15  # IFNAMSIZ without the NUL
+_RESERVED = {"lo", "all", "default"}  # the loopback, and directories of /proc/sys/net/ipv4/conf
 
 
 def namespace(cluster: str, key: str) -> str:
@@ -24,74 +24,76 @@ def namespace(cluster: str, key: str) -> str:
 
 
 def cluster_of(namespace_name: str) -> str:
-    """The cluster that a namespace's name belongs to; cluster names contain no dot."""
+    """Return the cluster to which a namespace belongs; cluster names contain no dot."""
     return namespace_name.partition(".")[0]
 
 
 def key_of(namespace_name: str) -> str:
-    """The key of a namespace in its cluster."""
+    """Return the key of a namespace in its cluster."""
     return namespace_name.partition(".")[2]
 
 
 def switch(name: str) -> str:
-    """The interface of a switch in the wire namespace."""
-    return _short(name) if name in _TAKEN else _fitting(name)
+    """Return the name of a switch's bridge in the wire namespace."""
+    return _shorten(name) if name in _RESERVED else _bounded(name)
 
 
-def trunk_end(switch: str, other: str, number: int) -> str:
-    """The end at `switch` of its number-th cable to another switch."""
-    return far_end(switch, other if number == 1 else f"{other}.{number}")
+def trunk_end(switch: str, peer: str, number: int) -> str:
+    """Return the name of the interface at `switch` of the number-th link between it and the switch `peer`."""
+    return far_end(switch, peer if number == 1 else f"{peer}.{number}")
 
 
 def far_end(owner: str, port: str) -> str:
-    """The wire-side interface of the cable of a node's NIC."""
-    return _fitting(f"{owner}.{port}")
+    """Return the name of the veth peer, in the wire namespace, of a node's NIC."""
+    return _bounded(f"{owner}.{port}")
 
 
 def tunnel(owner: str, port: str) -> str:
-    """The interface that stands for an end on another machine; its name has a '+' as patches have."""
-    return _fitting(f"tun+{owner}.{port}")
+    """Return the name of the tunnel to a link end on another machine; like a patch's name, it has a '+'."""
+    return _bounded(f"tun+{owner}.{port}")
 
 
 def patch(device: str) -> tuple[str, str]:
-    """The two ends of the patch of `device`: the one plugged in at the switch, and the free one.
+    """Return the names of the veth pair between `device` and the switch, through which the relay can be inserted: the
+    bridge port, and its peer.
 
-    If neither is plugged in, the relay listens on both. Only the names of patches, stages and tunnels have a '+' before
-    their first dot.
+    If the bridge has neither as a port, the relay listens on both. Only the names of patches, stages and tunnels have a '+'
+    before their first dot.
     """
-    return _fitting(f"port+{device}"), _fitting(f"free+{device}")
+    return _bounded(f"port+{device}"), _bounded(f"free+{device}")
 
 
 def stage(device: str) -> tuple[str, str]:
-    """The interfaces of a link's stage, for forward and backward, which hold the kernel's queueing disciplines.
+    """Return the names of a link's stage, which holds its queueing disciplines: one interface for each direction.
 
-    device: the one after which a patch of that link would be named.
+    device: the interface after which a patch of that link would be named.
     """
-    return _fitting(f"fwd+{device}"), _fitting(f"bwd+{device}")
+    return _bounded(f"fwd+{device}"), _bounded(f"bwd+{device}")
 
 
-def _fitting(name: str) -> str:
-    return name if len(name) <= _LONGEST else _short(name)
+def _bounded(name: str) -> str:
+    return name if len(name) <= _MAX_LENGTH else _shorten(name)
 
 
-def _short(name: str) -> str:
-    """A name within the length limit: its readable beginning and a hash. No other name of ours contains '~'."""
+def _shorten(name: str) -> str:
+    """Shorten a name to its beginning and a hash of it. Only shortened names contain '~'."""
     return f"{name[:4]}~{_digest(name).hex()}"
 
 
 def switch_mac(name: str) -> str:
-    """A fixed, locally administered MAC for a switch, so that plugging in a port does not change the bridge's."""
+    """Return a fixed, locally administered MAC address for a bridge, so that adding a port does not change it."""
     return f"06:{_digest(name).hex(':')}"
 
 
 def _digest(name: str) -> bytes:
-    from hashlib import blake2b  # of OpenSSL: to look at a cluster it need not be loaded
+    from hashlib import blake2b  # loads OpenSSL, which most commands do not need
 
     return blake2b(name.encode(), digest_size=5).digest()
 
 
 def check_cluster(name: str) -> str:
-    """The name, if it is valid; otherwise DescriptionError. It becomes part of paths, so it must always be checked."""
+    """Return the name if it is valid. Raises DescriptionError otherwise. The name becomes part of paths, so it must always
+    be checked."""
     if not re.fullmatch(NAME_PATTERN, name) or name.endswith("\n"):
         shown = repr(name if len(name) <= 60 else f"{name[:57]}...")
         expected = "1 to 63 letters, digits, '-' and '_', the first a letter or digit"

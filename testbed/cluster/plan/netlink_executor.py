@@ -226,7 +226,7 @@ class NetlinkExecutor:
         found = qdiscs.qdiscs(route).get(index)
         if found is not None and found.kind == shapers.KIND and found.queued:
             self.early[link] = self.early.get(link, 0) + found.queued
-            route.execute(shapers.requests(index, replace(shapers.decoded(found.options), rate=_NO_LIMIT)))
+            route.execute(shapers.requests(index, replace(shapers.decode(found.options), rate=_NO_LIMIT)))
         deadline = time.monotonic() + _DRAIN_TIMEOUT
         while found is not None and found.queued and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)

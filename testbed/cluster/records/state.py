@@ -47,7 +47,7 @@ from testbed.spec.layout_json import check_ends, to_json, unchecked
 
 FORMAT = 2
 
-PATIENCE = 30.0  # seconds that a command waits for another one on the same cluster
+LOCK_TIMEOUT = 30.0  # seconds that a command waits for another one on the same cluster
 
 Phase: TypeAlias = Literal["building", "up", "changing", "removing"]
 

@@ -19,7 +19,7 @@ from testbed.kernel.filesystem import remove_file, replace_file
 from testbed.kernel.processes import wait_until_gone
 from testbed.kernel.rtnl_dump import interfaces
 from testbed.runtime import event_log
-from testbed.runtime.calls import PATIENCE, NotListeningError, call
+from testbed.runtime.calls import CALL_TIMEOUT, NotListeningError, call
 from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.supervision import running_supervisor
 
@@ -160,7 +160,7 @@ def engage(store: Store, state: State, orders: Orders) -> None:
 
 def _load(socket: Path, start_again: Callable[[], object]) -> None:
     """Make a relay process load its orders. KernelError carries the relay's reason."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CALL_TIMEOUT
     while True:
         with contextlib.suppress(NotListeningError):
             call(socket, {"do": "load"})

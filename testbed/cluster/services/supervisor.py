@@ -29,7 +29,7 @@ from testbed.kernel import daemons, locks, namespaces, processes
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
-from testbed.runtime.calls import PATIENCE, Listener, NotListeningError, call
+from testbed.runtime.calls import CALL_TIMEOUT, Listener, NotListeningError, call
 from testbed.runtime.relay.orders import Orders, RelayPaths
 from testbed.runtime.supervision import Death, end_all, supervisor_lock
 
@@ -57,7 +57,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
     """
     directory = store.directory(state.name)
     orders = RelayPaths(directory).read_orders() or Orders(0)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CALL_TIMEOUT
     while True:
         with contextlib.suppress(NotListeningError):
             return processes.Identity.parse(call(directory / SOCKET, {"do": "look"})["supervisor"])

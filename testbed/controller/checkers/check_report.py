@@ -8,15 +8,15 @@ from typing import Any, Final
 
 from testbed.controller.verdict.verdicts import Finding, Grade
 
-SHOWN: Final = 10
-"""Violations shown in words, of each check; all are counted, and the folder holds up to MAX of them."""
-MAX: Final = 1_000
+MAX_SHOWN: Final = 10
+"""Violations of each check that are shown; all are counted, and the folder holds up to MAX_VIOLATIONS of them."""
+MAX_VIOLATIONS: Final = 1_000
 
 
 @dataclass(slots=True)
 class Check:
     """Result of one check. checked: how many items were checked, in `unit`. failed: how many failed. violations: a
-    sentence for each failure, with the messages and their places in the history; at most MAX."""
+    sentence for each failure, with the messages and their places in the history; at most MAX_VIOLATIONS."""
 
     name: str
     unit: str
@@ -26,13 +26,13 @@ class Check:
 
     def add_violation(self, sentence: str) -> None:
         self.failed += 1
-        if len(self.violations) < MAX:
+        if len(self.violations) < MAX_VIOLATIONS:
             self.violations.append(sentence)
 
 
 @dataclass(frozen=True, slots=True)
 class Ambiguity:
-    """A message whose sender does not know whether it arrived. told: the sender's last notification. truth: delivered,
+    """A message whose sender does not know whether it arrived. told: the last notification to the sender. truth: delivered,
     not delivered or unknown, according to the receiver. why: the reason for `truth`."""
 
     message: str
@@ -43,8 +43,8 @@ class Ambiguity:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """checks: all, by name. figures: recovery times in seconds, and counts that are no violations. notes: for the
-    verdict."""
+    """Results of all checks of a run. checks: by name. figures: recovery times in seconds, and counts that are not
+    violations. notes: remarks for the verdict."""
 
     checks: Mapping[str, Check]
     ambiguities: tuple[Ambiguity, ...] = ()
@@ -87,8 +87,8 @@ class Report:
                 for check in self.checks.values()
             ],
             "ambiguous": [
-                {"message": doubt.message, "told": doubt.told, "truth": doubt.truth, "why": doubt.why}
-                for doubt in self.ambiguities
+                {"message": ambiguity.message, "told": ambiguity.told, "truth": ambiguity.truth, "why": ambiguity.why}
+                for ambiguity in self.ambiguities
             ],
             "figures": dict(self.figures),
             **({"notes": list(self.notes)} if self.notes else {}),
@@ -101,11 +101,11 @@ class Report:
             Check(check["check"], check["unit"], check["checked"], check["failed"], list(check["violations"]))
             for check in data["checks"]
         ]
-        doubts = [
-            Ambiguity(doubt["message"], doubt["told"], doubt["truth"], doubt["why"]) for doubt in data["ambiguous"]
+        ambiguities = [
+            Ambiguity(entry["message"], entry["told"], entry["truth"], entry["why"]) for entry in data["ambiguous"]
         ]
         return cls(
-            {check.name: check for check in checks}, tuple(doubts), data["figures"], tuple(data.get("notes", ()))
+            {check.name: check for check in checks}, tuple(ambiguities), data["figures"], tuple(data.get("notes", ()))
         )
 
     def in_words(self) -> str:
@@ -114,15 +114,13 @@ class Report:
         for check in self.checks.values():
             result = f"{check.failed:,} of {check.checked:,} {check.unit} FAILED" if check.failed else "holds"
             lines.append(f"{check.name}: {result}" + ("" if check.failed else f" for {check.checked:,} {check.unit}"))
-            lines += [f"  {sentence}" for sentence in check.violations[:SHOWN]]
-            if check.failed > SHOWN:
-                lines.append(f"  and {check.failed - SHOWN:,} more")
+            lines += [f"  {sentence}" for sentence in check.violations[:MAX_SHOWN]]
+            if check.failed > MAX_SHOWN:
+                lines.append(f"  and {check.failed - MAX_SHOWN:,} more")
         for truth in ("delivered", "not delivered", "unknown"):
-            doubts = [doubt for doubt in self.ambiguities if doubt.truth == truth]
-            if doubts:
-                lines.append(
-                    f"of messages that were returned or never ended, {len(doubts):,} {truth}: {doubts[0].message}"
-                )
+            ambiguities = [ambiguity for ambiguity in self.ambiguities if ambiguity.truth == truth]
+            if ambiguities:
+                lines.append(f"ambiguous messages, {truth}: {len(ambiguities):,}, such as {ambiguities[0].message}")
         lines += self.notes
         lines += [f"{name}: {value:.6g}" for name, value in self.figures.items()]
         return "\n".join(lines)

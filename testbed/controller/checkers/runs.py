@@ -23,7 +23,7 @@ from testbed.controller.runs.folders import Part
 from testbed.controller.runs.run_recorder import KeptFolder
 from testbed.controller.verdict.verdicts import Finding, verdict_of
 from testbed.errors import NotFoundError
-from testbed.observe.recorded import Recorded, read_document, read_layout
+from testbed.observe.recorded import RecordedRun, read_document, read_layout
 from testbed.runtime.journal import BrokenFileError, UnwritableError, read_numbered, write_atomically
 from testbed.runtime.nodes.node_run import NodeDiedError, ProgramError, StuckError
 from testbed.sim.simulation import StalledError
@@ -102,7 +102,7 @@ class Checking:
                 part.rows.write({"repeat": part.number, **row} if part.number else row)
 
 
-def check_again(run: Recorded) -> list[Report]:
+def check_again(run: RecordedRun) -> list[Report]:
     """Check each repetition in a run's folder again. Raises NotFoundError where no history was written, TestbedError
     for a broken one."""
     folders = _folders(run, "history")
@@ -120,7 +120,7 @@ def _check_folder(folder: Path, names: Sequence[str], circumstances: Circumstanc
     return check_histories(read_histories(folder, names), circumstances)
 
 
-def written_reports(run: Recorded) -> list[Report]:
+def written_reports(run: RecordedRun) -> list[Report]:
     """Read the reports written with the run, of each repetition that was checked. Raises TestbedError for a broken
     one."""
     return [_read_as(folder / CHECKS, Report.from_json) for folder in _folders(run, CHECKS)]
@@ -137,7 +137,7 @@ def _read_as(path: Path, make: Callable[[Mapping[str, Any]], T]) -> T:
         ) from error
 
 
-def _folders(run: Recorded, what: str) -> list[Path]:
+def _folders(run: RecordedRun, what: str) -> list[Path]:
     """Return the folders of the repetitions that contain a file of this name."""
     folders = sorted((path.parent for path in run.folder.glob(f"repeat-*/{what}")), key=lambda path: int(path.name[7:]))
     return [*folders, run.folder] if (run.folder / what).exists() else folders

@@ -19,7 +19,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
 
-PATIENCE: Final = 20 * SECOND
+TIMEOUT: Final = 20 * SECOND
 """Virtual time after which a conversation is taken to have come to a halt."""
 REST: Final = 2 * SECOND
 """Virtual time after a conversation, in which timers without a purpose run out."""
@@ -78,7 +78,7 @@ def converse(
         if act is not None:
             act(simulation)
         try:
-            simulation.run(timeout=PATIENCE)
+            simulation.run(timeout=TIMEOUT)
         except StalledError as error:
             raise Violation(str(error)) from error
         simulation.run_until(simulation.now() + REST)

@@ -17,7 +17,7 @@ from testbed.controller.conformance.trials import Violation
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 
-PATIENCE: Final = 20 * SECOND
+TIMEOUT: Final = 20 * SECOND
 """Virtual time after which an exchange is taken to have come to a halt."""
 GUARD: Final = 64
 """Bytes around each buffer of a receive that nothing may touch."""
@@ -75,7 +75,7 @@ class Matched:
     plug: Plug
     device: Callable[[Any], Device]
     payload: int
-    bound: int = PATIENCE
+    bound: int = TIMEOUT
     resources: Callable[[Any], tuple[int, ...]] = _nothing
     max_message_size: int = 1 << 20
 
@@ -106,7 +106,7 @@ class Matching:
 
     def go_on(self, simulation: Simulation) -> None:
         try:
-            simulation.run(timeout=PATIENCE)
+            simulation.run(timeout=TIMEOUT)
         except StalledError as error:
             raise Violation(f"no progress on a healed network: {error}") from error
 

@@ -47,7 +47,7 @@ class Stage(Protocol):
         """Start the programs."""
 
     def go_on(self, simulation: Simulation) -> None:
-        """Let time pass until the programs have ended. Raises Violation after PATIENCE, or if a check fails."""
+        """Let time pass until the programs have ended. Raises Violation after TIMEOUT, or if a check fails."""
 
     def check(self, simulation: Simulation) -> None:
         """Check the exchange when no frame is in flight. Raises Violation if something is wrong or left over."""

@@ -28,11 +28,11 @@ LATE: Final = 50 * MILLISECOND
 
 
 class Buffer:
-    """Buffer of a receive, between guards. over: the receive."""
+    """Buffer of a receive, between guards. completion: of the receive."""
 
     def __init__(self, device: Device, source: int, tag: int, size: int, context: int = 0) -> None:
         self._memory = bytearray([UNTOUCHED]) * (size + 2 * GUARD)
-        self.over: Final = device.receive(source, context, tag, memoryview(self._memory)[GUARD : GUARD + size])
+        self.completion: Final = device.receive(source, context, tag, memoryview(self._memory)[GUARD : GUARD + size])
         self._end = GUARD + size
 
     @property
@@ -45,7 +45,7 @@ class Buffer:
 
     async def expect(self, source: int, tag: int, data: bytes) -> None:
         """Wait for this message. Raises Violation if another one comes."""
-        envelope = await self.over
+        envelope = await self.completion
         expected = Envelope(source, tag, len(data))
         if envelope != expected:
             raise Violation(f"instead of the message {expected} came {envelope}")
@@ -63,9 +63,9 @@ def content(number: int, size: int) -> bytes:
 def send(device: Device, to: int, tag: int, data: bytes, context: int = 0, synchronous: bool = False) -> Dispatch:
     """Send from a buffer that is overwritten as soon as it may be reused."""
     memory = bytearray(data)
-    over = device.send(to, context, tag, memoryview(memory), synchronous)
-    over.add_callback(partial(reuse, memory))
-    return over
+    completion = device.send(to, context, tag, memoryview(memory), synchronous)
+    completion.add_callback(partial(reuse, memory))
+    return completion
 
 
 async def nothing(_device: Device, _node: SimNode) -> None:
@@ -115,12 +115,14 @@ def wildcards(candidate: Candidate) -> None:
     async def receiver(late: int, device: Device, node: SimNode) -> None:
         await node.sleep(late)
         seconds = [Buffer(device, ANY_SOURCE, 2, 200) for _ in range(2)]
-        if {(await buffer.over).source for buffer in seconds} != {1, 2}:
+        if {(await buffer.completion).source for buffer in seconds} != {1, 2}:
             raise Violation("two receives of any source, tag 2, have not got the two messages with that tag")
         for buffer in seconds:
-            source, tag, length = buffer.over.result()
+            source, tag, length = buffer.completion.result()
             if (tag, buffer.content[:length]) != (2, data(source, 2)):
-                raise Violation(f"a receive of any source, tag 2, has got another message: {buffer.over.result()}")
+                raise Violation(
+                    f"a receive of any source, tag 2, has got another message: {buffer.completion.result()}"
+                )
         for tag in (1, 3):
             await Buffer(device, 1, ANY_TAG, 200).expect(1, tag, data(1, tag))
         for tag in (1, 3):
@@ -138,18 +140,18 @@ def wildcards(candidate: Candidate) -> None:
 def cancel(candidate: Candidate) -> None:
     async def receiver(device: Device, node: SimNode) -> None:
         at_once, wild = Buffer(device, 1, 1, 100), Buffer(device, ANY_SOURCE, ANY_TAG, 100)
-        device.cancel(at_once.over)
+        device.cancel(at_once.completion)
         await node.sleep(LATE)
-        device.cancel(wild.over)
+        device.cancel(wild.completion)
         for cancelled in (at_once, wild):
-            if await cancelled.over != CANCELLED:
+            if await cancelled.completion != CANCELLED:
                 raise Violation(
-                    f"a receive was cancelled before anything was sent, and has got {cancelled.over.result()}"
+                    f"a receive was cancelled before anything was sent, and has got {cancelled.completion.result()}"
                 )
         kept = Buffer(device, 1, 1, 100)
         await send(device, 1, 9, b"now")
         await kept.expect(1, 1, b"first")
-        device.cancel(kept.over)  # too late
+        device.cancel(kept.completion)  # too late
         await Buffer(device, 1, 1, 100).expect(1, 1, b"second")
         if set(at_once.content + wild.content) != {UNTOUCHED}:
             raise Violation("the buffer of a cancelled receive has been written to")
@@ -173,7 +175,7 @@ def truncation(candidate: Candidate) -> None:
                 await node.sleep(late)
                 buffer = Buffer(device, 1, 3, room)
                 try:
-                    envelope = await buffer.over
+                    envelope = await buffer.completion
                 except MPIError as error:
                     if error.error_class != ERR_TRUNCATE:
                         raise
@@ -251,5 +253,5 @@ def deadlines(candidate: Candidate) -> None:
 
 
 async def _all(overs: list[Dispatch]) -> None:
-    for over in overs:
-        await over
+    for completion in overs:
+        await completion

@@ -47,7 +47,7 @@ MESSAGES: Final = 100
 SIZES: Final = (0, 1, 4, 60, 400, 1455, 1456, 1457, 2000, 2928, 4096, 4097, 6000, 12_000)
 LARGEST: Final = max(SIZES)
 PATTERN: Final = bytes((i * i // 7 + i) & 0xFF for i in range(LARGEST + 4096))
-PATIENCE: Final = 60 * SECOND
+TIMEOUT: Final = 60 * SECOND
 """Virtual time after the faults, in which a case must have ended."""
 REST: Final = 400 * MILLISECOND
 """Virtual time in which acknowledgements, credits and commands that no program waits for have come."""
@@ -278,8 +278,8 @@ class Rank:
 
 
 @judged()
-def run(case: Case, subject: Subject, patience: int = PATIENCE) -> Counter[str]:
-    """Run a case; return its NICs' counters. Raises Violation, at the latest after `patience` ns on a healed network."""
+def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
+    """Run a case; return its NICs' counters. Raises Violation, at the latest after `timeout` ns on a healed network."""
     layout = layout_of(case.shape, case.nodes)
     names = [link.name for link in layout.links]
     if case.per_node > 1:
@@ -300,7 +300,7 @@ def run(case: Case, subject: Subject, patience: int = PATIENCE) -> Counter[str]:
             simulation.mend(name)
             simulation.change(name, CALM)
         try:
-            simulation.run(timeout=patience)
+            simulation.run(timeout=timeout)
         except StalledError as error:
             raise Violation(f"no progress on a healed network: {error}") from error
         for number, task in enumerate(receivers):

@@ -31,7 +31,7 @@ LARGEST: Final = 4_000
 """Bytes of the messages of runs, at most."""
 HEAD: Final = 100
 """Bytes that workloads add to a message, at most."""
-PATIENCE: Final = 60.0
+TIMEOUT: Final = 60.0
 """Seconds after which a run, or a script, is taken to have come to a halt."""
 FAULTS: Final[tuple[Fault, ...]] = (
     Restart(on="n2", at="150ms"),
@@ -144,8 +144,8 @@ def _started(cluster: RunningCluster, node: str, script: str, *arguments: str) -
 def _expect(process: subprocess.Popen[str], line: str) -> None:
     """Wait for a program's only line. Raises Violation if it ends without it, or does not print it in time."""
     assert process.stdout is not None
-    if not select.select([process.stdout], [], [], PATIENCE)[0]:
-        raise Violation(f"after {PATIENCE:g} s a program on a shared NIC has not come to {line.strip()!r}")
+    if not select.select([process.stdout], [], [], TIMEOUT)[0]:
+        raise Violation(f"after {TIMEOUT:g} s a program on a shared NIC has not come to {line.strip()!r}")
     if process.stdout.readline() != line:
         raise Violation(
             f"a program on a shared NIC has not come to {line.strip()!r}: {process.communicate()[1].strip()}"
@@ -156,9 +156,9 @@ def _expect_ends(processes: list[subprocess.Popen[str]]) -> None:
     """Wait until programs have ended. Raises Violation for one that fails, or does not end."""
     for process in processes:
         try:
-            _, errors = process.communicate(timeout=PATIENCE)
+            _, errors = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise Violation(f"{PATIENCE:g} s after another host was killed a program has not ended") from None
+            raise Violation(f"{TIMEOUT:g} s after another host was killed a program has not ended") from None
         if process.returncode:
             raise Violation(f"a program has failed because another host was killed: {errors.strip()}")
 
@@ -195,7 +195,7 @@ def _run(
     try:
         result = run(
             description, workload, protocol=candidate.name, mode=mode, settings=settings, check=True,
-            fates=output is not None, output=output, scenario=scenario, timeout=PATIENCE,
+            fates=output is not None, output=output, scenario=scenario, timeout=TIMEOUT,
         )  # fmt: skip
     except (PermissionDeniedError, UnsupportedError):
         raise

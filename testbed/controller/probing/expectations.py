@@ -25,16 +25,17 @@ _POINTS: Final = 4096  # quantiles of a uniform distribution
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """A share of frames. inflation: see `statistics.burst_inflation`. open: why it cannot be predicted, or empty."""
+    """A share of frames. inflation: see `statistics.burst_inflation`. unpredictable: why it cannot be predicted,
+    or empty."""
 
     share: float = 0.0
     inflation: float = 1.0
-    open: str = ""
+    unpredictable: str = ""
 
     @property
     def enough(self) -> int:
         """Number of probes that show a deviation of 20 %; 0 where the share is 0 or 1."""
-        if self.open or self.share in (0.0, 1.0):
+        if self.unpredictable or self.share in (0.0, 1.0):
             return 0
         return statistics.enough_for(self.share, self.share * (1 - self.share) * self.inflation)
 
@@ -43,9 +44,9 @@ class Chance:
 class Expectation:
     """Expected delay, loss and rate of isolated probes of the smallest size.
 
-    delays: quantiles of the one-way delay in nanoseconds, rising; one value where there is no jitter. delay_open: why
-    the delay cannot be predicted, or empty. rate: bit/s, 0 for none; rate_open likewise. queue: bytes that may wait, 0
-    for no limit. skip_below: a frame with a shorter delay has skipped it (reordering); 0 where none is to.
+    delays: quantiles of the one-way delay in nanoseconds, rising; a single value without jitter. delay_unpredictable,
+    rate_unpredictable: why it cannot be predicted, or empty. rate: bit/s, 0 for unlimited. queue: its size in bytes, 0 for
+    unlimited. skip_below: a frame with a shorter delay has skipped it (reordering); 0 without reordering.
     """
 
     delays: tuple[int, ...]
@@ -56,8 +57,8 @@ class Expectation:
     rate: int = 0
     queue: int = 0
     skip_below: int = 0
-    delay_open: str = ""
-    rate_open: str = ""
+    delay_unpredictable: str = ""
+    rate_unpredictable: str = ""
 
     def delay(self, share: float) -> int:
         """Return a quantile of the delay, 0 and 1 included."""
@@ -84,16 +85,18 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = F
     on_wire = 0
     if impairment.rate and not bucket:
         on_wire = wire_size(impairment, SMALLEST) * BITS // impairment.rate
-    delays, delay_open = _delays(impairment, texts)
+    delays, delay_unpredictable = _delays(impairment, texts)
     delays = tuple(delay + on_wire for delay in delays)
     if impairment.rate_trace:
-        delay_open = delay_open or "a trace lets frames pass at its own times"
+        delay_unpredictable = delay_unpredictable or "a trace lets frames pass at its own times"
     reorder = Chance(impairment.reorder)
     skip_below = 0
     if impairment.reorder:
         skip_below = (on_wire + delays[0]) // 2
         if delays[0] - on_wire < 100_000:
-            reorder = Chance(impairment.reorder, open="a delay below 0.1 ms is hardly distinguishable from none")
+            reorder = Chance(
+                impairment.reorder, unpredictable="a delay below 0.1 ms is hardly distinguishable from none"
+            )
     return Expectation(
         delays,
         _loss(impairment),
@@ -103,7 +106,7 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = F
         impairment.rate,
         _queue(impairment),
         skip_below,
-        delay_open,
+        delay_unpredictable,
         "a trace's rate is another at every time" if impairment.rate_trace else "",
     )
 

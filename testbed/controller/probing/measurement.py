@@ -1,4 +1,4 @@
-"""Measure with probes what links do, and judge it against their impairments."""
+"""Measure links with probes, and judge the results against the links' impairments."""
 
 from __future__ import annotations
 
@@ -51,33 +51,35 @@ def measure(store: Store, state: State, target: str | None, seconds: float | Non
                 findings += judge_down(path.subject, probed, table)
                 continue
             lost = sum(spans.overflowed(before, after, *key) for key in path.crossed)
-            ruled = path.subject.ruled or any(spans.ruled(before, after, *key) for key in path.crossed)
-            findings += judge(replace(path.subject, overflowed=lost, ruled=ruled), probed, table)
+            rules_active = path.subject.rules_active or any(
+                spans.had_active_rules(before, after, *key) for key in path.crossed
+            )
+            findings += judge(replace(path.subject, overflowed=lost, rules_active=rules_active), probed, table)
         findings += spans.sleeper_findings(measured.floor, measured.lag, table)
-        findings.append(_stepped(measured.stepped, table))
+        findings.append(_wall_clock_finding(measured.stepped, table))
     findings += spans.relay_findings(state, before, after, events, table)
     findings += spans.agent_findings(before, after, events, table)
     findings += spans.classifier_findings(before, after, table)
     findings += spans.replug_findings(events, before.clock, table)
     findings += spans.machine_findings(before, after, table)
-    notes = [*spans.idle_rules(after), *(f"in the span, {words}" for words in changed)]
+    notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changed)]
     notes += _notes_on_models(state.layout, chosen)
     if not (chosen or state.layout.modelled()):
         notes.append("no link is impaired: nothing was probed (name a link, a node or 'all' to probe it)")
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
-def _stepped(nanoseconds: int, table: Table) -> Finding:
+def _wall_clock_finding(nanoseconds: int, table: Table) -> Finding:
     grade = table.grade("wall clock", nanoseconds)
-    reason = "" if grade is Grade.TRUSTED else "the wall clock was set: delays measured meanwhile are wrong"
+    reason = "" if grade is Grade.TRUSTED else "the wall clock was set during the measurement: delays are wrong"
     return Finding("wall clock", "", "", 0.0, nanoseconds, "ns", grade, reason)
 
 
-# What is probed, and from where to where
+# Paths to probe
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _ProbedPath:
     """A path to probe. crossed: the directions of links on it. is_down: one of these links is down."""
 
     subject: Subject
@@ -86,13 +88,13 @@ class _Chosen:
     is_down: bool
 
 
-def _directions(store: Store, state: State, target: str | None) -> list[_Chosen]:
+def _directions(store: Store, state: State, target: str | None) -> list[_ProbedPath]:
     """Choose the directions of links that have interfaces at both ends."""
     layout = state.layout
     modelled = layout.modelled().keys()
     links = [link for link in _links(state, target) if not modelled & {link.a.owner, link.b.owner}]
     directions = [
-        (link, direction) for link in links for direction in BOTH if _is_wanted(state, target, link, direction)
+        (link, direction) for link in links for direction in BOTH if _is_probed(state, target, link, direction)
     ]
     texts = _texts(store, state, directions)
     wiring = Wiring.of(layout, state.datapaths)
@@ -104,34 +106,36 @@ def _directions(store: Store, state: State, target: str | None) -> list[_Chosen]
         expectation = expect(force.impairment, texts, bucket=datapath == "tc")
         plan = plan_for(force.impairment, expectation, len(directions), _mtu(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
-        approximate, ruled = _approximate(datapath, force.impairment), bool(force.impairment.rules)
-        subject = Subject(link.name, direction, expectation, plan, approximate, ruled)
-        path = ProbePath(_place(state, wiring, source), _place(state, wiring, sink), plan)
-        chosen.append(_Chosen(subject, path, ((link.name, direction),), is_down(link, state.injected)))
+        approximate, rules_active = _approximate(datapath, force.impairment), bool(force.impairment.rules)
+        subject = Subject(link.name, direction, expectation, plan, approximate, rules_active)
+        path = ProbePath(_probe_port(state, wiring, source), _probe_port(state, wiring, sink), plan)
+        chosen.append(_ProbedPath(subject, path, ((link.name, direction),), is_down(link, state.injected)))
     return chosen
 
 
-def _routed(state: State, target: str | None) -> list[_Chosen]:
-    """Choose the paths that probe links at switches with source routes, both directions of each."""
+def _routed(state: State, target: str | None) -> list[_ProbedPath]:
+    """Choose paths, in both directions, across the links at source-routed switches."""
     layout = state.layout
     routed = routed_links(layout)
-    wanted = {
+    probed_links = {
         link.name
         for link in _links(state, target)
-        if any(_is_wanted(state, target, link, direction) for direction in BOTH)
+        if any(_is_probed(state, target, link, direction) for direction in BOTH)
     }
-    paths = routed_paths(layout, [link for link in routed if link.name in wanted])
+    paths = routed_paths(layout, [link for link in routed if link.name in probed_links])
     wiring = Wiring.of(layout, state.datapaths)
     chosen = []
     for path in paths:
         forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
         expectation = together([(force, expect(force, {})) for force in forces])
         plan = plan_on_path(expectation, len(paths), min(_mtu(layout, link) for link, _ in path.crossed))
-        ruled = any(force.rules for force in forces)
+        rules_active = any(force.rules for force in forces)
         chosen.append(
-            _Chosen(
-                Subject(path.link, path.direction, expectation, plan, ruled=ruled),
-                ProbePath(_place(state, wiring, path.source), _place(state, wiring, path.sink), plan, path.along),
+            _ProbedPath(
+                Subject(path.link, path.direction, expectation, plan, rules_active=rules_active),
+                ProbePath(
+                    _probe_port(state, wiring, path.source), _probe_port(state, wiring, path.sink), plan, path.along
+                ),
                 tuple((link.name, direction) for link, direction in path.crossed),
                 any(is_down(link, state.injected) for link, _ in path.crossed),
             )
@@ -143,33 +147,33 @@ def _links(state: State, target: str | None) -> list[Link]:
     return links_of(state.layout, target) if target is not None else list(state.layout.links)
 
 
-def _is_wanted(state: State, target: str | None, link: Link, direction: DirectionName) -> bool:
+def _is_probed(state: State, target: str | None, link: Link, direction: DirectionName) -> bool:
     """Whether a direction of one of the target's links is to be probed."""
     if target is not None or is_down(link, state.injected):
         return True
     return bool(in_force(link, direction, state.injected).whole)
 
 
-def _notes_on_models(layout: Layout, chosen: Sequence[_Chosen]) -> list[str]:
-    """Say how links at modelled switches were probed, or that they were not."""
+def _notes_on_models(layout: Layout, chosen: Sequence[_ProbedPath]) -> list[str]:
+    """Return notes on how links at modelled switches were probed, or that they were not."""
     notes = []
     routed = {end.owner for link in routed_links(layout) for end in (link.a, link.b)}
     for kind, is_probed in {(kind, name in routed): None for name, kind in layout.modelled().items()}:
         if not is_probed:
-            framed = f"no frame passes there without {kind.framing}"
-            why = framed if kind.framing else "they are a model, with one end of a cable here"
+            framing = f"frames there need {kind.framing}"
+            why = framing if kind.framing else "the switch is a model, and only one end of each link is an interface"
             notes.append(f"links at {kind.title}'s switches were not probed: {why}")
         elif chosen:
             notes.append(
-                f"links at {kind.title}'s switches were probed from NIC to NIC: a finding there is of all links on the way, "
-                "as configured in total"
+                f"links at {kind.title}'s switches were probed from NIC to NIC: a finding covers all links of the path and "
+                "their combined configuration"
             )
     return notes
 
 
-def _place(state: State, wiring: Wiring, end: End) -> ProbePort:
-    """Return where a link ends: a node's NIC, or the interface plugged into a switch. Where that is diverted or has a
-    stage, the end of its patch that stands for it: the switch's frames leave there, and returned frames enter it there."""
+def _probe_port(state: State, wiring: Wiring, end: End) -> ProbePort:
+    """Return the interface at which a link ends: a node's NIC, or a bridge port. If the port is diverted or has a stage, it
+    is the peer of the patch: there the switch's frames leave, and the relay's frames enter."""
     port = ""
     if end.owner in wiring.ports:
         key, device = wiring.ports[end.owner][int(end.port)]
@@ -182,7 +186,7 @@ def _place(state: State, wiring: Wiring, end: End) -> ProbePort:
     else:
         key, device = end.owner, end.port
     if key not in state.namespaces:
-        raise KernelError(f"the namespace of {end.owner} is not known: 'testbed up' puts the cluster right")
+        raise KernelError(f"the namespace of {end.owner} is unknown: 'testbed up' repairs the cluster")
     return ProbePort(state.namespaces[key], device, port)
 
 
@@ -203,7 +207,7 @@ def _approximate(datapath: str, impairment: Impairment) -> str:
 
 
 def _texts(store: Store, state: State, directions: Iterable[tuple[Link, DirectionName]]) -> Mapping[str, str]:
-    """Read the files that impairments name: as the relay was given them, otherwise as they are now."""
+    """Read the files that impairments name: the relay's copies, otherwise the present files."""
     orders = RelayPaths(store.directory(state.name)).read_orders()
     texts = dict(orders.files) if orders is not None else {}
     base = Path(state.origin).parent if os.path.isfile(state.origin) else Path.cwd()
@@ -218,7 +222,7 @@ def _texts(store: Store, state: State, directions: Iterable[tuple[Link, Directio
 
 
 def _measure(state: State, paths: Sequence[ProbePath], seconds: float | None, slow: float) -> Measured | None:
-    """Probe in a process of its own: without root, inside the cluster's user namespace."""
+    """Probe in a child process; without root, inside the cluster's user namespace."""
     if not paths:
         return None
     shortest, longest = (seconds, seconds) if seconds is not None else (SHORTEST, LONGEST)

@@ -14,33 +14,35 @@ from testbed.controller.verdict import statistics
 from testbed.controller.verdict.thresholds import Table
 from testbed.controller.verdict.verdicts import Finding, Grade
 
-_FEW: Final = 20  # delays below which not even a median is reported
-_FEW_FOR_P99: Final = 100
-_SHARE_OF_OTHERS: Final = 0.02  # of a train, from which on the rate is shared
-_LOAD_OF_OTHERS: Final = 0.05  # of the rate, from which on probes wait behind other frames
-_LONG_WAIT: Final = 1_000_000  # ns; half of what the queue holds, if that is shorter
-_FEW_HELD_UP: Final = 3  # frames that skip the delay, and are late
-_WAITED: Final = 2  # frames' times beyond a lone frame's delay: it has certainly been queued
-_RULED: Final = "fault rules have decided frames' fates meanwhile, perhaps these probes'"
+_MIN_SAMPLES: Final = 20  # for a median
+_MIN_SAMPLES_P99: Final = 100
+_MAX_CROSS_TRAFFIC: Final = 0.02  # as a share of the probes or of a train
+_MAX_CROSS_LOAD: Final = 0.05  # as a share of the rate; above it, probes wait behind other frames
+_QUEUED: Final = (
+    1_000_000  # ns of waiting that show that a frame was queued; half the queue's length if that is shorter
+)
+_MAX_SKIPPED_LATE: Final = 3  # frames that may have skipped the delay and then been late
+_QUEUED_FRAME_TIMES: Final = 2  # frame times beyond the delay of an isolated frame: the frame was queued
+_RULES_ACTIVE: Final = "fault rules decided fates of frames during the measurement, perhaps of these probes"
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The direction that is judged. approximate: features that its datapath implements only approximately, as
-    requested; empty if it is exact. ruled: fault rules decided frames' fates in the span. overflowed: frames dropped by
-    the queue in the span."""
+    """A direction and what it is measured against. approximate: features that its datapath implements only
+    approximately, as requested; empty if it is exact. rules_active: fault rules decided fates of frames during the
+    measurement. overflowed: frames that the queue dropped during the measurement."""
 
     link: str
     direction: str
     expectation: Expectation
     plan: Plan
     approximate: str = ""
-    ruled: bool = False
+    rules_active: bool = False
     overflowed: int = 0
 
 
 def judge(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    """Return the findings of one direction."""
+    """Return the findings on one direction."""
     return [
         *_delays(subject, probed, table),
         *_jitter(subject, probed, table),
@@ -50,16 +52,16 @@ def judge(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
 
 
 def judge_down(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    """Return the finding of a link that is down: nothing passes."""
+    """Return the finding on a link that is down: no probe may arrive."""
     grade = table.grade("down", probed.arrived)
-    reason = "the link is down, and frames pass" if probed.arrived else "the link is down: nothing passes"
+    reason = "the link is down, but frames arrive" if probed.arrived else "the link is down: no frame arrives"
     return [_finding(subject, "down", 0, probed.arrived, table, grade, reason)]
 
 
 def _finding(
     subject: Subject,
     what: str,
-    asked: float | None,
+    expected: float | None,
     measured: float | None,
     table: Table,
     grade: Grade,
@@ -67,93 +69,97 @@ def _finding(
     interval: tuple[float, float] | None = None,
 ) -> Finding:
     unit = table.unit(what)
-    return Finding(what, subject.link, subject.direction, asked, measured, unit, grade, reason, interval)
+    return Finding(what, subject.link, subject.direction, expected, measured, unit, grade, reason, interval)
 
 
 # Delay
 
 
-def _delay_open(subject: Subject, probed: Probed) -> str:
-    """Say why delays cannot be judged, or return an empty string."""
+def _delay_unpredictable(subject: Subject, probed: Probed) -> str:
+    """Return the reason why delays cannot be judged, or an empty string."""
     expectation = subject.expectation
-    if expectation.delay_open:
-        return expectation.delay_open
+    if expectation.delay_unpredictable:
+        return expectation.delay_unpredictable
     load = 8 * probed.other_bytes / probed.seconds if probed.seconds else 0.0
-    if expectation.rate and load > _LOAD_OF_OTHERS * expectation.rate:
-        return f"other frames take {load / expectation.rate:.0%} of the rate, and probes wait behind them"
-    if expectation.range and probed.others > _SHARE_OF_OTHERS * probed.sent:
-        return "other frames pass, and where order is kept a late one holds up the probes behind it"
+    if expectation.rate and load > _MAX_CROSS_LOAD * expectation.rate:
+        return f"other traffic uses {load / expectation.rate:.0%} of the rate, and probes are queued behind it"
+    if expectation.range and probed.others > _MAX_CROSS_TRAFFIC * probed.sent:
+        return "there is other traffic, and since order is kept, its late frames delay the probes behind them"
     return ""
 
 
 def _delays(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     expectation, delays = subject.expectation, probed.delays
-    asked = {"delay min": 0.0, "delay p50": 0.5, "delay p99": 0.99}
-    open_reason = _delay_open(subject, probed)
+    quantiles = {"delay min": 0.0, "delay p50": 0.5, "delay p99": 0.99}
+    unpredictable = _delay_unpredictable(subject, probed)
     findings = []
-    for what, share in asked.items():
-        wanted = expectation.delay(share)
-        few = _FEW_FOR_P99 if what == "delay p99" else _FEW
+    for what, share in quantiles.items():
+        expected = expectation.delay(share)
+        min_samples = _MIN_SAMPLES_P99 if what == "delay p99" else _MIN_SAMPLES
         if not delays:
-            findings.append(_finding(subject, what, wanted, None, table, Grade.UNDECIDED, "no timed probe has arrived"))
+            findings.append(_finding(subject, what, expected, None, table, Grade.UNDECIDED, "no timed probe arrived"))
             continue
         measured = statistics.quantile(delays, share)
-        if open_reason:
-            findings.append(_finding(subject, what, wanted, measured, table, Grade.UNDECIDED, open_reason))
+        if unpredictable:
+            findings.append(_finding(subject, what, expected, measured, table, Grade.UNDECIDED, unpredictable))
             continue
-        if len(delays) < few:
-            reason = f"{len(delays)} timed probes are too few"
-            findings.append(_finding(subject, what, wanted, measured, table, Grade.UNDECIDED, reason))
+        if len(delays) < min_samples:
+            reason = f"{len(delays)} timed probes are too few, at least {min_samples} are needed"
+            findings.append(_finding(subject, what, expected, measured, table, Grade.UNDECIDED, reason))
             continue
         error = statistics.rank_error(share, len(delays))
         late = measured - expectation.delay(share + error)
         early = expectation.delay(share - error) - measured
         deviation = {"delay min": early, "delay p50": max(late, early), "delay p99": late}[what]
-        grade = table.grade(what, deviation, wanted)
+        grade = table.grade(what, deviation, expected)
         reason = ""
         if grade is not Grade.TRUSTED:
-            way = "early" if early > late else "late"
-            reason = f"{max(late, early) / 1e6:.3f} ms too {way}"
-            if subject.ruled:
-                grade, reason = Grade.UNDECIDED, f"{reason}, {_RULED}"
-            elif what == "delay min" and (held_up := _reordering_reason(expectation, probed)):
-                grade, reason = Grade.UNDECIDED, f"{reason}, {held_up}"
-        findings.append(_finding(subject, what, wanted, measured, table, grade, reason))
+            reason = f"{max(late, early) / 1e6:.3f} ms too {'early' if early > late else 'late'}"
+            if subject.rules_active:
+                grade, reason = Grade.UNDECIDED, f"{reason}, {_RULES_ACTIVE}"
+            elif what == "delay min" and (reordering := _reordering_reason(expectation, probed)):
+                grade, reason = Grade.UNDECIDED, f"{reason}, {reordering}"
+        findings.append(_finding(subject, what, expected, measured, table, grade, reason))
     return findings
 
 
 def _reordering_reason(expectation: Expectation, probed: Probed) -> str:
-    """Say why frames with too short a delay may have skipped it and then been held up by a busy machine, or return an
-    empty string. Likely where as large a share of the delayed frames was held up as long, or where they are few."""
+    """Return why frames with too short a delay may be reordered frames that a busy machine delayed, or an empty string.
+    That is likely if as large a share of the other frames was late by as much, or if there are only a min_samples."""
     if not expectation.skip_below:
         return ""
     early = bisect_left(probed.delays, expectation.delay(0))
-    held_up = len(probed.delays) - bisect_left(probed.delays, expectation.delay(1) + expectation.skip_below)
-    if early > _FEW_HELD_UP + 2 * held_up * probed.skipped / len(probed.delays):
+    late_frames = len(probed.delays) - bisect_left(probed.delays, expectation.delay(1) + expectation.skip_below)
+    if early > _MAX_SKIPPED_LATE + 2 * late_frames * probed.skipped / len(probed.delays):
         return ""
-    return f"but {early} of {probed.skipped + early} frames may have skipped the delay and been held up"
+    return f"but {early} of {probed.skipped + early} frames may have skipped the delay and then been late"
 
 
 def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
-    """Judge the interquartile range, and the whole distribution, allowing frames the lateness allowed for the
-    median."""
+    """Judge the interquartile range, and the distribution; frames may be as late as the median may be."""
     expectation, delays = subject.expectation, probed.delays
-    if len(delays) < _FEW:
+    if len(delays) < _MIN_SAMPLES:
         if not expectation.range:
             return []
-        return [_finding(subject, "jitter", expectation.spread, None, table, Grade.UNDECIDED, "too few timed probes")]
+        return [
+            _finding(
+                subject, "jitter", expectation.spread, None, table, Grade.UNDECIDED, "too min_samples timed probes"
+            )
+        ]
     measured = statistics.quantile(delays, 0.75) - statistics.quantile(delays, 0.25)
-    reason = _delay_open(subject, probed)
+    reason = _delay_unpredictable(subject, probed)
     if reason:
         return [_finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, reason)]
     error = statistics.rank_error(0.25, len(delays))
     widest = expectation.delay(0.75 + error) - expectation.delay(0.25 - error)
     narrowest = max(0, expectation.delay(0.75 - error) - expectation.delay(0.25 + error))
     outside = max(measured - widest, narrowest - measured, 0)
-    grade = table.grade("jitter" if expectation.range else "jitter unasked", outside, expectation.spread)
+    grade = table.grade("jitter" if expectation.range else "jitter, none configured", outside, expectation.spread)
     interval = (narrowest, widest) if expectation.range else None
-    if subject.ruled and grade is not Grade.TRUSTED:
-        return [_finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, _RULED, interval)]
+    if subject.rules_active and grade is not Grade.TRUSTED:
+        return [
+            _finding(subject, "jitter", expectation.spread, measured, table, Grade.UNDECIDED, _RULES_ACTIVE, interval)
+        ]
     if not expectation.range:
         spread_reason = "" if grade is Grade.TRUSTED else "the delay varies, though no jitter is configured"
         return [_finding(subject, "jitter", 0, measured, table, grade, spread_reason)]
@@ -162,12 +168,14 @@ def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     late = max(limit.degraded, limit.relative_degraded * expectation.delay(0.5)) * table.slow
     away = statistics.distance_within(delays, expectation.delays, round(late))
     shape = table.grade("jitter distribution", away - bound)
-    spread_reason = "" if grade is Grade.TRUSTED else "between the quartiles; beyond what chance explains"
+    spread_reason = "" if grade is Grade.TRUSTED else "interquartile range, beyond sampling error"
     shape_reason = (
-        "" if shape is Grade.TRUSTED else f"another distribution: {away:.3f} away, chance explains {bound:.3f}"
+        ""
+        if shape is Grade.TRUSTED
+        else f"another distribution: distance {away:.3f}, sampling error at most {bound:.3f}"
     )
     if bound > statistics.COARSEST and shape is Grade.TRUSTED:
-        shape, shape_reason = Grade.UNDECIDED, f"{len(delays)} timed probes see a distance of {bound:.0%} at best"
+        shape, shape_reason = Grade.UNDECIDED, f"{len(delays)} timed probes cannot detect a distance below {bound:.0%}"
         grade = Grade.UNDECIDED if grade is Grade.TRUSTED else grade
         spread_reason = spread_reason or shape_reason
     return [
@@ -176,7 +184,7 @@ def _jitter(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     ]
 
 
-# Chance
+# Shares of frames
 
 
 def _chances(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
@@ -188,7 +196,7 @@ def _chances(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
         ("corrupt", probed.corrupted, expectation.corrupt),
         ("reorder", probed.skipped, expectation.reorder),
     ):
-        if chance.share or chance.open or hits or what == "duplicate":
+        if chance.share or chance.unpredictable or hits or what == "duplicate":
             findings.append(_chance(subject, what, hits, probed.arrived, chance, probed, table))
     if not expectation.reorder.share:
         findings.append(_order(subject, probed, table))
@@ -199,48 +207,48 @@ def _chance(
     subject: Subject, what: str, hits: int, samples: int, chance: Chance, probed: Probed, table: Table
 ) -> Finding:
     """Judge a share of frames against its interval."""
-    asked = chance.share
+    expected = chance.share
     if not samples:
         # Without arrivals there is no sample.
-        return _finding(subject, what, asked, None, table, Grade.UNDECIDED, f"no probe {_verb(what)}")
+        return _finding(subject, what, expected, None, table, Grade.UNDECIDED, f"no probe {_verb(what)}")
     measured = hits / samples
     low, high = interval = statistics.share_interval(hits, samples, chance.inflation)
 
     def finding(grade: Grade, reason: str = "") -> Finding:
-        return _finding(subject, what, asked, measured, table, grade, reason, interval)
+        return _finding(subject, what, expected, measured, table, grade, reason, interval)
 
     if probed.overrun:
         return finding(Grade.UNDECIDED, f"{probed.overrun} probes were not read in time")
-    if chance.open:
-        return finding(Grade.UNDECIDED, chance.open)
+    if chance.unpredictable:
+        return finding(Grade.UNDECIDED, chance.unpredictable)
     # Shares of 0 and 1 need no interval.
-    outside = abs(measured - asked) if asked in (0.0, 1.0) else max(low - asked, asked - high)
+    outside = abs(measured - expected) if expected in (0.0, 1.0) else max(low - expected, expected - high)
     if outside <= 0:
         if samples < chance.enough:
-            error = (asked * (1 - asked) * chance.inflation / samples) ** 0.5
-            visible = statistics.smallest_visible(asked, error)
+            error = (expected * (1 - expected) * chance.inflation / samples) ** 0.5
+            visible = statistics.smallest_visible(expected, error)
             return finding(
                 Grade.UNDECIDED,
-                f"{samples:,} probes see deviations from {visible:.0%} of it on; {chance.enough:,} would see 20%",
+                f"{samples:,} probes detect deviations of {visible:.0%} or more; 20% needs {chance.enough:,} probes",
             )
         return finding(Grade.TRUSTED)
-    if subject.ruled:
-        return finding(Grade.UNDECIDED, _RULED)
+    if subject.rules_active:
+        return finding(Grade.UNDECIDED, _RULES_ACTIVE)
     if what == "loss" and subject.overflowed:
-        return finding(Grade.UNDECIDED, f"the queue dropped {subject.overflowed} frames, as a full one does")
+        return finding(Grade.UNDECIDED, f"the queue was full and dropped {subject.overflowed} frames")
     if subject.approximate:
         return finding(table.grade("approximation", outside), f"approximate, as requested: {subject.approximate}")
-    return finding(table.grade(what, outside), f"{hits:,} of {samples:,}: {_deviation(asked, low, high)}")
+    return finding(table.grade(what, outside), f"{hits:,} of {samples:,}: {_deviation(expected, low, high)}")
 
 
 def _verb(what: str) -> str:
     return "could be sent" if what == "loss" else "arrived"
 
 
-def _deviation(asked: float, low: float, high: float) -> str:
-    if asked == 0:
+def _deviation(expected: float, low: float, high: float) -> str:
+    if expected == 0:
         return "none is configured"
-    return f"reconciled with {low:.3%} to {high:.3%}, not with {asked:.3%}"
+    return f"consistent with {low:.3%} to {high:.3%}, not with {expected:.3%}"
 
 
 def _order(subject: Subject, probed: Probed, table: Table) -> Finding:
@@ -249,9 +257,9 @@ def _order(subject: Subject, probed: Probed, table: Table) -> Finding:
     share = probed.overtaken / probed.arrived
     if not share:
         return _finding(subject, "order", 0, 0.0, table, Grade.TRUSTED)
-    if subject.ruled:
-        return _finding(subject, "order", 0, share, table, Grade.UNDECIDED, _RULED)
-    reason = f"{probed.overtaken:,} of {probed.arrived:,} probes were overtaken, and order was to be kept"
+    if subject.rules_active:
+        return _finding(subject, "order", 0, share, table, Grade.UNDECIDED, _RULES_ACTIVE)
+    reason = f"{probed.overtaken:,} of {probed.arrived:,} probes were overtaken, though no reordering is configured"
     what = "approximation" if subject.approximate and subject.expectation.range else "order"
     return _finding(subject, "order", 0, share, table, table.grade(what, share), reason)
 
@@ -261,48 +269,50 @@ def _order(subject: Subject, probed: Probed, table: Table) -> Finding:
 
 def _rate(subject: Subject, probed: Probed, table: Table) -> list[Finding]:
     expectation, plan, result = subject.expectation, subject.plan, probed.train
-    asked = expectation.rate
-    if not asked and not plan.no_train:
+    expected = expectation.rate
+    if not expected and not plan.no_train:
         return []
 
     def finding(grade: Grade, reason: str = "", measured: float | None = None) -> list[Finding]:
-        return [_finding(subject, "rate", asked or None, measured, table, grade, reason)]
+        return [_finding(subject, "rate", expected or None, measured, table, grade, reason)]
 
     if plan.train is None:
         return finding(Grade.UNDECIDED, plan.no_train)
     if result is None:
-        return finding(Grade.UNDECIDED, "there are too many rates to try them all at once: check this link alone")
-    if len(result.frames) < _FEW:
-        return finding(Grade.UNDECIDED, f"{len(result.frames)} frames of the train have arrived")
+        return finding(Grade.UNDECIDED, "too many links with a rate to measure all at once: check this link alone")
+    if len(result.frames) < _MIN_SAMPLES:
+        return finding(Grade.UNDECIDED, f"only {len(result.frames)} frames of the train arrived")
     train_bytes = plan.train.count * plan.train.size
     if result.overrun:
         return finding(Grade.UNDECIDED, f"{result.overrun} frames of the train were not read in time")
-    if result.others > _SHARE_OF_OTHERS * train_bytes:
-        return finding(Grade.UNDECIDED, f"other frames shared the rate: {result.others:,} bytes beside {train_bytes:,}")
+    if result.others > _MAX_CROSS_TRAFFIC * train_bytes:
+        return finding(
+            Grade.UNDECIDED, f"other traffic shared the rate: {result.others:,} bytes; train: {train_bytes:,}"
+        )
     # The datapath's lateness must not count as waiting in the queue.
-    lone = max(expectation.delay(1), statistics.quantile(probed.delays, 0.99) if probed.delays else 0)
-    waited = min(_LONG_WAIT, 8 * 10**9 * expectation.queue // asked // 2)
-    queued = lone + max(waited, _WAITED * plan.train.bits * 10**9 // asked)
+    isolated = max(expectation.delay(1), statistics.quantile(probed.delays, 0.99) if probed.delays else 0)
+    waited = min(_QUEUED, 8 * 10**9 * expectation.queue // expected // 2)
+    queued = isolated + max(waited, _QUEUED_FRAME_TIMES * plan.train.bits * 10**9 // expected)
     measured = rate_of_queued(result.frames, plan.train.bits, queued)
     if measured is not None:
-        return finding(table.grade("rate", abs(measured - asked), asked), measured=measured)
+        return finding(table.grade("rate", abs(measured - expected), expected), measured=measured)
     # No frame waited: either the rate is not limited, or the train did not reach it.
     passed = plan.train.bits * len(result.frames) * 1e9 / max(1, result.frames[-1][1] - result.frames[0][1])
     if passed > plan.train.enough * (1 - expectation.loss.share):
-        grade = table.grade("rate", passed - asked, asked)
-        return finding(grade, "the train passed without waiting for the rate", passed)
+        grade = table.grade("rate", passed - expected, expected)
+        return finding(grade, "the train was not limited by the rate", passed)
     offered = result.offered * (1 - expectation.loss.share)
     return finding(
-        Grade.UNDECIDED, f"the train offered {offered / 1e6:.4g} Mbit/s only: this machine sends no more", passed
+        Grade.UNDECIDED, f"the train offered only {offered / 1e6:.4g} Mbit/s: this machine cannot send faster", passed
     )
 
 
 def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) -> float | None:
-    """Return the rate, bit/s, of frames that had to wait for it; None where no long enough row of them did.
+    """Return the rate, in bit/s, of the longest run of queued frames; None if no run is long enough.
 
-    frames: when each left and came, in nanoseconds, in the order of arrival. bits: of a frame. queued: the delay in
-    nanoseconds above which a frame has waited. While frames wait, one arrives per frame time, whatever the sender does:
-    the longest row of such frames is measured. The first quarter is ignored: it empties a token bucket.
+    frames: departure and arrival of each, in nanoseconds, in the order of arrival. bits: size of a frame. queued: delay in
+    nanoseconds above which a frame was queued. Queued frames arrive one per frame time, whatever the sender does. The
+    first quarter is ignored: it empties a token bucket.
     """
     best = 0, 0  # frames, nanoseconds
     started: int | None = None
@@ -317,4 +327,4 @@ def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued: int) ->
             count += 1
             best = max(best, (count, arrived - started))
     count, time = best
-    return count * bits * 1e9 / time if count >= max(_FEW, len(frames) // 8) and time else None
+    return count * bits * 1e9 / time if count >= max(_MIN_SAMPLES, len(frames) // 8) and time else None

@@ -77,10 +77,10 @@ def plan_for(impairment: Impairment, expectation: Expectation, paths: int, mtu: 
         burst = max(1, min(_BURST, int(pace * interval / _SECOND)))
         if expectation.queue:
             burst = max(1, min(burst, expectation.queue // (2 * SMALLEST)))
-    train, no_train = None, expectation.rate_open
+    train, no_train = None, expectation.rate_unpredictable
     if impairment.rate:
         train, no_train = _train(impairment, expectation, mtu)
-    samples = jitter_samples() if expectation.range and not expectation.delay_open else _SAMPLES
+    samples = jitter_samples() if expectation.range and not expectation.delay_unpredictable else _SAMPLES
     return Plan(
         interval, burst, expectation.delays[-1], expectation.skip_below, wanted, samples, train, no_train
     )  # fmt: skip

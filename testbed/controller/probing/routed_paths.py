@@ -128,10 +128,15 @@ def together(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectat
     duplicates = [part.duplicate for part in parts if part.duplicate.share]
     loss, duplicate = _at_least_one(part.loss for part in parts), _at_least_one(duplicates)
     if corrupt.share:
-        corrupt, loss = replace(corrupt, open=_ASTRAY), replace(loss, open=loss.open or _ASTRAY)
+        corrupt, loss = (
+            replace(corrupt, unpredictable=_ASTRAY),
+            replace(loss, unpredictable=loss.unpredictable or _ASTRAY),
+        )
     if len(duplicates) > 1:
-        duplicate = replace(duplicate, open=_TWICE)
-    return Expectation((delay + on_wire,), loss, corrupt, duplicate, Chance(), _slowest(parts), rate_open=_NO_TRAIN)
+        duplicate = replace(duplicate, unpredictable=_TWICE)
+    return Expectation(
+        (delay + on_wire,), loss, corrupt, duplicate, Chance(), _slowest(parts), rate_unpredictable=_NO_TRAIN
+    )
 
 
 def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
@@ -148,7 +153,7 @@ def _at_least_one(chances: Iterable[Chance]) -> Chance:
     return Chance(
         1 - missed if any(chance.share for chance in known) else 0.0,
         max((chance.inflation for chance in known), default=1.0),
-        next((chance.open for chance in known if chance.open), ""),
+        next((chance.unpredictable for chance in known if chance.unpredictable), ""),
     )
 
 

@@ -1,12 +1,12 @@
 """Replay a run with the same fates: in the other mode, or with the fewest fates that make it fail in the same way.
 
     again = testbed.replay("results/runs/...", "live")
-    again.same, again.now          # whether the same check failed again, and which checks failed
+    again.reproduced, again.failed  # whether the same check failed again, and which checks failed
 
-A simulation logs every fate that is not a pass, and so does a run in namespaces, except those that the kernel decides,
-and up to the log's limit. Where the log is incomplete, the seed gives the fates again: equal, flow by flow, but they
-cannot be shrunk. A scenario changes fates at its times, so it is carried out again instead of a log, and its faults are
-shrunk. Effects that depend on time, such as a queue overflow, repeat exactly only in the simulation.
+A simulation logs every fate that is not a pass. So does a run in namespaces, up to the log's limit, except for fates that
+the kernel decides. Where the log is incomplete, the fates are computed from the seed again: they are equal, flow by flow,
+but cannot be shrunk. A scenario changes fates at its times, so the scenario is replayed instead of a log, and its faults
+are shrunk. Effects that depend on time, such as a queue overflow, repeat exactly only in the simulation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from testbed.controller.runs.runner import run
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError
 from testbed.fates.records import Record, Replay, without_chance
-from testbed.observe.recorded import FATES, Recorded, read_layout, recorded
+from testbed.observe.recorded import FATES, RecordedRun, read_layout, read_run
 from testbed.runtime.logs import read_log
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.scenario import load
@@ -41,44 +41,44 @@ if TYPE_CHECKING:
     from testbed.spec.fault_models import Fault
     from testbed.spec.scenario import Scenario
 
-FEW: Final = "fates-few.jsonl"
-FEW_FAULTS: Final = "scenario-few.toml"
-"""Files in a repetition's folder: the fates, or the scenario's faults, to which a failing run was shrunk."""
+MINIMAL_FATES: Final = "fates-few.jsonl"
+MINIMAL_FAULTS: Final = "scenario-few.toml"
+"""Files in a repetition's folder with the minimal fates, or faults of the scenario, that make the run fail."""
 
-ENDED_BADLY: Final = "it ended with an error"
+RUN_ERROR: Final = "it ended with an error"
 """Symptom of a run that ended with an error and without a failed check."""
 
-STUCK: Final = 5.0
-"""Seconds without progress that are allowed in namespaces, where the run had no patience of its own."""
+PROGRESS_TIMEOUT: Final = 5.0
+"""Seconds without progress after which a replay in namespaces is stuck, unless the run has its own `patience`."""
 
 _numbers: Final = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """Result of a replay. before, now: the checks that failed then and now. error: with which it ended, or empty.
-    fates: how many the log has; -1: there was no log, and the seed gave them. given: how many frames got theirs; -1:
-    not known."""
+class ReplayResult:
+    """Result of a replay. failed_originally: checks that failed in the recorded run. failed: checks that failed in the
+    replay. error: the error that ended the replay, or empty. fates: number of fates in the log; -1: they were computed
+    from the seed. applied: number of frames to which a logged fate was applied; -1: unknown."""
 
     mode: Mode
-    before: frozenset[str]
-    now: frozenset[str]
+    failed_originally: frozenset[str]
+    failed: frozenset[str]
     error: str
     fates: int
-    given: int
+    applied: int
 
     @property
-    def same(self) -> bool:
-        """Whether a check failed both times; where none had failed, whether none has now."""
-        return bool(self.before & self.now) or self.before == self.now
+    def reproduced(self) -> bool:
+        """Whether a check failed both times or, if none failed in the recorded run, none failed in the replay."""
+        return bool(self.failed_originally & self.failed) or self.failed_originally == self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """One repetition of a run, from its folder. failed: its symptoms. form: the workload's, if not the recorded one.
-    scenario: the faults beside it."""
+    """One repetition of a run, from its folder. failed: its symptoms. form: the workload, by name or as a function.
+    scenario: the faults that were injected during it."""
 
-    run: Recorded
+    run: RecordedRun
     folder: Path
     number: int
     layout: Layout
@@ -88,31 +88,31 @@ class Repetition:
 
     @property
     def log(self) -> Path | None:
-        """The log of fates; None where the seed gives them."""
-        if self.scenario is not None or self.untold or not (self.folder / FATES).exists():
+        """The log of fates; None if they are computed from the seed."""
+        if self.scenario is not None or self.log_gaps or not (self.folder / FATES).exists():
             return None
         return self.folder / FATES
 
     @property
-    def untold(self) -> Sequence[str]:
-        """Reasons for missing fates in its log, in sentences."""
-        found: Sequence[str] = self.run.result.get("fates", {}).get("untold", ())
-        return found
+    def log_gaps(self) -> Sequence[str]:
+        """Reasons why the log lacks fates, as text."""
+        reasons: Sequence[str] = self.run.result.get("fates", {}).get("untold", ())
+        return reasons
 
     @property
-    def few(self) -> Path:
-        """The file of the fewest fates or faults that make it fail."""
-        return self.folder / (FEW if self.scenario is None else FEW_FAULTS)
+    def minimal_file(self) -> Path:
+        """The file to which `minimize` writes the fates or faults."""
+        return self.folder / (MINIMAL_FATES if self.scenario is None else MINIMAL_FAULTS)
 
 
 def read_repetition(folder: Path, number: int = 0, workload: Form | None = None) -> Repetition:
-    """Read a repetition. number: from 1 on; 0: the last one, with which a failing run ended. workload: needed where the
-    run's workload had no name. Raises NotFoundError, UnsupportedError where it cannot be run again, TestbedError for a
+    """Read a repetition. number: counted from 1; 0: the last one, with which a failing run ended. workload: required if
+    the run's workload had no name. Raises NotFoundError, UnsupportedError if it cannot be run again, TestbedError for a
     broken file."""
-    recorded_run = recorded(folder)
-    request = recorded_run.asked
+    recorded_run = read_run(folder)
+    request = recorded_run.parameters
     if request.get("kind") != "workload":
-        raise UnsupportedError(f"{folder} is no run of a workload: commands cannot be run again with the same fates")
+        raise UnsupportedError(f"{folder} is not a run of a workload: runs of commands cannot be replayed")
     form = workload or request.get("form")
     if not form:
         raise UnsupportedError(f"the workload of {folder} came from Python and has no name: give it to testbed.replay")
@@ -123,7 +123,7 @@ def read_repetition(folder: Path, number: int = 0, workload: Form | None = None)
     checks = recorded_run.result.get("checks") or []
     failed = frozenset(checks[number - 1]["failed"]) if number <= len(checks) else frozenset[str]()
     if not failed and recorded_run.status == "failed" and number == max(parts, default=1):
-        failed = frozenset({ENDED_BADLY})
+        failed = frozenset({RUN_ERROR})
     layout = read_layout(folder)
     layout = _with_files(replace(layout, seed=int(request["seed"]) + number - 1), _base(str(request.get("origin", ""))))
     part = folder / f"repeat-{number}" if parts else folder
@@ -140,17 +140,17 @@ def replay(
     workload: Form | None = None,
     given: str | Path | None = None,
     output: str | Path | None = None,
-) -> Replayed:
-    """Run again what a run's folder records; for the arguments see `read_repetition` and `replay_repetition`."""
+) -> ReplayResult:
+    """Replay a run from its folder; for the arguments see `read_repetition` and `replay_repetition`."""
     repetition = read_repetition(Path(folder), number, workload)
     return replay_repetition(repetition, mode, Path(given) if given else None, Path(output) if output else None)
 
 
 def replay_repetition(
     repetition: Repetition, mode: Mode, given: Path | None = None, output: Path | None = None
-) -> Replayed:
-    """Run a repetition again. given: another log of fates or, for a scenario, another scenario. output: a folder for
-    the new run; without one it is not kept. Raises what `run` raises before programs begin."""
+) -> ReplayResult:
+    """Replay a repetition. given: a log of fates, or a scenario, that replaces the recorded one. output: folder of the
+    new run; None: it is not kept. Raises what `run` raises before programs begin."""
     if repetition.scenario is not None:
         if given is not None:
             repetition = replace(repetition, scenario=load(given))
@@ -160,99 +160,101 @@ def replay_repetition(
     return _run_again(repetition, mode, records, log, output)
 
 
-def find_fewest(repetition: Repetition, most: int) -> Shrunk[str]:
-    """Find the fewest fates, or faults of its scenario, with which the simulation fails in the same way, in at most
-    `most` runs; return them in words and write them to `few`. Raises NotFoundError without a log, UnsupportedError
-    where the simulation does not fail in the same way."""
+def minimize(repetition: Repetition, max_runs: int) -> Shrunk[str]:
+    """Find a minimal set of fates, or of the scenario's faults, with which the simulation fails in the same way, in at
+    most `max_runs` runs. Return them as text and write them to `minimal_file`. Raises NotFoundError without a complete
+    log, UnsupportedError if the simulation does not fail in the same way."""
     if repetition.scenario is not None:
-        return _fewest_faults(repetition, repetition.scenario, most)
-    if repetition.log is None and repetition.run.asked["mode"] == "live":
-        why = "; ".join(repetition.untold) or "no link was impaired"
-        raise NotFoundError(f"{repetition.folder} has no {FATES} that is whole: {why}")
+        return _minimize_faults(repetition, repetition.scenario, max_runs)
+    if repetition.log is None and repetition.run.parameters["mode"] == "live":
+        why = "; ".join(repetition.log_gaps) or "no link was impaired"
+        raise NotFoundError(f"{repetition.folder} has no complete {FATES}: {why}")
     # A simulation without fates writes no file.
     records = read_log(repetition.log) if repetition.log is not None else []
 
-    def fails(some: Sequence[Record]) -> bool:
-        return bool(_run_again(repetition, "sim", some, None, None).now & repetition.failed)
+    def fails(subset: Sequence[Record]) -> bool:
+        return bool(_run_again(repetition, "sim", subset, None, None).failed & repetition.failed)
 
     if not fails(records):
-        raise _no_failure(repetition)
-    result = shrink(records, fails, most)
-    repetition.few.write_text("".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8")
-    return _in_words(result, lambda record: f"{record.link} {record.direction}: {record.in_words()}")
+        raise _not_reproduced(repetition)
+    result = shrink(records, fails, max_runs)
+    repetition.minimal_file.write_text("".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8")
+    return _described(result, lambda record: f"{record.link} {record.direction}: {record.in_words()}")
 
 
-def _fewest_faults(repetition: Repetition, scenario: Scenario, most: int) -> Shrunk[str]:
-
+def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) -> Shrunk[str]:
     faults = list(scenario.faults)
     if scenario.random is not None:  # drawn faults are shrunk like listed ones
         faults += draw_faults(
-            scenario.random, repetition.layout, repetition.layout.seed, round(repetition.run.asked["timeout"] * 1e9)
+            scenario.random,
+            repetition.layout,
+            repetition.layout.seed,
+            round(repetition.run.parameters["timeout"] * 1e9),
         )
 
-    def with_only(some: Sequence[Fault]) -> Scenario:
-        return scenario.model_copy(update={"faults": tuple(some), "random": None})
+    def with_only(subset: Sequence[Fault]) -> Scenario:
+        return scenario.model_copy(update={"faults": tuple(subset), "random": None})
 
-    def fails(some: Sequence[Fault]) -> bool:
-        return bool(
-            _run_again(replace(repetition, scenario=with_only(some)), "sim", None, None, None).now & repetition.failed
-        )
+    def fails(subset: Sequence[Fault]) -> bool:
+        replayed = _run_again(replace(repetition, scenario=with_only(subset)), "sim", None, None, None)
+        return bool(replayed.failed & repetition.failed)
 
     if not fails(faults):
-        raise _no_failure(repetition)
-    result = shrink(faults, fails, most)
-    repetition.few.write_text(with_only(result.causes).to_toml(), encoding="utf-8")
-    return _in_words(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
+        raise _not_reproduced(repetition)
+    result = shrink(faults, fails, max_runs)
+    repetition.minimal_file.write_text(with_only(result.causes).to_toml(), encoding="utf-8")
+    return _described(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
 
 
-def _in_words(result: Shrunk[Cause], say: Callable[[Cause], str]) -> Shrunk[str]:
-    return Shrunk([say(cause) for cause in result.causes], result.trials, result.minimal)
+def _described(result: Shrunk[Cause], describe: Callable[[Cause], str]) -> Shrunk[str]:
+    return Shrunk([describe(cause) for cause in result.causes], result.trials, result.minimal)
 
 
-def _no_failure(repetition: Repetition) -> TestbedError:
+def _not_reproduced(repetition: Repetition) -> TestbedError:
     failed = ", ".join(sorted(repetition.failed)) or "nothing failed"
-    return UnsupportedError(f"the run does not fail so in the simulation ({failed}): there is nothing to shrink")
+    return UnsupportedError(f"the simulation does not reproduce the failure ({failed}): there is nothing to shrink")
 
 
 def _run_again(
     repetition: Repetition, mode: Mode, records: Sequence[Record] | None, log: Path | None, output: Path | None
-) -> Replayed:
-    """records: None where the seed gives the fates. log: the file that contains them, for namespaces."""
-    request = repetition.run.asked
+) -> ReplayResult:
+    """records: None if the fates are computed from the seed. log: the file that contains them, for namespaces."""
+    request = repetition.run.parameters
     error = ""
-    giving = _RecordedFates(records or ())
+    recorded_fates = _RecordedFates(records or ())
     with contextlib.ExitStack() as stack:
         folder = output or stack.enter_context(temporary_directory("replay")) / "run"
-        where: Layout | RunningCluster = repetition.layout
+        target: Layout | RunningCluster = repetition.layout
         if mode == "live":
-            where = stack.enter_context(_bring_up(repetition.layout, log if records is not None else None))
+            target = stack.enter_context(_bring_up(repetition.layout, log if records is not None else None))
         elif records is not None:
-            where = _without_chance(repetition.layout)
+            target = _without_chance(repetition.layout)
         try:
             run(
-                where, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
+                target, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
                 nics=request.get("nics", "inline") if mode == "live" else "inline",
                 queues=request.get("queues", 1) if mode == "live" else 1,
                 steering=request.get("steering", "") if mode == "live" else "",
                 settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.layout.seed,
                 output=folder,
-                timeout=request["timeout"], patience=(request["patience"] or STUCK) if mode == "live" else None, check=True,
+                timeout=request["timeout"], check=True,
+                patience=(request["patience"] or PROGRESS_TIMEOUT) if mode == "live" else None,
                 scenario=repetition.scenario, profile=request.get("profile", "ideal") if mode == "sim" else "ideal",
                 firmware=request.get("firmware"),
-                beside=[giving] if mode == "sim" and records is not None else (),
+                beside=[recorded_fates] if mode == "sim" and records is not None else (),
             )  # fmt: skip
         except TestbedError as raised:
             if not (folder / "result.json").exists():
                 raise
             error = str(raised)
-        checks: list[Mapping[str, Any]] = recorded(folder).result.get("checks") or []
-    now = frozenset(name for check in checks for name in check["failed"])
-    if error and not now:
+        checks: list[Mapping[str, Any]] = read_run(folder).result.get("checks") or []
+    failed = frozenset(name for check in checks for name in check["failed"])
+    if error and not failed:
         if not checks:
-            raise TestbedError(f"the run has not begun again: {error}")
-        now = frozenset({ENDED_BADLY})
-    given = giving.given if mode == "sim" and records is not None else -1
-    return Replayed(mode, repetition.failed, now, error, -1 if records is None else len(records), given)
+            raise TestbedError(f"the replay did not start: {error}")
+        failed = frozenset({RUN_ERROR})
+    applied = recorded_fates.applied if mode == "sim" and records is not None else -1
+    return ReplayResult(mode, repetition.failed, failed, error, -1 if records is None else len(records), applied)
 
 
 class _RecordedFates:
@@ -262,14 +264,14 @@ class _RecordedFates:
         self._replay = Replay(records)
 
     @property
-    def given(self) -> int:
-        return self._replay.given
+    def applied(self) -> int:
+        return self._replay.applied
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         rules.add(simulation.now(), self._replay)
 
     def live(self, cluster: RunningCluster, run: Run) -> contextlib.AbstractContextManager[object]:  # noqa: ARG002
-        raise AssertionError("in namespaces fates are given before programs begin")
+        raise AssertionError("in namespaces the log is injected before programs begin")
 
 
 @contextlib.contextmanager
@@ -312,7 +314,6 @@ def _with_files(layout: Layout, base: Path) -> Layout:
 
 
 def _scenario(folder: Path) -> Scenario:
-
     return load(folder / "scenario.toml")
 
 

@@ -38,7 +38,7 @@ from testbed.spec.placement import Rank, addresses_of, hosts_of, one_each
 SPIN = 50_000
 """Nanoseconds for which node processes poll for a frame before they sleep, where processors are to spare."""
 
-LOCK_PATIENCE = 30.0
+LOCK_TIMEOUT = 30.0
 """Seconds to wait for another command that works on the cluster."""
 
 
@@ -218,9 +218,9 @@ def offloading(store: Store, cluster: str) -> Iterator[Mapping[str, Offloads]]:
     links.
 
     Empty while a change of the cluster is half done: the next change sets them right. Raises ConflictError where
-    another command holds the lock for more than LOCK_PATIENCE.
+    another command holds the lock for more than LOCK_TIMEOUT.
     """
-    with store.locked(cluster, LOCK_PATIENCE):
+    with store.locked(cluster, LOCK_TIMEOUT):
         state = store.read(cluster)
         if state is None or state.phase != "up":
             yield {}

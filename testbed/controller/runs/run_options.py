@@ -1,4 +1,4 @@
-"""Options of a run, their defaults, and limits of its numbers in every mode, which are checked before anything begins."""
+"""Options of a run, their defaults, and limits of its numbers, which are checked before the run starts."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ DILATE: Final = 200
 TIMEOUT: Final = 60.0
 """Default timeout of a repetition, seconds."""
 
-LONGEST: Final = 1_000_000
-"""Seconds, eleven days: in milliseconds it still fits the 31 bits of the kernel's timeouts."""
+MAX_SECONDS: Final = 1_000_000
+"""Eleven days: in milliseconds, this fits the 31 bits of the kernel's timeouts."""
 
 
 class PlainOptions(TypedDict, total=False):
-    """Options that the command ``run`` passes on as they are.
+    """Options that the command ``run`` passes on unchanged.
 
     protocol: a registered protocol's name, "emp" by default.
     codec: "generated" by default; "scapy" lets Scapy build and parse the frames.
-    mode: "live" by default, in namespaces; "sim", on a virtual clock in one process; "dilated", in namespaces, slowed.
+    mode: "live" by default, in namespaces; "sim", in one process on a virtual clock; "dilated", in namespaces, slowed down.
     seed: of the links' fates and the workload's random numbers; by default the description's. Repetition k, from 0 on,
         has seed + k, but a cluster that is up keeps its links' seed.
     repeat: number of repetitions, 1 by default.
-    timeout: seconds for each repetition, 60 by default; in the simulation of virtual time and of real time.
-    patience: seconds without any progress, in namespaces.
+    timeout: seconds for each repetition, 60 by default; in a simulation, for virtual time and for real time.
+    patience: seconds without progress after which a run in namespaces fails.
     history: whether each application's sends, receives and notifications are written.
-    check: whether checkers examine the history; by default where the workload wants it or something happens beside it.
+    check: whether checkers examine the history; by default if the workload or a scenario requires it.
     capture: let the simulation write every frame.
     fates: let namespaces log every fate that is not a pass, as the simulation does: the relay carries all impaired links.
         Without it the folder's log lacks the kernel's fates.
-    scenario: faults beside the programs, or their file.
-    profile: costs of NICs and hosts in the simulation and where time is dilated; a name or a file, see `profiles`. By
-        default "ideal", which costs nothing.
-    profiles: by node, of those with other hardware; stronger than what the description says.
-    ranks_per_node: programs on each node whose description does not say, 1 by default, each with a function of its NIC. In
-        namespaces the NIC of a node with several ranks is shared, and dilated runs have one rank a node.
+    scenario: faults to inject during the run, or the file that describes them.
+    profile: costs of NICs and hosts in simulated and dilated runs: a name or a file, see the command `profiles`. By
+        default "ideal", with zero cost.
+    profiles: by node, for nodes with another profile; overrides the description.
+    ranks_per_node: programs per node, unless the description sets them; 1 by default, each with its own function of the
+        NIC. In namespaces, a NIC with several ranks is shared; dilated runs have one rank per node.
     nics: "inline" by default; "shared" runs the firmware of every node in a process of its own, in namespaces.
-    queues: receive queues of each NIC, 1 by default: in namespaces so many processes of its shared NIC, elsewhere queues of
-        a profile whose firmware runs on the host's cores.
-    steering: the hash that deals frames out to them, by its name in the protocol, or "round-robin"; by default the
-        protocol's first.
-    bind: whether, in namespaces, each queue has a processor of its own, on which its programs run, too; by default it has.
+    queues: receive queues of each NIC, 1 by default: in namespaces, processes of its shared NIC; otherwise, queues of a
+        profile whose firmware runs on the host's cores.
+    steering: the hash that distributes frames over the queues, by its name in the protocol, or "round-robin"; by default
+        the protocol's first hash.
+    bind: whether, in namespaces, each queue and its programs are pinned to a processor of their own; True by default.
     dilate: the factor by which time is slowed in mode dilated, 200 by default.
     """
 
@@ -86,9 +86,9 @@ class RunOptions(PlainOptions, total=False):
     """Keyword arguments of `testbed.run`: those of `PlainOptions`, and these. Each can be left out (see `DEFAULTS`).
 
     settings: of the workload, as texts or values.
-    firmware: settings of the protocol's NICs, as texts or values, other than their defaults.
-    output: the run's folder, which must not exist or be empty; without one nothing is kept.
-    beside: other companions of the programs, see `execution.Beside`.
+    firmware: settings of the protocol's NICs, as texts or values; others keep their defaults.
+    output: the run's folder, which must not exist or be empty; without one, nothing is kept.
+    beside: companions of the programs, see `execution.Beside`.
     follow: progress callback.
     """
 
@@ -109,10 +109,10 @@ DEFAULTS: Final[RunOptions] = {
 
 
 def complete(options: RunOptions) -> RunOptions:
-    """Return the options with defaults for those left out. Raises TypeError for an unknown one, DescriptionError for
-    wrong numbers, UnsupportedError for fates of several repetitions."""
+    """Return the options with defaults for missing ones. Raises TypeError for an unknown option, DescriptionError for a
+    number out of range, UnsupportedError for fates of several repetitions."""
     if unknown := [name for name in options if name not in DEFAULTS]:
-        raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}; there are: {', '.join(DEFAULTS)}")
+        raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}; known are: {', '.join(DEFAULTS)}")
     given: RunOptions = {**DEFAULTS, **options}
     mode, repeat = given["mode"], given["repeat"]
     problems = []
@@ -139,7 +139,7 @@ def problem_of_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
 
 
 def problem_of_time(name: str, seconds: float | None) -> list[Problem]:
-    """Return at most one problem. seconds: None where no time was given."""
-    if seconds is None or 0 < seconds <= LONGEST:
+    """Return at most one problem. seconds: None if not given."""
+    if seconds is None or 0 < seconds <= MAX_SECONDS:
         return []
-    return [Problem(name, str(seconds), f"seconds, more than 0, {LONGEST} at most")]
+    return [Problem(name, str(seconds), f"seconds, more than 0, {MAX_SECONDS} at most")]

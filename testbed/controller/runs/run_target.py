@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from testbed.spec.model import Description
 
 _SILENT: Final = ("netem", "tc")
-_SHOWN: Final = 4  # links
+_MAX_SHOWN: Final = 4  # links
 _NOT_FROM_THE_BEGINNING: Final = (
     "the cluster was up before the run: 'testbed up --fates' says where its fates are written"
 )
@@ -89,8 +89,8 @@ class RunTarget:
                 ]
                 folder.events(events)
                 if log:
-                    untold = [_NOT_FROM_THE_BEGINNING] if self.up is not None else untold_fates(state.datapaths, events)
-                    folder.say(fates={"whole": not untold, "untold": untold})
+                    gaps = [_NOT_FROM_THE_BEGINNING] if self.up is not None else fate_log_gaps(state.datapaths, events)
+                    folder.say(fates={"whole": not gaps, "untold": gaps})
 
             stack.callback(tell)
             folder.event("the cluster is up", cluster=running.name, datapaths=dict(running.state.datapaths))
@@ -98,21 +98,21 @@ class RunTarget:
             follow(f"taking down {self.name}" if self.up is None else "")
 
 
-def untold_fates(datapaths: Mapping[str, str], events: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Say why a run's log of fates is incomplete, in sentences. datapaths: of each link at its beginning. events: of
-    the cluster, from then on."""
+def fate_log_gaps(datapaths: Mapping[str, str], events: Iterable[Mapping[str, Any]]) -> list[str]:
+    """the cluster, from then on."""
     carriers = {(link, carrier) for link, carrier in datapaths.items()}
-    untold = []
+    gaps = []
     for event in events:
         if event["event"] == "replugged":
             carriers |= {(event["link"], event["before"]), (event["link"], event["after"])}
         elif event["event"] == "fates untold":
-            untold.append(f"it ends before the run: {event['reason']}")
+            gaps.append(f"it ends before the run: {event['reason']}")
     silent = sorted({link for link, carrier in carriers if carrier in _SILENT})
     if silent:
-        links = ", ".join(silent[:_SHOWN]) + (f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else "")
-        untold.append(f"the kernel carries {links} and tells no fates: with --fates the relay does, which tells them")
-    return untold
+        more = f" and {len(silent) - _MAX_SHOWN} more" if len(silent) > _MAX_SHOWN else ""
+        links = ", ".join(silent[:_MAX_SHOWN]) + more
+        gaps.append(f"the kernel forwards {links} and logs no fates: --fates lets the relay forward and log them")
+    return gaps
 
 
 def find_target(cluster: str | Path | Description | Layout | RunningCluster, mode: str, seed: int | None) -> RunTarget:

@@ -31,7 +31,7 @@ LISTENING: Final = 0.5
 
 _GRACE: Final = 1.0  # s between SIGTERM and SIGKILL
 _LOOK: Final = 0.005  # s between two checks for listening sockets
-_SHOWN: Final = 2_000  # bytes of a log's end
+_MAX_SHOWN: Final = 2_000  # bytes of a log's end
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Command:
     def tail(self) -> str:
         """Return the end of its output."""
         with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _SHOWN))
+            file.seek(max(0, self.log.stat().st_size - _MAX_SHOWN))
             return file.read().decode(errors="replace").strip()
 
     def signal(self, number: int) -> None:

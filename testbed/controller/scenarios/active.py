@@ -16,7 +16,7 @@ class Active:
     """A fault in force.
 
     counted: its counters since its beginning, by name. needed: the counters of which one must have moved; empty: any.
-    lift takes it out of force; its argument says whether the run is over before the fault's own end. reason: why it
+    lift takes it out of force; its argument is whether the run has ended before the fault's own end. reason: why it
     could have no effect.
     """
 

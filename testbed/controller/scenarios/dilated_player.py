@@ -1,5 +1,5 @@
-"""Faults where time is dilated: at times of the model, with link faults slowed as the links are. Faults that slow or
-pause a node or a NIC are applied to its model: the node process itself must not be late for them."""
+"""Faults of dilated runs, at model time. Link faults are slowed like the links. Faults that slow or pause a node or a NIC
+are applied to its cost model, since pausing the node process itself would make it late."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from testbed.spec.scenario import slow_fault
 
 
 class DilatedStage(LiveStage):
-    """Stage of faults where time is dilated. Implements `active.Stage`."""
+    """Stage of faults for dilated runs. Implements `active.Stage`."""
 
     def __init__(self, cluster: RunningCluster, run: Run, seconds: float, factor: int, *, priced: bool) -> None:
-        """seconds: as for `LiveStage`, real time. factor: how much time is slowed. priced: a profile prices NICs."""
+        """seconds: as for `LiveStage`, in real time. factor: by which time is slowed. priced: NICs have a cost profile."""
         super().__init__(cluster, run, seconds)
         self._nodes: Final = run
         self._factor = factor
         self._priced = priced
-        self._standing: Counter[str] = Counter()  # pauses in force on each node
+        self._pauses: Counter[str] = Counter()  # number of pauses in force, by node
 
     def begin(self, occurrence: Occurrence) -> Active:
         fault = occurrence.fault
@@ -61,25 +61,25 @@ class DilatedStage(LiveStage):
         for name in names:
             self._nodes.apply_model_fault(name, begin)
 
-        def lift(over: bool) -> None:
+        def lift(run_ended: bool) -> None:
             for name in names:
-                if not over and not self._nodes.has_ended(name):
+                if not run_ended and not self._nodes.has_ended(name):
                     self._nodes.apply_model_fault(name, end)
 
-        bent = {"nodes": len(names) if counts else 0}
-        return Active(occurrence, lambda: bent, lift, reason=reason or ("" if names else GONE))
+        affected = {"nodes": len(names) if counts else 0}
+        return Active(occurrence, lambda: affected, lift, reason=reason or ("" if names else GONE))
 
     def _pause(self, occurrence: Occurrence) -> Active:
         names = self._running(occurrence.fault)
-        self._standing.update(names)
+        self._pauses.update(names)
         for name in names:
             self._nodes.apply_model_fault(name, PauseNic(occurrence.end))
 
-        def lift(over: bool) -> None:
-            self._standing.subtract(names)
+        def lift(run_ended: bool) -> None:
+            self._pauses.subtract(names)
             for name in names:
-                if not over and not self._standing[name] and not self._nodes.has_ended(name):
+                if not run_ended and not self._pauses[name] and not self._nodes.has_ended(name):
                     self._nodes.apply_model_fault(name, Resume())
 
-        still = {"nodes": len(names)}
-        return Active(occurrence, lambda: still, lift, reason="" if names else GONE)
+        affected = {"nodes": len(names)}
+        return Active(occurrence, lambda: affected, lift, reason="" if names else GONE)

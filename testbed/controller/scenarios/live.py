@@ -149,7 +149,7 @@ class LiveStage:
                 found["decided"] = self._decided(state, number)
             return found
 
-        return Active(occurrence, counted, lambda _over: self._heal([number]), needed)
+        return Active(occurrence, counted, lambda _run_ended: self._heal([number]), needed)
 
     def _until(self, occurrence: Occurrence) -> int:
         """Return when a fault ends by itself, monotonic nanoseconds."""
@@ -211,8 +211,8 @@ class LiveStage:
         if at_once:
             self._start_again(names)
 
-        def lift(over: bool) -> None:
-            if not over and returns and not at_once:
+        def lift(run_ended: bool) -> None:
+            if not run_ended and returns and not at_once:
                 self._start_again(names)
 
         counts = {"processes": len(names)}  # `crash` has waited for their end
@@ -228,10 +228,10 @@ class LiveStage:
         for name in names:
             self._run.pause(name)
 
-        def lift(over: bool) -> None:
+        def lift(run_ended: bool) -> None:
             self._pauses.subtract(names)
             for name in names:
-                if not over and not self._pauses[name]:
+                if not run_ended and not self._pauses[name]:
                     self._run.resume(name)
 
         stopped: set[str] = set()
@@ -253,7 +253,7 @@ class LiveStage:
         """Start loads, measured by their processor time. start: each gets the seconds after which it ends by itself."""
         started: list[Injection] = []
 
-        def lift(_over: bool) -> None:
+        def lift(_run_ended: bool) -> None:
             self._heal([injection.number for injection in started])
 
         try:

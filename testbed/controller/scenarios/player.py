@@ -31,7 +31,7 @@ Tell = Callable[..., object]
 
 _SECOND: Final = 1_000_000_000
 _ROUNDED: Final = 1_000_000  # ns; in warnings
-_SHOWN: Final = 20  # warnings
+_MAX_SHOWN: Final = 20  # warnings
 _AROUND: Final = 60.0  # s that a repetition may take beside its programs' time
 _DISTURBANCES: Final = {
     "crash": CRASH, "restart": CRASH, "reset": RESET, "pause": PAUSE, "down": CUT, "flap": CUT, "partition": CUT,
@@ -88,8 +88,8 @@ class ScenarioPlayer:
     @property
     def notes(self) -> list[str]:
         """Warnings on faults that had no effect or never came."""
-        more = len(self._notes) - _SHOWN
-        return self._notes if more <= 1 else [*self._notes[:_SHOWN], f"and {more} more faults had no effect"]
+        more = len(self._notes) - _MAX_SHOWN
+        return self._notes if more <= 1 else [*self._notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         """See `execution.Beside`."""
@@ -163,7 +163,7 @@ class ScenarioPlayer:
         errors: list[TestbedError] = []
         for active in list(self._active.values()):
             try:
-                self._end(active, over=True)
+                self._end(active, run_ended=True)
             except TestbedError as error:
                 errors.append(error)
         remaining = [
@@ -223,7 +223,7 @@ class ScenarioPlayer:
             if moment.begins:
                 self._start_fault(occurrence)
             elif occurrence in self._active:
-                self._end(self._active[occurrence], over=False)
+                self._end(self._active[occurrence], run_ended=False)
         self._await()
 
     def _start_fault(self, occurrence: Occurrence) -> None:
@@ -239,21 +239,21 @@ class ScenarioPlayer:
             at=occurrence.begin, begun=started, in_force=self._now(),
         )  # fmt: skip
 
-    def _end(self, active: Active, *, over: bool) -> None:
+    def _end(self, active: Active, *, run_ended: bool) -> None:
         occurrence = active.occurrence
         del self._active[occurrence]
         fault, zero = occurrence.fault, self._zero()
         nodes = frozenset(touched_nodes(self._layout, fault))
-        until = FOREVER if over else zero + self._now()
+        until = FOREVER if run_ended else zero + self._now()
         self._disturbances.append(Disturbance(_disturbance(fault), zero + occurrence.begin, until, nodes, fault.what))
         counts, ended = {}, self._now()
         try:
             counts = dict(active.counted())
         finally:
-            active.lift(over)
+            active.lift(run_ended)
         moved = active.moved(counts)
         self._tell(
-            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, at=ended, with_the_run=over,
+            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, at=ended, with_the_run=run_ended,
             counted=counts, had_effect=moved,
         )  # fmt: skip
         if not moved:

@@ -78,7 +78,7 @@ class SimulatedStage:
             counts = {name: found[name] for name in shown if name != "decided"}
             return {**counts, "decided": _decided(handles)} if injection.rules else counts
 
-        def lift(_over: bool) -> None:
+        def lift(_run_ended: bool) -> None:
             self._injected.remove(injection)
             for handle in handles:
                 handle.lift()
@@ -133,8 +133,8 @@ class SimulatedStage:
         if at_once:
             self._start_again(names, again)
 
-        def lift(over: bool) -> None:
-            if not over and returns and not at_once:
+        def lift(run_ended: bool) -> None:
+            if not run_ended and returns and not at_once:
                 self._start_again(names, again)
 
         counts = {"processes": len(names)}
@@ -158,7 +158,7 @@ class SimulatedStage:
             if occurrence.end is not None:
                 node.core.reserve(now, occurrence.end - now)
 
-        def lift(_over: bool) -> None:
+        def lift(_run_ended: bool) -> None:
             for nic in nics:
                 self._pauses[nic] -= 1
                 if not self._pauses[nic]:
@@ -180,7 +180,7 @@ class SimulatedStage:
             for rank in host.ranks:
                 rank.nic.cost(host.profile.slowed(fault.factor))
 
-        def lift(_over: bool) -> None:
+        def lift(_run_ended: bool) -> None:
             for host in hosts:
                 for rank in host.ranks:
                     rank.nic.cost(host.profile)
@@ -197,7 +197,7 @@ class SimulatedStage:
         names = touched_nodes(self._layout, fault)
         burners = [Burner(loop, core, fault.share) for name in names for core in hosts[name].cores]
 
-        def lift(_over: bool) -> None:
+        def lift(_run_ended: bool) -> None:
             for burner in burners:
                 burner.stop()
 
@@ -218,7 +218,7 @@ class SimulatedStage:
             for sender in (self._nodes[name] for name in senders_of(self._layout, fault))
         ]
 
-        def lift(_over: bool) -> None:
+        def lift(_run_ended: bool) -> None:
             for sender in senders:
                 sender.stop()
 

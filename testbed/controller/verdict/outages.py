@@ -92,7 +92,7 @@ def _outage(what: str, node: str, died: Mapping[str, Any], restart: Mapping[str,
 
 def await_supervisor(state: State, directory: Path, since: int) -> None:
     """Wait until a dead supervisor is back and has reported its outage, so that a run that ends meanwhile can say how
-    long it was missing. Returns at once where no relay and no agent runs that would restart one, and after _PATIENCE at
+    long it was missing. Returns at once where no relay and no agent runs that would restart one, and after _TIMEOUT at
     the latest."""
     deadline = time.monotonic() + _RESTART_TIMEOUT
     while needs_supervisor(state) and (all_run(directory, "relay") or all_run(directory, "nic")):

@@ -261,7 +261,7 @@ def counted_losses(state: State, before: Account, after: Account, table: Table, 
         for direction in BOTH:
             counted = _counted(before, after, link.name, direction)
             chance = expect(in_force(link, direction, state.injected).impairment, {})
-            if counted is None or not counted[1] or chance.loss.open:
+            if counted is None or not counted[1] or chance.loss.unpredictable:
                 continue
             lost, offered = counted
             asked = chance.loss.share
@@ -271,7 +271,10 @@ def counted_losses(state: State, before: Account, after: Account, table: Table, 
             if changed:
                 grade, reason = Grade.UNDECIDED, "the configuration changed in the span"
             elif grade is Grade.TRUSTED and offered < chance.loss.enough:
-                grade, reason = Grade.UNDECIDED, f"{offered:,} frames are too few; {chance.loss.enough:,} would see 20%"
+                grade, reason = (
+                    Grade.UNDECIDED,
+                    f"{offered:,} frames are too few; a deviation of 20% needs {chance.loss.enough:,}",
+                )
             findings.append(
                 Finding("loss", link.name, direction, asked, lost / offered, "share", grade, reason, interval)
             )
@@ -311,7 +314,7 @@ def overflowed(before: Account, after: Account, link: str, direction: str) -> in
     )
 
 
-def ruled(before: Account, after: Account, link: str, direction: str) -> bool:
+def had_active_rules(before: Account, after: Account, link: str, direction: str) -> bool:
     """Whether an injected rule decided a frame's fate in the span."""
     now, earlier = _rules(after, link, direction), _rules(before, link, direction)
     return any(rule["decided"] > earlier.get(name, {"decided": 0})["decided"] for name, rule in now.items())

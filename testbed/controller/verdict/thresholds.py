@@ -50,7 +50,7 @@ LIMITS: Final[Mapping[str, Limit]] = MappingProxyType(
         "delay p99": Limit("deviation of the 99th percentile of the delay", "ns", 2 * _MS, 20 * _MS, 0.1, 0.5, True),
         "delay min": Limit("how much the minimum delay is too short", "ns", 50 * _US, 1 * _MS, 0.01, 0.1),
         "jitter": Limit("deviation of the spread", "ns", 50 * _US, 200 * _US, 0.1, 0.3, True),
-        "jitter unasked": Limit("spread, although no jitter is configured", "ns", 500 * _US, 5 * _MS, 0, 0, True),
+        "jitter, none configured": Limit("spread, although no jitter is configured", "ns", 500 * _US, 5 * _MS, 0, 0, True),
         "jitter distribution": Limit("distance from the configured distribution", "share", 0.0, 0.1),
         "rate": Limit("deviation of the rate", "bit/s", 0.0, 0.0, 0.05, 0.2, True),
         "loss": Limit("distance of the configured share from the interval", "share", 0.0, 0.0),

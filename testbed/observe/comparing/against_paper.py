@@ -23,7 +23,7 @@ from testbed.observe.comparing.run_samples import NotComparableError, read_runs,
 from testbed.observe.format.quantities import Sense
 from testbed.observe.paper_files import paper_of
 from testbed.observe.papers import Row, figure, is_measured_by
-from testbed.observe.recorded import Recorded
+from testbed.observe.recorded import RecordedRun
 
 
 def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison:
@@ -37,17 +37,17 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     runs, told = read_runs(source)
     run_samples = samples_of(source, runs, told)
     run = runs[0]
-    protocol = str(run.asked.get("protocol", ""))
+    protocol = str(run.parameters.get("protocol", ""))
     try:
         paper = paper_of(protocol)
     except NotFoundError as error:
         raise NotComparableError(str(error)) from error
-    rows = [row for row in paper.rows if is_measured_by(row, paper, run.asked)]
+    rows = [row for row in paper.rows if is_measured_by(row, paper, run.parameters)]
     samples = [(row, values) for row in rows if (values := _ours(row, runs))]
     if not samples:
         measured = ", ".join(sorted({own.workload for own in paper.runs.values()}))
         raise NotComparableError(
-            f"{source}: the paper has no value that this run of {run.asked.get('workload')} measured; it has values of "
+            f"{source}: the paper has no value that this run of {run.parameters.get('workload')} measured; it has values of "
             f"{measured}, at its own sizes (testbed reproduce {protocol})"
         )
     risk = RISK / len(samples)
@@ -69,7 +69,7 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     return Comparison(tuple(sort_by_judgement(results)), threshold, tuple(differences), tuple(notes))
 
 
-def _ours(published: Row, runs: Sequence[Recorded]) -> list[float]:
+def _ours(published: Row, runs: Sequence[RecordedRun]) -> list[float]:
     """Our values of a row in its unit, one for each repetition that has it."""
     values = []
     for run in runs:

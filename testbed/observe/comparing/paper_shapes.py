@@ -35,7 +35,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ShapeResult:
     """A shape or relation, and whether it holds; detail: the figures."""
 
     shape: Shape | Relation
@@ -43,7 +43,7 @@ class Seen:
     detail: str
 
 
-def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> Seen:
+def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> ShapeResult:
     """Check a shape. measured: rows by run; rows: the compared ones, by name."""
     if shape.kind == "order":
         return _ordered(shape, rows[shape.row])
@@ -53,12 +53,12 @@ def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, C
     return _stepped(shape, dict(points)) if shape.kind == "step" else _flat(shape, points)
 
 
-def check_relation(relation: Relation, measured: Mapping[str, Rows]) -> Seen:
+def check_relation(relation: Relation, measured: Mapping[str, Rows]) -> ShapeResult:
     """Check a relation. measured: rows by run."""
     left, right = (figures(side, measured[side.run]) for side in (relation.left, relation.right))
     most = max(len(left), len(right))
     if not left or not right or min(len(left), len(right)) not in (1, most):
-        return Seen(relation, False, f"{len(left)} values, and {len(right)} to hold them against")
+        return ShapeResult(relation, False, f"{len(left)} values, and {len(right)} to hold them against")
     pairs = zip(left * (most // len(left)), right * (most // len(right)), strict=True)
     ratios = [a / b if b else math.inf for a, b in pairs]
     low, high = (mean(ratios),) * 2 if relation.average else (min(ratios), max(ratios))
@@ -69,7 +69,7 @@ def check_relation(relation: Relation, measured: Mapping[str, Rows]) -> Seen:
     ratio = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
     ours, theirs = _format_range(left, relation.left.take), _format_range(right, relation.right.take)
     on_average = " on average" if relation.average else ""
-    return Seen(relation, holds, f"{ours} against {theirs}: {ratio} times{on_average}, {' and '.join(bounds)}")
+    return ShapeResult(relation, holds, f"{ours} against {theirs}: {ratio} times{on_average}, {' and '.join(bounds)}")
 
 
 def _format_range(values: Sequence[float], key: str) -> str:
@@ -77,17 +77,17 @@ def _format_range(values: Sequence[float], key: str) -> str:
     return " to ".join(ends)
 
 
-def _ordered(shape: Shape, compared: Compared) -> Seen:
+def _ordered(shape: Shape, compared: Compared) -> ShapeResult:
     published = compared.row.others
     shown = ", ".join(f"{name} {value:g}" for name, value in published.items())
-    return Seen(
+    return ShapeResult(
         shape,
         all(compared.ours < value for value in published.values()),
         f"{compared.ours:.3g} {compared.row.unit}; {shown}",
     )
 
 
-def _crossed(shape: Shape, rows: Sequence[Compared]) -> Seen:
+def _crossed(shape: Shape, rows: Sequence[Compared]) -> ShapeResult:
     """Check a crossing: find the condition from which on a table is more than another, by a straight line between those
     measured, and the range in which they differ by no more than their error."""
     table, other = ([row for row in rows if row.row.table == name] for name in (shape.table, shape.other))
@@ -97,11 +97,11 @@ def _crossed(shape: Shape, rows: Sequence[Compared]) -> Seen:
     error = max(median([abs(row.error) for row in side]) for side in (table, other))
     at = _first_at(points, 1.0)
     if at is None:
-        return Seen(shape, False, f"{shape.table} is never first less and then more")
+        return ShapeResult(shape, False, f"{shape.table} is never first less and then more")
     low, high = _first_at(points, 1 - error) or points[0][0], _first_at(points, 1 + error) or points[-1][0]
     band = f"{low:,.0f} to {high:,.0f}" if _first_at(points, 1 + error) else f"{low:,.0f} to {high:,.0f} and beyond"
     detail = f"at {at:,.0f}; with an error of {error:.1%} anywhere from {band}; the paper's between {shape.points[0]:,}"
-    return Seen(shape, low <= shape.points[-1] and high >= shape.points[0], f"{detail} and {shape.points[-1]:,}")
+    return ShapeResult(shape, low <= shape.points[-1] and high >= shape.points[0], f"{detail} and {shape.points[-1]:,}")
 
 
 def _first_at(points: Sequence[tuple[float, float]], ratio: float) -> float | None:
@@ -113,17 +113,21 @@ def _first_at(points: Sequence[tuple[float, float]], ratio: float) -> float | No
     return x + (next_x - x) * (ratio - y) / (next_y - y)
 
 
-def _stepped(shape: Shape, values: Mapping[float, float]) -> Seen:
+def _stepped(shape: Shape, values: Mapping[float, float]) -> ShapeResult:
     """Check a step: it must exceed ten times what the steeper slope beside it predicts."""
     first, before, behind, last = shape.points
     slopes = [(values[b] - values[a]) / (b - a) for a, b in ((first, before), (behind, last))]
     step, expected = values[behind] - values[before], (behind - before) * max(slopes)
-    return Seen(shape, step > 10 * max(expected, 0), f"{step / 1e3:.2f} us more, where {expected / 1e3:.3f} continue")
+    return ShapeResult(
+        shape, step > 10 * max(expected, 0), f"{step / 1e3:.2f} us more, where {expected / 1e3:.3f} continue"
+    )
 
 
-def _flat(shape: Shape, points: Sequence[tuple[float, float]]) -> Seen:
+def _flat(shape: Shape, points: Sequence[tuple[float, float]]) -> ShapeResult:
     idle = points[0][1]
     early = [value for at, value in points if at <= shape.until]
     least, end = min(early) / idle, points[-1][1] / idle
     holds = len(early) > 2 and least >= 1 - shape.within and end < 0.5
-    return Seen(shape, holds, f"{least:.1%} of it is left at {shape.until:.0%} of the processor, {end:.1%} at the end")
+    return ShapeResult(
+        shape, holds, f"{least:.1%} of it is left at {shape.until:.0%} of the processor, {end:.1%} at the end"
+    )

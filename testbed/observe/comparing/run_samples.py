@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from testbed.errors import NotFoundError, TestbedError
 from testbed.observe.format.quantities import LABELS, Sense, is_point, sense_of
-from testbed.observe.recorded import ROWS, RUN, Recorded, recorded, runs
+from testbed.observe.recorded import ROWS, RUN, RecordedRun, read_run, runs
 
 Point = tuple[tuple[str, object], ...]
 """The conditions of a measurement: ``(("node", "n1"), ("size_bytes", 64))``."""
@@ -52,13 +52,13 @@ def read_samples(folder: Path) -> RunSamples:
     return samples_of(folder, *read_runs(folder))
 
 
-def read_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
+def read_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
     """Read the runs of one kind whose figures count, with sentences about the others. Raises as `read_samples`."""
     try:
         chosen, notes = _trusted_runs(folder)
     except NotFoundError as error:
         raise NotComparableError(str(error)) from error
-    kinds = dict.fromkeys((str(run.asked.get("workload")), str(run.asked.get("settings"))) for run in chosen)
+    kinds = dict.fromkeys((str(run.parameters.get("workload")), str(run.parameters.get("settings"))) for run in chosen)
     if len(kinds) > 1:
         raise NotComparableError(
             f"the runs in {folder} differ in workload or settings: {' and '.join(' '.join(kind) for kind in kinds)}"
@@ -66,12 +66,12 @@ def read_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
     return chosen, notes
 
 
-def samples_of(folder: Path, chosen: Sequence[Recorded], notes: Sequence[str]) -> RunSamples:
+def samples_of(folder: Path, chosen: Sequence[RecordedRun], notes: Sequence[str]) -> RunSamples:
     """Gather the samples of runs of one kind. Raises as `read_samples`."""
     figures: list[Figure] = []
     for run in chosen:
         figures += _run_figures(run)
-    asked = [run.asked for run in chosen]
+    asked = [run.parameters for run in chosen]
     settings = {key: _format_parameter(value) for key, value in (asked[0].get("settings") or {}).items()}
     return gathered(folder, figures, asked, settings, notes)
 
@@ -99,10 +99,10 @@ def gathered(
     return RunSamples(values, seeds, exact, parameters, settings, tuple(notes))
 
 
-def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
+def _trusted_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
     """Select the runs whose figures can be trusted, with sentences about the others."""
     alone = (folder / RUN).exists()
-    found, notes = ([recorded(folder)], []) if alone else runs(folder)
+    found, notes = ([read_run(folder)], []) if alone else runs(folder)
     if not found:
         raise NotComparableError("; ".join(notes) or f"{folder} is not the folder of a run and contains none: no {RUN}")
     sound = []
@@ -121,10 +121,10 @@ def _trusted_runs(folder: Path) -> tuple[list[Recorded], list[str]]:
     return sound, notes
 
 
-def _run_figures(run: Recorded) -> Iterator[Figure]:
+def _run_figures(run: RecordedRun) -> Iterator[Figure]:
     if not (run.folder / ROWS).exists():
         raise NotComparableError(f"{run.folder} has no {ROWS}: its measurements are lost")
-    yield from figures_of(run.rows(), int(run.asked.get("seed") or 0))
+    yield from figures_of(run.rows(), int(run.parameters.get("seed") or 0))
 
 
 def figures_of(rows: Iterable[Mapping[str, Any]], first: int) -> Iterator[Figure]:

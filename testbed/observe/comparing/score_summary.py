@@ -24,7 +24,7 @@ class ScoredRow(Protocol):
 
 
 class Scored(Protocol):
-    """Rows of a system beside ours, measured or kept. holding: for each shape whether it holds."""
+    """Rows of a system beside ours, measured or kept. shapes_hold: for each shape whether it holds."""
 
     @property
     def system(self) -> str: ...
@@ -33,7 +33,7 @@ class Scored(Protocol):
     def rows(self) -> Sequence[ScoredRow]: ...
 
     @property
-    def holding(self) -> Sequence[bool]: ...
+    def shapes_hold(self) -> Sequence[bool]: ...
 
 
 def summary_rows(systems: Iterable[Scored]) -> list[list[str]]:
@@ -44,7 +44,7 @@ def summary_rows(systems: Iterable[Scored]) -> list[list[str]]:
 
 def _cells(system: Scored) -> list[str]:
     predicted = [row for row in system.rows if not row.calibrated]
-    shapes = f"{sum(system.holding)} of {len(system.holding)} hold"
+    shapes = f"{sum(system.shapes_hold)} of {len(system.shapes_hold)} hold"
     counts = [system.system, str(len(system.rows)), str(len(predicted))]
     if not predicted:
         return [*counts, "–", "–", "–", "–", shapes]

@@ -1,8 +1,8 @@
-"""Scores of a reproduction: each of a paper's rows beside ours, the errors of the predictions, and what fails.
+"""Scores of a reproduction: a paper's rows compared with ours, the errors of the predictions, and failures.
 
-A calibrated row has chosen a constant of the profile; it must be within `MAX` of the paper's. The shapes that the paper
-describes must hold, some of them as relations between our own runs. All other rows are predictions: nothing was chosen by
-them, their errors are shown in any case, and none may be more than `SLACK` worse than the row that was kept.
+A calibrated row was used to choose a constant of the profile; its error must be within `MAX_CALIBRATION_ERROR`. The shapes
+that the paper describes must hold; some are relations between our own runs. All other rows are predictions: they were not
+used for calibration, and the error of none may exceed that of the kept row by more than `MAX_WORSENING`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from statistics import median
 from typing import Final, Literal, Self, TypeAlias
 
 from testbed.errors import TestbedError
-from testbed.observe.comparing.paper_shapes import Compared, Rows, Seen, check_relation, check_shape
+from testbed.observe.comparing.paper_shapes import Compared, Rows, ShapeResult, check_relation, check_shape
 from testbed.observe.papers import Paper, Row, Table, figure
 
 Kind: TypeAlias = Literal["calibrated", "predicted", "paper"]
 
 KINDS: Final[Mapping[Kind, str]] = {"calibrated": "calibrated", "predicted": "predicted", "paper": "the paper's"}
-"""Kinds of lines in words; of "paper" there is nothing of ours."""
+"""Names of the kinds of lines; "paper" are published values that we do not measure."""
 
-MAX: Final = 0.03
-"""Relative error that a calibrated row may have."""
+MAX_CALIBRATION_ERROR: Final = 0.03
+"""Maximum relative error of a calibrated row."""
 
-SLACK: Final = 0.02
-"""By how much the relative error of a predicted row may exceed that of the kept one."""
+MAX_WORSENING: Final = 0.02
+"""Maximum increase of a predicted row's relative error over that of the kept row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Absolute errors of several rows: their number, median, 90th percentile (the least that 90 % do not exceed), and the
-    worst."""
+    """Absolute errors of several rows: their number, median, 90th percentile (nearest rank), and maximum."""
 
     rows: int
     median: float
@@ -41,15 +40,15 @@ class Errors:
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> Self:
-        """Sum up relative errors, at least one."""
+        """Summarize relative errors, at least one."""
         ordered = sorted(map(abs, errors))
         return cls(len(ordered), median(ordered), ordered[-(-len(ordered) * 9 // 10) - 1], ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A published value, in its unit, and ours beside it; ours and error are None where it is no measurement of ours. table:
-    whose errors are summed up apart. kind: calibrated, predicted, or paper, of which there is nothing of ours."""
+class ScoreLine:
+    """A published value and ours, in its unit; ours and error are None if we do not measure it. table: group of rows whose
+    errors are summarized separately. kind: see `KINDS`."""
 
     place: str
     table: str
@@ -65,8 +64,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Scores:
-    """A paper's values beside ours. measured: our rows, by run. kept: our values of an earlier reproduction, by the name of
-    their rows; empty where they are not to be compared."""
+    """A paper's values and ours. measured: our rows, by run. kept: our values of an earlier reproduction, by row name; empty
+    if they are not compared."""
 
     system: str
     paper: Paper
@@ -75,15 +74,15 @@ class Scores:
 
     @cached_property
     def rows(self) -> list[Compared]:
-        """The paper's rows beside ours. Raises TestbedError for one that its run does not have."""
+        """The paper's rows with our values. Raises TestbedError if a run lacks a row."""
         rows: dict[str, Compared] = {}
         for row in self.paper.rows:
             rows[row.name] = Compared(row, _our_value(row, self.measured, rows))
         return list(rows.values())
 
     @cached_property
-    def shapes(self) -> list[Seen]:
-        """Shapes and relations, with whether they hold."""
+    def shapes(self) -> list[ShapeResult]:
+        """Results of the checks of shapes and relations."""
         rows = {compared.row.name: compared for compared in self.rows}
         return [
             *[check_shape(shape, self.measured, rows) for shape in self.paper.shapes],
@@ -96,18 +95,18 @@ class Scores:
         return [(table, self.measured[table.run]) for table in self.paper.tables]
 
     @property
-    def lines(self) -> list[Line]:
-        """All published values: the rows, then what is shown as the paper's."""
+    def lines(self) -> list[ScoreLine]:
+        """All published values: first the rows, then those that we do not measure."""
         ours = [
-            Line(row.place, row.table, row.name, row.unit, row.paper, compared.ours, compared.error,
+            ScoreLine(row.place, row.table, row.name, row.unit, row.paper, compared.ours, compared.error,
                  "calibrated" if row.calibrated else "predicted", row.source, row.meaning)
             for compared in self.rows
             for row in [compared.row]
         ]  # fmt: skip
         return ours + [
-            Line(each.place, "", f"{each.name}: {whose}", each.unit, value, None, None, "paper", each.source)
-            for each in self.paper.not_ours
-            for whose, value in each.values.items()
+            ScoreLine(row.place, "", f"{row.name}: {series}", row.unit, value, None, None, "paper", row.source)
+            for row in self.paper.unmeasured
+            for series, value in row.values.items()
         ]
 
     @property
@@ -115,18 +114,18 @@ class Scores:
         return [compared for compared in self.rows if not compared.calibrated]
 
     @property
-    def holding(self) -> list[bool]:
-        """For each shape whether it holds."""
-        return [seen.holds for seen in self.shapes]
+    def shapes_hold(self) -> list[bool]:
+        """Whether each shape holds."""
+        return [result.holds for result in self.shapes]
 
     @property
     def overall(self) -> Errors | None:
-        """Errors of all predicted rows; None where there are none."""
+        """Errors of all predicted rows; None if there are none."""
         return Errors.of([compared.error for compared in self.predicted]) if self.predicted else None
 
     @property
     def errors(self) -> Mapping[str, Errors]:
-        """Errors of the predicted rows, by table; "" are the rows of none."""
+        """Errors of the predicted rows, by table; "" for rows without a table."""
         by_table: dict[str, list[float]] = {}
         for compared in self.predicted:
             by_table.setdefault(compared.row.table, []).append(compared.error)
@@ -134,32 +133,35 @@ class Scores:
 
     @property
     def failures(self) -> list[str]:
-        """A sentence for each calibrated row beyond `MAX`, each shape that does not hold, and each predicted row that has
-        become worse than the kept one."""
-        off = [compared for compared in self.rows if compared.calibrated and abs(compared.error) > MAX]
+        """A message for each calibrated row beyond `MAX_CALIBRATION_ERROR`, each shape that does not hold, and each
+        predicted row that has become worse than the kept one."""
+        missed = [
+            compared for compared in self.rows if compared.calibrated and abs(compared.error) > MAX_CALIBRATION_ERROR
+        ]
         worse = [
             (compared, error)
             for compared in self.predicted
-            if (error := self._kept_error(compared.row)) is not None and abs(compared.error) > abs(error) + SLACK
+            if (error := self._kept_error(compared.row)) is not None
+            and abs(compared.error) > abs(error) + MAX_WORSENING
         ]
         return [
-            *[f"{_words(compared)}, and it calibrates" for compared in off],
-            *[f"{seen.shape.name}: {seen.detail}" for seen in self.shapes if not seen.holds],
-            *[f"{_words(compared)}, and the kept value was off by {error:+.1%}" for compared, error in worse],
+            *[f"{_deviation(compared)}, though it is calibrated" for compared in missed],
+            *[f"{result.shape.name}: {result.detail}" for result in self.shapes if not result.holds],
+            *[f"{_deviation(compared)}, the kept error is {error:+.1%}" for compared, error in worse],
         ]
 
     def _kept_error(self, row: Row) -> float | None:
-        """Return the relative error of the kept value; None where the row is new."""
+        """Return the relative error of the kept value; None if the row is new."""
         return self.kept[row.name] / row.paper - 1 if row.name in self.kept else None
 
 
-def _words(compared: Compared) -> str:
+def _deviation(compared: Compared) -> str:
     row = compared.row
     return f"{row.name}: {compared.ours:.4g} {row.unit}, not {row.paper:g}: {compared.error:+.1%}"
 
 
 def _our_value(row: Row, measured: Mapping[str, Rows], before: Mapping[str, Compared]) -> float:
-    """Return our value in the row's unit. A sum adds earlier rows."""
+    """Return our value in the row's unit. before: earlier rows, which a row with a sum adds up."""
     if row.sum:
         return sum(before[name].ours for name in row.sum)
     value = figure(row, measured[row.run], measured[row.other_run] if row.other_run else ())

@@ -21,7 +21,7 @@ from testbed.fates.header_fields import behind_route
 
 Show = Callable[[Any], str]
 
-_SHOWN: Final = 32  # undissected bytes shown
+_MAX_SHOWN: Final = 32  # undissected bytes shown
 _CHECK: Final = 4  # bytes of a check behind the payload
 _TEXTS: Final = 1 << 12  # cache entries for each field, or for each layer's payloads
 
@@ -175,8 +175,8 @@ def _text(field: AnyField) -> Show:
 
 def format_bytes(rest: bytes) -> str:
     """Format bytes: their number and the first of them in hexadecimal."""
-    more = " ..." if len(rest) > _SHOWN else ""
-    return f"{len(rest)} bytes, {rest[:_SHOWN].hex(' ')}{more}"
+    more = " ..." if len(rest) > _MAX_SHOWN else ""
+    return f"{len(rest)} bytes, {rest[:_MAX_SHOWN].hex(' ')}{more}"
 
 
 def printable(value: object) -> str:

@@ -20,7 +20,7 @@ from testbed.observe.report.markup import Table, complete_page, details, section
 from testbed.observe.report.plots import Plot, framed
 from testbed.observe.report.run_summary import RunSummary, summarize_run
 from testbed.observe.report.timeline_plot import timelines
-from testbed.observe.report.topology_plot import are_alike, topology
+from testbed.observe.report.topology_plot import have_same_topology, topology
 
 MAX: int = 8
 """Largest number of runs in one report: as many as there are distinguishable colours."""
@@ -119,7 +119,7 @@ def _with_heading(run: RunSummary, text: str) -> str:
 def _pictures(runs: Sequence[RunSummary]) -> Iterator[Plot]:
     """Topology plots: one for all runs with equal clusters and injections, else one for each."""
     drawn = [run for run in runs if run.layout is not None]
-    same = are_alike([run.layout for run in drawn if run.layout]) and all(
+    same = have_same_topology([run.layout for run in drawn if run.layout]) and all(
         run.injected == drawn[0].injected for run in drawn
     )
     for index, run in enumerate(drawn[:1] if same else drawn):

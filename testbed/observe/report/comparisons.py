@@ -15,7 +15,7 @@ from testbed.observe.report.run_summary import RunSummary
 _MAX_ROWS: Final = 50_000
 """Rows of two runs above which their samples are not compared here; `testbed compare` does it."""
 
-_SHOWN: Final = 100
+_MAX_SHOWN: Final = 100
 
 
 def comparisons(runs: Sequence[RunSummary]) -> Iterator[str]:
@@ -46,10 +46,10 @@ def _table(comparison: Comparison, ours: str, theirs: str) -> Table:
         [compared.where, heading(compared.measure), format_value(compared.measure, compared.ours),
          format_value(compared.measure, compared.theirs),
          f"{compared.ratio.value:.3f}", _interval(compared), compared.judgement.value]
-        for compared in comparison.measured[:_SHOWN]
+        for compared in comparison.measured[:_MAX_SHOWN]
     ]  # fmt: skip
     headings = ["where", "measure", ours, theirs, f"{theirs} / {ours}", "interval", "judgement"]
-    note = f"The first {_SHOWN} of {len(comparison.measured):,}." if len(comparison.measured) > _SHOWN else ""
+    note = f"The first {_MAX_SHOWN} of {len(comparison.measured):,}." if len(comparison.measured) > _MAX_SHOWN else ""
     return Table(f"{theirs} against {ours}, the worst first", headings, rows, frozenset({0, 1, 5, 6}), note=note)
 
 

@@ -44,13 +44,13 @@ def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoi
     """Points for these keys, of the first run whose protocol's paper has any."""
     for run in runs:
         try:
-            paper = paper_of(str(run.asked.get("protocol", "")))
+            paper = paper_of(str(run.parameters.get("protocol", "")))
         except TestbedError:  # no paper, or the protocol is not installed
             continue
         rows = [
             row
             for row in paper.rows
-            if row.take == y and x in row.where and not row.of and is_measured_by(row, paper, run.asked)
+            if row.take == y and x in row.where and not row.of and is_measured_by(row, paper, run.parameters)
         ]  # fmt: skip
         if rows:
             points = tuple(sorted((float(row.where[x]), row.paper / UNITS[row.unit] * row.per) for row in rows))
@@ -156,7 +156,7 @@ def _line(curve: Curve, run_index: int, kind: Kind, value: float | str, label: s
 def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) -> Plot:
     descriptions = [f"{line.label or curve.axes[1]}: {_ends(curve, line)}" for line in lines]
     paper_words = f" The paper's values: {paper.words}" if paper is not None else ""
-    alternative = f"{curve.title}. {'; '.join(descriptions)}.{paper_words}"
+    alt_text = f"{curve.title}. {'; '.join(descriptions)}.{paper_words}"
     caption = f"{curve.axes[1].capitalize()}: median of all rows with equal {curve.axes[0]}."
     if any(line.band for line in lines):
         caption += " The band reaches from the shortest to the 99th percentile."
@@ -193,8 +193,8 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
         axes.set_title(curve.axes[1])
         if any(line.label for line in lines) or paper is not None:
             axes.legend(labelcolor=INK)
-        drawn = to_svg(figure, curve.name, alternative)
-    return Plot(curve.name, curve.title, drawn, caption, alternative, _table(curve, lines, paper))
+        drawn = to_svg(figure, curve.name, alt_text)
+    return Plot(curve.name, curve.title, drawn, caption, alt_text, _table(curve, lines, paper))
 
 
 def _ends(curve: Curve, line: Line) -> str:

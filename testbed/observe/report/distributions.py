@@ -37,7 +37,7 @@ def distributions(runs: Sequence[RunSummary]) -> list[Plot]:
 
 def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bool) -> Plot:
     descriptions = [f"{run.label + ': ' if several else ''}{_quantile_text(sample.took)}" for _, run, sample in sampled]
-    alternative = f"Distribution of times. {'; '.join(descriptions)}."
+    alt_text = f"Distribution of times. {'; '.join(descriptions)}."
     every = numpy.concatenate([sample.took for *_, sample in sampled])
     positive = every[every > 0]
     least, most = float(positive.min()) if positive.size else 1.0, float(max(every.max(), 2.0))
@@ -68,7 +68,7 @@ def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bo
             axes.set_xlim(edges[0], edges[-1])
         if several:
             left.legend(labelcolor=INK)
-        svg = to_svg(figure, "distribution", alternative)
+        svg = to_svg(figure, "distribution", alt_text)
     rows = [
         [run.label if several else run.title, f"{sample.took.size:,}", format_time(float(sample.took.min())),
          *(format_time(float(value)) for value in _quantile_values(numpy.sort(sample.took), _PERCENTILES)),
@@ -81,7 +81,7 @@ def _sample_plot(sampled: Sequence[tuple[int, RunSummary, Samples]], several: bo
         f"Time of each {first.what}, from {first.source}: how often, and accumulated. Every value counts; the axis ends "
         f"with the shortest and the longest."
     )
-    return Plot("distribution", "Distribution of times", svg, caption, alternative, table)
+    return Plot("distribution", "Distribution of times", svg, caption, alt_text, table)
 
 
 def _quantile_values(ordered: Numbers, shares: Numbers) -> Numbers:
@@ -124,7 +124,7 @@ def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
 
 def _percentile_plot(tails: Sequence[_Tail], several: bool) -> Plot:
     descriptions = [f"{label}: {format_time(times[0])} to {format_time(times[-1])}" for *_, label, times in tails]
-    alternative = f"Percentiles of times, from the median to the 99.9th. {'; '.join(descriptions)}."
+    alt_text = f"Percentiles of times, from the median to the 99.9th. {'; '.join(descriptions)}."
     with new_figure(3.3) as figure:
         axes = figure.add_subplot()
         for run, number, label, times in tails:
@@ -143,10 +143,10 @@ def _percentile_plot(tails: Sequence[_Tail], several: bool) -> Plot:
         axes.set_xlabel("percentile")
         axes.set_title("time that this share of messages does not exceed")
         axes.legend(labelcolor=INK, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        svg = to_svg(figure, "percentiles", alternative)
+        svg = to_svg(figure, "percentiles", alt_text)
     rows = [[label, *(format_time(time) for time in times)] for *_, label, times in tails]
     table = Table("Percentiles, in figures", ["", "p50", "p90", "p99", "p99.9"], rows)
     caption = (
         "Each percentile is of all messages; of several repetitions the median. A flat line is a time that is sure."
     )
-    return Plot("percentiles", "Percentiles of times", svg, caption, alternative, table)
+    return Plot("percentiles", "Percentiles of times", svg, caption, alt_text, table)

@@ -51,7 +51,7 @@ def _parts(scores: Scores) -> Iterator[str]:
     yield details("All published values", _values(scores))
     shapes = [f"{'holds' if seen.holds else 'broken'}: {seen.shape.name} ({seen.detail})" for seen in scores.shapes]
     if shapes:
-        yield details(f"Shapes: {sum(scores.holding)} of {len(shapes)} hold", _listed(shapes))
+        yield details(f"Shapes: {sum(scores.shapes_hold)} of {len(shapes)} hold", _listed(shapes))
     for number, (content, shown) in enumerate(scores.tables):
         cells = [
             [format_value(key, row.get(key)) for key in content.columns]

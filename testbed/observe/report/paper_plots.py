@@ -85,7 +85,7 @@ def _figure_plot(name: str, figure: PaperFigure, curves: Sequence[_Drawn]) -> Pl
     )
     published = [point for curve in curves for point in curve.published]
     words = f" The paper's values: {', '.join(_at(figure, point) for point in published)}." if published else ""
-    alternative = f"{figure.name}. Ours: {described}.{words}"
+    alt_text = f"{figure.name}. Ours: {described}.{words}"
     caption = f"In the paper: {figure.source}."
     if published:
         caption += " Hollow marks are the paper's values, in the colour of ours."
@@ -108,8 +108,8 @@ def _figure_plot(name: str, figure: PaperFigure, curves: Sequence[_Drawn]) -> Pl
         axes.set_xlabel(figure.axes[0])
         axes.set_title(figure.axes[1])
         axes.legend(labelcolor=INK)
-        drawn = to_svg(drawing, name, alternative)
-    return Plot(name, figure.name, drawn, caption, alternative, _figure_table(figure, curves))
+        drawn = to_svg(drawing, name, alt_text)
+    return Plot(name, figure.name, drawn, caption, alt_text, _figure_table(figure, curves))
 
 
 def _at(figure: PaperFigure, point: tuple[float, float]) -> str:
@@ -142,7 +142,7 @@ def row_plots(scores: Scores) -> Iterator[Plot]:
 
 def _row_plot(name: str, title: str, unit: str, rows: Sequence[Compared]) -> Plot:
     described = "; ".join(f"{row.name}: the paper's {row.row.paper:g}, ours {row.ours:.4g} {unit}" for row in rows)
-    alternative = f"{title}. {described}."
+    alt_text = f"{title}. {described}."
     caption = "Hollow diamonds are the paper's values, dots are ours; filled squares are ours of calibrated rows."
     with new_figure(0.9 + 0.27 * len(rows)) as drawing:
         axes = drawing.add_subplot()
@@ -169,14 +169,14 @@ def _row_plot(name: str, title: str, unit: str, rows: Sequence[Compared]) -> Plo
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.legend(labelcolor=INK)
-        drawn = to_svg(drawing, name, alternative)
-    return Plot(name, title, drawn, caption, alternative)
+        drawn = to_svg(drawing, name, alt_text)
+    return Plot(name, title, drawn, caption, alt_text)
 
 
 def error_plot(systems: Sequence[Scored]) -> Plot:
     """Plot of the errors of all systems: a dot for each row."""
     cells = summary_rows(systems)
-    alternative = "Relative errors of the papers' values. " + "; ".join(
+    alt_text = "Relative errors of the papers' values. " + "; ".join(
         ", ".join(f"{heading} {cell}".strip() for heading, cell in zip(("", *HEADINGS[1:]), row, strict=True))
         for row in cells
     ) + "."  # fmt: skip
@@ -195,8 +195,8 @@ def error_plot(systems: Sequence[Scored]) -> Plot:
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:+.0f} %" if value else "0"))
         axes.set_title("error of our value; red: the median; grey: within 10 %")
-        drawn = to_svg(drawing, "errors", alternative)
-    return Plot("errors", "All papers: errors of the published values", drawn, caption, alternative)
+        drawn = to_svg(drawing, "errors", alt_text)
+    return Plot("errors", "All papers: errors of the published values", drawn, caption, alt_text)
 
 
 def _draw_errors(axes: Axes, place: int, rows: Sequence[ScoredRow]) -> None:

@@ -57,14 +57,14 @@ WIDTH: Final = 7.6  # inches, of 72 points; a page scales it
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure of the page. name: unique in it. caption: what is shown, and its source. alternative: a description for
+    """A figure of the page. name: unique in it. caption: what is shown, and its source. alt_text: a description for
     people who do not see it. table: the figures, if not too many."""
 
     name: str
     title: str
     svg: str
     caption: str
-    alternative: str
+    alt_text: str
     table: Table | None = None
 
 
@@ -77,7 +77,7 @@ def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
         yield figure
 
 
-def to_svg(figure: Figure, name: str, alternative: str) -> str:
+def to_svg(figure: Figure, name: str, alt_text: str) -> str:
     """Write a figure as SVG within a page. name: makes its identifiers unique."""
     written = io.StringIO()
     with rc_context({"svg.hashsalt": name}):
@@ -91,7 +91,7 @@ def to_svg(figure: Figure, name: str, alternative: str) -> str:
     text = re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", text)
     text = re.sub(r"#[0-9a-f]{6}", lambda match: _variable(match[0]), text)
     text = text.replace(f"'{_FONT}'", "var(--font)")
-    text = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', _svg_tag(alternative), text, count=1)
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', _svg_tag(alt_text), text, count=1)
     return re.sub(r"\n\s*", "\n", text)
 
 
@@ -99,8 +99,8 @@ def _variable(colour: str) -> str:
     return f"var(--{_VARIABLES[colour]})" if colour in _VARIABLES else colour
 
 
-def _svg_tag(alternative: str) -> Callable[[re.Match[str]], str]:
-    label = escape(alternative, quote=True)
+def _svg_tag(alt_text: str) -> Callable[[re.Match[str]], str]:
+    label = escape(alt_text, quote=True)
     return lambda match: f'<svg class="plot" role="img" aria-label="{label}" viewBox="{match[1]}">'
 
 

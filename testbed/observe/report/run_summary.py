@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from testbed.cluster.faults.injections import links_of
 from testbed.errors import NotFoundError, TestbedError, reason_of
-from testbed.observe.recorded import EVENTS, FATES, ROWS, Recorded, read_layout, recorded
+from testbed.observe.recorded import EVENTS, FATES, ROWS, RecordedRun, read_layout, read_run
 from testbed.observe.report.columns import Kind, read_chunks, read_kinds
 from testbed.observe.report.deliveries import Deliveries, read_deliveries
 from testbed.observe.report.run_events import Repetition, repetitions
@@ -32,7 +32,7 @@ class RunSummary:
     repetitions."""
 
     label: str
-    record: Recorded
+    record: RecordedRun
     layout: Layout | None
     kinds: tuple[Kind, ...]
     repetition: Repetition
@@ -45,13 +45,14 @@ class RunSummary:
     missing: tuple[str, ...]
 
     @property
-    def asked(self) -> Mapping[str, Any]:
-        return self.record.asked
+    def parameters(self) -> Mapping[str, Any]:
+        return self.record.parameters
 
     @property
     def title(self) -> str:
         """Heading: ``pingpong on star-4``."""
-        return f"{self.asked.get('workload') or self.asked.get('kind', 'run')} on {self.asked.get('cluster', '?')}"
+        subject = self.parameters.get("workload") or self.parameters.get("kind", "run")
+        return f"{subject} on {self.parameters.get('cluster', '?')}"
 
     @property
     def grade(self) -> str:
@@ -62,18 +63,18 @@ class RunSummary:
 def summarize_run(folder: Path, label: str) -> RunSummary:
     """Read a run's folder. Raises NotFoundError where there is no run, UnsupportedError for one of a newer version,
     TestbedError for a broken file."""
-    run = recorded(folder)
+    run = read_run(folder)
     try:
         return _summarize(run, label)
     except OSError as error:
         raise TestbedError(f"{folder} cannot be read: {reason_of(error)}") from error
 
 
-def _summarize(run: Recorded, label: str) -> RunSummary:
+def _summarize(run: RecordedRun, label: str) -> RunSummary:
     folder, missing = run.folder, list(_missing(run))
     layout = _layout(folder / "cluster.json", missing)
     events = [event for chunk in read_chunks(folder / EVENTS) for event in chunk]
-    repeated = repetitions(events, virtual=run.asked.get("mode") == "sim")
+    repeated = repetitions(events, virtual=run.parameters.get("mode") == "sim")
     kinds = tuple(read_kinds(folder / ROWS))
     part = folder / "repeat-1" if (folder / "repeat-1").is_dir() else folder
     names = [node.name for node in layout.nodes] if layout is not None else []
@@ -89,7 +90,7 @@ def _summarize(run: Recorded, label: str) -> RunSummary:
     )  # fmt: skip
 
 
-def _missing(run: Recorded) -> Iterator[str]:
+def _missing(run: RecordedRun) -> Iterator[str]:
     if not run.result:
         yield (
             "The run never ended, or was killed: without result.json there is no verdict. The report shows what was written."
@@ -121,7 +122,9 @@ def _fates(folder: Path) -> Fates:
     return fates
 
 
-def _injected(run: Recorded, layout: Layout | None, events: list[Mapping[str, Any]]) -> Mapping[str, tuple[str, ...]]:
+def _injected(
+    run: RecordedRun, layout: Layout | None, events: list[Mapping[str, Any]]
+) -> Mapping[str, tuple[str, ...]]:
     """Impairments injected while the run went on, by link, from the cluster's events or else the scenario's targets."""
     injected: dict[str, dict[str, None]] = {}
     for event in events:

@@ -105,7 +105,7 @@ def _headline(run: RunSummary) -> str:
 
 
 def _facts(run: RunSummary) -> str:
-    parameters = run.asked
+    parameters = run.parameters
     began = parameters.get("began")
     parts = [
         str(parameters.get("protocol", "")),
@@ -213,7 +213,7 @@ def _figure(value: object) -> str:
 
 def origin(run: RunSummary) -> Iterator[str]:
     """Everything needed to repeat the run."""
-    parameters = run.asked
+    parameters = run.parameters
     yield f"<h3>{escape(run.label)} {escape(run.title)}</h3>"
     if command := parameters.get("command"):
         yield preformatted(str(command), f"command of {run.label}")
@@ -265,9 +265,9 @@ def differences(runs: Sequence[RunSummary]) -> list[tuple[str, list[str]]]:
     """Parameters that differ between the runs, by key."""
 
     def parameters(run: RunSummary) -> dict[str, str]:
-        flat = {key: _parameter(run.asked, key) for key in ("workload", *_PARAMETERS)}
+        flat = {key: _parameter(run.parameters, key) for key in ("workload", *_PARAMETERS)}
         return flat | {
-            f"setting {key}": _format_setting(value) for key, value in (run.asked.get("settings") or {}).items()
+            f"setting {key}": _format_setting(value) for key, value in (run.parameters.get("settings") or {}).items()
         }
 
     every = [parameters(run) for run in runs]

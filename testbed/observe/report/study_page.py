@@ -12,7 +12,7 @@ from testbed.observe.report.markup import Table, complete_page, description_list
 from testbed.observe.report.plots import framed
 from testbed.observe.report.study_plots import study_plots
 
-_SHOWN: Final = 1000  # points
+_MAX_SHOWN: Final = 1000  # points
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ def study_page(
     shared = description_list([(key, str(value)) for key, value in common.items()])
     listed = Table(
         f"{len(points):,} points", ["point", *varied, ""],
-        [[str(point.number), *point.values, point.ending] for point in points[:_SHOWN]],
+        [[str(point.number), *point.values, point.ending] for point in points[:_MAX_SHOWN]],
         frozenset(range(len(varied) + 2)),
-        note=f"{len(points) - _SHOWN:,} more are in points.jsonl." if len(points) > _SHOWN else "",
+        note=f"{len(points) - _MAX_SHOWN:,} more are in points.jsonl." if len(points) > _MAX_SHOWN else "",
     )  # fmt: skip
     plots = study_plots(varied, rows)
     content = "\n".join(

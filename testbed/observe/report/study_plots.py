@@ -120,7 +120,7 @@ def _plot(measure: str, arrangement: _Arrangement, estimates: Mapping[Key, Estim
         caption += f" All values of {', '.join(arrangement.rest)} together."
     if len(facets) > _MAX_FACETS:
         caption += f" Of {len(facets)} values of {arrangement.facet}, the first {_MAX_FACETS}."
-    alternative = f"{title}. " + "; ".join(_words(measure, key, one) for key, one in estimates.items()) + "."
+    alt_text = f"{title}. " + "; ".join(_words(measure, key, one) for key, one in estimates.items()) + "."
     with new_figure(3.2) as figure:
         panels = figure.subplots(1, min(len(facets), _MAX_FACETS), sharey=True, squeeze=False)[0]
         for panel, facet in zip(panels, facets, strict=False):
@@ -129,8 +129,8 @@ def _plot(measure: str, arrangement: _Arrangement, estimates: Mapping[Key, Estim
         panels[0].set_ylim(bottom=0)  # of all, now that all is drawn
         if arrangement.line:
             panels[0].legend(labelcolor=INK, title=arrangement.line)
-        drawn = to_svg(figure, f"study-{measure}", alternative)
-    return Plot(f"study-{measure}", title, drawn, caption, alternative, _table(measure, arrangement, estimates))
+        drawn = to_svg(figure, f"study-{measure}", alt_text)
+    return Plot(f"study-{measure}", title, drawn, caption, alt_text, _table(measure, arrangement, estimates))
 
 
 def _draw(axes: Axes, measure: str, arrangement: _Arrangement, estimates: Mapping[Key, Estimate]) -> None:

@@ -96,7 +96,7 @@ def _plot(
     name = f"timeline-{number + 1}"
     faults = run.repetition.faults
     label = f" {run.label}" if several else ""
-    alternative = f"Timeline{label}, {duration:.3g} s. " + _description(faults, sample)
+    alt_text = f"Timeline{label}, {duration:.3g} s. " + _description(faults, sample)
     panels = ["faults"] if faults else []
     if intervals is not None:
         panels += ["rate" if intervals.rate is not None else "count", "latency"]
@@ -117,10 +117,10 @@ def _plot(
             elif intervals is not None:
                 _draw_amount(axes, intervals, top)
         drawn[-1].set_xlabel("seconds since the programs began")
-        svg = to_svg(figure, name, alternative)
+        svg = to_svg(figure, name, alt_text)
     caption = _caption(run, sample, len(faults))
     return Plot(
-        name, f"Faults, throughput and latency{label}", svg, caption, alternative, _table(faults) if faults else None
+        name, f"Faults, throughput and latency{label}", svg, caption, alt_text, _table(faults) if faults else None
     )
 
 

@@ -11,44 +11,44 @@ from typing import Final
 from testbed.observe.arrangement import SWITCH, Graph, Position, arrange, curves
 from testbed.observe.report.markup import Table
 from testbed.observe.report.plots import Plot
-from testbed.spec.graphviz import described
+from testbed.spec.graphviz import describe_impairment
 from testbed.spec.kinds import DEFAULT
 from testbed.spec.layout import Layout, Link
 
 _BOX: Final = (58.0, 26.0)  # of a node: width, height
-_MAX_WORDS: Final = 12  # impaired links up to which texts are drawn
+_MAX_LABELLED_LINKS: Final = 12  # above which links are not labelled with their impairments
 _MAX_ROWS: Final = 40
-_LINE: Final = 12.5  # line height of texts
-_LETTER: Final = 6.6  # average width of a letter
+_LINE_HEIGHT: Final = 12.5  # of labels
+_CHARACTER_WIDTH: Final = 6.6  # average
 
 
 def topology(layout: Layout, injected: Mapping[str, Sequence[str]], name: str, title: str) -> Plot:
     """Draw a cluster. injected: impairments as text, by link. name: unique in the page."""
     places = positions(layout)
     declared = {link.name: _declared(link) for link in layout.links}
-    words = [_counted(len(layout.nodes), "node"), _counted(len(layout.switches), "switch"),
-             _counted(len(layout.links), "link")]  # fmt: skip
+    counts = [_quantity(len(layout.nodes), "node"), _quantity(len(layout.switches), "switch"),
+             _quantity(len(layout.links), "link")]  # fmt: skip
     impaired = sum(1 for text in declared.values() if text)
-    alternative = (
-        f"Picture of cluster {layout.name}: {', '.join(words)}; {_counted(impaired, 'link')} impaired by its "
-        f"description, {_counted(len(injected), 'link')} while it ran."
+    alt_text = (
+        f"Picture of cluster {layout.name}: {', '.join(counts)}; {_quantity(impaired, 'link')} impaired by its "
+        f"description, {_quantity(len(injected), 'link')} by injection."
     )
-    svg = _svg(layout, places, declared, injected, alternative)
-    caption = f"{', '.join(words)}."
-    caption += " Thick: impaired as declared." if impaired else ""
-    caption += " Dashed: something was injected while the run went on." if injected else ""
-    return Plot(name, title, svg, caption, alternative, _table(layout, declared, injected))
+    svg = _svg(layout, places, declared, injected, alt_text)
+    caption = f"{', '.join(counts)}."
+    caption += " Thick: impairments are declared." if impaired else ""
+    caption += " Dashed: impairments were injected during the run." if injected else ""
+    return Plot(name, title, svg, caption, alt_text, _table(layout, declared, injected))
 
 
-def _counted(count: int, what: str) -> str:
-    several = what + ("es" if what.endswith("ch") else "s")
-    return f"{count or 'no'} {what if count == 1 else several}"
+def _quantity(count: int, what: str) -> str:
+    plural = what + ("es" if what.endswith("ch") else "s")
+    return f"{count or 'no'} {what if count == 1 else plural}"
 
 
 def _declared(link: Link) -> str:
     if link.forward == link.backward:
-        return described(link.forward)
-    both = (("→", described(link.forward)), ("←", described(link.backward)))
+        return describe_impairment(link.forward)
+    both = (("→", describe_impairment(link.forward)), ("←", describe_impairment(link.backward)))
     return "; ".join(f"{arrow} {text}" for arrow, text in both if text)
 
 
@@ -56,16 +56,16 @@ def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, S
     """Table of impairments; links without any share one row."""
     plain = [link.name for link in layout.links if not declared[link.name] and link.name not in injected]
     impaired = [
-        [link.name, declared[link.name] or "nothing", "; ".join(injected.get(link.name, ())) or "nothing"]
+        [link.name, declared[link.name] or "none", "; ".join(injected.get(link.name, ())) or "none"]
         for link in layout.links
         if link.name not in plain
     ]
     rows = impaired[:_MAX_ROWS]
     if plain:
-        rows.append([f"{len(plain)} others" if impaired else "all links", "nothing", "nothing"])
+        rows.append([f"{len(plain)} others" if impaired else "all links", "none", "none"])
     note = f"{len(impaired) - _MAX_ROWS} more links are impaired." if len(impaired) > _MAX_ROWS else ""
-    headings = ["link", "declared", "injected while it ran"]
-    return Table("What links did to frames", headings, rows, frozenset({0, 1, 2}), note=note)
+    headings = ["link", "declared", "injected during the run"]
+    return Table("Link impairments", headings, rows, frozenset({0, 1, 2}), note=note)
 
 
 # Positions
@@ -92,9 +92,9 @@ def _svg(
     places: Mapping[str, Position],
     declared: Mapping[str, str],
     injected: Mapping[str, Sequence[str]],
-    alternative: str,
+    alt_text: str,
 ) -> str:
-    few = sum(1 for link in layout.links if declared[link.name] or link.name in injected) <= _MAX_WORDS
+    labelled = sum(1 for link in layout.links if declared[link.name] or link.name in injected) <= _MAX_LABELLED_LINKS
     drawn = [
         _link(link, places, via, declared[link.name], injected.get(link.name, ()))
         for link, via in zip(layout.links, curves(_graph(layout), places), strict=True)
@@ -108,25 +108,25 @@ def _svg(
     right = max(x for x, _ in places.values()) + 100
     top = min(y for _, y in places.values()) - 46
     lowest = bottom = max(y for _, y in places.values()) + 34
-    if few:
+    if labelled:
         for link in layout.links:
             texts = [text for text in (declared[link.name], *injected.get(link.name, ())) if text]
-            words, lowest = _words(link, layout, places, texts, lowest)
-            drawn.append(words)
+            label, lowest = _label(link, layout, places, texts, lowest)
+            drawn.append(label)
             bottom = max(bottom, lowest)
     box = f"{left:.0f} {top:.0f} {right - left:.0f} {bottom - top:.0f}"
     width = min(960, max(320, 1.15 * (right - left)))
     return (
-        f'<svg class="topology" role="img" aria-label="{escape(alternative, quote=True)}" viewBox="{box}" '
+        f'<svg class="topology" role="img" aria-label="{escape(alt_text, quote=True)}" viewBox="{box}" '
         f'style="max-width:{width:.0f}px">{"".join(drawn)}</svg>'
     )
 
 
-def _words(
+def _label(
     link: Link, layout: Layout, places: Mapping[str, Position], texts: Sequence[str], lowest: float
 ) -> tuple[str, float]:
-    """Text beside a link, at its node if there is a single row of nodes, else at its middle; and how far down texts
-    reach."""
+    """Return the label of a link, and the lowest y of the labels so far. The label is below its node if all nodes are in one
+    row, else beside the link's middle."""
     if not texts:
         return "", lowest
     nodes = {node.name for node in layout.nodes}
@@ -140,16 +140,17 @@ def _words(
     else:
         (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
         lines = [line for text in texts for line in wrap(text, 30)][:4]
-        beside = _LINE * (len(lines) - 1)  # above a horizontal line, centred on others
+        beside = _LINE_HEIGHT * (len(lines) - 1)  # above a horizontal line, centred on others
         x, y = (x1 + x2) / 2, (y1 + y2) / 2 - (beside + 8 if y1 == y2 else beside / 2 - 4)
     spans = "".join(
-        f'<tspan x="{x:.1f}" y="{y + _LINE * number:.1f}">{escape(line)}</tspan>' for number, line in enumerate(lines)
+        f'<tspan x="{x:.1f}" y="{y + _LINE_HEIGHT * number:.1f}">{escape(line)}</tspan>'
+        for number, line in enumerate(lines)
     )
-    return f'<text class="words">{spans}</text>', max(lowest, y + _LINE * len(lines))
+    return f'<text class="label">{spans}</text>', max(lowest, y + _LINE_HEIGHT * len(lines))
 
 
 def _short(text: str, link: Link) -> str:
-    """Text without the place beside which it stands: ``loss 10%`` for ``loss 10% on n1``."""
+    """Remove the link's own name from a label: ``loss 10%`` for ``loss 10% on n1``."""
     a, b = link.a.owner, link.b.owner
     for prefix in (a, b, str(link.a), str(link.b), f"{a}--{b}", f"{b}--{a}", link.name):
         text = text.removesuffix(f" on {prefix}").removesuffix(f": {prefix}")
@@ -158,8 +159,8 @@ def _short(text: str, link: Link) -> str:
 
 def _box(name: str, at: Position, size: Position, kind: str, tooltip: str) -> str:
     (x, y), (width, height) = at, size
-    room = int((width - 6) / _LETTER)
-    shown = name if len(name) <= room else name[: room - 1] + "…"
+    max_characters = int((width - 6) / _CHARACTER_WIDTH)
+    shown = name if len(name) <= max_characters else name[: max_characters - 1] + "…"
     radius = height / 2 if kind == "switch" else 5
     return (
         f'<g class="{kind}"><title>{escape(tooltip)}</title><rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" '
@@ -172,17 +173,15 @@ def _link(
 ) -> str:
     (x1, y1), (x2, y2) = places[link.a.owner], places[link.b.owner]
     classes = " ".join(["link", *(["declared"] if declared else []), *(["injected"] if injected else [])])
-    tooltip = f"{link.name}: {declared or 'nothing declared'}" + (
-        f"; injected: {'; '.join(injected)}" if injected else ""
-    )
+    tooltip = f"{link.name}: {declared or 'none declared'}" + (f"; injected: {'; '.join(injected)}" if injected else "")
     bend = f"L{x2:.1f} {y2:.1f}" if via is None else f"Q{via[0]:.1f} {via[1]:.1f} {x2:.1f} {y2:.1f}"
     path = f"M{x1:.1f} {y1:.1f}{bend}"
     return f'<g class="{classes}"><title>{escape(tooltip)}</title><path d="{path}"/></g>'
 
 
-def are_alike(layouts: Sequence[Layout]) -> bool:
-    """Whether one picture shows all these layouts."""
+def have_same_topology(layouts: Sequence[Layout]) -> bool:
+    """Whether all layouts have the same nodes, switches and links."""
     return all(
-        (layout.nodes, layout.switches, layout.links) == (following.nodes, following.switches, following.links)
-        for layout, following in pairwise(layouts)
+        (first.nodes, first.switches, first.links) == (second.nodes, second.switches, second.links)
+        for first, second in pairwise(layouts)
     )

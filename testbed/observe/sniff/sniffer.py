@@ -33,7 +33,7 @@ from testbed.spec.layout import Impairment
 HOLD: Final = 100_000_000
 """Nanoseconds a frame is held back: by then it has been read if the kernel had any processor time at all."""
 
-PATIENCE: Final = 10.0
+TIMEOUT: Final = 10.0
 """Seconds to wait for another command's work on the cluster to finish."""
 
 _RELEASE_INTERVAL: Final = 50_000_000  # ns between two releases of frames
@@ -75,7 +75,7 @@ class Sniffer:
     def begin(self) -> None:
         """Start capturing: every frame that passes after the return is captured. Raises KernelError for a point that
         does not exist."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while (state := self._read()) is not None and state.phase != "up":
             if time.monotonic() > deadline:
                 raise ConflictError(f"another testbed command is at work on cluster {self._cluster}")

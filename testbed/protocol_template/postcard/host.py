@@ -1,6 +1,6 @@
 """The host library: sends and receives of programs, as MPI's device asks for them.
 
-`MatchingByLibrary` matches messages to receives by source, context and tag.
+`SoftwareMatchingEndpoint` matches messages to receives by source, context and tag.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, HostActions
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
 from .firmware import NEWS, Departure, Firmware, Letter
@@ -18,7 +18,7 @@ DESCRIPTOR: Final = 24
 """Bytes of a descriptor, which the host writes over the bus."""
 
 
-class Host(MatchingByLibrary):
+class Host(SoftwareMatchingEndpoint):
     """The library of one node's program. Implements `protocols.mpi.endpoints.MatchingEndpoint`."""
 
     contexts = CONTEXTS
@@ -34,25 +34,25 @@ class Host(MatchingByLibrary):
         self._sends: dict[int, tuple[Dispatch, Envelope]] = {}
         self._next = 0
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         self._next += 1
-        self._sends[self._next] = over, Envelope(destination, tag, len(data))
+        self._sends[self._next] = completion, Envelope(destination, tag, len(data))
         self._firmware.letters[self._next] = Letter(self._next, destination, context, tag, data)
         self._nic.ring_doorbell(self._next, DESCRIPTOR, 1)
         return True
 
     def completed(self, index: int) -> None:
         if index != NEWS:
-            over, envelope = self._sends.pop(index)
-            over.complete(envelope)
+            completion, envelope = self._sends.pop(index)
+            completion.complete(envelope)
             return
         news = self._firmware.inbox.popleft()
         if isinstance(news, Departure):
             self._fail(news.peer)
             return
         arrival = self.matching.arrive(news.source, news.context, news.tag, len(news.data))
-        arrival.place[:] = news.data[: len(arrival.place)]
-        self.matching.arrived(arrival)
+        arrival.buffer[:] = news.data[: len(arrival.buffer)]
+        self.matching.complete(arrival)
 
     def waiting(self) -> list[str]:
         return [f"the receipts of {envelope.length} bytes to {envelope.source}" for _, envelope in self._sends.values()]
@@ -60,8 +60,8 @@ class Host(MatchingByLibrary):
     def _fail(self, peer: int) -> None:
         """End what is under way with a peer that has restarted."""
         error = MPIError(ERR_PROC_FAILED, f"node {peer} has restarted: whether a message has arrived is not known")
-        for index, (over, envelope) in list(self._sends.items()):
+        for index, (completion, envelope) in list(self._sends.items()):
             if envelope.source == peer and index not in self._firmware.letters:
                 del self._sends[index]
-                over.fail(error)
+                completion.fail(error)
         self.matching.fail(peer, error)

@@ -30,14 +30,14 @@ from testbed.runtime.nodes.node_process import ByRank, Report
 from testbed.runtime.nodes.places import ModelFault, Orders
 from testbed.runtime.nodes.run_progress import Progress
 
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 """Seconds for node processes to start, and to end once asked to."""
 
 _LEAD: Final = 5_000_000
 """Nanoseconds from "go" to time 0 of a dilated run."""
 
 _ANSWER: Final = 1.0  # s for nodes to report what they wait for
-_SHOWN: Final = 2_000  # bytes of a log's end in an error message
+_MAX_SHOWN: Final = 2_000  # bytes of a log's end in an error message
 _CHECKS: Final = 10  # checks of progress within a patience
 
 
@@ -179,10 +179,10 @@ class Run:
         self._away[node] = returns
         self._paused.discard(node)
         self.kill(node)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while node not in self._ended:
             if not self._receive(deadline):
-                raise StuckError(f"{node}: its process does not end within {PATIENCE:g} s", {})
+                raise StuckError(f"{node}: its process does not end within {TIMEOUT:g} s", {})
         self._report_departure(node)
 
     def _report_departure(self, node: str) -> None:
@@ -207,10 +207,10 @@ class Run:
         del self._ended[node], self._away[node]
         self._warm.send("restart", node, end)
         end.close()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self._has_ended(node, "ready", ()):
             if not self._receive(deadline):
-                raise StuckError(f"{node}: its process has not begun again within {PATIENCE:g} s", self.waiting())
+                raise StuckError(f"{node}: its process has not begun again within {TIMEOUT:g} s", self.waiting())
         channel.send("go", (self.begun, True))
 
     def pause(self, node: str) -> None:
@@ -322,7 +322,7 @@ class Run:
             return
         pid, handle = self._parent
         self._parent = None
-        if not wait_for_end(handle, PATIENCE):  # it is stopped
+        if not wait_for_end(handle, TIMEOUT):  # it is stopped
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             wait_for_end(handle)
         os.close(handle)
@@ -354,10 +354,10 @@ class Run:
 
     def _until(self, word: str, without: Collection[str]) -> None:
         """Wait until every node has sent this word. Raises StuckError."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not all(self._has_ended(name, word, without) for name in self._messages):
             if not self._receive(deadline):
-                raise StuckError(f"node processes have not sent {word!r} within {PATIENCE:g} s", self.waiting())
+                raise StuckError(f"node processes have not sent {word!r} within {TIMEOUT:g} s", self.waiting())
 
     def _has_ended(self, name: str, word: str, without: Collection[str]) -> bool:
         """Whether a node has sent this word, or need not any more. Raises the error of a failed or dead node."""
@@ -393,7 +393,7 @@ class Run:
                 raise self._died(name)
 
     def _died(self, name: str) -> NodeDiedError:
-        output = end_of(self._logs / f"{name}.log", _SHOWN)
+        output = end_of(self._logs / f"{name}.log", _MAX_SHOWN)
         what = f"{name}: its process {_describe_status(self._ended[name])}" + (f":\n{output}" if output else "")
         return NodeDiedError(what, [name])
 

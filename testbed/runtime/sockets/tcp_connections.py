@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.core.completion import Completion
-from protocols.mpi.matching import Arrival, Matching
+from protocols.mpi.matching import Arrival, MatchingQueues
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from testbed.engine.loop import Loop
 from testbed.errors import TestbedError
 
 PORT: Final = 7117
-PATIENCE: Final = 30.0
+TIMEOUT: Final = 30.0
 """Seconds for all connections to be made."""
 
 HEAD: Final = struct.Struct("!IIQ")  # context, tag, bytes
@@ -36,7 +36,7 @@ class Connection:
 
     __slots__ = ("_arrival", "_filled", "_head", "_matching", "_spare", "_unsent", "_view", "peer", "socket")
 
-    def __init__(self, peer: int, opened: socket.socket, matching: Matching) -> None:
+    def __init__(self, peer: int, opened: socket.socket, matching: MatchingQueues) -> None:
         opened.setblocking(False)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
@@ -54,8 +54,8 @@ class Connection:
         """Datagrams that the kernel has not taken yet."""
         return len(self._unsent)
 
-    def send(self, head: bytes, data: memoryview, over: Completion[Envelope], envelope: Envelope) -> bool:
-        """Begin to send; return whether the kernel has taken all. If not, `send_on` returns `over` later. OSError."""
+    def send(self, head: bytes, data: memoryview, completion: Completion[Envelope], envelope: Envelope) -> bool:
+        """Begin to send; return whether the kernel has taken all. If not, `send_on` returns `completion` later. OSError."""
         if self._unsent:
             sent = 0
         else:
@@ -68,7 +68,7 @@ class Connection:
         if sent < len(head):
             self._unsent.append((memoryview(head)[sent:], None, envelope))
             sent = len(head)
-        self._unsent.append((data[sent - len(head) :], over, envelope))
+        self._unsent.append((data[sent - len(head) :], completion, envelope))
         return False
 
     def send_on(self) -> list[tuple[Completion[Envelope], Envelope]]:
@@ -76,43 +76,43 @@ class Connection:
         ended = []
         unsent = self._unsent
         while unsent:
-            view, over, envelope = unsent[0]
+            view, completion, envelope = unsent[0]
             try:
                 sent = self.socket.send(view) if view else 0
             except BlockingIOError:
                 break
             if sent < len(view):
-                unsent[0] = (view[sent:], over, envelope)
+                unsent[0] = (view[sent:], completion, envelope)
                 break
             unsent.popleft()
-            if over is not None:
-                ended.append((over, envelope))
+            if completion is not None:
+                ended.append((completion, envelope))
         return ended
 
     def end(self, error: MPIError) -> None:
         """Close the connection: unsent messages and a partly received one fail."""
         self.socket.close()
-        for _, over, _ in self._unsent:
-            if over is not None:
-                over.fail(error)
+        for _, completion, _ in self._unsent:
+            if completion is not None:
+                completion.fail(error)
         if self._arrival is not None:
-            self._matching.lost(self._arrival, error)
+            self._matching.fail_arrival(self._arrival, error)
         self._matching.fail(self.peer, error)
 
     def receive(self) -> int:
         """Read all available bytes; return how many receives are complete now. ConnectionError at the end of the
         connection."""
-        take, over = self.socket.recv_into, 0
+        take, completion = self.socket.recv_into, 0
         while True:
             try:
                 got = take(self._view[self._filled :])
             except BlockingIOError:
-                return over
+                return completion
             if not got:
                 raise ConnectionResetError(errno.ECONNRESET, "the peer has ended")
             self._filled += got
             while self._filled == len(self._view):
-                over += self._turn()
+                completion += self._turn()
 
     def _turn(self) -> int:
         """Set the next view after the present one is full; return how many receives are complete now. A view of no bytes is
@@ -122,7 +122,7 @@ class Connection:
         if arrival is None:
             context, tag, length = HEAD.unpack(self._head)
             self._arrival = arrival = self._matching.arrive(self.peer, context, tag, length)
-            self._view, self._spare = arrival.place, length - len(arrival.place)
+            self._view, self._spare = arrival.buffer, length - len(arrival.buffer)
             return 0
         if self._spare:
             some = min(self._spare, _THROWN)
@@ -131,12 +131,12 @@ class Connection:
             return 0
         self._arrival = None
         self._view = self._head
-        return self._matching.arrived(arrival)
+        return self._matching.complete(arrival)
 
 
 async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int, socket.socket]:
     """Connect to each other node; return the sockets by rank. Raises TestbedError when one is missing in time."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     family = socket.AF_INET6 if ":" in addresses[rank] else socket.AF_INET
     by_rank: dict[int, socket.socket] = {}
     with socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listening:
@@ -154,7 +154,7 @@ async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int
                 by_rank[_RANK.unpack(opened.recv(_RANK.size, socket.MSG_WAITALL))[0]] = opened
             except (OSError, struct.error) as error:
                 missing = sorted(set(range(len(addresses))) - {rank, *by_rank})
-                raise TestbedError(f"no TCP connection from ranks {missing} within {PATIENCE:g} s") from error
+                raise TestbedError(f"no TCP connection from ranks {missing} within {TIMEOUT:g} s") from error
     return by_rank
 
 

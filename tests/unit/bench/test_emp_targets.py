@@ -14,7 +14,7 @@ def trips(contender: str, *samples: float, measure: str = m.TRIP) -> Row:
 
 
 def found(rows: Sequence[Row], words: str) -> float | None:
-    return next(target.found for target in targets(rows) if words in target.name)
+    return next(target.measured for target in targets(rows) if words in target.name)
 
 
 def test_waiting_is_named_in_every_comparison_of_blocking_round_trips() -> None:
@@ -43,4 +43,4 @@ def test_a_look_is_held_against_the_processor_time_that_it_saves() -> None:
 
 
 def test_what_was_not_measured_is_not_found() -> None:
-    assert {target.found for target in targets([])} == {None}
+    assert {target.measured for target in targets([])} == {None}

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from starlette.types import ASGIApp, Message
 
-PATIENCE = 5.0  # s for an answer
+TIMEOUT = 5.0  # s for an answer
 
 _Headers = list[tuple[bytes, bytes]]
 
@@ -43,7 +43,7 @@ async def request(app: ASGIApp, path: str, headers: Mapping[str, str], method: s
     async def send(message: Message) -> None:
         sent.append(message)
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await app({**_scope("http", path, headers), "method": method}, received.get, send)
     begun = sent[0]
     found = {name.decode(): text.decode() for name, text in begun["headers"]}
@@ -63,7 +63,7 @@ class Socket:
         self.orders.put_nowait({"type": "websocket.receive", "text": text})
 
     async def message(self) -> Message:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             message = await self.messages.get()
         if "text" in message:
             message["text"].encode()  # as a server does
@@ -92,5 +92,5 @@ async def connected(app: ASGIApp, path: str, headers: Mapping[str, str]) -> Asyn
         yield socket
     finally:
         socket.orders.put_nowait({"type": "websocket.disconnect", "code": 1001})
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await serving

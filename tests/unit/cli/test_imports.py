@@ -37,7 +37,7 @@ IMPAIRMENTS = (
     "testbed.kernel.netem",
     "testbed.kernel.loss_classifier",
 )
-NETLINK = "pyroute2.netlink"  # the package itself is there without its modules, see `lean_imports`
+NETLINK = "pyroute2.netlink"  # the package itself is there without its modules, see `deferred_init`
 TRAFFIC_CONTROL = "pyroute2.netlink.rtnl.tcmsg"
 FAILURES = ("traceback", "difflib")
 OPENSSL = "hashlib"

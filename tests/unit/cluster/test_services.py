@@ -18,7 +18,7 @@ from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
 
 SECOND = 1_000_000_000
-PATIENCE = 10 * SECOND
+TIMEOUT = 10 * SECOND
 
 
 class Sleepers:
@@ -74,7 +74,7 @@ class Tending:
         """Run the loop until `event` has been reported `count` times."""
 
         async def wait() -> None:
-            end = self.loop.now() + PATIENCE
+            end = self.loop.now() + TIMEOUT
             while self.told().count(event) < count:
                 assert self.loop.now() < end, f"{event}: {self.told()}"
                 await self.loop.sleep(1_000_000)  # between two looks

@@ -61,20 +61,23 @@ def test_several_causes_of_loss_add_up_to_one_share() -> None:
 
 
 def test_what_cannot_be_told_in_advance_says_why() -> None:
-    assert "does not repeat" in expect(Impairment(loss_pattern="5, 12"), {}).loss.open
-    assert "cannot be read" in expect(Impairment(jitter=1, distribution="table", jitter_file="x.dist"), {}).delay_open
-    assert expect(Impairment(rate_trace="t"), {}).delay_open
-    assert expect(Impairment(rate_trace="t"), {}).rate_open
+    assert "does not repeat" in expect(Impairment(loss_pattern="5, 12"), {}).loss.unpredictable
+    assert (
+        "cannot be read"
+        in expect(Impairment(jitter=1, distribution="table", jitter_file="x.dist"), {}).delay_unpredictable
+    )
+    assert expect(Impairment(rate_trace="t"), {}).delay_unpredictable
+    assert expect(Impairment(rate_trace="t"), {}).rate_unpredictable
     trace = Impairment(delay=MILLISECOND, distribution="trace", jitter_file="t")
-    assert expect(trace, {"t": "1ms\n0\n"}).delay_open
+    assert expect(trace, {"t": "1ms\n0\n"}).delay_unpredictable
     assert expect(trace, {"t": "1ms\n0\n"}).delays == (MILLISECOND, 2 * MILLISECOND)
 
 
 def test_frames_that_skip_the_delay_are_told_from_others_where_there_is_one() -> None:
     told = expect(Impairment(delay=10 * MILLISECOND, reorder=0.1), {})
     assert told.skip_below == 5 * MILLISECOND
-    assert not told.reorder.open
-    assert expect(Impairment(delay=50_000, reorder=0.1), {}).reorder.open
+    assert not told.reorder.unpredictable
+    assert expect(Impairment(delay=50_000, reorder=0.1), {}).reorder.unpredictable
 
 
 def test_rarer_losses_need_more_probes() -> None:

@@ -76,11 +76,11 @@ def test_delays_add_up_losses_are_independent_and_bytes_pass_the_slowest_cable_o
     assert found.delays == (50 * US + 120 * US,)
     assert found.loss.share == pytest.approx(1 - 0.9 * 0.8)
     assert found.rate == 4_000_000
-    assert not found.loss.open
+    assert not found.loss.unpredictable
 
 
 def test_what_flips_bits_may_change_a_route_so_losses_are_not_judged() -> None:
     impairments = [Impairment(corrupt=0.1), Impairment(loss=0.2)]
     found = together([(impairment, expect(impairment, {})) for impairment in impairments])
-    assert "route" in found.loss.open
-    assert "route" in found.corrupt.open
+    assert "route" in found.loss.unpredictable
+    assert "route" in found.corrupt.unpredictable

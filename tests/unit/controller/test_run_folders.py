@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from testbed.controller.runs.folders import RunFolder
 from testbed.errors import ConflictError, NotFoundError, TestbedError, UnsupportedError
 from testbed.kernel.children import in_child
-from testbed.observe.recorded import FORMAT, recorded, runs
+from testbed.observe.recorded import FORMAT, read_run, runs
 from testbed.runtime.journal import Journal, UnwritableError, read
 
 
@@ -28,11 +28,11 @@ def test_what_was_written_can_be_read_while_the_run_goes_on_and_after_it(tmp_pat
     one = folder(tmp_path / "run")
     one.rows.write({"p50_ns": 7})
     one.event("begins", number=1)
-    assert recorded(tmp_path / "run").status == "unfinished"
-    assert list(recorded(tmp_path / "run").rows()) == [{"p50_ns": 7}]
+    assert read_run(tmp_path / "run").status == "unfinished"
+    assert list(read_run(tmp_path / "run").rows()) == [{"p50_ns": 7}]
     one.close({"status": "done"})
-    found = recorded(tmp_path / "run")
-    assert (found.status, found.asked["cluster"]) == ("done", "star-4")
+    found = read_run(tmp_path / "run")
+    assert (found.status, found.parameters["cluster"]) == ("done", "star-4")
     assert [event["event"] for event in found.events()] == ["begins"]
 
 
@@ -53,14 +53,14 @@ def test_a_run_of_a_newer_version_is_refused_with_a_sentence_and_does_not_hide_t
     (tmp_path / "new" / "run.json").write_text(json.dumps({**document, "format": FORMAT + 1}))
     (tmp_path / "damaged" / "run.json").write_text("{")
     with pytest.raises(UnsupportedError, match=f"newer version of testbed .format {FORMAT + 1}"):
-        recorded(tmp_path / "new")
+        read_run(tmp_path / "new")
     found, sentences = runs(tmp_path)
     assert [run.folder.name for run in found] == ["old"]
     assert len(sentences) == 2
     with pytest.raises(TestbedError, match="damaged"):
-        recorded(tmp_path / "damaged")
+        read_run(tmp_path / "damaged")
     with pytest.raises(NotFoundError, match="no folder of a run"):
-        recorded(tmp_path)
+        read_run(tmp_path)
     assert runs(tmp_path / "nowhere") == ([], [])
 
 

@@ -9,7 +9,7 @@ from testbed.controller.runs.run_options import DEFAULTS, PlainOptions, RunOptio
 
 
 def test_an_unknown_option_is_a_type_error_that_lists_the_valid_ones() -> None:
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'sead'; there are: .*seed"):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'sead'; known are: .*seed"):
         testbed.run("star-2", "pingpong", mode="sim", sead=1)  # type: ignore[call-arg]
 
 

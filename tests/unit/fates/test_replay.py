@@ -71,7 +71,7 @@ def test_a_replay_delivers_the_same_frames_at_the_same_times(frames: list[tuple[
     again, replayed = fates_of(without_chance(CHANCES), schedule, seed=seed, rules=rules)
     assert again == delivered
     assert together(replayed) == together(log)
-    assert replay.given == len(replay) == len(together(log))
+    assert replay.applied == len(replay) == len(together(log))
 
 
 def test_a_replay_may_have_another_seed_and_other_times() -> None:

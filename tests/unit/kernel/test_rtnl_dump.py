@@ -17,7 +17,7 @@ from testbed.kernel.netlink import RouteSocket
 pytestmark = pytest.mark.requires("root")
 
 
-class Recorded(RouteSocket):
+class RecordedRun(RouteSocket):
     """Socket that keeps the kernel's answers to the last dump."""
 
     entries: list[memoryview]
@@ -28,13 +28,13 @@ class Recorded(RouteSocket):
 
 
 @pytest.fixture
-def route() -> Iterator[Recorded]:
+def route() -> Iterator[RecordedRun]:
     """A namespace with two switches, cables of every kind, addresses and routes."""
     with namespaces.staying():
         syscalls.unshare(syscalls.CLONE_NEWNET)
         other = namespaces.make("the other", {})
         syscalls.unshare(syscalls.CLONE_NEWNET)
-        socket = Recorded()
+        socket = RecordedRun()
     requests = [
         netlink_messages.set_up_with_alias(1, "an alias with spaces"),
         netlink_messages.make_bridge("s1", 101, "06:00:00:00:00:01"),
@@ -76,7 +76,7 @@ def decoded(layer: Any, entries: list[memoryview]) -> list[Any]:
     return found
 
 
-def test_interfaces_are_decoded_alike(route: Recorded) -> None:
+def test_interfaces_are_decoded_alike(route: RecordedRun) -> None:
     ours = rtnl_dump.interfaces(route)
     theirs = decoded(ifinfmsg, route.entries)
     assert len(ours) == len(theirs) == 7
@@ -106,7 +106,7 @@ def test_interfaces_are_decoded_alike(route: Recorded) -> None:
     assert (by_name["s1.9"].learning, by_name["s1.9"].flooding, by_name["s1.9"].up) == (False, True, False)
 
 
-def test_addresses_are_decoded_alike(route: Recorded) -> None:
+def test_addresses_are_decoded_alike(route: RecordedRun) -> None:
     ours = rtnl_dump.addresses(route)
     theirs: dict[int, set[str]] = {}
     for their in decoded(ifaddrmsg, route.entries):
@@ -117,7 +117,7 @@ def test_addresses_are_decoded_alike(route: Recorded) -> None:
     assert {"10.9.0.1/16", "10.9.0.2/16", "fd00:9::1/64", "fe80::9/64"} <= ours[1003]  # and the kernel's own
 
 
-def test_static_routes_are_decoded_alike(route: Recorded) -> None:
+def test_static_routes_are_decoded_alike(route: RecordedRun) -> None:
     ours = rtnl_dump.static_routes(route)
     theirs = {
         (f"{their.get_attr('RTA_DST')}/{their['dst_len']}", their.get_attr("RTA_GATEWAY"))
@@ -127,7 +127,7 @@ def test_static_routes_are_decoded_alike(route: Recorded) -> None:
     assert ours == theirs == {("10.10.0.0/16", "10.9.0.200"), ("fd00:10::/64", "fd00:9::200")}
 
 
-def test_forwarding_entries_are_decoded_alike(route: Recorded) -> None:
+def test_forwarding_entries_are_decoded_alike(route: RecordedRun) -> None:
     ours = rtnl_dump.forwarding(route)
     theirs = {
         (their.get_attr("NDA_MASTER"), their.get_attr("NDA_LLADDR")): their["ifindex"]
@@ -137,10 +137,10 @@ def test_forwarding_entries_are_decoded_alike(route: Recorded) -> None:
     assert ours == theirs == {(101, "02:00:00:00:00:77"): 1001, (102, "02:00:00:00:00:78"): 1002}
 
 
-def test_redirections_are_found_on_those_that_have_them(route: Recorded) -> None:
+def test_redirections_are_found_on_those_that_have_them(route: RecordedRun) -> None:
     assert rtnl_dump.redirections(route, [1001, 1002, 1003, 1004]) == {netlink.JOINING: {1003: 1004, 1004: 1003}}
 
 
-def test_a_hook_without_redirection_is_none(route: Recorded) -> None:
+def test_a_hook_without_redirection_is_none(route: RecordedRun) -> None:
     route.execute([netlink_messages.remove_clsact(1003), netlink_messages.add_clsact(1003)])
     assert rtnl_dump.redirections(route, [1003, 1004]) == {netlink.JOINING: {1004: 1003}}

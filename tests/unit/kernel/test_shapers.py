@@ -84,7 +84,7 @@ def report(rate: int, burst: int, limit: int) -> Options:
     ratespec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, min(rate, 2**32 - 1))
     parms = ratespec + bytes(12) + struct.pack("=III", limit, buffer, 0)
     raw = struct.pack("=HH", 4 + len(parms), 1) + parms + struct.pack("=HHQ", 12, 4, rate)
-    return shapers.decoded(raw)
+    return shapers.decode(raw)
 
 
 @given(st.integers(1, 10**11), st.integers(10**6, 10**9), st.integers(1, 2**32 - 1))

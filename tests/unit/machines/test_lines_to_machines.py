@@ -6,7 +6,7 @@ import io
 import time
 from threading import Thread
 
-from testbed.ssh.machine_connections import Line
+from testbed.ssh.machine_connections import LineChannel
 
 
 class PiecewiseChannel:
@@ -26,7 +26,7 @@ class PiecewiseChannel:
 
 def test_a_short_line_of_another_thread_does_not_come_into_a_long_one() -> None:
     channel = PiecewiseChannel()
-    line = Line(None, channel)
+    line = LineChannel(None, channel)
     short = Thread(target=lambda: [line.send(b"\n") for _ in range(20)])
     short.start()
     line.send(b"x" * 500 + b"\n")

@@ -145,9 +145,9 @@ values = { single = 29.8 }
 def test_a_figure_has_curves_with_the_points_of_rows_and_what_is_shown_has_its_place() -> None:
     paper = parse(GOOD + DRAWN, "the paper")
     assert paper.figures[0].curves == (Curve("ours", "latency", {}, ("latency", "another")),)
-    assert [(each.place, each.values) for each in paper.not_ours] == [("table 2", {"single": 29.8})]
+    assert [(each.place, each.values) for each in paper.unmeasured] == [("table 2", {"single": 29.8})]
     assert restrict(paper, ["latency"]).figures == paper.figures
-    assert restrict(paper, ["latency"]).not_ours == []
+    assert restrict(paper, ["latency"]).unmeasured == []
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ class Nodes:
             assert buffer == b"hello"
 
 
-def failure(over: Completion[Envelope]) -> int:
+def failure(completion: Completion[Envelope]) -> int:
     """The error class of a transfer that has failed."""
     with pytest.raises(MPIError) as raised:
-        over.result()
+        completion.result()
     return raised.value.Get_error_class()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.openmx.endpoint import Endpoint
-from protocols.openmx.mx_names import SEQNUM
+from protocols.openmx.mx_names import SEQNUM_MASK
 from protocols.openmx.mx_requests import Outgoing
 from protocols.openmx.partners import Partner
 from protocols.openmx.pulls import Pulls
@@ -17,7 +17,7 @@ def any_session(patch: pytest.MonkeyPatch) -> None:
     receive = Partner.receive
 
     def as_of_this_session(partner: Partner, event: object, data: memoryview) -> None:
-        seqnum = event.seqnum & SEQNUM | partner._next_match & ~SEQNUM  # type: ignore[attr-defined]  # an Event
+        seqnum = event.seqnum & SEQNUM_MASK | partner._next_match & ~SEQNUM_MASK  # type: ignore[attr-defined]  # an Event
         receive(partner, event._replace(seqnum=seqnum), data)  # type: ignore[attr-defined]
 
     patch.setattr(Partner, "receive", as_of_this_session)

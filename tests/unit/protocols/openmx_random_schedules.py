@@ -22,7 +22,7 @@ from tests.unit.protocols.openmx_ledger import Direction, Ledger
 LARGEST = 40_000
 SIZES = (8, 8, 8, 33, 100, 129, 2_000, 5_000, 33_000, LARGEST)
 STEPS = 400
-PATIENCE = 4_000
+TIMEOUT = 4_000
 """Deadlines within which everything ends when frames are lost no more."""
 YOUNG = 2
 """Connections begun since a frame was sent, up to which it may come again: sequence numbers tell four sessions apart."""
@@ -155,7 +155,7 @@ class Schedule:
         for direction, messages in sent.items():
             for _ in messages:
                 self.receive(direction)
-        for count in range(PATIENCE):
+        for count in range(TIMEOUT):
             if count % 500 == 499:  # a connection was found to be lost: programs begin another one
                 for direction in sent:
                     self.send(direction)

@@ -28,7 +28,7 @@ def freed_too_early(patch: pytest.MonkeyPatch) -> None:
 
     def and_free_the_one_before(library: Library, connection: Connection, number: int, reply: Reply | None) -> None:
         answer(library, connection, number, reply)
-        before = (number - 1) % cells.NUMBERS
+        before = (number - 1) % cells.SEQUENCE_NUMBERS
         nothing = Message(cells.ACKNOWLEDGEMENT, connection.session, before, 0, b"")
         cells.pack_into(library.process.memory(connection.number), answer_slot(before), nothing)
 

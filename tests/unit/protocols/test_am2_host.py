@@ -187,7 +187,7 @@ def test_a_tag_and_a_segment_are_in_the_page_wherever_it_is() -> None:
     endpoint.tag = 100
     endpoint.segment = None
     assert (layout.tag_of(host.memory.frames[0]), layout.segment_of(host.memory.frames[0])) == (100, 0)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError, match="must be writable"):
         endpoint.segment = memoryview(b"constant")
     with pytest.raises(ValueError, match="a tag of"):
         endpoint.tag = -1

@@ -23,7 +23,7 @@ from tests.unit.protocols.am2_shared_nic import HEAP, SharedNic
 from tests.unit.protocols.am2_single_nic import TAG, SentMessage
 
 LOADED, RELEASE, UNLOADED, FAULT = layout.LOADED, layout.RELEASE, layout.UNLOADED, layout.FAULT
-PATIENCE = 50 * MILLISECOND
+TIMEOUT = 50 * MILLISECOND
 """For a host to release an endpoint whose frame is another's."""
 ADDRESS = 0x4000
 """Address of a host's data."""
@@ -215,9 +215,9 @@ def wanted(card: SharedNic) -> tuple[int, int]:
 def test_a_host_that_never_releases_is_forced_out_after_its_time() -> None:
     card = sharing(1)
     first, second = wanted(card)
-    card.elapse(PATIENCE - 1)
+    card.elapse(TIMEOUT - 1)
     assert card.counted("forced") == 0
-    assert card.firmware.deadline == PATIENCE
+    assert card.firmware.deadline == TIMEOUT
     card.elapse(1)
     assert card.told[-2:] == [(first, UNLOADED), (second, LOADED)]
     assert card.counted("forced") == 1
@@ -233,7 +233,7 @@ def test_a_hosts_time_begins_when_it_is_asked() -> None:
     card.now = 80 * MILLISECOND
     card.firmware.on_timer(card.now)
     assert card.told[-1] == (first, RELEASE)
-    card.elapse(PATIENCE - 1)
+    card.elapse(TIMEOUT - 1)
     assert card.counted("forced") == 0
     card.elapse(1)
     assert card.told[-1] == (second, LOADED)
@@ -243,7 +243,7 @@ def test_what_a_host_has_written_late_is_sent_once_when_its_endpoint_is_in_a_fra
     card = sharing(1)
     first, second = wanted(card)
     card.request(first, 0, 41)
-    card.elapse(PATIENCE)
+    card.elapse(TIMEOUT)
     card.request(first, 1, 42)
     assert card.taken() == []
     assert card.said(first)[-1] == UNLOADED
@@ -265,7 +265,7 @@ def test_an_endpoint_that_is_forced_out_takes_its_refused_packets_with_it_and_se
     card.request(first, 0, 41)
     (sent,) = card.taken()
     card.create(second)
-    card.elapse(PATIENCE)
+    card.elapse(TIMEOUT)
     assert card.counted("forced") == 1
     assert UNLOADED not in card.said(first)  # its packet may be taken yet
     card.taken()
@@ -286,7 +286,7 @@ def test_what_a_host_says_before_it_has_heard_that_its_endpoint_is_gone_is_no_er
     card = sharing(1)
     first, second = wanted(card)
     card.ring(first, layout.UNLOAD)  # both have come upon it
-    card.elapse(PATIENCE)
+    card.elapse(TIMEOUT)
     card.ring(first, subject)
     assert card.counted("invalid") == 0
     assert card.told[-1] == (second, LOADED)
@@ -345,7 +345,7 @@ def test_a_host_that_is_gone_while_its_endpoint_is_asked_to_leave_is_not_forced(
     card = sharing(1)
     wanted(card)
     card.detach(0)
-    card.elapse(PATIENCE)
+    card.elapse(TIMEOUT)
     assert card.counted("forced") == 0
 
 
@@ -369,7 +369,7 @@ def test_the_memory_of_a_host_that_is_gone_is_nobodys() -> None:
     assert [window.descriptors, window.heap.bytes] == before
     window.descriptors.clear()  # BufferError where anybody has a view of it
     window.heap.bytes.clear()
-    card.elapse(PATIENCE)
+    card.elapse(TIMEOUT)
     for packet in card.taken()[-2:]:
         card.answer(packet, REASON_OVERRUN)
 

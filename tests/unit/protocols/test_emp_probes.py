@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocols.core.completion import Completion
-from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, ProbeResult, Received, TakenBackError, any_tag
+from protocols.emp.host import ANY_SOURCE, ANY_TAG, EmpError, ProbeResult, ReceiveCancelledError, Received, any_tag
 from protocols.emp.settings import Settings
 from tests.unit.protocols.emp_dialogue import TIMEOUT, content, hosts, joined_nics
 
@@ -103,8 +103,8 @@ def test_a_receive_that_waits_is_taken_back_and_its_descriptor_free() -> None:
     wires, (sender, receiver) = joined_nics(settings=Settings(descriptors=1))
     receive = receiver.post_receive(0, 2, bytearray(1))
     assert receiver.free == 0
-    receiver.take_back(receive)
-    with pytest.raises(TakenBackError, match="a receive from node 0, tag 2, 1 bytes, was taken back"):
+    receiver.cancel(receive)
+    with pytest.raises(ReceiveCancelledError, match="a receive from node 0, tag 2, 1 bytes, was cancelled"):
         receive.result()
     assert (receiver.free, receiver.pinned) == (1, 0)
     again = receiver.post_receive(0, 2, bytearray(1))
@@ -120,20 +120,20 @@ def test_a_receive_whose_message_has_begun_to_come_is_not_taken_back() -> None:
     sender.post_send(1, 2, content(3000))
     frames = wires.take(0)
     wires.give(frames[0])
-    receiver.take_back(receive)
+    receiver.cancel(receive)
     assert not receive.done
     for frame in frames[1:]:
         wires.give(frame)
     wires.exchange()
     assert receive.result() == (0, 2, 3000)
-    receiver.take_back(receive)
+    receiver.cancel(receive)
     assert buffer == content(3000)
 
 
 def test_the_receive_behind_one_that_was_taken_back_gets_the_message() -> None:
     wires, (sender, receiver) = joined_nics()
     receives = [receiver.post_receive(0, 2, bytearray(1)) for _ in range(3)]
-    receiver.take_back(receives[0])
+    receiver.cancel(receives[0])
     sender.post_send(1, 2, b"x")
     wires.exchange()
     assert [receive.done for receive in receives] == [True, True, False]

@@ -74,8 +74,8 @@ def test_more_long_messages_than_there_are_slots_wait_for_their_turn() -> None:
     sent = [nodes.send(1 + number % 2, 0, LONG[: 2 * SLOT + number], tag=number) for number in range(count)]
     received = [nodes.receive(0, 1 + number % 2, 3 * SLOT, tag=number) for number in range(count)]
     nodes.wires.elapse(SECOND)
-    for number, (over, (receipt, buffer)) in enumerate(zip(sent, received, strict=True)):
-        assert over.done
+    for number, (completion, (receipt, buffer)) in enumerate(zip(sent, received, strict=True)):
+        assert completion.done
         assert buffer[: receipt.result().length] == LONG[: 2 * SLOT + number]
     assert nodes.ranks.at_rest()
 
@@ -94,7 +94,7 @@ def test_what_comes_before_its_turn_is_kept_and_no_more_than_a_window_of_it() ->
     nodes.wires.give(first)
     nodes.wires.exchange()
     assert not early
-    assert all(over.done for over in sent)
+    assert all(completion.done for completion in sent)
     for number in range(10 * WINDOW):
         receipt, buffer = nodes.receive(1, 0, 2)
         assert receipt.result().length == 2
@@ -108,15 +108,15 @@ def test_a_peer_that_does_not_answer_keeps_nobody_else_from_being_sent_to() -> N
     to_silent = [nodes.send(0, 1, bytes(100)) for _ in range(50)]
     to_lively = [nodes.send(0, 2, bytes(100)) for _ in range(200)]
     nodes.go(100 * MILLISECOND, lambda frame: frame[:6] == nodes.wires.addresses[1])
-    assert all(over.done for over in to_lively)
-    assert sum(over.done for over in to_silent) == 4
+    assert all(completion.done for completion in to_lively)
+    assert sum(completion.done for completion in to_silent) == 4
 
 
 def test_what_is_for_a_peer_that_never_answers_fails_and_later_it_is_as_if_nothing_had_been() -> None:
     nodes = Nodes(2, IMPATIENT)
     sent = [nodes.send(0, 1, data) for data in (b"short", bytes(3000), LONG)]
     nodes.deafen(SECOND)
-    assert [failure(over) for over in sent] == [ERR_PROC_FAILED] * 3
+    assert [failure(completion) for completion in sent] == [ERR_PROC_FAILED] * 3
     nodes.talk(0, 1)
     assert nodes.ranks.at_rest()
 
@@ -155,7 +155,7 @@ def test_slots_are_held_back_until_nothing_of_the_former_session_is_under_way() 
     nodes.go(30 * MILLISECOND, lambda frame: b"doom" in frame or len(frame) > 1000)
     # The receiver has given up its own message, and said so; pieces of the long one are still to come.
     staging, pair = nodes.endpoint(1)._staging, nodes.endpoint(1)._pairs[0]
-    assert [failure(over) for over in (sent, receipt)] == [ERR_PROC_FAILED] * 2
+    assert [failure(completion) for completion in (sent, receipt)] == [ERR_PROC_FAILED] * 2
     assert (pair.ours, pair.is_open) == ((1, 1), True)
     assert list(map(len, staging._held.values())) == [FOR_ONE]
     nodes.send(0, 1, b"meanwhile")
@@ -176,7 +176,7 @@ def test_credits_whose_answers_could_not_be_delivered_come_back_when_that_is_tol
         sent = [nodes.send(0, 1, b"word") for _ in range(20)]
         nodes.go(60 * MILLISECOND, lambda frame: frame[6:12] == answerer and codec.kind_of(frame) == codec.KIND_MESSAGE)
         nodes.wires.elapse(SECOND)
-        assert [over.done for over in sent] == [True] * 20
+        assert [completion.done for completion in sent] == [True] * 20
         assert failure(sent[-1]) == ERR_PROC_FAILED
         pair = nodes.endpoint(0)._pairs[1]
         assert (pair.former, pair.lacks) == (0, False)
@@ -223,14 +223,14 @@ def test_who_hears_late_who_a_peer_was_does_not_take_it_for_who_it_is() -> None:
 def test_what_is_under_way_when_a_peer_starts_again_fails_and_the_new_one_is_talked_to(renewed: int) -> None:
     nodes = Nodes(2)
     nodes.talk(0, 1)
-    left, over = 1 - renewed, []
-    over.append(nodes.send(left, renewed, LONG))
-    over.append(nodes.receive(left, renewed, len(LONG))[0])
+    left, completion = 1 - renewed, []
+    completion.append(nodes.send(left, renewed, LONG))
+    completion.append(nodes.receive(left, renewed, len(LONG))[0])
     nodes.send(renewed, left, LONG)
     nodes.wires.exchange()
     nodes.restart(renewed)
     nodes.talk(renewed, left)
-    assert [failure(one) for one in over] == [ERR_PROC_FAILED] * 2
+    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
     nodes.talk(left, renewed)
 
 
@@ -238,9 +238,9 @@ def test_who_only_sends_notices_too_that_a_peer_has_started_again() -> None:
     nodes = Nodes(2)
     nodes.talk(0, 1)
     nodes.restart(1)
-    over = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
+    completion = [nodes.send(0, 1, LONG), nodes.send(0, 1, LONG)]
     nodes.wires.elapse(SECOND)
-    assert [failure(one) for one in over] == [ERR_PROC_FAILED] * 2
+    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
     nodes.talk(0, 1)
 
 
@@ -255,20 +255,20 @@ def test_answers_that_a_peer_did_not_get_out_before_it_started_again_are_not_wai
             nodes.wires.give(frame)
     nodes.restart(1)
     nodes.wires.elapse(10 * SECOND)
-    assert [over.done for over in sent] == [True] * 4 + [False] * 16
+    assert [completion.done for completion in sent] == [True] * 4 + [False] * 16
     nodes.talk(1, 0)  # from which the sender hears of it
-    assert [failure(over) for over in sent[4:]] == [ERR_PROC_FAILED] * 16
+    assert [failure(completion) for completion in sent[4:]] == [ERR_PROC_FAILED] * 16
     nodes.talk(0, 1)
 
 
 def test_a_synchronous_send_fails_when_its_receiver_starts_again_before_it_has_received() -> None:
     nodes = Nodes(2)
-    over = nodes.devices[0].send(1, 0, 3, memoryview(b"short"), True)
+    completion = nodes.devices[0].send(1, 0, 3, memoryview(b"short"), True)
     nodes.wires.elapse(SECOND)
-    assert not over.done
+    assert not completion.done
     nodes.restart(1)
     nodes.talk(1, 0)
-    assert failure(over) == ERR_PROC_FAILED
+    assert failure(completion) == ERR_PROC_FAILED
 
 
 class LateRanks(Am2Ranks):
@@ -286,32 +286,32 @@ class LateRanks(Am2Ranks):
 
 def test_an_endpoint_that_is_not_there_yet_is_asked_for_until_it_is() -> None:
     ranks = LateRanks()
-    over = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
+    completion = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
     for _ in range(50):
         for number in (0, 1):
             for frame in ranks.wires.take(number):
                 ranks.wires.give(frame)
-    assert not over.done
+    assert not completion.done
     buffer = bytearray(5)
     receipt = ranks.come().receive(0, 0, 3, memoryview(buffer))
     ranks.wires.elapse(SECOND)
-    assert over.done
+    assert completion.done
     assert receipt.result().length == 5
     assert buffer == b"early"
 
 
 def test_an_endpoint_that_never_comes_is_an_error_after_some_time() -> None:
     ranks = LateRanks()
-    over = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
+    completion = ranks.devices[0].send(1, 0, 3, memoryview(b"early"))
     ranks.wires.elapse(SECOND)
-    assert failure(over) == ERR_PROC_FAILED
+    assert failure(completion) == ERR_PROC_FAILED
 
 
 def test_peers_take_turns_at_the_places_of_a_translation_table() -> None:
     nodes = Nodes(6, Settings(translations=2))
     sent = [nodes.send(0, 1 + number % 5, bytes([number])) for number in range(100)]
     nodes.wires.elapse(SECOND)
-    assert all(over.done for over in sent)
+    assert all(completion.done for completion in sent)
     for peer in range(1, 6):
         for number in range(peer - 1, 100, 5):
             receipt, buffer = nodes.receive(peer, 0, 1)
@@ -338,9 +338,9 @@ def test_what_is_for_a_peer_whose_endpoint_is_gone_fails() -> None:
     nodes = Nodes(2)
     nodes.talk(0, 1)
     nodes.wires.agents[1].host.terminate()  # type: ignore[attr-defined]
-    over = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
+    completion = [nodes.send(0, 1, LONG), nodes.devices[0].send(1, 0, 0, memoryview(b"short"), True)]
     nodes.wires.elapse(SECOND)
-    assert [failure(one) for one in over] == [ERR_PROC_FAILED] * 2
+    assert [failure(one) for one in completion] == [ERR_PROC_FAILED] * 2
 
 
 def test_slots_are_handed_out_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
@@ -366,13 +366,13 @@ def test_what_comes_while_a_handler_runs_and_the_ring_is_full_is_handled_later()
     sent = [nodes.send(0, 1 + number // 20, b"word") for number in range(40)]
     nodes.send(1, 0, b"another")
     host, endpoint = nodes.wires.agents[0].host, nodes.endpoint(0)._endpoint
-    assert sum(over.done for over in sent) == 16
+    assert sum(completion.done for completion in sent) == 16
     host.handling = endpoint  # type: ignore[attr-defined]
     for frame in nodes.wires.take(1):
         nodes.wires.give(frame)
     assert not endpoint.is_empty
     host.handling = None  # type: ignore[attr-defined]
     nodes.wires.elapse(SECOND)
-    assert all(over.done for over in sent)
+    assert all(completion.done for completion in sent)
     assert nodes.receive(0, 1, 7)[1] == b"another"
     assert nodes.ranks.at_rest()

@@ -120,9 +120,9 @@ def test_what_is_lost_is_told_and_nothing_is_made_up(all_steps: list[Step], allo
             trial.nodes.talk(one, other)
             trial.nodes.talk(other, one)
     trial.take()
-    for node, life, over in trial.sends:
+    for node, life, completion in trial.sends:
         if life == trial.lives[node]:
-            assert over.done
+            assert completion.done
     for node in range(COUNT):
         endpoint = trial.nodes.endpoint(node)
         assert len(endpoint._staging._free) + sum(map(len, endpoint._staging._held.values())) == 16

@@ -100,7 +100,7 @@ def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
             request.Start()
             request.Wait()
         request.Free()
-        world.sendrecv("over", 1, source=1)
+        world.sendrecv("completion", 1, source=1)
 
     def receiver() -> bytes:
         world, status = MPI.COMM_WORLD, MPI.Status()
@@ -118,7 +118,7 @@ def test_probes_persistent_requests_and_cancelling_block_as_well() -> None:
         assert status.Is_cancelled()
         while not world.iprobe(0):
             assert world.Improbe(0, 9) is None
-        assert world.recv(source=0) == "over"
+        assert world.recv(source=0) == "completion"
         world.send(None, 0)
         return bytes(buffer + second)
 

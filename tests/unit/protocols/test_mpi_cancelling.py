@@ -114,7 +114,7 @@ def test_a_receive_for_an_object_is_cancelled_or_gets_all_of_it(ranks_of: type[R
         assert status.Is_cancelled()
         late = await comm.irecv(source=0)
         await comm.Send(None, 0, 9)
-        while not late.is_over:
+        while not late.is_complete:
             await late.Get_status(status)
         assert status.source == 0
         await late.cancel()

@@ -27,22 +27,26 @@ class Sparse:
         self.begun: list[tuple[str, int]] = []
         self.under_way: list[Completion[Envelope]] = []
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
-        return self._begin("send", tag, over)
+    def send(
+        self, destination: int, context: int, tag: int, data: memoryview, completion: Completion[Envelope]
+    ) -> bool:
+        return self._begin("send", tag, completion)
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Completion[Envelope]) -> bool:
-        return self._begin("receive", tag, over)
+    def receive(
+        self, source: int, context: int, tag: int, buffer: memoryview, completion: Completion[Envelope]
+    ) -> bool:
+        return self._begin("receive", tag, completion)
 
     def end(self) -> None:
         self.free += 1
         self.under_way.pop(0).complete(Envelope(1, 0, 0))
 
-    def _begin(self, what: str, tag: int, over: Completion[Envelope]) -> bool:
+    def _begin(self, what: str, tag: int, completion: Completion[Envelope]) -> bool:
         if not self.free:
             return False
         self.free -= 1
         self.begun.append((what, tag))
-        self.under_way.append(over)
+        self.under_way.append(completion)
         if self.at_once:
             self.end()
         return True

@@ -83,8 +83,8 @@ def test_of_several_messages_those_are_told_that_were_not_answered() -> None:
     nodes.talk(0, 1)
     last = [nodes.send(0, 1, b"3") for _ in range(3)]
     nodes.wires.elapse(SECOND)
-    assert [over.result().length for over in (*first, *last)] == [1] * 6
-    assert [failure(over) for over in lost] == [ERR_PROC_FAILED] * 3
+    assert [completion.result().length for completion in (*first, *last)] == [1] * 6
+    assert [failure(completion) for completion in lost] == [ERR_PROC_FAILED] * 3
 
 
 def test_what_a_receiver_has_taken_early_is_lost_with_the_message_before_it() -> None:

@@ -143,11 +143,11 @@ async def rest(comm: Comm, all_seen: Sequence[Seen], now: int) -> None:
             mine.received.append(Received(now, ANY_SOURCE, ANY_TAG, request, buffer))
         status, mine.got = Status(), 0
         for one in mine.received:
-            if isinstance(one.request, Request) and one.request.is_over:
+            if isinstance(one.request, Request) and one.request.is_complete:
                 await one.request.Get_status(status)
                 mine.got += not status.Is_cancelled()
     for one in mine.received:
-        if isinstance(one.request, Request) and not one.request.is_over:
+        if isinstance(one.request, Request) and not one.request.is_complete:
             await one.request.Cancel()
             one.cancelled_at = now
 

@@ -120,7 +120,7 @@ def test_testing_all_takes_all_or_none(ranks_of: RanksOf) -> None:
     async def receiver(comm: Comm) -> None:
         statuses = [Status(), Status()]
         requests = [await comm.Irecv(bytearray(1), 0, tag) for tag in (1, 2)]
-        while not requests[0].is_over:
+        while not requests[0].is_complete:
             assert not await Request.Testall(requests, statuses)
         assert not await Request.Testall(requests)
         assert [request.active for request in requests] == [True, True]

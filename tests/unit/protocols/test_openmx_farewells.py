@@ -14,7 +14,7 @@ from protocols.openmx.counters import Counters
 from protocols.openmx.endpoint_memory import OwnCommands
 from protocols.openmx.firmware import Firmware
 from protocols.openmx.host import Library
-from protocols.openmx.mx_names import SEQNUM, Status
+from protocols.openmx.mx_names import SEQNUM_MASK, Status
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.openmx_pair import RESEND, Two, kind_of, partner_of
 
@@ -39,7 +39,7 @@ def lost(two: Two, number: int) -> list[Status]:
     return told
 
 
-@pytest.mark.parametrize("first", [0, SEQNUM - 3])
+@pytest.mark.parametrize("first", [0, SEQNUM_MASK - 3])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_that_only_waits_learns_that_its_partners_host_has_died(victim: int, first: int) -> None:
     """Node 0 has asked for the connection, and node 1 has answered. The first notices are lost."""

@@ -9,7 +9,7 @@ import pytest
 
 from protocols.openmx import codec
 from protocols.openmx.endpoint_memory import ALARM, PULL_DONE
-from protocols.openmx.mx_names import MAGIC, SEQNUM, Status
+from protocols.openmx.mx_names import PULL_MAGIC, SEQNUM_MASK, Status
 from protocols.openmx.mx_requests import Request, Result
 from protocols.openmx.settings import Settings
 from tests.unit.protocols.openmx_mutants import USED
@@ -276,16 +276,16 @@ def test_messages_too_far_ahead_are_dropped_and_come_again() -> None:
 @pytest.mark.parametrize("every", [0, 97])
 def test_sequence_numbers_wrap(every: int) -> None:
     """More than 2^14 messages, in bursts, with frames lost before, at and behind the wrap."""
-    two, count, at = Two(), SEQNUM + 500, 0
+    two, count, at = Two(), SEQNUM_MASK + 500, 0
     seen = [0]
 
     def loses(_frame: bytes) -> bool:
         seen[0] += 1
-        return bool(every) and abs(at - SEQNUM) < 300 and seen[0] % every == 0
+        return bool(every) and abs(at - SEQNUM_MASK) < 300 and seen[0] % every == 0
 
     two.lose = loses
     while at < count:
-        burst = range(at, min(count, at + (120 if abs(at - SEQNUM) < 400 else 2000)))
+        burst = range(at, min(count, at + (120 if abs(at - SEQNUM_MASK) < 400 else 2000)))
         received = [two.receive(4) for _ in burst]
         sent = [two.send(index.to_bytes(4, "big")) for index in burst]
         two.finish(*sent, *[request for _, request in received])
@@ -588,4 +588,4 @@ def test_replies_carry_the_magic_that_the_hash_needs() -> None:
     request: Request = there.irecv(bytearray(40_000))
     results: list[Result] = two.finish(two.ends[0].isend([bytes(40_000)], two.ends[0].partner(1, 5), 0), request)
     assert results[1].status is Status.SUCCESS
-    assert magics == {5 ^ MAGIC}
+    assert magics == {5 ^ PULL_MAGIC}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from protocols.openmx import steering
-from protocols.openmx.mx_names import SEQNUM
+from protocols.openmx.mx_names import SEQNUM_MASK
 from tests.unit.protocols.mutants import Mutant, find
 from tests.unit.protocols.openmx_mutants import MUTANTS, WRAP
 from tests.unit.protocols.openmx_pair import RESEND, Two
@@ -60,7 +60,7 @@ def test_messages_across_the_wrap_find_acknowledgements_that_are_compared_withou
 
 def across_the_wrap() -> None:
     two = Two()
-    for _ in range(0, SEQNUM + 500, 1000):
+    for _ in range(0, SEQNUM_MASK + 500, 1000):
         received = [two.receive(1)[1] for _ in range(1000)]
         two.finish(*[two.send(b"x") for _ in range(1000)], *received)
         two.elapse(2 * RESEND)

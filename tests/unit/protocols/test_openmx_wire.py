@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from protocols.openmx import codec
-from protocols.openmx.mx_names import MAGIC
+from protocols.openmx.mx_names import PULL_MAGIC
 from protocols.openmx.steering import endpoint_queue, myri10ge_queue
 
 DST, SRC = bytes.fromhex("020000000002"), bytes.fromhex("020000000001")
@@ -36,13 +36,14 @@ VECTORS = {
     ),
     "pull": (
         codec.pack_pull(
-            DST, SRC, 3, 0x11, 0x22, 0xA1A2A3A4, 0x00100000, 0x33, 0x44, 0x55, 0x0A0B0C0D, 0x22 ^ MAGIC, 0x66, 0xB000, 0x20
+            DST, SRC, 3, 0x11, 0x22, 0xA1A2A3A4, 0x00100000, 0x33, 0x44, 0x55, 0x0A0B0C0D, 0x22 ^ PULL_MAGIC, 0x66,
+            0xB000, 0x20,
         ),
         "29 11 22 00 a1a2a3a4  00100000 00000033  44 000000 00000055  0a0b0c0d 210719a2  00000066 0000b000  00000020",
         b"", 44,
     ),
     "pull_reply": (
-        codec.pack_pull_reply(DST, SRC, 3, 0x21, 0x00012340, 0x0A0B0C0D, 0x22 ^ MAGIC, b"bytes"),
+        codec.pack_pull_reply(DST, SRC, 3, 0x21, 0x00012340, 0x0A0B0C0D, 0x22 ^ PULL_MAGIC, b"bytes"),
         "2a 21 0005 00012340  0a0b0c0d 210719a2", b"bytes", 16,
     ),
     "notify": (
@@ -66,7 +67,7 @@ VECTORS = {
         "2c 11 00 03 00000000  00 22 0007 4005 0000", b"", 16,
     ),
     "nack_mcp": (
-        codec.pack_nack_mcp(DST, SRC, 3, 0x11, codec.NACK_TYPE_BAD_RDMAWIN, 0x0A0B0C0D, 0x22 ^ MAGIC),
+        codec.pack_nack_mcp(DST, SRC, 3, 0x11, codec.NACK_TYPE_BAD_RDMAWIN, 0x0A0B0C0D, 0x22 ^ PULL_MAGIC),
         "2d 11 00 04 00000000  0a0b0c0d 210719a2", b"", 16,
     ),
 }  # fmt: skip
@@ -123,7 +124,7 @@ def test_the_shipped_hash_of_pull_replies_agrees_with_the_others_only_if_the_que
         queues
         for queues in range(1, 129)
         if all(
-            myri10ge_queue(codec.pack_pull_reply(DST, SRC, 3, 0, 0, 0, one ^ MAGIC), queues) == one % queues
+            myri10ge_queue(codec.pack_pull_reply(DST, SRC, 3, 0, 0, 0, one ^ PULL_MAGIC), queues) == one % queues
             for one in range(256)
         )
     }

@@ -22,13 +22,13 @@ from protocols.ssam.cells import (
     DATA,
     INTRODUCTION,
     LONG,
-    NUMBERS,
     REPLY,
     REQUEST,
+    SEQUENCE_NUMBERS,
     Message,
-    checked,
     crc10,
     unpack,
+    with_crc,
 )
 from protocols.ssam.frames import Ssam
 from protocols.ssam.host import Reply, Returned, ReturnedError
@@ -56,7 +56,7 @@ from tests.unit.protocols.ssam_pair import ADDRESSES, COUNT, ECHO, ECHOED, TIMEO
 def test_the_check_is_aal34s_crc_10() -> None:
     """The remainder of a payload with its check is 0; x^10 leaves the generator without its leading term."""
     assert crc10((1 << 10).to_bytes(PAYLOAD, "big")) == 0x233
-    payload = checked(bytes(range(PAYLOAD - 2)) + b"\xb0\0")
+    payload = with_crc(bytes(range(PAYLOAD - 2)) + b"\xb0\0")
     assert crc10(payload) == 0
     for bit in range(8 * PAYLOAD):
         damaged = bytearray(payload)
@@ -80,7 +80,7 @@ messages = st.builds(
 def test_a_cell_of_a_long_message_has_data_in_the_place_of_a_handler(message: Message) -> None:
     buffer = bytearray(PAYLOAD)
     cells.pack_into(buffer, 0, message)
-    assert unpack(checked(buffer)) == message
+    assert unpack(with_crc(buffer)) == message
 
 
 @given(messages)
@@ -88,7 +88,7 @@ def test_a_message_is_read_as_it_was_written_and_as_scapys_layer_has_it(message:
     buffer = bytearray(b"\xff" * 3 * SLOT)
     cells.pack_into(buffer, SLOT, message)
     assert set(buffer[:SLOT] + buffer[SLOT + PAYLOAD :]) == {0xFF}, "nothing beside it is written"
-    payload = checked(buffer[SLOT : SLOT + PAYLOAD])
+    payload = with_crc(buffer[SLOT : SLOT + PAYLOAD])
     assert unpack(payload) == message
     layer = Ssam(
         kind=message.kind, session=message.session, number=message.number, handler=message.handler,
@@ -324,7 +324,7 @@ class PricedNode(Node):
 
 def test_a_cell_occupies_the_fifo_until_the_core_has_read_it() -> None:
     node = PricedNode(0, Settings(input_fifo=2))
-    empty = header(circuit(1, 0, 3)) + checked(bytes(PAYLOAD))
+    empty = header(circuit(1, 0, 3)) + with_crc(bytes(PAYLOAD))
     frame = ADDRESSES[0] + ADDRESSES[1] + ETHERTYPE.to_bytes(2, "big") + empty
     for _ in range(3):
         node.device.receive(0, frame)
@@ -365,10 +365,10 @@ def test_a_trap_delivers_sixteen_cells_at_most() -> None:
         (b"short", "bad_headers"),
         (header(circuit(0, 1, 3))[:4] + b"\0" + bytes(PAYLOAD), "bad_headers"),
         (header(circuit(0, 1, 3)) + b"\1" * PAYLOAD, "bad_checks"),
-        (header(circuit(0, 1, 3)) + checked(bytes(PAYLOAD - 2) + b"\xfc\0"), "bad_checks"),
-        (header(circuit(0, 2, 3)) + checked(bytes(PAYLOAD - 2) + b"\xb0\0"), "no_circuit"),
-        (header(Circuit(0, 5)) + checked(bytes(PAYLOAD - 2) + b"\xb0\0"), "no_circuit"),
-        (header(circuit(0, 1, 3)) + checked(bytes(PAYLOAD - 2) + b"\xb0\0"), "stale"),
+        (header(circuit(0, 1, 3)) + with_crc(bytes(PAYLOAD - 2) + b"\xfc\0"), "bad_checks"),
+        (header(circuit(0, 2, 3)) + with_crc(bytes(PAYLOAD - 2) + b"\xb0\0"), "no_circuit"),
+        (header(Circuit(0, 5)) + with_crc(bytes(PAYLOAD - 2) + b"\xb0\0"), "no_circuit"),
+        (header(circuit(0, 1, 3)) + with_crc(bytes(PAYLOAD - 2) + b"\xb0\0"), "stale"),
     ],
 )
 def test_a_hostile_cell_is_counted_and_changes_nothing(cell: bytes, counter: str) -> None:
@@ -419,7 +419,7 @@ def cell_from(source: int, number: int) -> bytes:
     """A frame to node 0, one of three."""
     payload = bytearray(PAYLOAD)
     cells.pack_into(payload, 0, Message(ACKNOWLEDGEMENT, 0, number, 0, b""))
-    return bytes(12) + ETHERTYPE.to_bytes(2, "big") + header(circuit(source, 0, 3)) + checked(payload)
+    return bytes(12) + ETHERTYPE.to_bytes(2, "big") + header(circuit(source, 0, 3)) + with_crc(payload)
 
 
 def test_a_process_has_connection_ids_of_its_own_and_can_send_on_no_other() -> None:
@@ -449,8 +449,8 @@ def test_a_process_reads_what_comes_for_it_once_and_in_order_wherever_the_others
         process.connect(number)
     for number, (what, which) in enumerate([*steps, *(("read", which) for which in (1, 2) for _ in range(5))]):
         if what == "cell":
-            sent[which].append(number % NUMBERS)
-            node.device.receive(0, cell_from(which, number % NUMBERS))
+            sent[which].append(number % SEQUENCE_NUMBERS)
+            node.device.receive(0, cell_from(which, number % SEQUENCE_NUMBERS))
         else:
             process = processes[which]
             batch = process.read() if what == "read" else process.call_read()

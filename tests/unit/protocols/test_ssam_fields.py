@@ -10,7 +10,7 @@ from scapy.layers.l2 import Ether
 from protocols.atm.cell import CELL, ETHERNET, Circuit, header, is_intact
 from protocols.atm.fields import ETHERTYPE
 from protocols.ssam import frames
-from protocols.ssam.cells import ACKNOWLEDGEMENT, BYTES, DATA, REPLY, REQUEST, Message, checked, pack_into, unpack
+from protocols.ssam.cells import ACKNOWLEDGEMENT, BYTES, DATA, REPLY, REQUEST, Message, pack_into, unpack, with_crc
 from protocols.ssam.fields import FIELDS
 from testbed.fates.flows import Classifier
 from testbed.fates.header_fields import Fields, SharedNumberError, locate
@@ -45,7 +45,7 @@ messages = st.builds(
 def cell_of(message: Message, there: Circuit = THERE) -> bytes:
     payload = bytearray(CELL - 5)
     pack_into(payload, 0, message)
-    return HEAD + header(there) + checked(payload)
+    return HEAD + header(there) + with_crc(payload)
 
 
 @given(messages)
@@ -84,7 +84,7 @@ def test_a_cell_is_told_of_in_words_by_its_kind(kind: int) -> None:
     [
         (HEAD + header(THERE) + b"x" * 48, "check"),
         (cell_of(Message(REQUEST, 3, 7, 1, b"hi"))[:-1], "short"),
-        (HEAD + header(THERE) + checked(bytes(46) + bytes((45 << 2, 0))), "check"),
+        (HEAD + header(THERE) + with_crc(bytes(46) + bytes((45 << 2, 0))), "check"),
     ],
 )
 def test_a_cell_that_is_no_message_is_told_of_as_a_cell(frame: bytes, reason: str) -> None:

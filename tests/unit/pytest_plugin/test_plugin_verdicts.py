@@ -55,7 +55,7 @@ def test_a_test_on_an_invalid_network_fails_and_one_on_a_degraded_network_passes
     result.stdout.fnmatch_lines(
         [
             f"the network was invalid: {REASON}; the test's own assertions hold",
-            'on_invalid="skip", "xfail" or "ignore" in the marker, or --testbed-on-invalid, says otherwise',
+            'on_invalid="skip", "xfail" or "ignore" in the marker, or --testbed-on-invalid, changes that',
             f"the network meanwhile: invalid; {REASON}",
             f"the network meanwhile: degraded; {REASON}",
             f"testbed: *::test_passes?sim-degraded?: the network was degraded: {REASON}",

@@ -18,7 +18,7 @@ FIRST = random.SystemRandom().randrange(2**40) if LONG else 0
 SEEDS = range(FIRST, FIRST + (500 if LONG else 24))
 ENDPOINTS = 12
 REQUESTS = 150
-PATIENCE = 5_000
+TIMEOUT = 5_000
 """Milliseconds in which all must have ended."""
 
 
@@ -75,7 +75,7 @@ def complaints(cluster: Cluster) -> list[str]:
 def settle(cluster: Cluster) -> None:
     """Run until neither hosts nor NICs have work left."""
     quiet = 0
-    for _ in range(PATIENCE):
+    for _ in range(TIMEOUT):
         cluster.all_turn()
         firmware = [cluster.nic(node).firmware for node in (0, 1)]
         quiet = quiet + 1 if cluster.is_quiet and not any(one.waiting() for one in firmware) else 0

@@ -18,7 +18,7 @@ from testbed.runtime.shared.region import Layout, Region
 from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
-PATIENCE = 60.0  # s
+TIMEOUT = 60.0  # s
 
 LAYOUT = Layout(entries=8, descriptors=100, heap=5_000)
 _HEAD, _ASLEEP = 16, 32  # where these words are
@@ -170,7 +170,7 @@ def _exchange(reader: Reader, sleep: bool, bell: int, count: int, then: Callable
         if not sleep:
             os.sched_yield()
         elif reader.doze():
-            if not waiting.poll(PATIENCE * 1000):
+            if not waiting.poll(TIMEOUT * 1000):
                 raise LostError(f"after {expected}")
             reader.rise()
             os.eventfd_read(bell)
@@ -207,7 +207,7 @@ def test_no_wake_up_is_ever_lost_between_two_processes(
 
         reader = Reader(shared.completions.words, shared.completions.numbers)
         _exchange(reader, sleep, bells[1], count, another)
-        assert wait_for_end(handle, PATIENCE)
+        assert wait_for_end(handle, TIMEOUT)
         pid, status = 0, os.waitpid(pid, 0)[1]
         assert os.waitstatus_to_exitcode(status) == 0
     finally:

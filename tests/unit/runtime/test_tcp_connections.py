@@ -11,13 +11,13 @@ import pytest
 
 from protocols.core.completion import Completion
 from protocols.mpi.device import ProbeResult, Receipt
-from protocols.mpi.matching import Matching, Receive
+from protocols.mpi.matching import MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection
 
 GONE = MPIError(ERR_PROC_FAILED, "the connection has ended")
-PATIENCE = 10.0  # s
-Ends = tuple[Connection, Matching, socket.socket]
+TIMEOUT = 10.0  # s
+Ends = tuple[Connection, MatchingQueues, socket.socket]
 
 
 @pytest.fixture
@@ -27,18 +27,18 @@ def ends() -> Iterator[Ends]:
         far = socket.create_connection(listening.getsockname())
         near, _ = listening.accept()
     with closing(near), closing(far):
-        matching = Matching()
+        matching = MatchingQueues()
         yield Connection(1, near, matching), matching, far
 
 
-def begun(matching: Matching) -> tuple[bytearray, Receipt]:
-    buffer, over = bytearray(100), Receipt(1, 7, 100)
-    matching.begin(0, Receive(1, 7, memoryview(buffer), over))
-    return buffer, over
+def begun(matching: MatchingQueues) -> tuple[bytearray, Receipt]:
+    buffer, completion = bytearray(100), Receipt(1, 7, 100)
+    matching.post(0, Receive(1, 7, memoryview(buffer), completion))
+    return buffer, completion
 
 
 def read_to_the_end(connection: Connection) -> None:
-    while select.select([connection.socket], [], [], PATIENCE)[0]:
+    while select.select([connection.socket], [], [], TIMEOUT)[0]:
         connection.receive()
 
 
@@ -53,10 +53,10 @@ def cut(connection: Connection, far: socket.socket) -> None:
 
 def test_a_receive_that_has_half_of_its_message_fails(ends: Ends) -> None:
     connection, matching, far = ends
-    _, over = begun(matching)
+    _, completion = begun(matching)
     cut(connection, far)
     with pytest.raises(MPIError, match="has ended"):
-        over.result()
+        completion.result()
 
 
 def test_half_a_message_that_nobody_has_received_is_nobodys(ends: Ends) -> None:
@@ -71,6 +71,6 @@ def test_a_whole_message_that_came_before_the_end_is_received_after_it(ends: End
     connection, matching, far = ends
     far.sendall(HEAD.pack(0, 7, 3) + b"abc")
     cut(connection, far)
-    buffer, over = begun(matching)
-    assert over.result().length == 3
+    buffer, completion = begun(matching)
+    assert completion.result().length == 3
     assert buffer[:3] == b"abc"

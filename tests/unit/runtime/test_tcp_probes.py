@@ -14,9 +14,9 @@ ADDRESSES = [bytes(6)] * 2
 
 
 def probed(endpoint: TcpEndpoint, wait: bool) -> ProbeResult | None:
-    over: Completion[ProbeResult | None] = Completion()
-    assert endpoint.probe(1, 0, 7, wait, False, over)
-    return over.result()
+    completion: Completion[ProbeResult | None] = Completion()
+    assert endpoint.probe(1, 0, 7, wait, False, completion)
+    return completion.result()
 
 
 def test_a_probe_finds_what_a_peer_has_left_and_then_fails_instead_of_waiting() -> None:
@@ -25,7 +25,7 @@ def test_a_probe_finds_what_a_peer_has_left_and_then_fails_instead_of_waiting() 
     with pytest.raises(MPIError) as raised:
         probed(endpoint, wait=True)
     assert raised.value.Get_error_class() == ERR_PROC_FAILED
-    endpoint.matching.arrived(endpoint.matching.arrive(1, 0, 7, 0))
+    endpoint.matching.complete(endpoint.matching.arrive(1, 0, 7, 0))
     found = probed(endpoint, wait=True)
     assert found is not None
     assert found.envelope == (1, 7, 0)

@@ -1,7 +1,7 @@
-"""Import of some modules of a package without running its ``__init__``.
+"""Import of submodules of a package without running its ``__init__``.
 
-pyroute2's imports all of pyroute2, which takes longer than bringing a small cluster up; we need the classes of five
-messages. Access to any other attribute of the package runs its ``__init__`` after all.
+pyroute2's ``__init__`` imports all of pyroute2, which takes longer than bringing up a small cluster, and we need only the
+classes of five messages. The ``__init__`` runs when an attribute of the package that is not a submodule is read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from types import ModuleType
 from typing import Final
 
 _PUBLIC: Final = ("__all__", "__version__")
-"""Dunder names that a package's author defines; Python asks modules for others by itself."""
+"""Dunder attributes that a package defines; Python itself looks others up, which must not run the ``__init__``."""
 
 
-class _Lean(ModuleType):
-    """A package that is not initialised until an attribute that is no submodule is read."""
+class _UninitializedPackage(ModuleType):
+    """A package whose ``__init__`` runs when an attribute that is not a submodule is read."""
 
     def __getattr__(self, name: str) -> object:
         spec = self.__spec__
@@ -30,13 +30,13 @@ class _Lean(ModuleType):
         return getattr(self, name)
 
 
-def import_leanly(package: str) -> None:
-    """Let a package's modules be imported without its ``__init__``, unless that has run already or there is no such
-    package."""
+def defer_init(package: str) -> None:
+    """Defer a package's ``__init__``, so that its submodules can be imported without it. Does nothing if the package is
+    imported already or does not exist."""
     if package in sys.modules:
         return
     spec = importlib.util.find_spec(package)
     if spec is not None:
         module = importlib.util.module_from_spec(spec)
-        module.__class__ = _Lean
+        module.__class__ = _UninitializedPackage
         sys.modules[package] = module
