@@ -184,18 +184,32 @@ def start_each(machines: Sequence[Machine]) -> dict[str, RemoteWorker | TestbedE
 def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]:
     """Start a worker on each machine; they end with the block. If some cannot be started, none stays: the error names
     every machine that failed."""
+    with reachable_workers(machines) as (running, unreachable):
+        _raise_all([*unreachable.values()])
+        yield running
+
+
+@contextmanager
+def reachable_workers(
+    machines: Sequence[Machine],
+) -> Iterator[tuple[Mapping[str, RemoteWorker], Mapping[str, UnreachableError]]]:
+    """Start workers as `workers`, but without machines that cannot be reached: also yields their errors, by machine."""
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
-    failed = [error for error in started.values() if isinstance(error, TestbedError)]
+    unreachable = {name: error for name, error in started.items() if isinstance(error, UnreachableError)}
     try:
-        if len(failed) == 1:
-            raise failed[0]
-        if failed:
-            raise TestbedError("\n".join(map(str, failed)))
-        yield running
+        _raise_all([e for e in started.values() if isinstance(e, TestbedError) and not isinstance(e, UnreachableError)])
+        yield running, unreachable
     finally:
         for worker in running.values():
             worker.close()
+
+
+def _raise_all(errors: Sequence[TestbedError]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise TestbedError("\n".join(map(str, errors)))
 
 
 def ask_each(running: Mapping[str, RemoteWorker], call: str, **arguments: Mapping[str, object]) -> dict[str, Any]:

@@ -172,6 +172,26 @@ def down(running: Workers, name: str) -> list[str]:
     return found
 
 
+def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
+    """Collect garbage on every machine, as `garbage.collect`, and parts of clusters whose other parts are all gone: a
+    machine that was cut off while its cluster was taken down has one when it comes back. Return the findings by machine.
+
+    A part is left alone if a machine that it has links to is not among these.
+    """
+    found: dict[str, list[dict[str, Any]]] = ask_each(running, "gc")
+    names = ask_each(running, "clusters")
+    at = {worker.machine.underlay: machine for machine, worker in running.items() if worker.machine.underlay}
+    for machine, worker in running.items():
+        for name in names[machine]:
+            remotes = {remote for remote, _ in worker.call("present", name=name)["tunnels"]}
+            peers = {at.get(remote, "") for remote in remotes}
+            if peers and "" not in peers and not any(name in names[peer] for peer in peers):
+                worker.call("down", name=name)
+                reason = f"its parts on {', '.join(sorted(peers))} are gone"
+                found[machine].append({"what": f"cluster {name}", "removed": True, "reason": reason})
+    return found
+
+
 def holders(running: Workers, name: str) -> dict[str, RemoteWorker]:
     """Return the workers of the machines that have a part of a cluster. NotFoundError if none has."""
     names = ask_each(running, "clusters")

@@ -21,6 +21,9 @@ from typing import IO, Any, Final
 from testbed.cluster import removal
 from testbed.cluster.access.node_programs import node_context, start
 from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.faults.fault_injection import Injected
+from testbed.cluster.faults.injections import Injection
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
@@ -29,7 +32,7 @@ from testbed.kernel import echo
 from testbed.machines import machine_report
 from testbed.machines.request_line import PULSE, RequestLine
 from testbed.spec.layout import Asked
-from testbed.spec.layout_json import from_json
+from testbed.spec.layout_json import from_json, to_json
 
 
 def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked) -> object:
@@ -49,6 +52,32 @@ def _present(name: str) -> object:
     }
 
 
+def _part(name: str) -> object:
+    """The layout of a cluster's part, and what is injected into it."""
+    state = Store().choose(name)
+    return {
+        "layout": to_json(state.layout),
+        "injected": [injection.to_json() for injection in state.injected],
+        "issued": state.issued,
+    }
+
+
+def _inject(name: str, injection: Mapping[str, Any], seconds: float) -> object:
+    return _injected(fault_injection.lay(Store(), name, Injection.from_json(injection), seconds))
+
+
+def _injected(done: Injected) -> object:
+    datapaths = done.state.datapaths
+    return {"datapaths": {link: datapaths.get(link, "direct") for link in done.injection.links}, "took": done.took}
+
+
+def _heal(name: str, numbers: Sequence[int]) -> object:
+    """Lift those of these injections that are in force here."""
+    store = Store()
+    here = {injection.number for injection in store.choose(name).injected} & {*numbers}
+    return [injection.number for injection in fault_injection.heal(store, name, sorted(here))] if here else []
+
+
 def _down(name: str) -> object:
     store = Store()
     if name not in store.names():
@@ -62,6 +91,7 @@ def _status(name: str) -> object:
     return {
         "nodes": [asdict(node) for node in found.nodes],
         "links": [{"name": link.link.name, "there": link.exists, "up": link.up} for link in found.links],
+        "injected": [[injection.number, injection.what] for injection in found.state.injected],
         "missing": list(found.missing),
     }
 
@@ -92,6 +122,11 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "up": _up,
     "down": _down,
     "status": _status,
+    "part": _part,
+    "inject": _inject,
+    "load_processor": lambda **given: _injected(fault_injection.load_processor(Store(), **given)),
+    "load_link": lambda **given: _injected(fault_injection.load_link(Store(), **given)),
+    "heal": _heal,
     "gc": lambda: [asdict(finding) for finding in collect(Store())],
 }
 """The calls of a worker by name, but for `exec`: arguments are those of the request, the result is the reply."""

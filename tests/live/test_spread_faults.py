@@ -1,0 +1,164 @@
+"""Faults in a cluster on two machines, which all tests share: on links within and between them, and of a machine itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
+from testbed.errors import NotFoundError, UnsupportedError
+from testbed.machines import spread
+from testbed.machines.node_placement import Constraints
+from testbed.machines.spread_faults import heal, inject, load_link, load_processor, spread_state
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+from tests.live.machine_state import eventually
+from tests.live.machines_lab import Lab, lab
+
+pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
+
+STAR = 'name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 3 }\n'
+LAYOUT = resolve(Description.from_toml(STAR))
+NAME = "work"
+ECHO = "from testbed.kernel.echo import round_trips; print(round_trips({!r}, {!r}, {}, {}))"
+
+
+@pytest.fixture(scope="module")
+def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def running(machines: Lab) -> Iterator[spread.Workers]:
+    """Workers on the machines, with the cluster: n1 and the switch are on machine a, n2 and n3 on b."""
+    with machines.workers("lab.toml") as found:
+        pins = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
+        spread.up(found, spread.plan_spread(found, LAYOUT, NAME, pins), NAME, "here", "auto")
+        yield found
+        spread.down(found, NAME)
+
+
+@pytest.fixture(autouse=True)
+def _healed(running: spread.Workers) -> Iterator[None]:
+    """Lift what a test has injected."""
+    yield
+    heal(running, NAME)
+
+
+def echoes(running: spread.Workers, source: str, destination: str, count: int = 1, timeout: float = 5) -> list[int]:
+    """Round trips between two nodes, ns."""
+    address = {node.name: node.address for node in LAYOUT.nodes}
+    program = ECHO.format(address[source], address[destination], count, timeout)
+    code, stdout, stderr = spread.execute(running, NAME, source, [sys.executable, "-c", program])
+    assert code == 0, stderr
+    found: list[int] = json.loads(stdout)
+    return found
+
+
+def impair(target: str, direction: str = "", rules: tuple[str, ...] = (), **keys: object) -> Callable[..., object]:
+    return partial(impairing, target=target, keys=keys, rules=rules, direction=direction)
+
+
+def test_a_delay_on_a_link_between_machines_is_the_whole_way(running: spread.Workers) -> None:
+    delay = 30_000_000
+    done = inject(running, NAME, impair("n2", delay=delay))
+    assert done.datapaths == {"n2:eth0--s1:2": "relay"}
+    assert (
+        min(echoes(running, "n1", "n2", 2)) >= 2 * delay - 2_000_000
+    )  # of which the underlay has its part, by measurement
+    assert [what.what for what in spread_state(running, NAME).injected] == ["delay 30ms on n2"]
+
+
+def test_a_delay_below_the_underlays_is_refused_on_both_machines(running: spread.Workers) -> None:
+    with pytest.raises(UnsupportedError, match=r"a delay of 1ns is less than the .* that the network to machine"):
+        inject(running, NAME, impair("n2", delay=1))
+    assert spread_state(running, NAME).injected == ()
+
+
+def test_a_rule_holds_in_its_direction_and_until_it_is_healed(running: spread.Workers) -> None:
+    first = inject(running, NAME, impair("n2", "out", rules=("drop icmp",))).injection.number
+    second = inject(running, NAME, impair("n3", "in", rules=("drop icmp",))).injection.number
+    assert second == first + 1
+    assert echoes(running, "n1", "n2", timeout=0.1) == []
+    assert echoes(running, "n1", "n3", timeout=0.1) == []
+    assert [injection.number for injection in heal(running, NAME, [first])] == [first]
+    assert len(echoes(running, "n1", "n2")) == 1
+    assert echoes(running, "n1", "n3", timeout=0.1) == []
+    with pytest.raises(NotFoundError, match=f"no injection {first} in force; in force are {second}"):
+        heal(running, NAME, [first])
+
+
+def test_a_partition_separates_nodes_on_both_machines(running: spread.Workers) -> None:
+    inject(running, NAME, lambda layout, _: dividing(layout, [["n1", "n2"], ["n3"]]))
+    assert echoes(running, "n3", "n1", timeout=0.1) == []
+    assert echoes(running, "n2", "n3", timeout=0.1) == []
+    assert len(echoes(running, "n2", "n1")) == 1
+    heal(running, NAME)
+    assert len(echoes(running, "n3", "n1")) == 1
+
+
+def test_a_cut_takes_a_link_between_machines_down_for_a_time(running: spread.Workers) -> None:
+    inject(running, NAME, lambda layout, _: cutting(layout, "n3"), seconds=0.5)
+    state = spread.status(running, NAME)
+    assert all(not link["up"] for part in state.values() for link in part["links"] if link["name"].startswith("n3"))
+    eventually(lambda: not spread_state(running, NAME).injected, "both machines have healed it")
+    assert len(echoes(running, "n1", "n3")) == 1
+
+
+def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
+    load_link(running, NAME, ["n1"], "n3", 1_000_000)
+    load_processor(running, NAME, "n2", 0.01)
+
+    def programs() -> dict[str, int]:
+        parts = spread.status(running, NAME).values()
+        return {node["name"]: len(node["programs"]) for part in parts for node in part["nodes"]}
+
+    assert programs() == {"n1": 1, "n2": 1, "n3": 1}
+    assert len(heal(running, NAME)) == 2
+    eventually(lambda: programs() == {"n1": 0, "n2": 0, "n3": 0}, "the loads have ended")
+
+
+def test_the_commands_do_it_too(machines: Lab, running: spread.Workers) -> None:
+    done = machines.testbed("machines", "inject", "lab.toml", NAME, "n2", "--loss", "100%", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [link["name"] for link in json.loads(done.stdout)["links"]] == ["n2:eth0--s1:2"]
+    assert echoes(running, "n1", "n2", timeout=0.1) == []
+
+
+def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
+    machines: Lab, running: spread.Workers, record_property: Callable[[str, object], None]
+) -> None:
+    """The workers live on a while: they are told, too, and keep the cluster."""
+    with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
+        begun = time.time_ns()
+        eventually(lambda: machines.events("a", NAME, "machine unreachable") != [], "machine a has noticed", 30)
+        (event,) = machines.events("a", NAME, "machine unreachable")
+        assert (event["machine"], event["address"]) == ("b", machines.address("b"))
+        noticed = event["time"]
+        assert isinstance(noticed, int)
+        record_property("note", f"a machine that is cut off is noticed after {(noticed - begun) / 1e9:.2f} s")
+        (sentence,) = running["a"].call("status", name=NAME)["missing"]
+        assert sentence.startswith(f"machine b ({machines.address('b')}) has not answered for ")
+    eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has noticed", 30)
+    assert running["a"].call("status", name=NAME)["missing"] == []
+    assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_a_part_whose_cluster_was_taken_down_elsewhere_is_collected(machines: Lab, running: spread.Workers) -> None:
+    alone = {"a": running["a"]}
+    assert spread.down(alone, NAME) == ["a"]
+    assert machines.namespaces("b") != []
+    findings = spread.collect(running)
+    assert findings == {
+        "a": [],
+        "b": [{"what": f"cluster {NAME}", "removed": True, "reason": "its parts on a are gone"}],
+    }
+    assert machines.namespaces("b") == []
+    pins = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
+    spread.up(running, spread.plan_spread(running, LAYOUT, NAME, pins), NAME, "here", "auto")
