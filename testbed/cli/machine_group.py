@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     **dict.fromkeys(("check", "up", "down", "exec", "status", "gc"), "machine_commands"),
     **dict.fromkeys(("inject", "link", "partition", "load", "heal"), "machine_fault_commands"),
+    "run": "machine_run_command",
 }
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))

@@ -59,7 +59,7 @@ except metadata.PackageNotFoundError:
     found = "-"
 print({_GREETING!r} + found, flush=True)
 if found == sys.argv[1]:
-    from testbed.machines.worker import main
+    from testbed.controller.runs.machine_part import main
     main()
 """
 """Says which version is installed, and becomes the worker if it is the controller's. For any version of Python 3."""
@@ -80,16 +80,31 @@ class RemoteWorker:
     def begin(self, call: str, **arguments: object) -> int:
         """Send a request; return its number for `finish`."""
         self._issued += 1
-        request = {"number": self._issued, "call": call, "arguments": arguments}
+        self._send({"number": self._issued, "call": call, "arguments": arguments})
+        return self._issued
+
+    def _send(self, request: Mapping[str, object]) -> None:
         try:
             self._line.send(json.dumps(request).encode() + b"\n")
         except OSError as error:
             raise self._lost(reason_of(error)) from error
-        return self._issued
 
     def finish(self, number: int, patience: float | None = PATIENCE) -> Any:
         """Return the reply to a request; requests are finished in their order. Raises the error that the call raised
         there, and UnreachableError if the worker, the machine or the connection has ended."""
+        return self._answer(number, patience)["reply"]
+
+    def joint(self, number: int, patience: float | None) -> tuple[str, Any]:
+        """Wait for a joint call: return what it has reached and None, or, at its end, nothing and the reply. Raises as
+        `finish`. patience: seconds."""
+        answer = self._answer(number, patience)
+        return answer.get("reached", ""), answer.get("reply")
+
+    def answer_joint(self, number: int, word: str) -> None:
+        """Answer a joint call with `GO_ON` or `STOP`; it still has to be waited for."""
+        self._send({"number": number, "call": word})
+
+    def _answer(self, number: int, patience: float | None) -> Mapping[str, Any]:
         try:
             line = self._line.receive(patience)
         except TimeoutError as error:
@@ -98,12 +113,12 @@ class RemoteWorker:
             raise self._lost(reason_of(error)) from error
         if not line:
             raise self._lost(self._line.last_words() or "the connection was closed")
-        answer = json.loads(line)
+        answer: Mapping[str, Any] = json.loads(line)
         assert answer["number"] == number, "requests are finished in their order"
         if "error" in answer:
             error_class = _ERRORS.get(answer["class"], TestbedError)
             raise error_class(f"machine {self.machine.name}: {answer['error']}")
-        return answer["reply"]
+        return answer
 
     def call(self, call: str, patience: float | None = PATIENCE, **arguments: object) -> Any:
         """Send a request and return the reply; raises as `begin` and `finish`."""

@@ -131,6 +131,16 @@ def _measured(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Und
     return Underlay(pair, median, max(found) - min(found), 1 - len(found) / _ECHOES)
 
 
+def measured_underlays(running: Workers, parts_of: Mapping[str, Layout]) -> list[Underlay]:
+    """Measure the network between the machines of a cluster that is up. parts_of: its parts, by machine."""
+    ways = {
+        tuple(sorted((machine, tunnel.machine))): {machine: tunnel.local, tunnel.machine: tunnel.remote}
+        for machine, part in parts_of.items()
+        for tunnel in (part.part.tunnels if part.part is not None else ())
+    }
+    return [_measured(running, addresses, (here, there)) for (here, there), addresses in ways.items()]
+
+
 def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked) -> dict[str, dict[str, Any]]:
     """Bring each machine's part up, or converge it; return by machine the number of its operations, and whether the part was
     up before, with another layout.

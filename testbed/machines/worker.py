@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -30,7 +31,7 @@ from testbed.cluster.records.status import status
 from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
-from testbed.machines.request_line import PULSE, RequestLine
+from testbed.machines.request_line import GO_ON, PULSE, STOP, RequestLine
 from testbed.spec.layout import Asked
 from testbed.spec.layout_json import from_json, to_json
 
@@ -116,6 +117,7 @@ def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]
 
 CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "report": lambda underlay: asdict(machine_report.report(underlay)),
+    "clock": time.monotonic_ns,
     "clusters": lambda: Store().names(),
     "present": _present,
     "echo": echo.round_trips,
@@ -132,25 +134,61 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
 """The calls of a worker by name, but for `exec`: arguments are those of the request, the result is the reply."""
 
 
-def main() -> None:
-    """Answer requests from standard input at standard output. Other output goes to standard error."""
+class Dialogue:
+    """The controller, for a call that several machines carry out together."""
+
+    def __init__(self, requests: RequestLine, answers: IO[bytes], number: int) -> None:
+        """number: of the request."""
+        self._requests = requests
+        self._answers = answers
+        self._number = number
+
+    def reached(self, where: str) -> None:
+        """Say that this machine has come so far, and wait until all have. Raises TestbedError where one will not."""
+        self._answers.write(json.dumps({"number": self._number, "reached": where}).encode() + b"\n")
+        self._next()
+
+    def check(self) -> None:
+        """Raise TestbedError if another machine has failed, or the controller is gone."""
+        if self._requests.has_line() or not self._requests.is_open():
+            self._next()
+
+    def _next(self) -> None:
+        line = next(iter(self._requests), None)
+        if line is None:
+            raise TestbedError("the controller is gone")
+        if json.loads(line)["call"] != GO_ON:
+            raise TestbedError("another machine has failed")
+
+
+JointCall = Callable[..., object]
+"""A call whose first argument is a `Dialogue`."""
+
+
+def main(joint: Mapping[str, JointCall]) -> None:
+    """Answer requests from standard input at standard output. Other output goes to standard error. joint: calls by name that
+    several machines carry out together, beside those of `CALLS`."""
     requests = RequestLine(os.dup(0))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    serve(requests, answers)
+    serve(requests, answers, joint)
 
 
-def serve(requests: RequestLine, answers: IO[bytes]) -> None:
+def serve(requests: RequestLine, answers: IO[bytes], joint: Mapping[str, JointCall]) -> None:
     """Answer requests until there are no more, or nobody reads the answers."""
     calls: Mapping[str, Callable[..., object]] = {**CALLS, "exec": partial(_execute, requests)}
     for line in requests:
         request = json.loads(line)
-        answer = {"number": request["number"], **_answer(calls[request["call"]], request["arguments"])}
+        number, call = request["number"], request["call"]
+        if call in (GO_ON, STOP):  # to a call that has failed meanwhile
+            continue
+        carry_out = calls[call] if call in calls else partial(joint[call], Dialogue(requests, answers, number))
+        answer = {"number": number, **_answer(carry_out, request["arguments"])}
         try:
-            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.write(json.dumps(answer, default=repr).encode() + b"\n")  # a program's result may be anything
         except BrokenPipeError:
             return
 

@@ -7,7 +7,7 @@ cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final, Literal
 
 from testbed.lazy_dataclass import dataclass
@@ -226,6 +226,11 @@ class Layout:
             side.reorder or (side.jitter and datapath == "netem") or any("delay" in rule for rule in side.rules)
             for side, datapath in sides
         )
+
+    @property
+    def everywhere(self) -> Layout:
+        """The layout with the cluster's nodes on all machines, if it is a part."""
+        return self if self.part is None else replace(self, nodes=self.part.nodes)
 
     def nodes_elsewhere(self) -> list[Node]:
         """Return the cluster's nodes on other machines."""

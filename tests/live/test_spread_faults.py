@@ -1,4 +1,5 @@
-"""Faults in a cluster on two machines, which all tests share: on links within and between them, and of a machine itself."""
+"""Faults in a cluster on two machines, which all tests share, and runs on it: faults of links within and between machines,
+and of a machine itself."""
 
 from __future__ import annotations
 
@@ -7,14 +8,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
+from testbed.controller.runs.machine_part import RUN
+from testbed.controller.runs.runner import run
+from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.machines import spread
 from testbed.machines.node_placement import Constraints
 from testbed.machines.spread_faults import heal, inject, load_link, load_processor, spread_state
+from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 from tests.live.machine_state import eventually
@@ -59,6 +65,12 @@ def echoes(running: spread.Workers, source: str, destination: str, count: int = 
     assert code == 0, stderr
     found: list[int] = json.loads(stdout)
     return found
+
+
+def programs_of(running: spread.Workers) -> dict[str, int]:
+    """How many programs each node has."""
+    parts = spread.status(running, NAME).values()
+    return {node["name"]: len(node["programs"]) for part in parts for node in part["nodes"]}
 
 
 def impair(target: str, direction: str = "", rules: tuple[str, ...] = (), **keys: object) -> Callable[..., object]:
@@ -115,13 +127,50 @@ def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
     load_link(running, NAME, ["n1"], "n3", 1_000_000)
     load_processor(running, NAME, "n2", 0.01)
 
-    def programs() -> dict[str, int]:
-        parts = spread.status(running, NAME).values()
-        return {node["name"]: len(node["programs"]) for part in parts for node in part["nodes"]}
-
-    assert programs() == {"n1": 1, "n2": 1, "n3": 1}
+    assert programs_of(running) == {"n1": 1, "n2": 1, "n3": 1}
     assert len(heal(running, NAME)) == 2
-    eventually(lambda: programs() == {"n1": 0, "n2": 0, "n3": 0}, "the loads have ended")
+    eventually(lambda: programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}, "the loads have ended")
+
+
+def test_every_message_arrives_once_across_machines_that_lose_frames(running: spread.Workers, tmp_path: Path) -> None:
+    inject(running, NAME, impair("n2", loss=0.05))
+    result = run(SpreadCluster(NAME, running), "random", protocol="emp", seed=3, settings={"messages": 50}, check=True,
+                 output=tmp_path / "run", timeout=120)  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed, result.checks
+    assert sum(counts["frames_resent"] for counts in result.counted.values()) > 0
+    assert {*result.results} == {"n1", "n2", "n3"}
+    assert {path.stem for path in (tmp_path / "run" / "history").iterdir()} == {"n1", "n2", "n3"}
+    measured = {(finding.what, finding.link) for finding in result.verdict.findings}
+    assert {("underlay jitter", "a - b"), ("underlay loss", "a - b"), ("clock offset", "machine a")} <= measured
+
+
+FAILING = """
+async def rank(comm, node):
+    if node.name == "n2":
+        raise ValueError("n2 does not want to")
+    await comm.recv(source=1)
+"""
+
+
+def test_a_program_that_fails_on_one_machine_ends_the_run_on_all(running: spread.Workers, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    with pytest.raises(ProgramError, match=r"machine b: n2: (?s:.*)n2 does not want to"):
+        run(SpreadCluster(NAME, running), str(tmp_path / "failing.py"), protocol="emp")
+    assert programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}
+    assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
+    machines: Lab, running: spread.Workers
+) -> None:
+    asked = {"form": "random", "settings": {}, "protocol": "emp", "timeout": 60, "patience": None}
+    with machines.workers("lab.toml") as others:
+        number = others["a"].begin(RUN, name=NAME, asked=asked, seed=1, history=False, ahead=0)
+        assert others["a"].joint(number, 60) == ("ready", None)
+        assert programs_of(running)["n1"] > 0
+    eventually(lambda: not any(programs_of(running).values()), "its programs have ended", 30)
+    assert len(echoes(running, "n1", "n2")) == 1
 
 
 def test_the_commands_do_it_too(machines: Lab, running: spread.Workers) -> None:
