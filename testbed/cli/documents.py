@@ -577,6 +577,13 @@ DOCUMENTS: Mapping[str, Schema] = {
         ),
         unreachable=_described({"type": "object"}, "by machine that could not be reached: why"),
     ),
+    "machines-capture": _object(
+        cluster=_TEXT,
+        target=_TEXT,
+        file=_described(_TEXT, "the capture, of all machines"),
+        frames=_described({"type": "object"}, "number of frames by end of a link"),
+        whole=_described({"type": "boolean"}, "every frame is there, with its fate"),
+    ),
     "machines-gc": _object(machines=_described({"type": "object"}, "by machine: findings, as those of gc")),
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MODULES: Final = {
     **dict.fromkeys(("check", "up", "down", "exec", "status", "gc"), "machine_commands"),
     **dict.fromkeys(("inject", "link", "partition", "load", "heal"), "machine_fault_commands"),
-    "run": "machine_run_command",
+    **dict.fromkeys(("run", "capture"), "machine_run_commands"),
 }
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))

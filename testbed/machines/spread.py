@@ -7,7 +7,8 @@ of them alone.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import to_json
 from testbed.spec.machines import Machine
 
+_ROUND_TRIPS: Final = 16
 _ECHOES: Final = 20
 _ECHO_TIMEOUT: Final = 1.0  # s
 
@@ -141,9 +143,45 @@ def measured_underlays(running: Workers, parts_of: Mapping[str, Layout]) -> list
     return [_measured(running, addresses, (here, there)) for (here, there), addresses in ways.items()]
 
 
-def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class MachineClock:
+    """A machine's clock. ahead: nanoseconds that the controller's is ahead of it. within: the most by which that can be
+    wrong."""
+
+    ahead: int
+    within: int
+
+
+def clock_of(worker: RemoteWorker, call: str, now: Callable[[], int]) -> MachineClock:
+    """Compare a machine's clock with this one's. call: "clock", the monotonic one, or "wall_clock". now: returns the same of
+    this machine's clocks, in ns."""
+    found = []
+    for _ in range(_ROUND_TRIPS):
+        begun = now()
+        there = worker.call(call)
+        ended = now()
+        found.append(MachineClock((begun + ended) // 2 - there, (ended - begun + 1) // 2))
+    return min(found, key=lambda clock: clock.within)
+
+
+@contextmanager
+def brought_up(
+    running: Workers, layout: Layout, name: str, constraints: Constraints, origin: str, asked: Asked = "auto"
+) -> Iterator[str]:
+    """Spread a cluster until the end of the block; yield its name. It also ends with the workers, however they end: of a
+    controller that dies, nothing is left."""
+    up(running, plan_spread(running, layout, name, constraints), name, origin, asked, lasting=False)
+    try:
+        yield name
+    finally:
+        down(running, name)
+
+
+def up(
+    running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked, *, lasting: bool = True
+) -> dict[str, dict[str, Any]]:
     """Bring each machine's part up, or converge it; return by machine the number of its operations, and whether the part was
-    up before, with another layout.
+    up before, with another layout. lasting: it stays when the workers end.
 
     If a part fails, the parts that are new are taken down again, so that nothing is left; the first error is raised.
     """
@@ -156,6 +194,7 @@ def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked)
         layout={machine: to_json(part) for machine, part in plan.parts.items()},
         origin=dict.fromkeys(concerned, origin),
         asked=dict.fromkeys(concerned, asked),
+        lasting=dict.fromkeys(concerned, lasting),
     )
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
     if failures:

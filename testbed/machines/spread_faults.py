@@ -68,23 +68,23 @@ def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
     return tuple(found[number] for number in sorted(found))
 
 
+def arrives(part: Layout, place: DirectionKey) -> bool:
+    """Whether a direction of a link arrives on this part's machine, so that it is impaired there."""
+    link = next((link for link in part.links if link.name == place[0]), None)
+    if link is None:
+        return False
+    tunnel = part.tunnel_of(link)
+    return tunnel is None or tunnel.end == (link.a if place[1] == "forward" else link.b)
+
+
 def share(injection: Injection, part: Layout) -> Injection | None:
     """Return what a machine has to put in force of an injection, None for nothing: cut links that end there, and the
     directions that arrive there."""
-    links = {link.name: link for link in part.links}
-
-    def arrives(place: DirectionKey) -> bool:
-        link = links.get(place[0])
-        if link is None:
-            return False
-        tunnel = part.tunnel_of(link)
-        return tunnel is None or tunnel.end == (link.a if place[1] == "forward" else link.b)
-
     found = replace(
         injection,
-        places=tuple(place for place in injection.places if arrives(place)),
-        rules=tuple((place, text) for place, text in injection.rules if arrives(place)),
-        down=tuple(name for name in injection.down if name in links),
+        places=tuple(place for place in injection.places if arrives(part, place)),
+        rules=tuple((place, text) for place, text in injection.rules if arrives(part, place)),
+        down=tuple(link.name for link in part.links if link.name in injection.down),
     )
     return found if found.links else None
 

@@ -36,8 +36,8 @@ from testbed.spec.layout import Asked
 from testbed.spec.layout_json import from_json, to_json
 
 
-def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked) -> object:
-    result = bring_up(Store(), from_json(layout), name=name, origin=origin, lasting=True, asked=asked)
+def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked, lasting: bool) -> object:
+    result = bring_up(Store(), from_json(layout), name=name, origin=origin, lasting=lasting, asked=asked)
     return {"operations": len(result.operations), "changed": result.changed}
 
 
@@ -118,6 +118,7 @@ def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]
 CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "report": lambda underlay: asdict(machine_report.report(underlay)),
     "clock": time.monotonic_ns,
+    "wall_clock": time.time_ns,
     "clusters": lambda: Store().names(),
     "present": _present,
     "echo": echo.round_trips,
@@ -165,21 +166,26 @@ JointCall = Callable[..., object]
 """A call whose first argument is a `Dialogue`."""
 
 
-def main(joint: Mapping[str, JointCall]) -> None:
-    """Answer requests from standard input at standard output. Other output goes to standard error. joint: calls by name that
-    several machines carry out together, beside those of `CALLS`."""
+def main(joint: Mapping[str, JointCall], more: Mapping[str, Callable[..., object]]) -> None:
+    """Answer requests from standard input at standard output. Other output goes to standard error. more: calls
+    beside those of `CALLS`, by name. joint: those that several machines carry out together."""
     requests = RequestLine(os.dup(0))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    serve(requests, answers, joint)
+    serve(requests, answers, joint, more)
 
 
-def serve(requests: RequestLine, answers: IO[bytes], joint: Mapping[str, JointCall]) -> None:
+def serve(
+    requests: RequestLine,
+    answers: IO[bytes],
+    joint: Mapping[str, JointCall],
+    more: Mapping[str, Callable[..., object]],
+) -> None:
     """Answer requests until there are no more, or nobody reads the answers."""
-    calls: Mapping[str, Callable[..., object]] = {**CALLS, "exec": partial(_execute, requests)}
+    calls: Mapping[str, Callable[..., object]] = {**CALLS, **more, "exec": partial(_execute, requests)}
     for line in requests:
         request = json.loads(line)
         number, call = request["number"], request["call"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,10 @@ from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.errors import NotFoundError, UnsupportedError
 from testbed.machines import spread
 from testbed.machines.node_placement import Constraints
+from testbed.machines.remote_workers import ask_each
 from testbed.machines.spread_faults import heal, inject, load_link, load_processor, spread_state
+from testbed.observe.decoding.capture_reader import CaptureReader
+from testbed.observe.machine_captures import capturing
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -31,6 +35,8 @@ pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 STAR = 'name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 3 }\n'
 LAYOUT = resolve(Description.from_toml(STAR))
 NAME = "work"
+PINS = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
+ICMP = b"\x01"
 ECHO = "from testbed.kernel.echo import round_trips; print(round_trips({!r}, {!r}, {}, {}))"
 
 
@@ -44,8 +50,7 @@ def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def running(machines: Lab) -> Iterator[spread.Workers]:
     """Workers on the machines, with the cluster: n1 and the switch are on machine a, n2 and n3 on b."""
     with machines.workers("lab.toml") as found:
-        pins = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
-        spread.up(found, spread.plan_spread(found, LAYOUT, NAME, pins), NAME, "here", "auto")
+        spread.up(found, spread.plan_spread(found, LAYOUT, NAME, PINS), NAME, "here", "auto")
         yield found
         spread.down(found, NAME)
 
@@ -145,6 +150,26 @@ def test_every_message_arrives_once_across_machines_that_lose_frames(running: sp
     assert {("underlay jitter", "a - b"), ("underlay loss", "a - b"), ("clock offset", "machine a")} <= measured
 
 
+def test_a_capture_of_all_machines_is_one_file_with_each_frames_fate(running: spread.Workers, tmp_path: Path) -> None:
+    inject(running, NAME, impair("n2", "in", rules=("drop icmp and nth(2)",)))
+    with capturing(running, NAME, "n2", tmp_path / "n2.pcapng") as captured:
+        assert len(echoes(running, "n1", "n2", 3, timeout=0.3)) == 2
+    assert captured.complete
+    reader = CaptureReader("n2.pcapng")
+    frames = [frame for frame in reader.feed((tmp_path / "n2.pcapng").read_bytes()) if frame.raw[23:24] == ICMP]
+    reader.end()
+    assert [frame.when for frame in frames] == sorted(frame.when for frame in frames)
+    seen = Counter((frame.interface.name, frame.bound, frame.comment) for frame in frames)
+    switch, node = "s1:2", "n2:eth0"
+    assert seen[switch, "outbound", ""] == seen[node, "inbound", ""] == 2  # requests that arrive
+    assert (
+        seen[node, "outbound", ""] == 2
+    )  # their replies: on machine a nothing is on the link, which has one point there
+    (lost,) = {fate for _, _, fate in seen} - {""}
+    assert "drop icmp and nth(2)" in lost
+    assert seen[switch, "outbound", lost] == 1
+
+
 FAILING = """
 async def rank(comm, node):
     if node.name == "n2":
@@ -170,6 +195,19 @@ def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
         assert others["a"].joint(number, 60) == ("ready", None)
         assert programs_of(running)["n1"] > 0
     eventually(lambda: not any(programs_of(running).values()), "its programs have ended", 30)
+    assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_a_cluster_that_belongs_to_a_controller_ends_with_it(machines: Lab, running: spread.Workers) -> None:
+    before = {machine: sorted(machines.programs(machine)) for machine in running}
+    with machines.workers("lab.toml") as others:
+        spread.up(others, spread.plan_spread(others, LAYOUT, "own", PINS), "own", "here", "auto", lasting=False)
+        assert all("own" in names for names in ask_each(running, "clusters").values())
+    for machine in running:
+        eventually(
+            lambda machine=machine: sorted(machines.programs(machine)) == before[machine], "no process is left", 30
+        )  # type: ignore[misc]
+        eventually(lambda machine=machine: "own" not in running[machine].call("clusters"), "no file is left", 30)  # type: ignore[misc]
     assert len(echoes(running, "n1", "n2")) == 1
 
 
@@ -209,5 +247,4 @@ def test_a_part_whose_cluster_was_taken_down_elsewhere_is_collected(machines: La
         "b": [{"what": f"cluster {NAME}", "removed": True, "reason": "its parts on a are gone"}],
     }
     assert machines.namespaces("b") == []
-    pins = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
-    spread.up(running, spread.plan_spread(running, LAYOUT, NAME, pins), NAME, "here", "auto")
+    spread.up(running, spread.plan_spread(running, LAYOUT, NAME, PINS), NAME, "here", "auto")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from testbed.errors import TestbedError
 from testbed.machines import worker
 from testbed.machines.worker import Dialogue
+from testbed.observe.machine_captures import OpenCaptures
 
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
@@ -33,8 +34,9 @@ _CHECK: Final = 250_000_000  # ns between two looks at the other machines
 
 
 def main() -> None:
-    """Run the worker of a machine, which can also run workloads."""
-    worker.main({RUN: run_part})
+    """Run the worker of a machine, which can also run workloads and capture frames."""
+    with OpenCaptures() as captures:
+        worker.main({RUN: run_part}, {"capture": captures.begin, "captured": captures.end})
 
 
 class _Together:

@@ -20,14 +20,12 @@ from testbed.controller.runs.folders import Part
 from testbed.controller.runs.machine_part import RUN
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import TestbedError
-from testbed.machines.remote_workers import RemoteWorker
 from testbed.machines.request_line import GO_ON, STOP
-from testbed.machines.spread import Underlay, Workers, measured_underlays
+from testbed.machines.spread import MachineClock, Underlay, Workers, clock_of, measured_underlays
 from testbed.machines.spread_faults import SpreadState, spread_state
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.ssh.machine_connections import UnreachableError
 
-_ROUND_TRIPS: Final = 16
 _PATIENCE: Final = 120.0  # s for a machine beyond the run's timeout: starting its programs, sending its results
 
 
@@ -42,33 +40,13 @@ class SpreadCluster:
         return spread_state(self.running, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class MachineClock:
-    """A machine's clock. ahead: nanoseconds that the controller's is ahead of it. within: the most by which that can be
-    wrong."""
-
-    ahead: int
-    within: int
-
-
-def clock_of(worker: RemoteWorker) -> MachineClock:
-    """Compare a machine's clock with this one's, both monotonic."""
-    found = []
-    for _ in range(_ROUND_TRIPS):
-        begun = time.monotonic_ns()
-        there = worker.call("clock")
-        ended = time.monotonic_ns()
-        found.append(MachineClock((begun + ended) // 2 - there, (ended - begun + 1) // 2))
-    return min(found, key=lambda clock: clock.within)
-
-
 def execute(
     cluster: SpreadCluster, plan: Plan, part: Part, tell: Callable[[list[Mapping[str, object]]], object]
 ) -> Execution:
     """Run a workload on all nodes, and collect in the part's folder what the machines have written. tell: called with the
     machines' events. An error on one machine ends the run on all: ProgramError, or TestbedError."""
     state = cluster.state()
-    clocks = {machine: clock_of(worker) for machine, worker in state.holders.items()}
+    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.holders.items()}
     before = measured_underlays(state.holders, state.parts)
     request = {"name": cluster.name, "asked": plan.asked, "seed": plan.seed, "history": plan.history}
     numbers = {
