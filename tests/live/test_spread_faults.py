@@ -78,6 +78,11 @@ def programs_of(running: spread.Workers) -> dict[str, int]:
     return {node["name"]: len(node["programs"]) for part in parts for node in part["nodes"]}
 
 
+def left_nothing(machines: Lab, running: spread.Workers, machine: str, cluster: str, before: Counter[str]) -> bool:
+    """Whether a machine has neither files of a cluster nor more processes than before."""
+    return cluster not in running[machine].call("clusters") and not Counter(machines.programs(machine)) - before
+
+
 def impair(target: str, direction: str = "", rules: tuple[str, ...] = (), **keys: object) -> Callable[..., object]:
     return partial(impairing, target=target, keys=keys, rules=rules, direction=direction)
 
@@ -199,15 +204,12 @@ def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
 
 
 def test_a_cluster_that_belongs_to_a_controller_ends_with_it(machines: Lab, running: spread.Workers) -> None:
-    before = {machine: sorted(machines.programs(machine)) for machine in running}
+    before = {machine: Counter(machines.programs(machine)) for machine in running}
     with machines.workers("lab.toml") as others:
         spread.up(others, spread.plan_spread(others, LAYOUT, "own", PINS), "own", "here", "auto", lasting=False)
         assert all("own" in names for names in ask_each(running, "clusters").values())
     for machine in running:
-        eventually(
-            lambda machine=machine: sorted(machines.programs(machine)) == before[machine], "no process is left", 30
-        )  # type: ignore[misc]
-        eventually(lambda machine=machine: "own" not in running[machine].call("clusters"), "no file is left", 30)  # type: ignore[misc]
+        eventually(partial(left_nothing, machines, running, machine, "own", before[machine]), "nothing is left", 30)
     assert len(echoes(running, "n1", "n2")) == 1
 
 

@@ -68,13 +68,10 @@ def execute(
         machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
         raise _error(machine, reply)
     after = measured_underlays(state.holders, state.parts)
-    found = [*_underlay_findings([*before, *after]), *_clock_findings(clocks)]
-    for reply in replies.values():
-        found += _silences(reply["events"])
     return Execution(
         {rank: result for reply in replies.values() for rank, result in reply["results"].items()},
         {rank: counts for reply in replies.values() for rank, counts in reply["counted"].items()},
-        _verdict({machine: reply["verdict"] for machine, reply in replies.items()}, found),
+        joint_verdict(replies, [*before, *after], clocks),
         switches={name: counts for reply in replies.values() for name, counts in reply["switches"].items()},
     )
 
@@ -129,17 +126,22 @@ def _error(machine: str, reply: Mapping[str, Any]) -> TestbedError:
     return ProgramError(error) if reply["class"] == ProgramError.__name__ else TestbedError(error)
 
 
-def _verdict(verdicts: Mapping[str, Mapping[str, Any]], more: Sequence[Finding]) -> Verdict:
-    """Return the verdict of all machines together. A finding on a whole machine names it."""
+def joint_verdict(
+    replies: Mapping[str, Mapping[str, Any]], measured: Sequence[Underlay], clocks: Mapping[str, MachineClock]
+) -> Verdict:
+    """Return the verdict of all machines together, in which a finding on a whole machine names it. replies: of the machines.
+    measured: the networks between them, before and after the run."""
+    verdicts = {machine: reply["verdict"] for machine, reply in replies.items()}
     findings = [
         Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
         for machine, verdict in verdicts.items()
         for finding in verdict["findings"]
     ]
-    notes = dict.fromkeys(
-        f"machine {machine}: {note}" for machine, verdict in verdicts.items() for note in verdict["notes"]
-    )
-    return verdict_of([*findings, *more], notes, max(verdict["seconds"] for verdict in verdicts.values()))
+    findings += [*_underlay_findings(measured), *_clock_findings(clocks)]
+    for reply in replies.values():
+        findings += _silences(reply["events"])
+    notes = [f"machine {machine}: {note}" for machine, verdict in verdicts.items() for note in verdict["notes"]]
+    return verdict_of(findings, notes, max(verdict["seconds"] for verdict in verdicts.values()))
 
 
 def _underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
