@@ -149,9 +149,12 @@ class _Supervisor:
         """Enter the wire namespace and adopt the running services."""
         self._loop = Loop(Waiter())
         directory = self._places.directory
-        # A supervisor that a service has started is in the service's namespace, and not in the machine's.
-        own = os.open("/proc/1/ns/net" if self._death is not None else "/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        self._machines = MachineWatch(self._loop, directory, f"/proc/self/fd/{own}")
+        # A supervisor that a service has started is in the service's namespace, and not in the machine's. Only root has
+        # clusters on several machines, and may look there.
+        own = "/proc/1/ns/net"
+        if self._death is None:
+            own = f"/proc/self/fd/{os.open('/proc/self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
+        self._machines = MachineWatch(self._loop, directory, own)
         namespaces.enter(self._wire)
         self._relay = SupervisedProcesses(
             self._loop, directory, RelayProcesses(self._store, self._cluster, RouteSocket())
