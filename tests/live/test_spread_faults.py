@@ -1,9 +1,11 @@
 """Faults in a cluster on two machines, which all tests share, and runs on it: faults of links within and between machines,
-and of a machine itself."""
+and of a machine itself. TESTBED_LONG=1 also kills a supervisor.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -33,6 +35,7 @@ from tests.live.machines_lab import Lab, lab
 pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
 
 STAR = 'name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 3 }\n'
+LONG = bool(os.environ.get("TESTBED_LONG"))
 LAYOUT = resolve(Description.from_toml(STAR))
 NAME = "work"
 PINS = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
@@ -237,6 +240,26 @@ def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
     eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has noticed", 30)
     assert running["a"].call("status", name=NAME)["missing"] == []
     assert len(echoes(running, "n1", "n2")) == 1
+
+
+KILL = f"""
+import os
+from pathlib import Path
+from testbed.runtime.supervision import running_supervisor
+os.kill(running_supervisor(Path("/run/netns-testbed/{NAME}")).pid, 9)
+"""
+
+if LONG:
+
+    def test_a_supervisor_that_its_relay_has_started_watches_machines_too(
+        machines: Lab, running: spread.Workers
+    ) -> None:
+        inject(running, NAME, impair("n1", delay=1_000_000))  # on machine a, which has a relay then
+        assert machines.on("a", sys.executable, "-c", KILL).returncode == 0
+        eventually(lambda: machines.events("a", NAME, "supervisor restarted") != [], "there is another one", 30)
+        before = len(machines.events("a", NAME, "machine unreachable"))
+        with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
+            eventually(lambda: len(machines.events("a", NAME, "machine unreachable")) > before, "it has noticed", 30)
 
 
 def test_a_part_whose_cluster_was_taken_down_elsewhere_is_collected(machines: Lab, running: spread.Workers) -> None:
