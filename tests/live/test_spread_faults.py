@@ -1,5 +1,5 @@
 """Faults in a cluster on two machines, which all tests share, and runs on it: faults of links within and between machines,
-and of a machine itself. TESTBED_LONG=1 also kills a supervisor.
+and of a machine itself. TESTBED_LONG=1 also kills a supervisor, and gives the other commands.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import cast
 
+import jsonschema
 import pytest
 
+from testbed.cli.documents import schema_of
 from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
 from testbed.controller.runs.machine_part import RUN
 from testbed.controller.runs.runner import run
@@ -88,6 +91,10 @@ def left_nothing(machines: Lab, running: spread.Workers, machine: str, cluster: 
 
 def impair(target: str, direction: str = "", rules: tuple[str, ...] = (), **keys: object) -> Callable[..., object]:
     return partial(impairing, target=target, keys=keys, rules=rules, direction=direction)
+
+
+def test_a_cluster_without_impairments_has_supervisors_that_watch_its_machines(running: spread.Workers) -> None:
+    assert [part["missing"] for part in spread.status(running, NAME).values()] == [[], []]
 
 
 def test_a_delay_on_a_link_between_machines_is_the_whole_way(running: spread.Workers) -> None:
@@ -240,6 +247,35 @@ def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
     eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has noticed", 30)
     assert running["a"].call("status", name=NAME)["missing"] == []
     assert len(echoes(running, "n1", "n2")) == 1
+
+
+def done(machines: Lab, *arguments: str) -> dict[str, object]:
+    """Run a command of machines; return its document."""
+    found = machines.testbed("machines", *arguments, "--json")
+    assert found.returncode == 0, found.stderr
+    document: dict[str, object] = json.loads(found.stdout)
+    jsonschema.validate(document, schema_of(str(document["kind"])))
+    return document
+
+
+if LONG:
+
+    def test_commands_run_a_workload_and_capture_frames(machines: Lab, running: spread.Workers) -> None:
+        (machines.folder / "star.toml").write_text(STAR)
+        for cluster in (NAME, "star.toml"):
+            found = done(
+                machines, "run", "lab.toml", cluster, "random", "--set", "messages=5", "--output", f"of-{cluster}"
+            )
+            (results,) = cast("list[dict[str, object]]", found["results"])
+            assert {*results} == {"n1", "n2", "n3"}
+        assert ask_each(running, "clusters") == {"a": [NAME], "b": [NAME]}
+        captured = done(machines, "capture", "lab.toml", NAME, "all", "-w", "all.pcapng", "--for", "100ms")
+        assert captured["whole"]
+        assert (machines.folder / "all.pcapng").stat().st_size > 0
+        assert done(machines, "partition", "lab.toml", NAME, "n1", "/", "n2,n3")["what"] == "partition n1 / n2,n3"
+        assert done(machines, "link", "lab.toml", NAME, "n2", "down", "--for", "10s")["what"] == "down: n2"
+        assert done(machines, "load", "lab.toml", NAME, "n1", "n3", "--rate", "1mbit")["number"]
+        assert len(cast("list[object]", done(machines, "heal", "lab.toml", NAME)["healed"])) == 3
 
 
 KILL = f"""
