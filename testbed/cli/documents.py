@@ -564,10 +564,25 @@ DOCUMENTS: Mapping[str, Schema] = {
         operations=_described({"type": "object"}, "by machine: how many; empty with dry_run"),
         changed=_described(_list(_TEXT), "machines whose part was up before, and is now another one"),
     ),
-    "machines-down": _object(cluster=_TEXT, machines=_described(_list(_TEXT), "that had a part of it")),
+    "machines-down": _object(
+        cluster=_TEXT,
+        machines=_described(_list(_TEXT), "that had a part of it"),
+        unreachable=_described({"type": "object"}, "by machine that could not be reached: why"),
+    ),
     "machines-status": _object(
         cluster=_TEXT,
-        machines=_described({"type": "object"}, "by machine: its nodes and links, and processes that are missing"),
+        machines=_described(
+            {"type": "object"},
+            "by machine: its nodes and links, injections (number and text), and processes and machines that are missing",
+        ),
+        unreachable=_described({"type": "object"}, "by machine that could not be reached: why"),
+    ),
+    "machines-capture": _object(
+        cluster=_TEXT,
+        target=_TEXT,
+        file=_described(_TEXT, "the capture, of all machines"),
+        frames=_described({"type": "object"}, "number of frames by end of a link"),
+        whole=_described({"type": "boolean"}, "every frame is there, with its fate"),
     ),
     "machines-gc": _object(machines=_described({"type": "object"}, "by machine: findings, as those of gc")),
 }

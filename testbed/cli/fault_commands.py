@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,8 +45,11 @@ _NUMBERS = ("queue-frames", "corrupt-bits", "overhead", "cell-overhead")
 _FILES = ("jitter-file", "rate-trace")
 
 
-def _impairment_options(command: Command) -> Command:
+def impairment_options(command: Command, *, files: bool = True) -> Command:
+    """Add an option for each key of an impairment. files: also those that name files."""
     for name, (metavar, words) in reversed(_IMPAIRMENTS.items()):
+        if name in _FILES and not files:
+            continue
         kind = int if name in _NUMBERS else str
         command = click.option(f"--{name}", metavar=metavar, type=kind, help=f"{words[0].upper()}{words[1:]}.")(command)
     return command
@@ -54,7 +57,7 @@ def _impairment_options(command: Command) -> Command:
 
 @click.command("inject", short_help="Impair links of a running cluster.")
 @click.argument("target", metavar="LINK|NODE|@TAG|all")
-@_impairment_options
+@impairment_options
 @click.option(
     "--rule", "rules", multiple=True, metavar="'RULE'", help="A fault rule: 'drop tcp.dport == 5001 and nth(3)'."
 )
@@ -143,7 +146,7 @@ def link_command(target: str, action: str, duration: str | None, name: str | Non
     if action == "up":
         if duration is not None:
             raise click.UsageError("--for goes with 'down' and 'flap'")
-        _print_healed(cluster, fault_injection.heal_cut(store, cluster, target), as_json)
+        print_healed(cluster, fault_injection.heal_cut(store, cluster, target), as_json)
         return
     seconds = seconds_of(duration) or (1.0 if action == "flap" else 0.0)
     _print_injected(cluster, fault_injection.cut(store, cluster, target, seconds), as_json)
@@ -162,9 +165,14 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
     from testbed.cluster.faults import fault_injection
 
     store, cluster = _running(name)
-    written = " ".join(groups).split("/")
-    wanted = [[node for node in group.replace(",", " ").split() if node] for group in written]
-    _print_injected(cluster, fault_injection.partition(store, cluster, wanted, seconds_of(duration)), as_json)
+    done = fault_injection.partition(store, cluster, groups_of(groups), seconds_of(duration))
+    _print_injected(cluster, done, as_json)
+
+
+def groups_of(words: Sequence[str]) -> list[list[str]]:
+    """Read the groups of a partition: n1,n2 / n3."""
+    written = " ".join(words).split("/")
+    return [[node for node in group.replace(",", " ").split() if node] for group in written]
 
 
 @click.command("load")
@@ -192,7 +200,6 @@ def load_command(
     testbed load --incast n2 --rate 100mbit  all others send to n2
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.spec.units import UnitError, parse_rate
 
     store, cluster = _running(name)
     seconds = seconds_of(duration)
@@ -200,17 +207,12 @@ def load_command(
         if rate is not None or incast is not None or len(nodes) != 1:
             raise click.UsageError("--cpu goes with one node: testbed load n1 --cpu 50%")
         _print_injected(
-            cluster, fault_injection.load_processor(store, cluster, nodes[0], _share(cpu), seconds), as_json
+            cluster, fault_injection.load_processor(store, cluster, nodes[0], share_of(cpu), seconds), as_json
         )
         return
     if rate is None:
         raise click.UsageError("--cpu or --rate is required: testbed load n1 n2 --rate 500mbit")
-    try:
-        bits = parse_rate(rate)
-    except UnitError as error:
-        raise click.BadParameter(str(error), param_hint="--rate") from error
-    if bits == 0:
-        raise click.BadParameter("more than 0", param_hint="--rate")
+    bits = rate_of(rate)
     if incast is not None:
         if nodes:
             raise click.UsageError("--incast names the receiver; all others send")
@@ -222,7 +224,21 @@ def load_command(
     _print_injected(cluster, done, as_json)
 
 
-def _share(text: str) -> float:
+def rate_of(text: str) -> int:
+    """Read --rate. Raises click.BadParameter."""
+    from testbed.spec.units import UnitError, parse_rate
+
+    try:
+        bits = parse_rate(text)
+    except UnitError as error:
+        raise click.BadParameter(str(error), param_hint="--rate") from error
+    if bits == 0:
+        raise click.BadParameter("more than 0", param_hint="--rate")
+    return bits
+
+
+def share_of(text: str) -> float:
+    """Read --cpu. Raises click.BadParameter."""
     number = text.removesuffix("%")
     try:
         value = float(number)
@@ -252,7 +268,7 @@ def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
     numbers = [_number(word) for word in words[named is not None :]]
     store, cluster = _running(cluster_named(named, name))
     idle = relay_client.idle_rules(store, store.choose(cluster), numbers)
-    _print_healed(cluster, fault_injection.heal(store, cluster, numbers), as_json, idle)
+    print_healed(cluster, fault_injection.heal(store, cluster, numbers), as_json, idle)
 
 
 def _number(word: str) -> int:
@@ -262,8 +278,19 @@ def _number(word: str) -> int:
 
 
 def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip | None = None) -> None:
-    injection, state = done.injection, done.state
-    carriers = {link: state.datapaths.get(link, "direct") for link in sorted(injection.links)}
+    carriers = {link: done.state.datapaths.get(link, "direct") for link in sorted(done.injection.links)}
+    print_injection(cluster, done.injection, carriers, done.took, as_json, trip)
+
+
+def print_injection(
+    cluster: str,
+    injection: Injection,
+    carriers: Mapping[str, str],
+    took: float,
+    as_json: bool,
+    trip: RoundTrip | None = None,
+) -> None:
+    """Print what has been injected. carriers: datapaths of its links. took: seconds."""
     if as_json:
         print_json(
             "inject",
@@ -273,7 +300,7 @@ def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip
                 "what": injection.what,
                 "links": [{"name": link, "datapath": datapath} for link, datapath in carriers.items()],
                 "round_trip": _trip(trip),
-                "seconds": done.took,
+                "seconds": took,
             },
         )
         return
@@ -282,7 +309,7 @@ def _print_injected(cluster: str, done: Injected, as_json: bool, trip: RoundTrip
     )
     count = f"{len(carriers)} link" + ("s" if len(carriers) != 1 else "")
     where = f" ({count}: {datapaths})" if carriers and not injection.down else ""
-    echo(f"{injection.number}: {injection.what}{where}, in {done.took * 1000:.0f} ms")
+    echo(f"{injection.number}: {injection.what}{where}, in {took * 1000:.0f} ms")
     if trip is not None:
         echo(_trip_line(trip))
 
@@ -315,7 +342,8 @@ def _trip_line(trip: RoundTrip) -> str:
     return f"a round trip {trip.source} - {trip.destination} now sees: {', '.join(parts)}"
 
 
-def _print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle: Sequence[str] = ()) -> None:
+def print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle: Sequence[str] = ()) -> None:
+    """Print what has been lifted. idle: sentences on rules that never applied."""
     if as_json:
         shown = [{"number": injection.number, "what": injection.what} for injection in lifted]
         print_json("heal", {"cluster": cluster, "healed": shown, "idle_rules": list(idle)})

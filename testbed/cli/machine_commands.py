@@ -1,50 +1,30 @@
-"""Commands ``machines check``, ``up``, ``down``, ``exec``, ``status``, ``gc``: clusters spread over machines."""
+"""Commands ``machines check``, ``up``, ``down``, ``exec``, ``status``, ``gc``: clusters spread over machines. Faults are in
+`machine_fault_commands`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.machine_group import file_argument, reachable, running_workers
 
 if TYPE_CHECKING:
     from testbed.machines.machine_check import MachineFinding
     from testbed.machines.node_placement import Constraints
-    from testbed.machines.remote_workers import RemoteWorker
     from testbed.machines.spread import SpreadPlan
     from testbed.spec.layout import Asked, Layout
     from testbed.spec.machines import Machine
 
 _MAX_SHOWN = 8  # nodes or switches of a machine; --json has all
 
-file_argument = click.argument("file", type=click.Path(path_type=Path))
 
-
-@click.group("machines", short_help="Spread a cluster over several machines.")
-def machines_command() -> None:
-    """Clusters over the machines of a FILE, which are reached by ssh.
-
-    Each machine holds its part as an ordinary cluster: 'testbed down' and 'testbed gc' work there, too. 'testbed schema
-    machines' has all keys of FILE.
-    """
-
-
-@contextmanager
-def _running(file: Path) -> Iterator[Mapping[str, RemoteWorker]]:
-    from testbed.machines.remote_workers import workers
-    from testbed.spec.machines import load
-
-    with workers(load(file).machines) as running:
-        yield running
-
-
-@machines_command.command("check")
+@click.command("check")
 @file_argument
 @json_option
 def check_command(file: Path, as_json: bool) -> None:
@@ -92,7 +72,7 @@ def _print(finding: MachineFinding) -> None:
     print_abilities(report.abilities, "  ")
 
 
-@machines_command.command("up")
+@click.command("up")
 @file_argument
 @click.argument("source", metavar="FILE|NAME")
 @click.option("--name", metavar="CLUSTER", help="Name of the cluster; default: the description's.", default=None)
@@ -125,7 +105,7 @@ def up_command(
     layout = resolve(loaded.description)
     cluster = check_cluster(name or layout.name)
     constraints = constraints_of(layout, machines.load(file).machines, pins, exclusions)
-    with _running(file) as running:
+    with running_workers(file) as running:
         plan = spread.plan_spread(running, layout, cluster, constraints)
         done = {} if dry_run else spread.up(running, plan, cluster, loaded.origin, datapath)
     operations = {machine: part["operations"] for machine, part in done.items()}
@@ -207,23 +187,37 @@ def _print_plan(plan: SpreadPlan) -> None:
         echo(f"  {' - '.join(underlay.machines)}: round trip {format_duration(underlay.round_trip)}{loss}")
 
 
-@machines_command.command("down")
+@click.command("down")
 @file_argument
 @click.argument("cluster")
 @json_option
 def down_command(file: Path, cluster: str, as_json: bool) -> None:
-    """Take a cluster down on every machine of FILE."""
+    """Take a cluster down on every machine of FILE.
+
+    If a machine cannot be reached, the cluster is taken down on the others, and the exit code is 1; 'testbed machines gc'
+    removes its part once the machine is back.
+    """
+    from testbed.errors import NotFoundError
     from testbed.machines import spread
 
-    with _running(file) as running:
-        found = spread.down(running, cluster)
+    with reachable(file) as (running, unreachable):
+        try:
+            found = spread.down(running, cluster)
+        except NotFoundError:
+            if not unreachable:
+                raise
+            found = []
     if as_json:
-        print_json("machines-down", {"cluster": cluster, "machines": found})
-    else:
+        print_json("machines-down", {"cluster": cluster, "machines": found, "unreachable": unreachable})
+    elif found:
         echo(f"{cluster} is down on {', '.join(found)}")
+    for sentence in unreachable.values():
+        echo(f"testbed: {sentence}: what it has of {cluster} stays until 'testbed machines gc'", err=True)
+    if unreachable:
+        raise SystemExit(1)
 
 
-@machines_command.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @file_argument
 @click.argument("cluster")
 @click.argument("node")
@@ -235,47 +229,61 @@ def exec_command(file: Path, cluster: str, node: str, command: tuple[str, ...]) 
     """
     from testbed.machines import spread
 
-    with _running(file) as running:
+    with running_workers(file) as running:
         code, stdout, stderr = spread.execute(running, cluster, node, command[1:] if command[0] == "--" else command)
     sys.stdout.write(stdout)
     sys.stderr.write(stderr)
     raise SystemExit(code if code >= 0 else 128 - code)
 
 
-@machines_command.command("status")
+@click.command("status")
 @file_argument
 @click.argument("cluster")
 @json_option
 def status_command(file: Path, cluster: str, as_json: bool) -> None:
-    """Show a cluster's nodes and links, machine by machine."""
+    """Show a cluster's nodes and links, machine by machine. Exit code 1 if a machine cannot be reached."""
     from testbed.machines import spread
 
-    with _running(file) as running:
+    with reachable(file) as (running, unreachable):
         found = spread.status(running, cluster)
     if as_json:
-        print_json("machines-status", {"cluster": cluster, "machines": found})
-        return
-    for machine, part in found.items():
-        echo(f"{machine}: {len(part['nodes'])} nodes, {len(part['links'])} links")
-        for node in part["nodes"]:
-            programs = f", programs {', '.join(map(str, node['programs']))}" if node["programs"] else ""
-            echo(f"  {node['name']}: {'up' if node['exists'] else 'GONE'}{programs}")
-        for link in part["links"]:
-            if not (link["there"] and link["up"]):
-                echo(f"  {link['name']}: {'down' if link['there'] else 'GONE'}")
-        for sentence in part["missing"]:
-            echo(f"  {sentence}")
+        print_json("machines-status", {"cluster": cluster, "machines": found, "unreachable": unreachable})
+    else:
+        for machine, part in found.items():
+            _print_status(machine, part)
+        for machine, sentence in unreachable.items():
+            echo(f"{machine}: {click.style('unreachable', fg='red')}: {sentence}")
+    if unreachable:
+        raise SystemExit(1)
 
 
-@machines_command.command("gc")
+def _print_status(machine: str, part: Mapping[str, Any]) -> None:
+    echo(f"{machine}: {len(part['nodes'])} nodes, {len(part['links'])} links")
+    for node in part["nodes"]:
+        programs = f", programs {', '.join(map(str, node['programs']))}" if node["programs"] else ""
+        echo(f"  {node['name']}: {'up' if node['exists'] else 'GONE'}{programs}")
+    for link in part["links"]:
+        if not (link["there"] and link["up"]):
+            echo(f"  {link['name']}: {'down' if link['there'] else 'GONE'}")
+    for number, what in part["injected"]:
+        echo(f"  {number}: {what}")
+    for sentence in part["missing"]:
+        echo(f"  {sentence}")
+
+
+@click.command("gc")
 @file_argument
 @json_option
 def gc_command(file: Path, as_json: bool) -> None:
-    """Remove the remains of clusters on every machine of FILE, as 'testbed gc' does on one."""
-    from testbed.machines.remote_workers import call_each
+    """Remove the remains of clusters on every machine of FILE, as 'testbed gc' does on one.
 
-    with _running(file) as running:
-        findings = call_each(running, "gc")
+    A part of a cluster whose other parts are all gone is such a remain: a machine has one that was cut off while its cluster
+    was taken down.
+    """
+    from testbed.machines import spread
+
+    with running_workers(file) as running:
+        findings = spread.collect(running)
     if as_json:
         print_json("machines-gc", {"machines": findings})
         return

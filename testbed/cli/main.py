@@ -49,7 +49,7 @@ _COMMANDS = {
     "topologies": ("describe", "List the clusters that come with testbed."),
     "graph": ("describe", "Draw a cluster, for Graphviz or in the terminal."),
     "schema": ("describe", "Print the JSON Schema of descriptions and of outputs."),
-    "machines": ("machine_commands", "Check the machines over which a cluster is spread."),
+    "machines": ("machine_group", "Spread a cluster over several machines, and use it there."),
     "doctor": ("doctor", "Probe this machine's features; say how to enable the missing ones."),
 }
 

@@ -193,13 +193,22 @@ def run_command(
     place = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{what}")
     asked = _AskedRun(cluster, str(workload), settings, firmware, options)
     if several:
-        with _report_failure(place, made=output is None):
+        with report_failure(place, made=output is None):
             code = _run_series(protocols, modes, place, asked.over, as_json)
         ctx.exit(code)
-    with progress(place, options["mode"]) as follow, _report_failure(place, made=output is None):
+    with progress(place, options["mode"]) as follow, report_failure(place, made=output is None):
         ended = (
             _run_commands(cluster, commands, place, follow, options) if commands else _ended(asked.run(place, follow))
         )
+    ctx.exit(_print_ended(ended, place, as_json))
+
+
+def print_result(result: RunResult, folder: Path, as_json: bool) -> int:
+    """Print the result of a run of a workload; return the exit code."""
+    return _print_ended(_ended(result), folder, as_json)
+
+
+def _print_ended(ended: _Ended, place: Path, as_json: bool) -> int:
     if as_json:
         print_json("run", ended.document)
     else:
@@ -210,7 +219,7 @@ def run_command(
 
             print_checks(place)
         echo(f"results are in {_shortest_path(place)}")
-    ctx.exit(_EXIT_CODES.get(ended.verdict.grade.value, 0))
+    return _EXIT_CODES.get(ended.verdict.grade.value, 0)
 
 
 def _read_profiles(given: tuple[str, ...], options: PlainOptions) -> None:
@@ -371,7 +380,7 @@ def _format_setting(value: object) -> str:
 
 
 @contextmanager
-def _report_failure(folder: Path, *, made: bool) -> Iterator[None]:
+def report_failure(folder: Path, *, made: bool) -> Iterator[None]:
     """Context manager that reports the folder and the checks when a run fails after it has begun. made: the folder was
     created for this run, and is removed if nothing has begun."""
     before = (folder / "run.json").exists()

@@ -297,9 +297,8 @@ def _write_places(store: Store, state: State) -> None:
 
 def _hosts(layout: Layout) -> str:
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
-    hosts = {node.name: [address for nic in node.nics for address in nic.addresses] for node in layout.nodes}
-    for name, found in {**hosts, **(layout.part.hosts if layout.part is not None else {})}.items():
-        addresses = [address.partition("/")[0] for address in found]
+    for node in layout.part.nodes if layout.part is not None else layout.nodes:
+        addresses = [address.partition("/")[0] for nic in node.nics for address in nic.addresses]
         first = {":" in address: address for address in reversed(addresses)}  # one IPv4 and one IPv6 address
-        lines += [f"{address} {name}" for address in first.values()]
+        lines += [f"{address} {node.name}" for address in first.values()]
     return "\n".join(lines) + "\n"

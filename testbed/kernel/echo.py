@@ -12,46 +12,84 @@ from typing import Final
 _ECHO: Final = struct.Struct("!BBHHHQ")  # type, code, checksum, identifier, sequence, token
 _REQUEST_4, _REPLY_4, _REQUEST_6, _REPLY_6 = 8, 0, 128, 129  # RFC 792, RFC 4443
 _SHORTEST_IPV4_HEADER: Final = 20
+_SEQUENCES: Final = 1 << 16
+
+
+class EchoSocket:
+    """Socket for echo requests from one address to another, and their replies. fileno() is readable when something has come.
+    A context manager."""
+
+    def __init__(self, source: str, destination: str) -> None:
+        """Open the socket. OSError, also if nobody here has the source's address."""
+        self._version = socket.AF_INET6 if ":" in destination else socket.AF_INET
+        protocol = socket.IPPROTO_ICMPV6 if self._version == socket.AF_INET6 else socket.IPPROTO_ICMP
+        self._token = int.from_bytes(os.urandom(8), "big")
+        self._socket = socket.socket(
+            self._version, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol
+        )
+        try:
+            self._socket.bind((source, 0))
+            self._socket.connect((destination, 0))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> EchoSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, sequence: int) -> None:
+        """Send a request. sequence: 0 to 65,535. OSError, also if nobody has the destination's address."""
+        kind = _REQUEST_6 if self._version == socket.AF_INET6 else _REQUEST_4
+        identifier = os.getpid() & 0xFFFF
+        packed = _ECHO.pack(kind, 0, 0, identifier, sequence, self._token)
+        checksum = 0 if self._version == socket.AF_INET6 else _checksum(packed)  # of ICMPv6 the kernel computes it
+        self._socket.send(_ECHO.pack(kind, 0, checksum, identifier, sequence, self._token))
+
+    def receive(self) -> int | None:
+        """Return the sequence of the next reply that has come, None if there is none. OSError, also if nobody has the
+        destination's address. The socket gets all of ICMP that comes from there."""
+        while True:
+            try:
+                packet = self._socket.recv(2048)
+            except BlockingIOError:
+                return None
+            if self._version == socket.AF_INET:
+                packet = packet[max((packet[0] & 0x0F) * 4, _SHORTEST_IPV4_HEADER) :]
+            if len(packet) < _ECHO.size:
+                continue
+            kind, _, _, _, sequence, token = _ECHO.unpack_from(packet)
+            if kind in (_REPLY_4, _REPLY_6) and token == self._token:
+                return int(sequence)
 
 
 def round_trips(source: str, destination: str, count: int, timeout: float) -> list[int]:
     """Send `count` echo requests from one address to another, each after the reply to the one before; return the round trips
     of those that were answered within `timeout` seconds, in ns. OSError, also if nobody has the destination's address."""
-    version = socket.AF_INET6 if ":" in destination else socket.AF_INET
-    protocol = socket.IPPROTO_ICMPV6 if version == socket.AF_INET6 else socket.IPPROTO_ICMP
-    token = int.from_bytes(os.urandom(8), "big")
     found = []
-    with socket.socket(version, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as line:
-        line.bind((source, 0))
-        line.connect((destination, 0))
+    with EchoSocket(source, destination) as line:
         for sequence in range(count):
             begun = time.monotonic_ns()
-            line.send(_request(version, sequence, token))
-            if _is_answered(line, version, sequence, token, begun + round(timeout * 1e9)):
+            line.send(sequence % _SEQUENCES)
+            if _is_answered(line, sequence % _SEQUENCES, begun + round(timeout * 1e9)):
                 found.append(time.monotonic_ns() - begun)
     return found
 
 
-def _request(version: int, sequence: int, token: int) -> bytes:
-    kind = _REQUEST_6 if version == socket.AF_INET6 else _REQUEST_4
-    identifier = os.getpid() & 0xFFFF
-    packed = _ECHO.pack(kind, 0, 0, identifier, sequence, token)
-    checksum = 0 if version == socket.AF_INET6 else _checksum(packed)  # of ICMPv6 the kernel computes it
-    return _ECHO.pack(kind, 0, checksum, identifier, sequence, token)
-
-
-def _is_answered(line: socket.socket, version: int, sequence: int, token: int, deadline: int) -> bool:
-    """Wait for the reply. The socket gets all of ICMP that comes from there."""
+def _is_answered(line: EchoSocket, sequence: int, deadline: int) -> bool:
+    """Wait for the reply."""
     while (left := deadline - time.monotonic_ns()) > 0:
         if not select.select([line], [], [], left / 1e9)[0]:
             return False
-        packet = line.recv(2048)
-        if version == socket.AF_INET:
-            packet = packet[max((packet[0] & 0x0F) * 4, _SHORTEST_IPV4_HEADER) :]
-        if len(packet) < _ECHO.size:
-            continue
-        kind, _, _, _, number, answered = _ECHO.unpack_from(packet)
-        if kind in (_REPLY_4, _REPLY_6) and (number, answered) == (sequence, token):
+        if line.receive() == sequence:
             return True
     return False
 

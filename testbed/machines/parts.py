@@ -1,12 +1,12 @@
 """The parts of a cluster on several machines: one layout for each, with a tunnel for every link to another machine.
 
 A link between machines is impaired where its frames arrive: each machine's part has the impairment of the direction that
-comes in, less the underlay's own delay, and the relay carries it.
+comes in, and the relay carries it, less the underlay's own delay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
@@ -129,29 +129,50 @@ def _part(
             continue
         is_first = places[0] == machine
         far, other = (link.b, places[1]) if is_first else (link.a, places[0])
-        own = underlays.one_way[places]
-        tunnels.append(Tunnel(far, vnis[link.name], underlays.addresses[machine], underlays.addresses[other], own))
-        links.append(_arriving(link, "backward" if is_first else "forward", own))
+        addresses = underlays.addresses[machine], underlays.addresses[other]
+        tunnels.append(Tunnel(far, vnis[link.name], *addresses, underlays.one_way[places], other))
+        links.append(_arriving(link, "backward" if is_first else "forward"))
     here = placement.on(machine)
-    hosts = {
-        node.name: tuple(address for nic in node.nics for address in nic.addresses)
-        for node in layout.nodes
-        if node.name not in here
-    }
+    nodes = tuple(node if node.name in here else replace(node, files={}, environment={}) for node in layout.nodes)
     return replace(
         layout,
         nodes=tuple(node for node in layout.nodes if node.name in here),
         switches=tuple(switch for switch in layout.switches if switch.name in here),
         links=tuple(links),
-        part=Part(machine, mtu, tuple(tunnels), hosts),
+        part=Part(machine, mtu, tuple(tunnels), nodes),
     )
 
 
-def _arriving(link: Link, incoming: DirectionName, own: int) -> Link:
+def _arriving(link: Link, incoming: DirectionName) -> Link:
     """Return a link as the machine at which a direction arrives has it: the other direction is impaired over there."""
-    side = link.forward if incoming == "forward" else link.backward
-    if side.delay:
-        side = replace(side, delay=side.delay - own)
     nothing = Impairment()
-    forward, backward = (side, nothing) if incoming == "forward" else (nothing, side)
-    return replace(link, forward=forward, backward=backward, datapath="relay")
+    if incoming == "forward":
+        return replace(link, backward=nothing, datapath="relay")
+    return replace(link, forward=nothing, datapath="relay")
+
+
+def whole(found: Iterable[Layout]) -> Layout:
+    """Return the cluster that these parts make up, all of them: `parts` undone. Links between machines have the relay as
+    their datapath."""
+    layouts = list(found)
+    first = layouts[0].part
+    assert first is not None, "each of them is a part"
+    own = {node.name: node for layout in layouts for node in layout.nodes}
+    links: dict[str, Link] = {}
+    for layout in layouts:
+        for link in layout.links:
+            if (tunnel := layout.tunnel_of(link)) is not None and link.name in links:
+                other = links[link.name]
+                link = (
+                    replace(other, forward=link.forward)
+                    if tunnel.end == link.a
+                    else replace(other, backward=link.backward)
+                )
+            links[link.name] = link
+    return replace(
+        layouts[0],
+        nodes=tuple(own.get(node.name, node) for node in first.nodes),
+        switches=tuple(switch for layout in layouts for switch in layout.switches),
+        links=tuple(links.values()),
+        part=None,
+    )

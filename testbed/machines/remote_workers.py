@@ -59,7 +59,7 @@ except metadata.PackageNotFoundError:
     found = "-"
 print({_GREETING!r} + found, flush=True)
 if found == sys.argv[1]:
-    from testbed.machines.worker import main
+    from testbed.controller.runs.machine_part import main
     main()
 """
 """Program that prints the installed version of testbed, and runs the worker if it is the controller's version. It has to run
@@ -81,16 +81,31 @@ class RemoteWorker:
     def begin(self, method: str, **arguments: object) -> int:
         """Send a request; return its number for `finish`."""
         self._issued += 1
-        request = {"number": self._issued, "call": method, "arguments": arguments}
+        self._send({"number": self._issued, "call": method, "arguments": arguments})
+        return self._issued
+
+    def _send(self, request: Mapping[str, object]) -> None:
         try:
             self._channel.send(json.dumps(request).encode() + b"\n")
         except OSError as error:
             raise self._lost(reason_of(error)) from error
-        return self._issued
 
     def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
-        """Return the reply to a request; requests are finished in order. Raises the error that the worker raised, and
-        UnreachableError if the worker, the machine or the connection is lost."""
+        """Return the reply to a request; requests are finished in order. Raises the error that the call raised
+        there, and UnreachableError if the worker, the machine or the connection has ended."""
+        return self._answer(number, timeout)["reply"]
+
+    def joint(self, number: int, timeout: float | None) -> tuple[str, Any]:
+        """Wait for a joint call: return the state that it has reached and None, or, at its end, "" and the reply. Raises as
+        `finish`. timeout: seconds."""
+        answer = self._answer(number, timeout)
+        return answer.get("reached", ""), answer.get("reply")
+
+    def answer_joint(self, number: int, word: str) -> None:
+        """Answer a joint call with `GO_ON` or `STOP`; it still has to be waited for."""
+        self._send({"number": number, "call": word})
+
+    def _answer(self, number: int, timeout: float | None) -> Mapping[str, Any]:
         try:
             line = self._channel.receive(timeout)
         except TimeoutError as error:
@@ -99,12 +114,12 @@ class RemoteWorker:
             raise self._lost(reason_of(error)) from error
         if not line:
             raise self._lost(self._channel.last_error_line() or "the connection was closed")
-        answer = json.loads(line)
+        answer: Mapping[str, Any] = json.loads(line)
         assert answer["number"] == number, "requests are finished in order"
         if "error" in answer:
             error_class = _ERRORS.get(answer["class"], TestbedError)
             raise error_class(f"machine {self.machine.name}: {answer['error']}")
-        return answer["reply"]
+        return answer
 
     def call(self, method: str, timeout: float | None = CALL_TIMEOUT, **arguments: object) -> Any:
         """Send a request and return the reply; raises as `begin` and `finish`."""
@@ -183,24 +198,38 @@ def start_each(machines: Sequence[Machine]) -> dict[str, RemoteWorker | TestbedE
 
 @contextmanager
 def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]:
-    """Start a worker on each machine; they stop at the end of the block. If one cannot be started, all are stopped; the
-    error names every machine that failed."""
+    """Start a worker on each machine; they end with the block. If some cannot be started, none stays: the error names
+    every machine that failed."""
+    with reachable_workers(machines) as (running, unreachable):
+        _raise_all([*unreachable.values()])
+        yield running
+
+
+@contextmanager
+def reachable_workers(
+    machines: Sequence[Machine],
+) -> Iterator[tuple[Mapping[str, RemoteWorker], Mapping[str, UnreachableError]]]:
+    """Start workers as `workers`, but without machines that cannot be reached: also yields their errors, by machine."""
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
-    failed = [error for error in started.values() if isinstance(error, TestbedError)]
+    unreachable = {name: error for name, error in started.items() if isinstance(error, UnreachableError)}
     try:
-        if len(failed) == 1:
-            raise failed[0]
-        if failed:
-            raise TestbedError("\n".join(map(str, failed)))
-        yield running
+        _raise_all([e for e in started.values() if isinstance(e, TestbedError) and not isinstance(e, UnreachableError)])
+        yield running, unreachable
     finally:
         for worker in running.values():
             worker.close()
 
 
+def _raise_all(errors: Sequence[TestbedError]) -> None:
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise TestbedError("\n".join(map(str, errors)))
+
+
 def call_each(running: Mapping[str, RemoteWorker], method: str, **arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Make a call on all machines concurrently; return the replies by machine.
+    """Make a call on all machines concurrently, one message to each; return the replies by machine.
 
     arguments: by argument name, the values by machine. After a failure, the other replies are still awaited; then the first
     error is raised.

@@ -18,6 +18,10 @@ KEEPALIVE_INTERVAL: Final = 0.5
 SILENCE: Final = 5.0
 """Seconds without a line after which the controller counts as disconnected."""
 
+GO_ON: Final = "go on"
+STOP: Final = "stop"
+"""Calls with which the controller answers what a joint call has reached."""
+
 _CHUNK: Final = 1 << 16
 
 
@@ -49,6 +53,12 @@ class RequestLine:
         if time.monotonic() > self._heard + self._silence:
             self._ended = True
         return not self._ended
+
+    def has_line(self) -> bool:
+        """Whether there is a line that is not empty, as far as can be told without waiting."""
+        self.is_open()
+        self._pending = self._pending.lstrip(b"\n")
+        return b"\n" in self._pending
 
     def _receive(self, timeout: float) -> bool:
         """Wait for more bytes; False if there are none within `timeout` seconds, or none ever."""

@@ -7,7 +7,8 @@ of them alone.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import to_json
 from testbed.spec.machines import Machine
 
+_ROUND_TRIPS: Final = 16
 _ECHOES: Final = 20
 _ECHO_TIMEOUT: Final = 1.0  # s
 
@@ -131,9 +133,55 @@ def _measured(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Und
     return Underlay(pair, median, max(found) - min(found), 1 - len(found) / _ECHOES)
 
 
-def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked) -> dict[str, dict[str, Any]]:
+def measured_underlays(running: Workers, parts_of: Mapping[str, Layout]) -> list[Underlay]:
+    """Measure the network between the machines of a cluster that is up. parts_of: its parts, by machine."""
+    ways = {
+        tuple(sorted((machine, tunnel.machine))): {machine: tunnel.local, tunnel.machine: tunnel.remote}
+        for machine, part in parts_of.items()
+        for tunnel in (part.part.tunnels if part.part is not None else ())
+    }
+    return [_measured(running, addresses, (here, there)) for (here, there), addresses in ways.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class MachineClock:
+    """A machine's clock. ahead: nanoseconds that the controller's is ahead of it. within: the most by which that can be
+    wrong."""
+
+    ahead: int
+    within: int
+
+
+def clock_of(worker: RemoteWorker, call: str, now: Callable[[], int]) -> MachineClock:
+    """Compare a machine's clock with this one's. call: "clock", the monotonic one, or "wall_clock". now: returns the same of
+    this machine's clocks, in ns."""
+    found = []
+    for _ in range(_ROUND_TRIPS):
+        begun = now()
+        there = worker.call(call)
+        ended = now()
+        found.append(MachineClock((begun + ended) // 2 - there, (ended - begun + 1) // 2))
+    return min(found, key=lambda clock: clock.within)
+
+
+@contextmanager
+def brought_up(
+    running: Workers, layout: Layout, name: str, constraints: Constraints, origin: str, asked: Asked = "auto"
+) -> Iterator[str]:
+    """Spread a cluster until the end of the block; yield its name. It also ends with the workers, however they end: of a
+    controller that dies, nothing is left."""
+    up(running, plan_spread(running, layout, name, constraints), name, origin, asked, lasting=False)
+    try:
+        yield name
+    finally:
+        down(running, name)
+
+
+def up(
+    running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked, *, lasting: bool = True
+) -> dict[str, dict[str, Any]]:
     """Bring each machine's part up, or converge it; return by machine the number of its operations, and whether the part was
-    up before, with another layout.
+    up before, with another layout. lasting: it stays when the workers end.
 
     If a part fails, the parts that are new are taken down again, so that nothing is left; the first error is raised.
     """
@@ -146,6 +194,7 @@ def up(running: Workers, plan: SpreadPlan, name: str, origin: str, asked: Asked)
         layout={machine: to_json(part) for machine, part in plan.parts.items()},
         origin=dict.fromkeys(concerned, origin),
         asked=dict.fromkeys(concerned, asked),
+        lasting=dict.fromkeys(concerned, lasting),
     )
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
     if failures:
@@ -171,6 +220,26 @@ def down(running: Workers, name: str) -> list[str]:
     found = [machine for machine, reply in replies.items() if reply["was_there"]]
     if not found:
         raise NotFoundError(f"no machine has a cluster {name}")
+    return found
+
+
+def collect(running: Workers) -> dict[str, list[dict[str, Any]]]:
+    """Collect garbage on every machine, as `garbage.collect`, and parts of clusters whose other parts are all gone: a
+    machine that was cut off while its cluster was taken down has one when it comes back. Return the findings by machine.
+
+    A part is left alone if a machine that it has links to is not among these.
+    """
+    found: dict[str, list[dict[str, Any]]] = call_each(running, "gc")
+    names = call_each(running, "clusters")
+    at = {worker.machine.underlay: machine for machine, worker in running.items() if worker.machine.underlay}
+    for machine, worker in running.items():
+        for name in names[machine]:
+            remotes = {remote for remote, _ in worker.call("present", name=name)["tunnels"]}
+            peers = {at.get(remote, "") for remote in remotes}
+            if peers and "" not in peers and not any(name in names[peer] for peer in peers):
+                worker.call("down", name=name)
+                reason = f"its parts on {', '.join(sorted(peers))} are gone"
+                found[machine].append({"what": f"cluster {name}", "removed": True, "reason": reason})
     return found
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -21,19 +22,22 @@ from typing import IO, Any, Final
 from testbed.cluster import removal
 from testbed.cluster.access.node_programs import node_context, start
 from testbed.cluster.bringing_up import bring_up
+from testbed.cluster.faults import fault_injection
+from testbed.cluster.faults.fault_injection import Injected
+from testbed.cluster.faults.injections import Injection
 from testbed.cluster.garbage import collect
 from testbed.cluster.records.state import Store
 from testbed.cluster.records.status import status
 from testbed.errors import TestbedError, reason_of
 from testbed.kernel import echo
 from testbed.machines import machine_report
-from testbed.machines.request_line import KEEPALIVE_INTERVAL, RequestLine
+from testbed.machines.request_line import GO_ON, KEEPALIVE_INTERVAL, STOP, RequestLine
 from testbed.spec.layout import Asked
-from testbed.spec.layout_json import from_json
+from testbed.spec.layout_json import from_json, to_json
 
 
-def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked) -> object:
-    result = bring_up(Store(), from_json(layout), name=name, origin=origin, lasting=True, asked=asked)
+def _up(name: str, layout: Mapping[str, Any], origin: str, asked: Asked, lasting: bool) -> object:
+    result = bring_up(Store(), from_json(layout), name=name, origin=origin, lasting=lasting, asked=asked)
     return {"operations": len(result.operations), "changed": result.changed}
 
 
@@ -49,6 +53,32 @@ def _present(name: str) -> object:
     }
 
 
+def _part(name: str) -> object:
+    """The layout of a cluster's part, and what is injected into it."""
+    state = Store().choose(name)
+    return {
+        "layout": to_json(state.layout),
+        "injected": [injection.to_json() for injection in state.injected],
+        "issued": state.issued,
+    }
+
+
+def _inject(name: str, injection: Mapping[str, Any], seconds: float) -> object:
+    return _injected(fault_injection.lay(Store(), name, Injection.from_json(injection), seconds))
+
+
+def _injected(done: Injected) -> object:
+    datapaths = done.state.datapaths
+    return {"datapaths": {link: datapaths.get(link, "direct") for link in done.injection.links}, "took": done.took}
+
+
+def _heal(name: str, numbers: Sequence[int]) -> object:
+    """Lift those of these injections that are in force here."""
+    store = Store()
+    here = {injection.number for injection in store.choose(name).injected} & {*numbers}
+    return [injection.number for injection in fault_injection.heal(store, name, sorted(here))] if here else []
+
+
 def _down(name: str) -> object:
     store = Store()
     if name not in store.names():
@@ -62,6 +92,7 @@ def _status(name: str) -> object:
     return {
         "nodes": [asdict(node) for node in found.nodes],
         "links": [{"name": link.link.name, "there": link.exists, "up": link.up} for link in found.links],
+        "injected": [[injection.number, injection.what] for injection in found.state.injected],
         "missing": list(found.missing),
     }
 
@@ -86,36 +117,84 @@ def _execute(requests: RequestLine, name: str, node: str, command: Sequence[str]
 
 CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "report": lambda underlay: asdict(machine_report.report(underlay)),
+    "clock": time.monotonic_ns,
+    "wall_clock": time.time_ns,
     "clusters": lambda: Store().names(),
     "present": _present,
     "echo": echo.round_trips,
     "up": _up,
     "down": _down,
     "status": _status,
+    "part": _part,
+    "inject": _inject,
+    "load_processor": lambda **given: _injected(fault_injection.load_processor(Store(), **given)),
+    "load_link": lambda **given: _injected(fault_injection.load_link(Store(), **given)),
+    "heal": _heal,
     "gc": lambda: [asdict(finding) for finding in collect(Store())],
 }
 """The calls of a worker by name, but for `exec`: arguments are those of the request, the result is the reply."""
 
 
-def main() -> None:
-    """Answer requests from standard input at standard output. Other output goes to standard error."""
+class Dialogue:
+    """The controller, for a call that several machines carry out together."""
+
+    def __init__(self, requests: RequestLine, answers: IO[bytes], number: int) -> None:
+        """number: of the request."""
+        self._requests = requests
+        self._answers = answers
+        self._number = number
+
+    def reached(self, where: str) -> None:
+        """Say that this machine has come so far, and wait until all have. Raises TestbedError where one will not."""
+        self._answers.write(json.dumps({"number": self._number, "reached": where}).encode() + b"\n")
+        self._next()
+
+    def check(self) -> None:
+        """Raise TestbedError if another machine has failed, or the controller is gone."""
+        if self._requests.has_line() or not self._requests.is_open():
+            self._next()
+
+    def _next(self) -> None:
+        line = next(iter(self._requests), None)
+        if line is None:
+            raise TestbedError("the controller is gone")
+        if json.loads(line)["call"] != GO_ON:
+            raise TestbedError("another machine has failed")
+
+
+JointCall = Callable[..., object]
+"""A call whose first argument is a `Dialogue`."""
+
+
+def main(joint: Mapping[str, JointCall], more: Mapping[str, Callable[..., object]]) -> None:
+    """Answer requests from standard input at standard output. Other output goes to standard error. more: calls
+    beside those of `CALLS`, by name. joint: those that several machines carry out together."""
     requests = RequestLine(os.dup(0))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    serve(requests, answers)
+    serve(requests, answers, joint, more)
 
 
-def serve(requests: RequestLine, answers: IO[bytes]) -> None:
+def serve(
+    requests: RequestLine,
+    answers: IO[bytes],
+    joint: Mapping[str, JointCall],
+    more: Mapping[str, Callable[..., object]],
+) -> None:
     """Answer requests until there are no more, or nobody reads the answers."""
-    calls: Mapping[str, Callable[..., object]] = {**CALLS, "exec": partial(_execute, requests)}
+    calls: Mapping[str, Callable[..., object]] = {**CALLS, **more, "exec": partial(_execute, requests)}
     for line in requests:
         request = json.loads(line)
-        answer = {"number": request["number"], **_answer(calls[request["call"]], request["arguments"])}
+        number, call = request["number"], request["call"]
+        if call in (GO_ON, STOP):  # to a call that has failed meanwhile
+            continue
+        carry_out = calls[call] if call in calls else partial(joint[call], Dialogue(requests, answers, number))
+        answer = {"number": number, **_answer(carry_out, request["arguments"])}
         try:
-            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.write(json.dumps(answer, default=repr).encode() + b"\n")  # a program's result may be anything
         except BrokenPipeError:
             return
 

@@ -7,7 +7,7 @@ cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Final, Literal
 
 from testbed.lazy_dataclass import dataclass
@@ -155,7 +155,7 @@ class Link:
 class Tunnel:
     """The way to an end of a link that is on another machine: a VXLAN with this id, between two underlay addresses.
 
-    delay: the underlay's own, one-way, in ns, by which the link's declared delay is reduced.
+    delay: the underlay's own, one-way, in ns: the datapath adds the rest of the link's delay. machine: where the end is.
     """
 
     end: End
@@ -163,6 +163,7 @@ class Tunnel:
     local: str
     remote: str
     delay: int = 0
+    machine: str = ""
 
     @property
     def alias(self) -> str:
@@ -172,13 +173,13 @@ class Tunnel:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One machine's part of a cluster on several. tunnels: one for each link to another machine. mtu: of these. hosts:
-    nodes on other machines -> their addresses with prefix lengths, NIC by NIC."""
+    """One machine's part of a cluster on several. tunnels: one for each link to another machine. mtu: of these. nodes: all
+    of the cluster, in its order; those on other machines without files and variables."""
 
     machine: str
     mtu: int
     tunnels: tuple[Tunnel, ...] = ()
-    hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nodes: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,21 @@ class Layout:
             side.reorder or (side.jitter and datapath == "netem") or any("delay" in rule for rule in side.rules)
             for side, datapath in sides
         )
+
+    @property
+    def everywhere(self) -> Layout:
+        """The layout with the cluster's nodes on all machines, if it is a part."""
+        return self if self.part is None else replace(self, nodes=self.part.nodes)
+
+    def nodes_elsewhere(self) -> list[Node]:
+        """Return the cluster's nodes on other machines."""
+        here = {node.name for node in self.nodes}
+        return [node for node in self.part.nodes if node.name not in here] if self.part is not None else []
+
+    def tunnel_of(self, link: Link) -> Tunnel | None:
+        """Return the tunnel of a link that has an end on another machine; None for other links."""
+        tunnels = self.part.tunnels if self.part is not None else ()
+        return next((tunnel for tunnel in tunnels if tunnel.end in (link.a, link.b)), None)
 
     def macs(self) -> dict[End, str]:
         """Return the hardware address of each NIC."""

@@ -188,10 +188,11 @@ def _part(part: Part) -> Json:
                 "local": tunnel.local,
                 "remote": tunnel.remote,
                 "delay": tunnel.delay,
+                "machine": tunnel.machine,
             }
             for tunnel in part.tunnels
         ],
-        "hosts": {name: list(addresses) for name, addresses in part.hosts.items()},
+        "nodes": [_node(node) for node in part.nodes],
     }
 
 
@@ -201,11 +202,18 @@ def _to_part(data: Mapping[str, Any]) -> Part:
         data["mtu"],
         tuple(
             [
-                Tunnel(End(*tunnel["end"]), tunnel["vni"], tunnel["local"], tunnel["remote"], tunnel["delay"])
+                Tunnel(
+                    End(*tunnel["end"]),
+                    tunnel["vni"],
+                    tunnel["local"],
+                    tunnel["remote"],
+                    tunnel["delay"],
+                    tunnel["machine"],
+                )
                 for tunnel in data["tunnels"]
             ]
         ),
-        {name: tuple(addresses) for name, addresses in data["hosts"].items()},
+        tuple([_to_node(node) for node in data["nodes"]]),
     )
 
 

@@ -30,7 +30,7 @@ def changes_of(action: Action) -> list[str]:
 
 
 def kill_points(changes: Sequence[str], done: int = 0) -> list[tuple[int, str]]:
-    """Those of the changes after the first `done` ones after which a test kills, each with its number from 1: with
+    """Return the changes after which a test kills, each with its number from 1, without the first `done` ones: with
     TESTBED_LONG=1 all, in CI every third and the last."""
     points = list(enumerate(changes, 1))[done:]
     return points if LONG else [*points[:-1:STRIDE], *points[-1:]]

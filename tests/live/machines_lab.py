@@ -5,6 +5,7 @@ Their underlay is the cluster's network. A fourth node, the desk, is where comma
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from testbed import Cluster, RunningCluster
-from testbed.kernel import processes
+from testbed.kernel import namespaces, processes
+from testbed.machines.remote_workers import RemoteWorker, workers
+from testbed.runtime import event_log
+from testbed.spec.machines import load
 from tests.live.machine_state import Machine, eventually
 from tests.live.testbed_command import TESTBED
 
@@ -29,9 +33,10 @@ _AT_THE_DESK = 'mount -n -t tmpfs desk /run && exec "$@"'
 class Lab:
     """The machines and the desk. folder: holds keys, the desk's home and its files."""
 
-    def __init__(self, cluster: RunningCluster, folder: Path) -> None:
+    def __init__(self, cluster: RunningCluster, folder: Path, names: Sequence[str] = NAMES) -> None:
         self.cluster = cluster
         self.folder = folder
+        self.names = names
         self.home = folder / "home"
         self.nodes = dict(zip((*NAMES, "desk"), (f"n{number}" for number in range(1, 5)), strict=True))
         self._inits: dict[str, subprocess.Popen[str]] = {}
@@ -54,7 +59,7 @@ class Lab:
         kind, key = (self.folder / "host_key.pub").read_text().split()[:2]
         known = "".join(f"{self.address(name)} {kind} {key}\n" for name in NAMES)
         (self.home / ".ssh/known_hosts").write_text(known)
-        (self.folder / "lab.toml").write_text(self.file())
+        (self.folder / "lab.toml").write_text(self.file(self.names))
 
     def file(self, names: Sequence[str] = NAMES, **keys: Mapping[str, object]) -> str:
         """A machines file. keys: by machine, further keys or other values; None: none."""
@@ -104,6 +109,27 @@ class Lab:
         folder = Path(f"/proc/{self._first(machine)}/root/run/netns")
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
+    def events(self, machine: str, cluster: str, kind: str) -> list[Mapping[str, object]]:
+        """The events of a kind that a machine has of a cluster."""
+        directory = Path(f"/proc/{self._first(machine)}/root/run/netns-testbed/{cluster}")
+        return [event for event in event_log.read(directory) if event["event"] == kind]
+
+    @contextmanager
+    def workers(self, file: str) -> Iterator[Mapping[str, RemoteWorker]]:
+        """Workers on the machines of a file, which are spoken to from the desk."""
+        home = os.environ.get("HOME")
+        os.environ["HOME"] = str(self.home)
+        try:
+            with namespaces.inside(self.cluster[self.nodes["desk"]].namespace), contextlib.chdir(self.folder):
+                entered = workers(load(Path(file)).machines)
+                running = entered.__enter__()
+        finally:
+            os.environ.pop("HOME")
+            os.environ.update({"HOME": home} if home is not None else {})
+        with contextlib.ExitStack() as stack:
+            stack.push(entered)
+            yield running
+
     def on(self, machine: str, *program: str) -> subprocess.CompletedProcess[str]:
         """Run a program on a machine, as somebody does who is logged in there."""
         enter = ["nsenter", "--target", str(self._first(machine)), "--mount", "--pid", "--uts", "--net"]
@@ -152,14 +178,15 @@ class Lab:
 
 
 @contextmanager
-def lab(folder: Path, cluster: Cluster | None = None) -> Iterator[Lab]:
-    """Three running machines, of which nothing is left at the end. cluster: their network, of four nodes or more."""
+def lab(folder: Path, cluster: Cluster | None = None, names: Sequence[str] = NAMES) -> Iterator[Lab]:
+    """Running machines, of which nothing is left at the end. cluster: their network, of four nodes or more. names: of the
+    machines; the others are not started."""
     before = Machine()
     with (cluster or Cluster.star(4)).up() as running:
-        machines = Lab(running, folder)
+        machines = Lab(running, folder, names)
         machines.prepare()
         try:
-            for name in NAMES:
+            for name in names:
                 machines.start(name)
             yield machines
         finally:

@@ -50,7 +50,7 @@ def lists(path: Path) -> None:
 
 
 def numbers(path: Path) -> None:
-    path.write_text('{"format": 2, "created": ' + "9" * 5_000 + "}")
+    path.write_text('{"format": 3, "created": ' + "9" * 5_000 + "}")
 
 
 def another_type(path: Path) -> None:

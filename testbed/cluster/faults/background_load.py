@@ -53,9 +53,11 @@ def send_traffic(
 ) -> list[Identity]:
     """Send datagrams from every sender to the receiver, whose kernel discards them.
 
-    rate: bit/s including headers. Senders do no congestion control.
+    rate: bit/s including headers. Senders do no congestion control. Of a cluster on several machines, those of the nodes
+    that are here are started.
     """
-    address = node_programs.node_of(state, receiver).address
+    elsewhere = {node.name: node for node in state.layout.nodes_elsewhere()}
+    address = (elsewhere.get(receiver) or node_programs.node_of(state, receiver)).address
     if not address:
         raise NotFoundError(f"node {receiver} has no address to send to")
     framed = state.layout.framed()
@@ -65,10 +67,11 @@ def send_traffic(
         if sender in framed:
             raise UnsupportedError(f"{sender}: {framed[sender].refusal}")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sink = node_programs.node_context(store, state, receiver)
-    contexts = [node_programs.node_context(store, state, sender) for sender in senders]
+    contexts = [node_programs.node_context(store, state, sender) for sender in senders if sender not in elsewhere]
     with _all_or_none() as started:
-        started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
+        if receiver not in elsewhere:
+            sink = node_programs.node_context(store, state, receiver)
+            started.append(_start(store, state, sink, partial(_wait, seconds), partial(_discard, family)))
         for node_context in contexts:
             started.append(_start(store, state, node_context, partial(_send, family, address, rate, seconds)))
     return started

@@ -28,6 +28,7 @@ from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 from testbed.spec import units
 from testbed.spec.contradictions import NEEDS_RATE, OF_THE_RATE
+from testbed.spec.layout import Layout
 from testbed.spec.losses import format_gemodel
 from testbed.spec.selection import SELECTOR, expand_tags, node_of
 
@@ -62,30 +63,47 @@ def inject(
     injection applies to the first frame offered after this returns. Raises NotFoundError, DescriptionError for
     contradictions, RuleError, UnsupportedError if no datapath supports it here.
     """
-    if not (keys or rules or replay):
-        raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
 
     def make(state: State, number: int) -> Injection:
-        where = places(state.layout, target, direction)
-        _check_rate(state, where, keys)
-        parts = [described(keys, rules)] if keys or rules else []
-        parts += [f"replay of {replay}"] if replay else []
-        what = f"{', '.join(parts)} on {target}" + (f" ({direction})" if direction else "")
-        placed = tuple((place, text) for place in where for text in rules)
-        return Injection(
-            number, what, where if keys or replay else (), dict(keys), placed, replay, until=_until(seconds)
+        composed = impairing(
+            state.layout, state.injected, target, keys, rules=rules, replay=replay, direction=direction
         )
+        return replace(composed, number=number, until=_until(seconds))
 
     return _add(store, name, make)
 
 
-def _check_rate(state: State, where: Sequence[DirectionKey], keys: Mapping[str, object]) -> None:
+def impairing(
+    layout: Layout,
+    injected: Sequence[Injection],
+    target: str,
+    keys: Mapping[str, object],
+    *,
+    rules: Sequence[str] = (),
+    replay: str = "",
+    direction: str = "",
+) -> Injection:
+    """Compose the injection that `inject` puts in force: for `lay`, without a number. injected: what is in force."""
+    if not (keys or rules or replay):
+        raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
+    where = places(layout, target, direction)
+    _check_rate(layout, injected, where, keys)
+    parts = [described(keys, rules)] if keys or rules else []
+    parts += [f"replay of {replay}"] if replay else []
+    what = f"{', '.join(parts)} on {target}" + (f" ({direction})" if direction else "")
+    placed = tuple((place, text) for place in where for text in rules)
+    return Injection(0, what, where if keys or replay else (), dict(keys), placed, replay)
+
+
+def _check_rate(
+    layout: Layout, injected: Sequence[Injection], where: Sequence[DirectionKey], keys: Mapping[str, object]
+) -> None:
     """Check that frame sizes have a rate to act on; DescriptionError if no place has one."""
     meant = [key for key in OF_THE_RATE if keys.get(key)]
     if not meant or "rate" in keys or "rate_trace" in keys:
         return
-    links = {link.name: link for link in state.layout.links}
-    forces = [in_force(links[link], direction, state.injected).impairment for link, direction in where]
+    links = {link.name: link for link in layout.links}
+    forces = [in_force(links[link], direction, injected).impairment for link, direction in where]
     if not any(force.rate or force.rate_trace for force in forces):
         problems = [Problem(key, f"{key} without a rate", NEEDS_RATE) for key in meant]
         raise DescriptionError("what is to be injected", problems)
@@ -95,10 +113,14 @@ def cut(store: Store, name: str, target: str, seconds: float = 0) -> Injected:
     """Take links down: they carry nothing, and the NICs at their ends lose their carrier."""
 
     def make(state: State, number: int) -> Injection:
-        links = tuple(link.name for link in links_of(state.layout, target))
-        return Injection(number, f"down: {target}", down=links, until=_until(seconds))
+        return replace(cutting(state.layout, target), number=number, until=_until(seconds))
 
     return _add(store, name, make)
+
+
+def cutting(layout: Layout, target: str) -> Injection:
+    """Compose the injection that `cut` puts in force: for `lay`, without a number."""
+    return Injection(0, f"down: {target}", down=tuple(link.name for link in links_of(layout, target)))
 
 
 def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds: float = 0) -> Injected:
@@ -106,35 +128,46 @@ def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds:
 
     Raises NotFoundError for an unknown node, DescriptionError for invalid groups.
     """
-    state = store.choose(name)
-    meant = [expand_tags(state.layout, group) for group in groups]
-    _check_groups(state, meant)
-    what = "partition " + " / ".join(",".join(group) for group in groups)
 
     def make(state: State, number: int) -> Injection:
-        return Injection(number, what, rules=rules_between(state.layout, deaf_across(meant)), until=_until(seconds))
+        return replace(dividing(state.layout, groups), number=number, until=_until(seconds))
 
     return _add(store, name, make)
 
 
-def lay(store: Store, name: str, injection: Injection) -> Injected:
-    """Put an injection composed with `injections` and `partitions` in force, under a number of its own."""
-    return _add(store, name, lambda _, number: replace(injection, number=number))
+def dividing(layout: Layout, groups: Sequence[Sequence[str]]) -> Injection:
+    """Compose the injection that `partition` puts in force: for `lay`, without a number."""
+    meant = [expand_tags(layout, group) for group in groups]
+    _check_groups(layout, meant)
+    what = "partition " + " / ".join(",".join(group) for group in groups)
+    return Injection(0, what, rules=rules_between(layout, deaf_across(meant)))
 
 
-def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0) -> Injected:
-    """Use up a share of a node's processors; 0.5 is half of one. node: a name, or a tag for each node that has it."""
+def lay(store: Store, name: str, injection: Injection, seconds: float = 0) -> Injected:
+    """Put an injection that has been composed in force, under its own number or, if that is lower, the cluster's next one.
+    seconds: time after which it heals by itself; 0: when it says."""
+
+    def make(_: State, number: int) -> Injection:
+        return replace(injection, number=max(number, injection.number), until=_until(seconds) or injection.until)
+
+    return _add(store, name, make)
+
+
+def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0, number: int = 0) -> Injected:
+    """Use up a share of a node's processors; 0.5 is half of one. node: a name, or a tag for each node that has it. number:
+    of the injection, if it is higher than the cluster's next one."""
 
     def start(state: State) -> list[Identity]:
         return background_load.use_processor(store, state, expand_tags(state.layout, [node]), share, seconds)
 
-    return _load(store, name, f"load of {share:.0%} of a processor on {node}", start, seconds)
+    return _load(store, name, f"load of {share:.0%} of a processor on {node}", start, seconds, number)
 
 
 def load_link(
-    store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0
+    store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0, number: int = 0
 ) -> Injected:
-    """Send traffic from several nodes to one, each at this rate in bit/s; without senders, from all others (incast)."""
+    """Send traffic from several nodes to one, each at this rate in bit/s; without senders, from all others (incast). number:
+    as for `load_processor`."""
     layout = store.choose(name).layout
     receiving_node = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
     chosen = expand_tags(layout, senders) or [node.name for node in layout.nodes if node.name != receiving_node]
@@ -143,18 +176,22 @@ def load_link(
     def start(state: State) -> list[Identity]:
         return background_load.send_traffic(store, state, chosen, receiving_node, rate, seconds)
 
-    return _load(store, name, f"load of {units.format_rate(rate)} from {senders_text} to {receiver}", start, seconds)
+    return _load(
+        store, name, f"load of {units.format_rate(rate)} from {senders_text} to {receiver}", start, seconds, number
+    )
 
 
-def _load(store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float) -> Injected:
+def _load(
+    store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float, least: int
+) -> Injected:
     def make(state: State, number: int) -> Injection:
-        return Injection(number, what, programs=tuple(start(state)), until=_until(seconds))
+        return Injection(max(number, least), what, programs=tuple(start(state)), until=_until(seconds))
 
     return _add(store, name, make)
 
 
-def _check_groups(state: State, groups: Sequence[Sequence[str]]) -> None:
-    nodes = {node.name for node in state.layout.nodes}
+def _check_groups(layout: Layout, groups: Sequence[Sequence[str]]) -> None:
+    nodes = {node.name for node in layout.nodes}
     problems = []
     if len(groups) < 2 or not all(groups):
         problems.append(Problem("", " / ".join(",".join(group) for group in groups), "two groups of nodes or more"))
@@ -166,8 +203,8 @@ def _check_groups(state: State, groups: Sequence[Sequence[str]]) -> None:
     if problems:
         raise DescriptionError("the partition", problems)
     if missing := sorted(seen - nodes):
-        known_names = ", ".join(node.name for node in state.layout.nodes[:8]) + (", ..." if len(nodes) > 8 else "")
-        raise NotFoundError(f"cluster {state.name} has no node {missing[0]!r}; it has {known_names}")
+        known_names = ", ".join(node.name for node in layout.nodes[:8]) + (", ..." if len(nodes) > 8 else "")
+        raise NotFoundError(f"cluster {layout.name} has no node {missing[0]!r}; it has {known_names}")
 
 
 def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:

@@ -23,7 +23,8 @@ from testbed.kernel.filesystem import read_text
 from testbed.runtime.logs import read_log
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
 from testbed.spec.kinds import Kind
-from testbed.spec.layout import Asked, Impairment, Layout, Link
+from testbed.spec.layout import Asked, Impairment, Layout, Link, Tunnel
+from testbed.spec.units import format_duration
 
 
 class DatapathSelector:
@@ -57,6 +58,8 @@ class DatapathSelector:
         for side in sides:
             self.files.update(_texts(side, self._base, self._known))
         try:
+            if (tunnel := self._layout.tunnel_of(link)) is not None:
+                sides = [_without_underlay(side, tunnel) for side in sides]
             gso = [self._carries_gso(link, *side) for side in zip(BOTH, sides, strict=True)]
             link_service, notes = self._link_service(link, sides, kind, down=down)
         except UnsupportedError as error:
@@ -121,6 +124,19 @@ class DatapathSelector:
             found = carries_gso(self._layout, link, direction, side, self.files, kind)
             self._gso[asked] = found
         return found
+
+
+def _without_underlay(side: InForce, tunnel: Tunnel) -> InForce:
+    """Reduce a delay by the underlay's own, which frames have behind them. Raises UnsupportedError for a shorter one."""
+    impairment = side.impairment
+    if not (impairment.delay or impairment.jitter):
+        return side
+    if impairment.delay < tunnel.delay:
+        raise UnsupportedError(
+            f"a delay of {format_duration(impairment.delay)} is less than the {format_duration(tunnel.delay)} that the "
+            f"network to machine {tunnel.machine} has"
+        )
+    return replace(side, impairment=replace(impairment, delay=impairment.delay - tunnel.delay))
 
 
 def _refusal(impairment: Impairment) -> str:

@@ -45,7 +45,7 @@ from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import Asked, Layout
 from testbed.spec.layout_json import check_ends, to_json, unchecked
 
-FORMAT = 2
+FORMAT = 3
 
 LOCK_TIMEOUT = 30.0  # seconds that a command waits for another one on the same cluster
 
@@ -99,6 +99,11 @@ class State:
         if self.holder is not None and not self.holder.alive:
             return True
         return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.alive
+
+    @property
+    def has_tunnels(self) -> bool:
+        """Whether it is a part that has links to other machines."""
+        return self.layout.part is not None and bool(self.layout.part.tunnels)
 
     @property
     def hiding(self) -> Identity | None:

@@ -6,7 +6,8 @@ NICs of direct links are read in their nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from testbed.kernel import namespaces, processes, userns
 from testbed.kernel.netlink import RouteSocket
 from testbed.kernel.rtnl_dump import Interface, by_name, interfaces, named
 from testbed.lazy_dataclass import dataclass
+from testbed.runtime import event_log
 from testbed.runtime.supervision import all_run, running_supervisor
 from testbed.spec.layout import Impairment, Layout, Link
 
@@ -75,7 +77,8 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The status of a cluster. missing: a sentence for each required process that does not run."""
+    """The status of a cluster. missing: a sentence for each required process that does not run, and
+    each machine that does not answer."""
 
     state: State
     nodes: tuple[NodeStatus, ...]
@@ -114,13 +117,14 @@ def status(state: State) -> ClusterStatus:
 
 
 def needs_supervisor(state: State) -> bool:
-    """Whether the cluster needs a supervisor: for a relay, agents, or timed injections."""
+    """Whether the cluster needs a supervisor: for a relay, agents, timed injections, or machines to watch."""
     timed = any(injection.until for injection in state.injected)
-    return "relay" in state.datapaths.values() or state.nics is not None or timed
+    return "relay" in state.datapaths.values() or state.nics is not None or timed or state.has_tunnels
 
 
 def missing(state: State, directory: Path) -> list[str]:
-    """A sentence for each required process that does not run. directory: the cluster's."""
+    """A sentence for each required process that does not run, and each machine of a spread cluster that does not answer.
+    directory: the cluster's."""
     sentences = []
     if "relay" in state.datapaths.values() and not all_run(directory, "relay"):
         sentences.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
@@ -131,7 +135,15 @@ def missing(state: State, directory: Path) -> list[str]:
             "its supervisor is GONE: what is injected for a time stays, and nothing restarts a relay or an agent that "
             "dies: 'testbed up' starts it again"
         )
-    return sentences
+    return [*sentences, *(_unreachable(directory) if state.has_tunnels else ())]
+
+
+def _unreachable(directory: Path) -> Iterator[str]:
+    from testbed.cluster.services.machine_watch import unreachable  # imports the loop, which most clusters do not need
+
+    for machine, event in unreachable(event_log.read(directory)).items():
+        ago = (time.time_ns() - event["time"] + event["silent"]) / 1e9
+        yield f"machine {machine} ({event['address']}) has not answered for {ago:.1f} s: it has died, or is cut off"
 
 
 def links(state: State, wanted: Collection[str]) -> tuple[LinkStatus, ...]:

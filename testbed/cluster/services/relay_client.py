@@ -139,9 +139,8 @@ def engage(store: Store, state: State, orders: Orders) -> None:
     elif known is not None:
         remove_file(places.orders)
     timed = any(injection.until for injection in state.injected)
-    if not (
-        orders.links or timed or known is not None or state.nics is not None or running_supervisor(places.directory)
-    ):
+    wanted = orders.links or timed or state.nics is not None or state.has_tunnels
+    if not (wanted or known is not None or running_supervisor(places.directory)):
         return
     from testbed.cluster.services import (
         supervisor,  # imports the relay's code, which a cluster without impairments does not need

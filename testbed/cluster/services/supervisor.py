@@ -3,6 +3,7 @@
 - It keeps the relay and the agents of shared NICs running: when one dies, it starts a replacement and records the gap as
   an event.
 - It heals timed injections, and ends the sharing of NICs when the process that requested it ends.
+- It watches the other machines of a cluster on several.
 
 Relay and agents survive the supervisor and start a new one when it dies (`runtime.supervision`), which adopts them;
 that is recorded as an event, too. The supervisor ends when it is no longer needed, with the namespace holder if the
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import State, Store
+from testbed.cluster.services.machine_watch import MachineWatch
 from testbed.cluster.services.service_kinds import LOG, Agents, RelayProcesses
 from testbed.cluster.services.services import SupervisedProcesses
 from testbed.engine.loop import Loop
@@ -42,7 +44,8 @@ _AGAIN: Final = 1_000_000_000  # ns until a failed action is retried
 def needed(state: State, orders: Orders) -> bool:
     if state.phase == "removing":
         return False
-    return bool(orders.links) or state.nics is not None or any(injection.until for injection in state.injected)
+    timed = any(injection.until for injection in state.injected)
+    return bool(orders.links) or state.nics is not None or timed or state.has_tunnels
 
 
 def ensure(store: Store, state: State) -> processes.Identity | None:
@@ -144,9 +147,15 @@ class _Supervisor:
 
     def _begin(self) -> None:
         """Enter the wire namespace and adopt the running services."""
-        namespaces.enter(self._wire)
         self._loop = Loop(Waiter())
         directory = self._places.directory
+        # A supervisor that a service has started is in the service's namespace, and not in the machine's. Only root has
+        # clusters on several machines, and may look there.
+        own = "/proc/1/ns/net"
+        if self._death is None:
+            own = f"/proc/self/fd/{os.open('/proc/self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
+        self._machines = MachineWatch(self._loop, directory, own)
+        namespaces.enter(self._wire)
         self._relay = SupervisedProcesses(
             self._loop, directory, RelayProcesses(self._store, self._cluster, RouteSocket())
         )
@@ -191,6 +200,7 @@ class _Supervisor:
             return False
         self._relay.reconcile()
         self._agents.reconcile()
+        self._machines.watch(state.layout)
         self._watch_owner(state.nics.owner if state.nics is not None else None)
         ends = [injection.until for injection in state.injected if injection.until]
         self._alarm.set(min(ends) if ends else None)

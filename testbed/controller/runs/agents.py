@@ -100,7 +100,8 @@ def agents(
             "firmwares would answer each frame"
         )
     placed = placement or Placement()
-    ranks = placed.ranks or one_each(state.layout)
+    everywhere = state.layout.everywhere
+    ranks = placed.ranks or one_each(everywhere)
     for name in programs.keys() - {rank.name for rank in ranks}:
         in_nodes.node_of(state, name)
     places = _places(cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placed.everywhere)
@@ -112,7 +113,7 @@ def agents(
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
     numbers = {rank.name: rank.number for rank in ranks}
     offloads_then = partial(offloading, store, cluster.name)
-    mtus = mtus_of(state.layout, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
+    mtus = mtus_of(everywhere, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
     orders = Orders(
         plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_then, dilation,
         placed.split_driver, mtus, placed.queues,
@@ -135,9 +136,11 @@ def _places(
     """Return where the chosen ranks run. ranks: all. shared: whether a NIC is shared even with a single rank. Raises
     NotFoundError for a node without a NIC."""
     state = cluster.state
-    nodes = {node.name: node for node in state.layout.nodes}
-    addresses, hosts = addresses_of(state.layout, ranks), hosts_of(ranks)
-    routed, ordered = state.layout.routed(), state.layout.keeps_order()
+    everywhere = state.layout.everywhere
+    nodes = {node.name: node for node in everywhere.nodes}
+    addresses, hosts = addresses_of(everywhere, ranks), hosts_of(ranks)
+    # Of other machines' links and the network between machines nothing is known.
+    routed, ordered = state.layout.routed(), state.layout.part is None and state.layout.keeps_order()
     adapters: defaultdict[str, list[Adapter]] = defaultdict(list)
     for rank in ranks:
         if nics := nodes[rank.node].nics:

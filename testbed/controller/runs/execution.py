@@ -74,8 +74,9 @@ class Plan:
     """Settings of an execution. timeout: seconds for a repetition. patience: seconds without progress, see `Run.wait`;
     live only. history: whether to write one. capture: whether the simulation writes frames. follow: progress callback.
     profile: costs of NICs and hosts in the simulation and where time is dilated; profiles: by node, of those with others.
-    dilate: the factor, or 0. shared: whether NICs are shared, in namespaces. queues: of these. ranks: the
-    programs, by number."""
+    dilate: the factor, or 0. asked: the run's request, by which another machine makes its plan. ahead: nanoseconds that
+    the run's clock is ahead of this machine's, where the run is on several. shared: whether NICs are shared, in
+    namespaces. queues: of these. ranks: the programs, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -91,6 +92,8 @@ class Plan:
     shared: bool = field(default=False, kw_only=True)
     queues: ReceiveQueues = field(default_factory=ReceiveQueues, kw_only=True)
     ranks: tuple[Rank, ...] = field(default=(), kw_only=True)
+    asked: Mapping[str, object] = field(default_factory=dict, kw_only=True)
+    ahead: int = field(default=0, kw_only=True)
     dilate: int = 0
 
     @property

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from protocols.core.firmware import Host
@@ -31,25 +32,26 @@ _SHORT: Final = 20_000
 
 
 def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
-    """Run the workload on all nodes of a cluster that is up.
+    """Run the workload on all nodes of a cluster that is up, or of this machine's part of one.
 
     Raises ProgramError with the node's name and a traceback, NodeDiedError, and StuckError where programs have not
     ended within plan.timeout, or made no progress for plan.patience.
     """
     layout = cluster.state.layout
     names, protocol = plan.names, plan.protocol
-    addresses = [node.address for node in layout.nodes]
+    addresses = [node.address for node in layout.everywhere.nodes]
+    here = {node.name for node in layout.nodes}
     if plan.history:
         part.history.mkdir(exist_ok=True)
 
-    clock = ModelClock if plan.dilate else WallClock
+    clock = ModelClock if plan.dilate else partial(WallClock, ahead=plan.ahead)
 
     async def rank(endpoint: Host, here: ProgramNode) -> object:
         if isinstance(protocol, KernelProtocol):
             await protocol.connect(endpoint, here.loop, addresses)
         return await run_rank(plan, part, names, here.number, endpoint, clock(here), here.starts, here.departed.append)
 
-    programs = dict.fromkeys(names, rank)
+    programs = {placed.name: rank for placed in plan.ranks if placed.node in here}
     dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steering) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
     cpus, unbound = bindings(layout, plan.ranks) if not plan.dilate else ({}, ())
@@ -106,13 +108,13 @@ def bindings(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, int], 
 
 
 class WallClock:
-    """A node's `Clock`."""
+    """A node's `Clock`. ahead: nanoseconds to add to this machine's."""
 
     __slots__ = ("_loop", "cpu", "now", "sleep", "spawn")
 
-    def __init__(self, here: ProgramNode) -> None:
+    def __init__(self, here: ProgramNode, ahead: int = 0) -> None:
         self._loop = here.loop
-        self.now = time.monotonic_ns
+        self.now = time.monotonic_ns if not ahead else lambda: time.monotonic_ns() + ahead
         self.cpu = time.process_time_ns
         self.sleep = here.loop.sleep
         self.spawn = here.loop.spawn

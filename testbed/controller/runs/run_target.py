@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.runs.execution import Follow
     from testbed.controller.runs.run_recorder import KeptFolder
+    from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.spec.model import Description
 
 _SILENT: Final = ("netem", "tc")
@@ -34,7 +35,8 @@ _numbers: Final = itertools.count(1)
 class RunTarget:
     """Target of a run. name: the description's, or the running cluster's. origin: a file's path, ``topology:NAME`` or
     ``python``. base: directory of the files that impairments name. toml: the description, empty where only its layout
-    is known. up: the running cluster, which stays. live: whether a cluster is to be brought up otherwise."""
+    is known. up: the running cluster, which stays. live: whether a cluster is to be brought up otherwise. spread: the
+    running cluster, if it is one on several machines."""
 
     name: str
     origin: str
@@ -43,18 +45,20 @@ class RunTarget:
     toml: str
     up: RunningCluster | None
     live: bool
+    spread: SpreadCluster | None = None
 
     @contextlib.contextmanager
     def ready(
         self, follow: Follow, folder: KeptFolder, *, fates: bool = False, log: bool = True, slow: int = 1
     ) -> Iterator[RunningCluster | None]:
-        """Yield the cluster, up and locked for this run, until the end of the block; None in the simulation.
+        """Yield the cluster, up and locked for this run, until the end of the block; None in the simulation, and for a
+        cluster on several machines, which lock their parts.
 
         The cluster's events are added to the folder's. log: also log the fates of frames in the folder, as far as the
         datapaths report them; the result says how far. fates: let the relay, which reports fates, carry all impaired
         links. slow: factor by which its links are slowed. Raises the errors of `bring_up`, and ConflictError.
         """
-        if not self.live:
+        if not self.live or self.spread is not None:
             yield None
             return
         from testbed.cluster.records.state import Store
@@ -78,7 +82,7 @@ class RunTarget:
                                    asked="relay" if fates else "auto",
                                    log=str(folder.path / FATES) if log else "")  # fmt: skip
                 running = stack.enter_context(RunningCluster(store, outcome.state))
-            stack.enter_context(_locked(store, running.name))
+            stack.enter_context(locked(store, running.name))
             state = running.state
 
             def tell() -> None:
@@ -115,7 +119,9 @@ def fate_log_gaps(datapaths: Mapping[str, str], events: Iterable[Mapping[str, An
     return gaps
 
 
-def find_target(cluster: str | Path | Description | Layout | RunningCluster, mode: str, seed: int | None) -> RunTarget:
+def find_target(
+    cluster: str | Path | Description | Layout | RunningCluster | SpreadCluster, mode: str, seed: int | None
+) -> RunTarget:
     """Find the target of a run, see `runner.run`. Raises NotFoundError, DescriptionError, and the errors of loading."""
     live = mode != "sim"
     if isinstance(cluster, Layout):
@@ -126,7 +132,9 @@ def find_target(cluster: str | Path | Description | Layout | RunningCluster, mod
 
         if isinstance(cluster, Description):
             return _described(cluster, "python", live, seed)
-        return _running(cluster, live)
+        from testbed.cluster.running_cluster import RunningCluster
+
+        return _running(cluster, live) if isinstance(cluster, RunningCluster) else _spread(cluster, live, seed)
     if live and (running := _up(str(cluster))) is not None:
         return _running(running, live)
     from testbed.spec.loader import load
@@ -146,6 +154,12 @@ def _described(description: Description, origin: str, live: bool, seed: int | No
         layout = replace(layout, seed=seed)
     base = Path(origin).parent if os.path.isfile(origin) else Path.cwd()
     return RunTarget(layout.name, origin, base, layout, to_toml(description), None, live)
+
+
+def _spread(cluster: SpreadCluster, live: bool, seed: int | None) -> RunTarget:
+    layout = cluster.state().layout
+    layout = layout if seed is None else replace(layout, seed=seed)
+    return RunTarget(cluster.name, "machines", Path.cwd(), layout, "", None, live, cluster)
 
 
 def _running(cluster: RunningCluster, live: bool) -> RunTarget:
@@ -172,7 +186,7 @@ def _up(name: str) -> RunningCluster | None:
 
 
 @contextlib.contextmanager
-def _locked(store: object, name: str) -> Iterator[None]:
+def locked(store: object, name: str) -> Iterator[None]:
     """Lock the cluster for one run: two runs would take each other's frames."""
     from testbed.cluster.records.state import Store
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.checkers.check_report import Report
     from testbed.controller.checkers.runs import Checking
+    from testbed.controller.runs.spread_execution import SpreadCluster
     from testbed.controller.scenarios.player import ScenarioPlayer
     from testbed.controller.verdict.outages import Watched
     from testbed.spec.layout import Layout
@@ -111,7 +112,9 @@ class RunResult:
 
 
 def run(
-    cluster: str | Path | Description | Layout | RunningCluster, workload: Form, **options: Unpack[RunOptions]
+    cluster: str | Path | Description | Layout | RunningCluster | SpreadCluster,
+    workload: Form,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """Run a workload on all nodes of a cluster. options: see `run_options.RunOptions`, which documents each."""
     given = complete(options)
@@ -131,6 +134,8 @@ def run(
     else:
         prices = with_queues(prices, count, steering, stack_of, protocol)
     target = find_target(cluster, mode, seed)
+    if target.spread is not None:
+        _refuse_on_machines(given, named(workload))
     profiles = node_profiles(target, given["profiles"], mode, stack_of, prices)
     target = _placed(target, given["ranks_per_node"], profiles, prices)
     _check_target(target, chosen, stack_of, mode, slow)
@@ -156,7 +161,7 @@ def run(
         plan = Plan(
             chosen, _presuming_nothing(stack_of, faults, mode), first, timeout, patience,
             history or checking is not None, given["capture"], beside, follow, prices, slow, profiles=profiles,
-            shared=shared, queues=queues, ranks=ranks,
+            shared=shared, queues=queues, ranks=ranks, asked=asked,
         )  # fmt: skip
         series = _Series(target, folder, plan, repeat, players, checking)
         with target.ready(
@@ -210,7 +215,7 @@ class _Series:
             try:
                 for player in self.players:
                     player.seed = plan.seed
-                execution = _execute(self.target, running, plan, part)
+                execution = _execute(self.target, running, plan, part, folder.events)
             finally:
                 for player in self.players:
                     player.close()
@@ -237,6 +242,24 @@ class _Series:
             lateness=[{name: asdict(late) for name, late in execution.lateness.items()} for execution in executions],
         )
         return verdict
+
+
+def _refuse_on_machines(given: RunOptions, form: str) -> None:
+    """Refuse what a run on several machines does not have. Raises UnsupportedError."""
+    wanted: dict[str, bool] = {
+        f"mode {given['mode']}": given["mode"] != "live",
+        "a scenario": given["scenario"] is not None,
+        "companions": bool(given["beside"]),
+        "NICs that are shared or have several queues": given["nics"] != "inline" or given["queues"] != 1,
+        "several ranks on a node": given["ranks_per_node"] != 1,
+        "frames by Scapy": given["codec"] != "generated",
+        "settings of firmware": bool(given["firmware"]),
+        "a log of fates": given["fates"],
+        "a workload that has no name and no file": not form,
+    }
+    refused = [what for what, is_wanted in wanted.items() if is_wanted]
+    if refused:
+        raise UnsupportedError(f"a run on several machines cannot have {', '.join(refused)}")
 
 
 def _ignore(_phase: str) -> None:
@@ -463,8 +486,18 @@ def _watched(running: RunningCluster | None, slow: int) -> Watched | None:
     return Watched(running.name, time.monotonic_ns(), dilated=bool(slow))
 
 
-def _execute(target: RunTarget, running: RunningCluster | None, plan: Plan, part: Part) -> Execution:
-    """Execute a repetition; each mode is imported only when it is used."""
+def _execute(
+    target: RunTarget,
+    running: RunningCluster | None,
+    plan: Plan,
+    part: Part,
+    tell: Callable[[list[Mapping[str, object]]], object],
+) -> Execution:
+    """Execute a repetition; each mode is imported only when it is used. tell: called with events of machines."""
+    if target.spread is not None:
+        from testbed.controller.runs.spread_execution import execute
+
+        return execute(target.spread, plan, part, tell)
     if running is None:
         from testbed.controller.runs.simulated_execution import simulate
 

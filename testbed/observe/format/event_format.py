@@ -95,6 +95,15 @@ def _died(facts: Event) -> str:
     return f"process {facts['pid']}{how}"
 
 
+def _unreachable(facts: Event) -> str:
+    return f"{facts['address']} has not answered for {facts['silent'] / 1e9:.2f} s: it has died, or is cut off"
+
+
+def _reachable(facts: Event) -> str:
+    begin, end = facts["gap"]
+    return f"{facts['address']} answers again after {(end - begin) / 1e9:.2f} s"
+
+
 def _what(facts: Event) -> str:
     return str(facts["what"])
 
@@ -121,6 +130,8 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
     "supervisor restarted": ((), _restarted),
     "supervisor not restarted": ((), _facts),
     "namespace holder died": ((), _died),
+    "machine unreachable": (("machine",), _unreachable),
+    "machine reachable": (("machine",), _reachable),
     "fates untold": ((), _facts),
     "NIC agent died": (("node",), _died),
     "NIC agent restarted": (("node",), _restarted),

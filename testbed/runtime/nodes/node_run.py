@@ -78,6 +78,10 @@ class RunOutcome:
     reports: Mapping[str, Report]
 
 
+def _ignore() -> None:
+    pass
+
+
 class Run:
     """A run of node processes. The end of its ``with`` block ends them."""
 
@@ -106,6 +110,8 @@ class Run:
         self._progress = Progress(len(orders.places))
         self._parent: tuple[int, int] | None = None  # pid and pidfd of the parent of all node processes
         self._ends_with: tuple[int, str] | None = None
+        self.before_stop: Callable[[], object] = _ignore
+        """Called by `wait` when every program has ended, and the NICs still serve their peers."""
         self._needs_restore = False  # the parent has ended, and may have left the NICs as they were in the run
         ends: dict[str, Channel] = {}
         self._warm, end = Channel.pair()
@@ -251,6 +257,7 @@ class Run:
                 raise self._stuck(f"programs have not ended within {seconds:g} s")
         for name in sorted(self._paused):
             self.resume(name)
+        self.before_stop()
         for name, channel in self._channels.items():
             if name not in self._ended:
                 with contextlib.suppress(ConnectionError):

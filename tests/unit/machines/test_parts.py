@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
 from testbed.cluster.plan.kernel_operations import AddHook, Join, MakeCable, MakeTunnel, RemoveDevice
+from testbed.cluster.plan.link_decisions import decide
 from testbed.errors import UnsupportedError
 from testbed.machines.node_placement import placement_of
-from testbed.machines.parts import Underlays, pairs, parts
+from testbed.machines.parts import Underlays, pairs, parts, whole
+from testbed.machines.spread_faults import merged, share
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.layout_json import from_json, to_json
 from testbed.spec.model import Description
@@ -53,16 +57,67 @@ def test_both_machines_have_the_two_ends_of_one_tunnel() -> None:
     assert here.vni == there.vni > 0
     assert (here.local, here.remote) == (there.remote, there.local) == ("10.9.0.1", "10.9.0.2")
     assert (here.end.owner, there.end.owner) == ("n2", "s1")
-    assert {*found["a"].part.hosts} == {"n2"}
+    assert (here.machine, there.machine) == ("b", "a")
+    assert [node.name for node in found["a"].part.nodes] == ["n1", "n2"]
+    assert [node.name for node in found["a"].nodes_elsewhere()] == ["n2"]
 
 
-def test_a_direction_is_impaired_where_it_arrives_less_the_underlays_own_delay() -> None:
-    found = spread(pair(Impairment(delay=DELAY), Impairment(delay=2 * DELAY, loss=0.1)))
+def test_the_parts_together_are_the_cluster() -> None:
+    layout = pair(Impairment(delay=DELAY, loss=0.1), Impairment(delay=2 * DELAY, rate=10**9))
+    found = whole(spread(layout).values())
+    assert replace(found, links=()) == replace(layout, links=())
+    assert [link.datapath for link in found.links] == ["auto", "relay"]
+    assert tuple(replace(link, datapath="auto") for link in found.links) == layout.links
+
+
+def test_each_machine_has_the_directions_of_an_injection_that_arrive_there() -> None:
+    found = spread(pair())
+    everywhere = impairing(pair(), (), "all", {"loss": 0.1}, rules=["drop udp"])
+    own, between = "n1:eth0--s1:1", "n2:eth0--s1:2"
+    at_switch, at_node = share(everywhere, found["a"]), share(everywhere, found["b"])
+    assert at_switch is not None
+    assert at_node is not None
+    assert at_switch.places == ((own, "forward"), (own, "backward"), (between, "forward"))
+    assert at_node.places == ((between, "backward"),)
+    assert at_node.rules == (((between, "backward"), "drop udp"),)
+    assert merged([[at_switch], [at_node]]) == (
+        replace(everywhere, places=(*at_switch.places, *at_node.places), rules=(*at_switch.rules, *at_node.rules)),
+    )
+    assert share(impairing(pair(), (), "n2", {"loss": 0.1}, direction="in"), found["a"]) is None
+
+
+def test_a_cut_concerns_both_machines_and_a_partition_each_deaf_nodes() -> None:
+    found = spread(pair())
+    cut = cutting(pair(), "n2")
+    assert [share(cut, part) for part in found.values()] == [cut, cut]
+    divided = dividing(pair(), [["n1"], ["n2"]])
+    rules = {machine: placed.rules for machine, part in found.items() if (placed := share(divided, part)) is not None}
+    assert [place for place, _ in rules["a"]] == [("n1:eth0--s1:1", "backward")]
+    assert [place for place, _ in rules["b"]] == [("n2:eth0--s1:2", "backward")]
+
+
+def test_a_direction_is_impaired_where_it_arrives() -> None:
+    forward, backward = Impairment(delay=DELAY), Impairment(delay=2 * DELAY, loss=0.1)
+    found = spread(pair(forward, backward))
     at_switch, at_node = found["a"].links[1], found["b"].links[0]
     # n2:eth0 -> s1 is forward: it arrives at the switch.
-    assert (at_switch.forward, at_switch.backward) == (Impairment(delay=DELAY - OWN), Impairment())
-    assert (at_node.forward, at_node.backward) == (Impairment(), Impairment(delay=2 * DELAY - OWN, loss=0.1))
-    assert found["a"].links[0] == pair(Impairment(delay=DELAY), Impairment(delay=2 * DELAY, loss=0.1)).links[0]
+    assert (at_switch.forward, at_switch.backward) == (forward, NOTHING)
+    assert (at_node.forward, at_node.backward) == (NOTHING, backward)
+    assert found["a"].links[0] == pair(forward, backward).links[0]
+
+
+def test_the_datapath_adds_what_the_underlay_does_not_have() -> None:
+    part = spread(pair(Impairment(delay=DELAY)))["a"]
+    link = part.links[1].name
+    decided = {carried.name: carried for carried in decide(part, (), "relay", Path()).orders.links}
+    assert decided[link].forward.impairment.delay == DELAY - OWN
+    injection = replace(impairing(part, (), link, {"delay": OWN}, direction="forward"), number=1)
+    assert link not in {carried.name for carried in decide(part, (injection,), "relay", Path()).orders.links}
+    below = replace(injection, keys={"delay": OWN - 1})
+    with pytest.raises(
+        UnsupportedError, match=r"a delay of 39.999us is less than the 40us that the network to machine b"
+    ):
+        decide(part, (below,), "relay", Path())
 
 
 def test_a_delay_below_the_underlays_is_refused_with_both_figures() -> None:

@@ -1,0 +1,65 @@
+"""Group ``machines`` of commands for clusters spread over machines; its commands are imported when called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from testbed.machines.remote_workers import RemoteWorker
+
+# sub-command -> its module
+_MODULES: Final = {
+    **dict.fromkeys(("check", "up", "down", "exec", "status", "gc"), "machine_commands"),
+    **dict.fromkeys(("inject", "link", "partition", "load", "heal"), "machine_fault_commands"),
+    **dict.fromkeys(("run", "capture"), "machine_run_commands"),
+}
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+
+
+class _Machines(click.Group):
+    """Group of commands with names known without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _MODULES:
+            return None
+        command: click.Command = getattr(import_module(f"testbed.cli.{_MODULES[cmd_name]}"), f"{cmd_name}_command")
+        return command
+
+
+@click.group("machines", cls=_Machines, short_help="Spread a cluster over several machines.")
+def machines_command() -> None:
+    """Clusters over the machines of a FILE, which are reached by ssh.
+
+    Each machine holds its part as an ordinary cluster: 'testbed down' and 'testbed gc' work there, too. 'testbed schema
+    machines' has all keys of FILE.
+    """
+
+
+@contextmanager
+def running_workers(file: Path) -> Iterator[Mapping[str, RemoteWorker]]:
+    """Yield workers on all machines of a file."""
+    from testbed.machines.remote_workers import workers
+    from testbed.spec.machines import load
+
+    with workers(load(file).machines) as running:
+        yield running
+
+
+@contextmanager
+def reachable(file: Path) -> Iterator[tuple[Mapping[str, RemoteWorker], dict[str, str]]]:
+    """Yield workers and, by machine, a sentence on each machine that cannot be reached."""
+    from testbed.machines.remote_workers import reachable_workers
+    from testbed.spec.machines import load
+
+    with reachable_workers(load(file).machines) as (running, unreachable):
+        yield running, {machine: str(error) for machine, error in unreachable.items()}

@@ -1,0 +1,117 @@
+"""One machine's part of a run on a cluster that is spread over several: the run of its nodes, in the machine's worker.
+
+The machines wait for each other twice: when all NICs are up and no program has begun, and when all programs have ended and
+the NICs still serve their peers. What the programs have written goes to the controller with the results.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from testbed.errors import TestbedError
+from testbed.machines import worker
+from testbed.machines.worker import Dialogue
+from testbed.observe.machine_captures import OpenCaptures
+
+if TYPE_CHECKING:
+    from testbed.cluster.running_cluster import RunningCluster
+    from testbed.controller.runs.execution import Execution
+    from testbed.fates.rules import RuleSet
+    from testbed.runtime.nodes.node_run import Run
+    from testbed.sim.simulation import Simulation
+
+RUN: Final = "run"
+"""Name of the joint call."""
+
+READY, DONE = "ready", "done"
+"""Stages of a machine's part of a run, at which it waits for the others."""
+
+_CHECK: Final = 250_000_000  # ns between two looks at the other machines
+
+
+def main() -> None:
+    """Run the worker of a machine, which can also run workloads and capture frames."""
+    with OpenCaptures() as captures:
+        worker.main({RUN: run_part}, {"capture": captures.begin, "captured": captures.end})
+
+
+class _Together:
+    """Companion of a run that lets it begin and end with those of the other machines. Implements `execution.Beside`."""
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        self._dialogue = dialogue
+
+    def simulated(self, simulation: Simulation, rules: RuleSet) -> object:
+        raise NotImplementedError("a machine's part of a run is in namespaces")
+
+    def live(self, cluster: RunningCluster, run: Run) -> AbstractContextManager[object]:  # noqa: ARG002
+        def check(when: int) -> None:
+            self._dialogue.check()
+            run.at(when + _CHECK, lambda: check(when + _CHECK))
+
+        run.before_stop = lambda: self._dialogue.reached(DONE)
+        run.at(_CHECK, lambda: check(_CHECK))
+        self._dialogue.reached(READY)
+        return nullcontext()
+
+
+def run_part(dialogue: Dialogue, name: str, asked: Mapping[str, Any], seed: int, history: bool, ahead: int) -> object:
+    """Run a workload on the nodes of a cluster that are here.
+
+    asked: the run's request, as in its folder. seed: of the repetition. history: whether one is written. ahead: nanoseconds
+    that the run's clock is ahead of this machine's. The reply has results, counters and the verdict, or the error that ended
+    the run; the programs' rows, and the text of their files by path; and the cluster's events meanwhile.
+    """
+    from testbed.cluster.records.ownership import temporary_directory
+    from testbed.cluster.records.state import Store
+    from testbed.cluster.running_cluster import RunningCluster
+    from testbed.controller.runs.execution import Plan
+    from testbed.controller.runs.folders import RunFolder
+    from testbed.controller.runs.live_execution import live
+    from testbed.controller.runs.run_target import locked
+    from testbed.controller.runs.runner import protocol_of
+    from testbed.runtime import event_log, journal
+    from testbed.spec.placement import ranks_of
+    from testbed.workloads.lookup import choose
+
+    store = Store()
+    state = store.choose(name)
+    begun = time.monotonic_ns()
+    plan = Plan(
+        choose(asked["form"], asked["settings"]), protocol_of(asked["protocol"], "live"), seed, asked["timeout"],
+        asked["patience"], history, beside=(_Together(dialogue),), ranks=ranks_of(state.layout.everywhere),
+        ahead=ahead,
+    )  # fmt: skip
+    with locked(store, name), temporary_directory("run") as place:
+        folder = RunFolder(place / "run", asked, "", {})
+        part = folder.part(1, 1)
+        outcome: dict[str, object]
+        try:
+            outcome = _outcome(live(RunningCluster(store, state), plan, part))
+        except TestbedError as error:
+            outcome = {"error": str(error), "class": type(error).__name__, "when": getattr(error, "when", -1)}
+        folder.close({})
+        rows = list(journal.read(folder.path / "rows.jsonl"))
+        files = {str(path.relative_to(folder.path)): path.read_text(errors="replace") for path in _written(folder.path)}
+    events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= begun]
+    return {**outcome, "rows": rows, "files": files, "events": events}
+
+
+def _outcome(execution: Execution) -> dict[str, object]:
+    from testbed.controller.runs.run_recorder import verdict_to_json
+
+    return {
+        "results": dict(execution.results),
+        "counted": {rank: dict(counts) for rank, counts in execution.counted.items()},
+        "verdict": verdict_to_json(execution.verdict),
+        "switches": {name: dict(counts) for name, counts in execution.switches.items()},
+    }
+
+
+def _written(folder: Path) -> list[Path]:
+    """Return the files of programs."""
+    return [path for name in ("history", "logs") for path in sorted(folder.glob(f"{name}/*")) if path.is_file()]

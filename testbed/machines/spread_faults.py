@@ -1,0 +1,169 @@
+"""Faults of a spread cluster: composed for the cluster as a whole, put in force by each machine on its part.
+
+A direction of a link is impaired on the machine where it arrives, as the description's impairments are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from testbed.cluster.faults.injections import DirectionKey, Injection
+from testbed.errors import NotFoundError, TestbedError
+from testbed.machines.parts import whole
+from testbed.machines.remote_workers import call_each, try_call_each
+from testbed.machines.spread import Workers, holders
+from testbed.spec.layout import Layout
+from testbed.spec.layout_json import from_json
+
+Compose = Callable[[Layout, Sequence[Injection]], Injection]
+"""Makes an injection, from the complete layout and what is in force: see `fault_injection.impairing`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadState:
+    """A cluster as its machines have it. parts: by machine. injected: on all of them. issued: the highest number of an
+    injection so far."""
+
+    holders: Workers
+    parts: Mapping[str, Layout]
+    layout: Layout
+    injected: tuple[Injection, ...]
+    issued: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadInjected:
+    """The result of an injection. datapaths: of its links. took: seconds until it was in force on the last machine."""
+
+    injection: Injection
+    datapaths: Mapping[str, str]
+    took: float
+
+
+def spread_state(running: Workers, name: str) -> SpreadState:
+    """Read a cluster's parts. NotFoundError if no machine has one."""
+    found = holders(running, name)
+    replies = call_each(found, "part", name=dict.fromkeys(found, name))
+    parts = {machine: from_json(reply["layout"]) for machine, reply in replies.items()}
+    if any(part.part is None for part in parts.values()):
+        raise NotFoundError(f"cluster {name} was not spread over machines: it is one machine's own")
+    injected = [[Injection.from_json(data) for data in reply["injected"]] for reply in replies.values()]
+    issued = max(reply["issued"] for reply in replies.values())
+    return SpreadState(found, parts, whole(parts.values()), merged(injected), issued)
+
+
+def merged(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
+    """Return the injections of all parts, by number, each with what it has on all of them."""
+    found: dict[int, Injection] = {}
+    for injection in (injection for part in injected for injection in part):
+        known = found.get(injection.number)
+        if known is not None:
+            down = tuple(dict.fromkeys((*known.down, *injection.down)))
+            injection = replace(
+                known, places=(*known.places, *injection.places), rules=(*known.rules, *injection.rules), down=down
+            )
+        found[injection.number] = injection
+    return tuple(found[number] for number in sorted(found))
+
+
+def arrives(part: Layout, place: DirectionKey) -> bool:
+    """Whether a direction of a link arrives on this part's machine, so that it is impaired there."""
+    link = next((link for link in part.links if link.name == place[0]), None)
+    if link is None:
+        return False
+    tunnel = part.tunnel_of(link)
+    return tunnel is None or tunnel.end == (link.a if place[1] == "forward" else link.b)
+
+
+def share(injection: Injection, part: Layout) -> Injection | None:
+    """Return what a machine has to put in force of an injection, None for nothing: cut links that end there, and the
+    directions that arrive there."""
+    found = replace(
+        injection,
+        places=tuple(place for place in injection.places if arrives(part, place)),
+        rules=tuple((place, text) for place, text in injection.rules if arrives(part, place)),
+        down=tuple(link.name for link in part.links if link.name in injection.down),
+    )
+    return found if found.links else None
+
+
+def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) -> SpreadInjected:
+    """Put an injection in force on all machines that it concerns, at the same time; where one fails, it is lifted from the
+    others, and the error is raised. seconds: time after which it heals by itself; 0: never."""
+    state = spread_state(running, name)
+    injection = replace(compose(state.layout, state.injected), number=state.issued + 1)
+    shares = {machine: found for machine, part in state.parts.items() if (found := share(injection, part)) is not None}
+    arguments: dict[str, Mapping[str, Any]] = {
+        "injection": {machine: found.to_json() for machine, found in shares.items()},
+        "seconds": dict.fromkeys(shares, seconds),
+    }
+    return _put_in_force(state, name, injection, "inject", [*shares], arguments)
+
+
+def load_processor(running: Workers, name: str, node: str, share_of_one: float, seconds: float = 0) -> SpreadInjected:
+    """Use up a share of a node's processors, as `fault_injection.load_processor`. node: its name."""
+    state = spread_state(running, name)
+    machine = machine_of(state, name, node)
+    injection = Injection(state.issued + 1, f"load of {share_of_one:.0%} of a processor on {node}")
+    arguments: Mapping[str, Any] = {"node": node, "share": share_of_one, "seconds": seconds, "number": injection.number}
+    return _put_in_force(
+        state, name, injection, "load_processor", [machine], {key: {machine: value} for key, value in arguments.items()}
+    )
+
+
+def load_link(
+    running: Workers, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0
+) -> SpreadInjected:
+    """Send traffic from several nodes to one, as `fault_injection.load_link`; without senders, from all others."""
+    state = spread_state(running, name)
+    meant = list(senders) or [node.name for node in state.layout.nodes if node.name != receiver]
+    machines = list(dict.fromkeys(machine_of(state, name, node) for node in (receiver, *meant)))
+    injection = Injection(state.issued + 1, f"load from {', '.join(meant)} to {receiver}")
+    values = {"senders": meant, "receiver": receiver, "rate": rate, "seconds": seconds, "number": injection.number}
+    arguments = {key: dict.fromkeys(machines, value) for key, value in values.items()}
+    return _put_in_force(state, name, injection, "load_link", machines, arguments)
+
+
+def machine_of(state: SpreadState, name: str, node: str) -> str:
+    """Return the machine that has a node. NotFoundError lists nodes."""
+    for machine, part in state.parts.items():
+        if any(found.name == node for found in part.nodes):
+            return machine
+    names = ", ".join(found.name for found in state.layout.nodes[:8])
+    raise NotFoundError(f"cluster {name} has no node {node!r}; its nodes include {names}")
+
+
+def _put_in_force(
+    state: SpreadState,
+    name: str,
+    injection: Injection,
+    call: str,
+    machines: Sequence[str],
+    arguments: Mapping[str, Mapping[str, Any]],
+) -> SpreadInjected:
+    concerned = {machine: state.holders[machine] for machine in machines}
+    replies = try_call_each(concerned, call, name=dict.fromkeys(concerned, name), **arguments)
+    failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
+    if failures:
+        done = {machine: concerned[machine] for machine in replies if not isinstance(replies[machine], TestbedError)}
+        numbers = {machine: [injection.number] for machine in done}
+        try_call_each(done, "heal", name=dict.fromkeys(done, name), numbers=numbers)
+        raise failures[0]
+    datapaths = {link: datapath for reply in replies.values() for link, datapath in reply["datapaths"].items()}
+    return SpreadInjected(injection, datapaths, max((reply["took"] for reply in replies.values()), default=0.0))
+
+
+def heal(running: Workers, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
+    """Lift these injections, or all, on all machines; return those lifted. NotFoundError for a number that is not in
+    force."""
+    state = spread_state(running, name)
+    known = [injection.number for injection in state.injected]
+    if missing := sorted({*numbers} - {*known}):
+        in_force = f"in force are {', '.join(map(str, known))}" if known else "nothing is"
+        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {in_force}")
+    meant = list(numbers) or known
+    found = state.holders
+    call_each(found, "heal", name=dict.fromkeys(found, name), numbers=dict.fromkeys(found, meant))
+    return tuple(injection for injection in state.injected if injection.number in meant)

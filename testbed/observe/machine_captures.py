@@ -1,0 +1,159 @@
+"""Captures of a cluster that is spread over machines: one file, on the controller's clock.
+
+Each machine's worker captures its part. Of a link between machines, both ends of a direction are taken from the machine at
+which it arrives: there its frames meet their fates. A frame enters that link when it comes out of the underlay.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from testbed.cluster.faults.injections import DirectionName, links_of
+from testbed.cluster.records.ownership import temporary_directory
+from testbed.cluster.records.state import Store
+from testbed.errors import TestbedError, UnsupportedError, reason_of
+from testbed.fabric import pcapng
+from testbed.machines.spread import Workers, clock_of
+from testbed.machines.spread_faults import arrives, spread_state
+from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interface
+from testbed.spec.layout import Layout
+from testbed.spec.selection import SELECTOR
+
+if TYPE_CHECKING:
+    from testbed.observe.sniff.capture import Capture
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """Capture under way. running: ends it. place: removes its file."""
+
+    capture: Capture
+    running: ExitStack
+    place: ExitStack
+
+
+class OpenCaptures:
+    """Captures under way in a machine's worker, by number. A context manager: its end ends them."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Open] = {}
+        self._numbers = itertools.count(1)
+
+    def __enter__(self) -> OpenCaptures:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for found in self._open.values():
+            with found.place, contextlib.suppress(TestbedError):  # nobody wants it any more
+                found.running.close()
+
+    def begin(self, name: str, target: str) -> int:
+        """Begin a capture of a cluster's part; return its number. When this returns, every frame is captured."""
+        from testbed.observe.sniff.capture import Capture
+
+        with ExitStack() as place:
+            capture = Capture(
+                Store(), name, target, place.enter_context(temporary_directory("capture")) / "part.pcapng"
+            )
+            running = ExitStack()
+            running.enter_context(capture)
+            number = next(self._numbers)
+            self._open[number] = _Open(capture, running, place.pop_all())
+        return number
+
+    def end(self, number: int) -> object:
+        """End a capture; return its file in base64, and its result."""
+        found = self._open.pop(number)
+        with found.place:
+            found.running.close()
+            data, result = found.capture.path.read_bytes(), found.capture.result
+        return {"file": base64.b64encode(data).decode(), "result": asdict(result), "complete": result.complete}
+
+
+@dataclass(slots=True)
+class SpreadCapture:
+    """Result of a capture, once it has ended. frames: their number, by end of a link. complete: whether every frame is
+    there, with its fate, on all machines."""
+
+    path: Path
+    frames: dict[str, int] = field(default_factory=dict)
+    complete: bool = False
+
+
+@contextmanager
+def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[SpreadCapture]:
+    """Capture the frames of the target's links on all machines, while the block lasts, into one pcapng file.
+
+    target: a link, a node or switch (all its links), or "all". Raises NotFoundError, UnsupportedError for a tag,
+    TestbedError if the file cannot be written.
+    """
+    if target.startswith(SELECTOR):
+        raise UnsupportedError(f"{target}: a capture on several machines is of a link, a node, a switch, or all")
+    state = spread_state(running, name)
+    links = {link.name for link in links_of(state.layout, target)}
+    concerned = {
+        machine: state.holders[machine]
+        for machine, part in state.parts.items()
+        if links & {link.name for link in part.links}
+    }
+    ahead = {machine: clock_of(worker, "wall_clock", time.time_ns).ahead for machine, worker in concerned.items()}
+    numbers: dict[str, int] = {}
+    found = SpreadCapture(path)
+    replies: dict[str, Mapping[str, Any]] = {}
+    try:
+        for machine, worker in concerned.items():
+            numbers[machine] = worker.call("capture", name=name, target=target)
+        yield found
+    finally:
+        for machine, number in numbers.items():
+            replies[machine] = concerned[machine].call("captured", None, number=number)
+    frames: list[Frame] = []
+    for machine, reply in replies.items():
+        for frame in _arriving(state.parts[machine], base64.b64decode(reply["file"]), machine):
+            frame.when += ahead[machine]
+            frames.append(frame)
+    frames.sort(key=lambda frame: frame.when)
+    try:
+        path.write_bytes(_file(frames))
+    except OSError as error:
+        raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
+    for frame in frames:
+        found.frames[frame.interface.name] = found.frames.get(frame.interface.name, 0) + 1
+    found.complete = all(reply["complete"] for reply in replies.values())
+
+
+def _arriving(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
+    """Return the frames of the directions that arrive at a machine."""
+    reader = CaptureReader(f"the capture of machine {machine}")
+    for frame in reader.feed(data):
+        direction = cast(DirectionName, frame.interface.direction_of(frame.bound))
+        if arrives(part, (frame.interface.link, direction)):
+            yield frame
+    reader.end()
+
+
+def _file(frames: list[Frame]) -> bytes:
+    """Return a pcapng file of these frames, with an interface for each end of a link."""
+    numbers: dict[tuple[str, str], int] = {}
+    interfaces: list[bytes] = []
+    packets: list[bytes] = []
+    for frame in frames:
+        key = frame.interface.name, frame.interface.link
+        if key not in numbers:
+            numbers[key] = len(numbers)
+            interfaces.append(_interface(frame.interface))
+        bound = cast(pcapng.Bound, frame.bound)
+        packets.append(pcapng.packet(numbers[key], frame.when, frame.raw, bound, frame.comment))
+    return b"".join([pcapng.section_header("testbed machines capture"), *interfaces, *packets])
+
+
+def _interface(found: Interface) -> bytes:
+    return pcapng.interface(found.name, found.link, found.mac)

@@ -1,0 +1,311 @@
+"""Faults in a cluster on two machines, which all tests share, and runs on it: faults of links within and between machines,
+and of a machine itself. TESTBED_LONG=1 also kills a supervisor, and gives the other commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import jsonschema
+import pytest
+
+from testbed.cli.documents import schema_of
+from testbed.cluster.faults.fault_injection import cutting, dividing, impairing
+from testbed.controller.runs.machine_part import RUN
+from testbed.controller.runs.runner import run
+from testbed.controller.runs.spread_execution import SpreadCluster
+from testbed.errors import NotFoundError, UnsupportedError
+from testbed.machines import spread
+from testbed.machines.node_placement import Constraints
+from testbed.machines.remote_workers import call_each
+from testbed.machines.spread_faults import heal, inject, load_link, load_processor, spread_state
+from testbed.observe.decoding.capture_reader import CaptureReader
+from testbed.observe.machine_captures import capturing
+from testbed.runtime.nodes.node_run import ProgramError
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+from tests.live.machine_state import eventually
+from tests.live.machines_lab import Lab, lab
+
+pytestmark = [pytest.mark.requires("root", "ip", "ssh", "sshd")]
+
+STAR = 'name = "star"\ndefaults = { mtu = 1400 }\ngenerate = { shape = "star", nodes = 3 }\n'
+LONG = bool(os.environ.get("TESTBED_LONG"))
+LAYOUT = resolve(Description.from_toml(STAR))
+NAME = "work"
+PINS = Constraints({"n1": "a", "s1": "a", "n2": "b", "n3": "b"})
+ICMP = b"\x01"
+ECHO = "from testbed.kernel.echo import round_trips; print(round_trips({!r}, {!r}, {}, {}))"
+
+
+@pytest.fixture(scope="module")
+def machines(_sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with lab(tmp_path_factory.mktemp("lab"), names=("a", "b")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def running(machines: Lab) -> Iterator[spread.Workers]:
+    """Workers on the machines, with the cluster: n1 and the switch are on machine a, n2 and n3 on b."""
+    with machines.workers("lab.toml") as found:
+        spread.up(found, spread.plan_spread(found, LAYOUT, NAME, PINS), NAME, "here", "auto")
+        yield found
+        spread.down(found, NAME)
+
+
+@pytest.fixture(autouse=True)
+def _healed(running: spread.Workers) -> Iterator[None]:
+    """Lift what a test has injected."""
+    yield
+    heal(running, NAME)
+
+
+def echoes(running: spread.Workers, source: str, destination: str, count: int = 1, timeout: float = 5) -> list[int]:
+    """Round trips between two nodes, ns."""
+    address = {node.name: node.address for node in LAYOUT.nodes}
+    program = ECHO.format(address[source], address[destination], count, timeout)
+    code, stdout, stderr = spread.execute(running, NAME, source, [sys.executable, "-c", program])
+    assert code == 0, stderr
+    found: list[int] = json.loads(stdout)
+    return found
+
+
+def programs_of(running: spread.Workers) -> dict[str, int]:
+    """How many programs each node has."""
+    parts = spread.status(running, NAME).values()
+    return {node["name"]: len(node["programs"]) for part in parts for node in part["nodes"]}
+
+
+def left_nothing(machines: Lab, running: spread.Workers, machine: str, cluster: str, before: Counter[str]) -> bool:
+    """Whether a machine has neither files of a cluster nor more processes than before."""
+    return cluster not in running[machine].call("clusters") and not Counter(machines.programs(machine)) - before
+
+
+def impair(target: str, direction: str = "", rules: tuple[str, ...] = (), **keys: object) -> Callable[..., object]:
+    return partial(impairing, target=target, keys=keys, rules=rules, direction=direction)
+
+
+def test_a_cluster_without_impairments_has_supervisors_that_watch_its_machines(running: spread.Workers) -> None:
+    assert [part["missing"] for part in spread.status(running, NAME).values()] == [[], []]
+
+
+def test_a_delay_on_a_link_between_machines_is_the_whole_way(running: spread.Workers) -> None:
+    delay = 30_000_000
+    done = inject(running, NAME, impair("n2", delay=delay))
+    assert done.datapaths == {"n2:eth0--s1:2": "relay"}
+    assert (
+        min(echoes(running, "n1", "n2", 2)) >= 2 * delay - 2_000_000
+    )  # of which the underlay has its part, by measurement
+    assert [what.what for what in spread_state(running, NAME).injected] == ["delay 30ms on n2"]
+
+
+def test_a_delay_below_the_underlays_is_refused_on_both_machines(running: spread.Workers) -> None:
+    with pytest.raises(UnsupportedError, match=r"a delay of 1ns is less than the .* that the network to machine"):
+        inject(running, NAME, impair("n2", delay=1))
+    assert spread_state(running, NAME).injected == ()
+
+
+def test_a_rule_holds_in_its_direction_and_until_it_is_healed(running: spread.Workers) -> None:
+    first = inject(running, NAME, impair("n2", "out", rules=("drop icmp",))).injection.number
+    second = inject(running, NAME, impair("n3", "in", rules=("drop icmp",))).injection.number
+    assert second == first + 1
+    assert echoes(running, "n1", "n2", timeout=0.1) == []
+    assert echoes(running, "n1", "n3", timeout=0.1) == []
+    assert [injection.number for injection in heal(running, NAME, [first])] == [first]
+    assert len(echoes(running, "n1", "n2")) == 1
+    assert echoes(running, "n1", "n3", timeout=0.1) == []
+    with pytest.raises(NotFoundError, match=f"no injection {first} in force; in force are {second}"):
+        heal(running, NAME, [first])
+
+
+def test_a_partition_separates_nodes_on_both_machines(running: spread.Workers) -> None:
+    inject(running, NAME, lambda layout, _: dividing(layout, [["n1", "n2"], ["n3"]]))
+    assert echoes(running, "n3", "n1", timeout=0.1) == []
+    assert echoes(running, "n2", "n3", timeout=0.1) == []
+    assert len(echoes(running, "n2", "n1")) == 1
+    heal(running, NAME)
+    assert len(echoes(running, "n3", "n1")) == 1
+
+
+def test_a_cut_takes_a_link_between_machines_down_for_a_time(running: spread.Workers) -> None:
+    inject(running, NAME, lambda layout, _: cutting(layout, "n3"), seconds=0.5)
+    state = spread.status(running, NAME)
+    assert all(not link["up"] for part in state.values() for link in part["links"] if link["name"].startswith("n3"))
+    eventually(lambda: not spread_state(running, NAME).injected, "both machines have healed it")
+    assert len(echoes(running, "n1", "n3")) == 1
+
+
+def test_loads_run_where_their_nodes_are(running: spread.Workers) -> None:
+    load_link(running, NAME, ["n1"], "n3", 1_000_000)
+    load_processor(running, NAME, "n2", 0.01)
+
+    assert programs_of(running) == {"n1": 1, "n2": 1, "n3": 1}
+    assert len(heal(running, NAME)) == 2
+    eventually(lambda: programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}, "the loads have ended")
+
+
+def test_every_message_arrives_once_across_machines_that_lose_frames(running: spread.Workers, tmp_path: Path) -> None:
+    inject(running, NAME, impair("n2", loss=0.05))
+    result = run(SpreadCluster(NAME, running), "random", protocol="emp", seed=3, settings={"messages": 50}, check=True,
+                 output=tmp_path / "run", timeout=120)  # fmt: skip
+    assert result.checks is not None
+    assert result.checks.passed, result.checks
+    assert sum(counts["frames_resent"] for counts in result.counted.values()) > 0
+    assert {*result.results} == {"n1", "n2", "n3"}
+    assert {path.stem for path in (tmp_path / "run" / "history").iterdir()} == {"n1", "n2", "n3"}
+    measured = {(finding.what, finding.link) for finding in result.verdict.findings}
+    assert {("underlay jitter", "a - b"), ("underlay loss", "a - b"), ("clock offset", "machine a")} <= measured
+
+
+def test_a_capture_of_all_machines_is_one_file_with_each_frames_fate(running: spread.Workers, tmp_path: Path) -> None:
+    inject(running, NAME, impair("n2", "in", rules=("drop icmp and nth(2)",)))
+    with capturing(running, NAME, "n2", tmp_path / "n2.pcapng") as captured:
+        assert len(echoes(running, "n1", "n2", 3, timeout=0.3)) == 2
+    assert captured.complete
+    reader = CaptureReader("n2.pcapng")
+    frames = [frame for frame in reader.feed((tmp_path / "n2.pcapng").read_bytes()) if frame.raw[23:24] == ICMP]
+    reader.end()
+    assert [frame.when for frame in frames] == sorted(frame.when for frame in frames)
+    seen = Counter((frame.interface.name, frame.bound, frame.comment) for frame in frames)
+    switch, node = "s1:2", "n2:eth0"
+    assert seen[switch, "outbound", ""] == seen[node, "inbound", ""] == 2  # requests that arrive
+    assert (
+        seen[node, "outbound", ""] == 2
+    )  # their replies: on machine a nothing is on the link, which has one point there
+    (lost,) = {fate for _, _, fate in seen} - {""}
+    assert "drop icmp and nth(2)" in lost
+    assert seen[switch, "outbound", lost] == 1
+
+
+FAILING = """
+async def rank(comm, node):
+    if node.name == "n2":
+        raise ValueError("n2 does not want to")
+    await comm.recv(source=1)
+"""
+
+
+def test_a_program_that_fails_on_one_machine_ends_the_run_on_all(running: spread.Workers, tmp_path: Path) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    with pytest.raises(ProgramError, match=r"machine b: n2: (?s:.*)n2 does not want to"):
+        run(SpreadCluster(NAME, running), str(tmp_path / "failing.py"), protocol="emp")
+    assert programs_of(running) == {"n1": 0, "n2": 0, "n3": 0}
+    assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_a_controller_that_goes_leaves_no_program_of_its_run_and_the_cluster(
+    machines: Lab, running: spread.Workers
+) -> None:
+    asked = {"form": "random", "settings": {}, "protocol": "emp", "timeout": 60, "patience": None}
+    with machines.workers("lab.toml") as others:
+        number = others["a"].begin(RUN, name=NAME, asked=asked, seed=1, history=False, ahead=0)
+        assert others["a"].joint(number, 60) == ("ready", None)
+        assert programs_of(running)["n1"] > 0
+    eventually(lambda: not any(programs_of(running).values()), "its programs have ended", 30)
+    assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_a_cluster_that_belongs_to_a_controller_ends_with_it(machines: Lab, running: spread.Workers) -> None:
+    before = {machine: Counter(machines.programs(machine)) for machine in running}
+    with machines.workers("lab.toml") as others:
+        spread.up(others, spread.plan_spread(others, LAYOUT, "own", PINS), "own", "here", "auto", lasting=False)
+        assert all("own" in names for names in call_each(running, "clusters").values())
+    for machine in running:
+        eventually(partial(left_nothing, machines, running, machine, "own", before[machine]), "nothing is left", 30)
+    assert len(echoes(running, "n1", "n2")) == 1
+
+
+def test_the_commands_do_it_too(machines: Lab, running: spread.Workers) -> None:
+    done = machines.testbed("machines", "inject", "lab.toml", NAME, "n2", "--loss", "100%", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [link["name"] for link in json.loads(done.stdout)["links"]] == ["n2:eth0--s1:2"]
+    assert echoes(running, "n1", "n2", timeout=0.1) == []
+
+
+def test_a_machine_that_is_cut_off_is_an_event_and_so_is_its_return(
+    machines: Lab, running: spread.Workers, record_property: Callable[[str, object], None]
+) -> None:
+    """The workers live on a while: they are told, too, and keep the cluster."""
+    with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
+        begun = time.time_ns()
+        eventually(lambda: machines.events("a", NAME, "machine unreachable") != [], "machine a has noticed", 30)
+        (event,) = machines.events("a", NAME, "machine unreachable")
+        assert (event["machine"], event["address"]) == ("b", machines.address("b"))
+        noticed = event["time"]
+        assert isinstance(noticed, int)
+        record_property("note", f"a machine that is cut off is noticed after {(noticed - begun) / 1e9:.2f} s")
+        (sentence,) = running["a"].call("status", name=NAME)["missing"]
+        assert sentence.startswith(f"machine b ({machines.address('b')}) has not answered for ")
+    eventually(lambda: machines.events("a", NAME, "machine reachable") != [], "machine a has noticed", 30)
+    assert running["a"].call("status", name=NAME)["missing"] == []
+    assert len(echoes(running, "n1", "n2")) == 1
+
+
+def done(machines: Lab, *arguments: str) -> dict[str, object]:
+    """Run a command of machines; return its document."""
+    found = machines.testbed("machines", *arguments, "--json")
+    assert found.returncode == 0, found.stderr
+    document: dict[str, object] = json.loads(found.stdout)
+    jsonschema.validate(document, schema_of(str(document["kind"])))
+    return document
+
+
+if LONG:
+
+    def test_commands_run_a_workload_and_capture_frames(machines: Lab, running: spread.Workers) -> None:
+        (machines.folder / "star.toml").write_text(STAR)
+        for cluster in (NAME, "star.toml"):
+            found = done(
+                machines, "run", "lab.toml", cluster, "random", "--set", "messages=5", "--output", f"of-{cluster}"
+            )
+            (results,) = cast("list[dict[str, object]]", found["results"])
+            assert {*results} == {"n1", "n2", "n3"}
+        assert call_each(running, "clusters") == {"a": [NAME], "b": [NAME]}
+        captured = done(machines, "capture", "lab.toml", NAME, "all", "-w", "all.pcapng", "--for", "100ms")
+        assert captured["whole"]
+        assert (machines.folder / "all.pcapng").stat().st_size > 0
+        assert done(machines, "partition", "lab.toml", NAME, "n1", "/", "n2,n3")["what"] == "partition n1 / n2,n3"
+        assert done(machines, "link", "lab.toml", NAME, "n2", "down", "--for", "10s")["what"] == "down: n2"
+        assert done(machines, "load", "lab.toml", NAME, "n1", "n3", "--rate", "1mbit")["number"]
+        assert len(cast("list[object]", done(machines, "heal", "lab.toml", NAME)["healed"])) == 3
+
+
+KILL = f"""
+import os
+from pathlib import Path
+from testbed.runtime.supervision import running_supervisor
+os.kill(running_supervisor(Path("/run/netns-testbed/{NAME}")).pid, 9)
+"""
+
+if LONG:
+
+    def test_a_supervisor_that_its_relay_has_started_watches_machines_too(
+        machines: Lab, running: spread.Workers
+    ) -> None:
+        inject(running, NAME, impair("n1", delay=1_000_000))  # on machine a, which has a relay then
+        assert machines.on("a", sys.executable, "-c", KILL).returncode == 0
+        eventually(lambda: machines.events("a", NAME, "supervisor restarted") != [], "there is another one", 30)
+        before = len(machines.events("a", NAME, "machine unreachable"))
+        with machines.cluster.inject(machines.nodes["b"], rules=[f"drop ip.src == {machines.address('a')}"]):
+            eventually(lambda: len(machines.events("a", NAME, "machine unreachable")) > before, "it has noticed", 30)
+
+
+def test_a_part_whose_cluster_was_taken_down_elsewhere_is_collected(machines: Lab, running: spread.Workers) -> None:
+    alone = {"a": running["a"]}
+    assert spread.down(alone, NAME) == ["a"]
+    assert machines.namespaces("b") != []
+    findings = spread.collect(running)
+    assert findings == {
+        "a": [],
+        "b": [{"what": f"cluster {NAME}", "removed": True, "reason": "its parts on a are gone"}],
+    }
+    assert machines.namespaces("b") == []
+    spread.up(running, spread.plan_spread(running, LAYOUT, NAME, PINS), NAME, "here", "auto")

@@ -1,0 +1,67 @@
+"""Watch over machines: requests without a reply are counted, and too many of them mean that a machine is unreachable."""
+
+from __future__ import annotations
+
+from testbed.cluster.services.machine_watch import INTERVAL, MAX_UNANSWERED, Reachability, unreachable
+
+SECOND = 1_000_000_000
+
+
+def test_a_machine_that_answers_is_reachable_however_long_it_takes_to_ask() -> None:
+    machine = Reachability(0)
+    for hour in range(1, 100):
+        number = machine.next_request()
+        assert machine.reply(number, hour * 3600 * SECOND) is None
+    assert machine.lost_at is None
+
+
+def test_a_machine_is_unreachable_after_some_requests_in_a_row_without_a_reply() -> None:
+    machine = Reachability(0)
+    machine.reply(machine.next_request(), 7)
+    for _ in range(MAX_UNANSWERED):
+        machine.next_request()
+        assert machine.lost_at is None
+    machine.next_request()
+    assert machine.lost_at == 7
+
+
+def test_a_machine_that_falls_silent_is_noticed_within_two_seconds() -> None:
+    # The first unanswered request may be sent just after the machine falls silent, or an interval later.
+    assert (MAX_UNANSWERED + 1) * INTERVAL < 2 * SECOND
+
+
+def test_single_losses_do_not_add_up() -> None:
+    machine = Reachability(0)
+    for _ in range(10 * MAX_UNANSWERED):
+        machine.next_request()
+        machine.reply(machine.next_request(), 0)
+    assert machine.lost_at is None
+
+
+def test_a_machine_is_back_with_its_first_reply_and_can_be_lost_again() -> None:
+    machine = Reachability(5)
+    last = [machine.next_request() for _ in range(MAX_UNANSWERED + 1)][-1]
+    assert machine.lost_at == 5
+    assert machine.reply(last, 9) == 5
+    assert machine.lost_at is None
+    for _ in range(MAX_UNANSWERED + 1):
+        machine.next_request()
+    assert machine.lost_at == 9
+
+
+def test_sequence_numbers_begin_anew() -> None:
+    machine = Reachability(0)
+    for number in range(1, (1 << 16) + 2 * MAX_UNANSWERED):
+        machine.next_request()
+        assert machine.reply(number % (1 << 16), number) is None
+    assert machine.lost_at is None
+
+
+def test_who_is_unreachable_at_the_end_of_the_events() -> None:
+    def event(what: str, machine: str) -> dict[str, object]:
+        return {"event": f"machine {what}", "machine": machine}
+
+    lost_again = event("unreachable", "b")
+    events = [event("unreachable", "a"), event("unreachable", "b"), event("reachable", "a"), {"event": "heal"},
+              event("reachable", "b"), lost_again]  # fmt: skip
+    assert unreachable(events) == {"b": lost_again}

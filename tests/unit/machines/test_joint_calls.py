@@ -1,0 +1,68 @@
+"""Calls that several machines carry out together: a machine waits where it has to, and ends when another one has failed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from testbed.errors import TestbedError
+from testbed.machines.request_line import GO_ON, STOP, RequestLine
+from testbed.machines.worker import Dialogue, serve
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+
+
+def request(number: int, call: str) -> bytes:
+    return json.dumps({"number": number, "call": call, "arguments": {}}).encode() + b"\n"
+
+
+def said(answers: io.BytesIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in answers.getvalue().splitlines()]
+
+
+def test_a_machine_says_where_it_is_and_goes_on_when_it_is_told(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    answers = io.BytesIO()
+    os.write(writer, b"\n" + request(7, GO_ON))
+    Dialogue(RequestLine(reader), answers, 7).reached("ready")
+    assert said(answers) == [{"number": 7, "reached": "ready"}]
+    os.close(writer)
+
+
+def test_a_machine_ends_when_another_has_failed_or_the_controller_is_gone(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    dialogue = Dialogue(RequestLine(reader), io.BytesIO(), 7)
+    os.write(writer, b"\n\n")  # pulses
+    dialogue.check()
+    os.write(writer, request(7, STOP))
+    with pytest.raises(TestbedError, match="another machine has failed"):
+        dialogue.check()
+    dialogue.check()
+    os.close(writer)
+    with pytest.raises(TestbedError, match="the controller is gone"):
+        dialogue.reached("done")
+
+
+def test_what_is_said_to_a_call_that_has_ended_is_no_request(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    os.write(writer, request(1, "fail") + request(1, STOP) + request(1, GO_ON) + request(2, "answer"))
+    os.close(writer)
+    answers = io.BytesIO()
+
+    def fail(_: Dialogue) -> object:
+        raise TestbedError("not here")
+
+    serve(RequestLine(reader), answers, {"fail": fail}, {"answer": lambda: 42})
+    assert said(answers) == [
+        {"number": 1, "error": "not here", "class": "TestbedError"},
+        {"number": 2, "reply": 42},
+    ]
