@@ -71,15 +71,15 @@ class EchoSocket:
                 return int(sequence)
 
 
-def round_trips(source: str, destination: str, count: int, timeout: float) -> list[int]:
+def round_trips(source: str, destination: str, count: int, reply_timeout: float) -> list[int]:
     """Send `count` echo requests from one address to another, each after the reply to the one before; return the round trips
-    of those that were answered within `timeout` seconds, in ns. OSError, also if nobody has the destination's address."""
+    of those answered within `reply_timeout` seconds, in ns. OSError, also if nobody has the destination's address."""
     found = []
     with EchoSocket(source, destination) as line:
         for sequence in range(count):
             begun = time.monotonic_ns()
             line.send(sequence % _SEQUENCES)
-            if _is_answered(line, sequence % _SEQUENCES, begun + round(timeout * 1e9)):
+            if _is_answered(line, sequence % _SEQUENCES, begun + round(reply_timeout * 1e9)):
                 found.append(time.monotonic_ns() - begun)
     return found
 

@@ -122,7 +122,7 @@ def _recorded_delays(present: Mapping[str, Any], addresses: Mapping[str, str]) -
 def _measured(running: Workers, addresses: Mapping[str, str], pair: Pair) -> Underlay:
     here, there = pair
     found = running[here].call(
-        "echo", source=addresses[here], destination=addresses[there], count=_ECHOES, timeout=_ECHO_TIMEOUT
+        "echo", source=addresses[here], destination=addresses[there], count=_ECHOES, reply_timeout=_ECHO_TIMEOUT
     )
     if not found:
         raise UnsupportedError(
