@@ -10,12 +10,13 @@ sender is told by an empty message in the context MATCHED, whose tag is that num
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
 from protocols.core.compiled_build import mypyc_attr
 from protocols.core.completion import Completion
+from protocols.core.firmware import Buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
@@ -170,6 +171,21 @@ class Matching:
         self._finish(arrival)
         return True
 
+    def arrive_whole(self, source: int, context: int, tag: int, data: Buffer) -> bool:
+        """Handle an incoming message whose bytes have all arrived. Returns whether a receive is thereby complete."""
+        arrival = self.arrive(source, context, tag, len(data))
+        place = arrival.place
+        place[:] = data if len(place) == len(data) else data[: len(place)]
+        return self.arrived(arrival)
+
+    def send_to_self(self, rank: int, context: int, tag: int, data: memoryview, over: Dispatch) -> None:
+        """Carry out a send of this node to itself. It is complete as soon as the bytes are copied, as its receive may only
+        be posted later."""
+        arrival = self.arrive(rank, context, tag, len(data))
+        arrival.place[:] = data[: len(arrival.place)]
+        over.complete(Envelope(rank, tag, len(data)))
+        self.arrived(arrival)
+
     def lost(self, arrival: Arrival, error: MPIError) -> None:
         """Handle the loss of the rest of a message: its receive fails; without a receive it is discarded."""
         arrival.error = error
@@ -197,7 +213,19 @@ class Matching:
         if waiting is not None and error is not None:
             waiting[0].fail(error)
 
-    def fail(self, source: int, error: MPIError) -> None:
+    def fail_transfers(
+        self, peer: int, error: MPIError, sends: Iterable[Dispatch], arrivals: Iterable[Arrival] = ()
+    ) -> None:
+        """Fail what is under way with a peer whose session has ended: sends to it, incoming messages from it, and the
+        synchronous messages that it has not matched. Receives that no message has matched stay: the next session's may."""
+        for over in sends:
+            over.abandon(error)
+        for arrival in arrivals:
+            self.lost(arrival, error)
+        for key in [key for key in self._unmatched if key[0] == peer]:
+            self._unmatched.pop(key)[0].fail(error)
+
+    def fail_receives(self, source: int, error: MPIError) -> None:
         """Fail the receives and probes that wait for this source only, since it will not send any more."""
         for begun in self._begun.values():
             failed = [receive for receive in begun if receive.source == source]
@@ -208,12 +236,6 @@ class Matching:
         self._probes = [probe for probe in self._probes if probe.source != source]
         for probe in probes:
             probe.over.fail(error)
-        self.fail_synchronous(source, error)
-
-    def fail_synchronous(self, peer: int, error: MPIError) -> None:
-        """Fail the unmatched synchronous messages to this peer, since it will not report matches any more."""
-        for key in [key for key in self._unmatched if key[0] == peer]:
-            self._unmatched.pop(key)[0].fail(error)
 
     def waiting(self) -> int:
         """Return the number of posted receives without a message."""

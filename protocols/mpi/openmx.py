@@ -172,7 +172,4 @@ def _settle(over: Dispatch, envelope: Envelope, to: Partner, status: Status) -> 
             over.complete(envelope)
         return
     error = MPIError(ERR_PROC_FAILED, f"{to}: {status.name}: whether the message has arrived is not known")
-    if over.done:
-        over.lose(error)
-    else:
-        over.fail(error)
+    over.abandon(error)

@@ -106,13 +106,10 @@ class SsamEndpoint(MatchingByLibrary):
         host.watch()
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
-        envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
-            arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
-            over.complete(envelope)
-            self.matching.arrived(arrival)
+            self.matching.send_to_self(destination, context, tag, data, over)
             return True
+        envelope = Envelope(destination, tag, len(data))
         pair = self._pair(destination)
         if len(data) <= EAGER:
             head = _MESSAGE.pack(context, tag, len(data))
@@ -231,18 +228,13 @@ class SsamEndpoint(MatchingByLibrary):
             ERR_PROC_FAILED,
             f"node {returned.node} {returned.reason}: whether a message sent has arrived is not known",
         )
-        for _, over in pair.sent:
-            over.lose(error)
-        for item in pair.queue:
-            if item.over is not None:
-                item.over.fail(error)
-        for _, over, _ in pair.offered.values():
-            over.fail(error)
+        sends = [over for _, over in pair.sent]
+        sends += [item.over for item in pair.queue if item.over is not None]
+        sends += [over for _, over, _ in pair.offered.values()]
+        arrivals = [arrival for arrival, _ in pair.granted.values()]
         if pair.incoming is not None:
-            self.matching.lost(pair.incoming.arrival, error)
-        for arrival, _ in pair.granted.values():
-            self.matching.lost(arrival, error)
-        self.matching.fail_synchronous(returned.node, error)
+            arrivals.insert(0, pair.incoming.arrival)
+        self.matching.fail_transfers(returned.node, error, sends, arrivals)
 
 
 def _cells(handler: int, head: bytes, data: memoryview) -> Iterator[Cell]:

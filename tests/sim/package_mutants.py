@@ -36,7 +36,7 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "wildcards", "messages of all contexts are those of the first", "host.py",
-        "arrive(news.source, news.context, news.tag", "arrive(news.source, 0, news.tag",
+        "arrive_whole(news.source, news.context, news.tag", "arrive_whole(news.source, 0, news.tag",
     ),
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
@@ -50,8 +50,11 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",
-        "        arrival.place[:] = news.data[: len(arrival.place)]\n",
-        "        arrival.place[:] = news.data[: len(arrival.place)]\n        arrival.length = len(arrival.place)\n",
+        "        self.matching.arrive_whole(news.source, news.context, news.tag, news.data)\n",
+        "        arrival = self.matching.arrive(news.source, news.context, news.tag, len(news.data))\n"
+        "        arrival.place[:] = news.data[: len(arrival.place)]\n"
+        "        arrival.length = len(arrival.place)\n"
+        "        self.matching.arrived(arrival)\n",
     ),
     PackageMutant(
         "mtu", "the room of a card forgets the check, four bytes of the header", "firmware.py",

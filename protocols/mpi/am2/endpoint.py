@@ -75,10 +75,7 @@ class Am2Endpoint(MatchingByLibrary):
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
         if destination == self.rank:
-            arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.place[:] = data[: len(arrival.place)]
-            over.complete(Envelope(destination, tag, len(data)))
-            self.matching.arrived(arrival)
+            self.matching.send_to_self(destination, context, tag, data, over)
             return True
         pair = self._pairs.get(destination) or self._pair(destination)
         self._lines.put(pair, pair.message(context, tag, data, over))
@@ -256,13 +253,12 @@ class Am2Endpoint(MatchingByLibrary):
             self._staging.hold(pair.peer, incoming.slots)
         for delivered in ended.delivered:
             delivered.deliver()
-        for lost in ended.doubtful:
-            lost.lose(_failure(pair, why))
-        for message in ended.sending:
-            message.over.fail(_failure(pair, why))
-        for incoming in ended.arriving:
-            self.matching.lost(incoming.arrival, _failure(pair, why))
-        self.matching.fail_synchronous(pair.peer, _failure(pair, why))
+        self.matching.fail_transfers(
+            pair.peer,
+            MPIError(ERR_PROC_FAILED, f"node {pair.peer} {why}: whether a message sent has arrived is not known"),
+            sends=[*ended.doubtful, *(message.over for message in ended.sending)],
+            arrivals=[incoming.arrival for incoming in ended.arriving],
+        )
         if renew:
             self._lines.wake(pair)
 
@@ -318,12 +314,10 @@ class Am2Endpoint(MatchingByLibrary):
             wanted = partial(self._wanted, pair, number, incoming)
             incoming.arrival = self.matching.arrive(pair.peer, context, tag, length, wanted)
             return
-        arrival = self.matching.arrive(pair.peer, context, tag, length)
         if len(data) == length:
-            place = arrival.place
-            place[:] = data if len(place) == length else data[: len(place)]
-            self.matching.arrived(arrival)
+            self.matching.arrive_whole(pair.peer, context, tag, data)
             return
+        arrival = self.matching.arrive(pair.peer, context, tag, length)
         incoming = pair.arriving[number] = Incoming(length)
         incoming.arrival = arrival
         self._more(pair, number, fragment)
@@ -362,7 +356,3 @@ class Am2Endpoint(MatchingByLibrary):
                     self._endpoint.segment = self._staging.memory
                 self._lines.put(pair, Word(pairs.GRANT, (number, incoming.missing, *incoming.slots)))
             waiting.popleft()
-
-
-def _failure(pair: Pair, why: str) -> MPIError:
-    return MPIError(ERR_PROC_FAILED, f"node {pair.peer} {why}: whether a message sent has arrived is not known")

@@ -50,9 +50,7 @@ class Host(MatchingByLibrary):
         if isinstance(news, Departure):
             self._fail(news.peer)
             return
-        arrival = self.matching.arrive(news.source, news.context, news.tag, len(news.data))
-        arrival.place[:] = news.data[: len(arrival.place)]
-        self.matching.arrived(arrival)
+        self.matching.arrive_whole(news.source, news.context, news.tag, news.data)
 
     def waiting(self) -> list[str]:
         return [f"the receipts of {envelope.length} bytes to {envelope.source}" for _, envelope in self._sends.values()]
@@ -60,8 +58,10 @@ class Host(MatchingByLibrary):
     def _fail(self, peer: int) -> None:
         """End what is under way with a peer that has restarted."""
         error = MPIError(ERR_PROC_FAILED, f"node {peer} has restarted: whether a message has arrived is not known")
-        for index, (over, envelope) in list(self._sends.items()):
-            if envelope.source == peer and index not in self._firmware.letters:
-                del self._sends[index]
-                over.fail(error)
-        self.matching.fail(peer, error)
+        lost = [
+            index
+            for index, (_, envelope) in self._sends.items()
+            if envelope.source == peer and index not in self._firmware.letters
+        ]
+        self.matching.fail_transfers(peer, error, [self._sends.pop(index)[0] for index in lost])
+        self.matching.fail_receives(peer, error)

@@ -194,10 +194,7 @@ class UdpEndpoint(MatchingByLibrary):
 
     def _arrived(self, source: int, message: Message) -> None:
         context, tag, content = message
-        arrival = self.matching.arrive(source, context, tag, len(content))
-        place = arrival.place
-        place[:] = content[: len(place)]
-        if self.matching.arrived(arrival):
+        if self.matching.arrive_whole(source, context, tag, content):
             self._nic.post_completion(0)
 
 
