@@ -11,11 +11,12 @@ been answered. Where requests are returned, everything in progress with that nod
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
 from typing import Final
 
+from protocols.core.outgoing_queue import OutgoingQueue
 from protocols.mpi.device import Device, Dispatch
 from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
@@ -72,10 +73,11 @@ class Pair:
     """The traffic with one node. offered: our long messages, by number, until they are granted. sent: messages that have
     left, with the count of requests after which they have arrived."""
 
-    __slots__ = ("expected", "granted", "incoming", "number", "offered", "queue", "sent")
+    __slots__ = ("expected", "granted", "incoming", "number", "offered", "outgoing", "sent")
 
-    def __init__(self) -> None:
-        self.queue: deque[Item] = deque()
+    def __init__(self, send: Callable[[Item], bool]) -> None:
+        """send: see `OutgoingQueue`."""
+        self.outgoing: OutgoingQueue[Item] = OutgoingQueue(send)
         self.number = 0
         self.offered: dict[int, tuple[memoryview, Dispatch, Envelope]] = {}
         self.sent: deque[tuple[int, Dispatch]] = deque()
@@ -96,7 +98,6 @@ class SsamEndpoint(MatchingByLibrary):
         self.max_message_size = (1 << 32) - 1
         self._host = host
         self._pairs: dict[int, Pair] = {}
-        self._is_sending = False
         for address, handler in (
             (MESSAGE, self._message), (MORE, self._more), (OFFER, self._offer), (GRANT, self._grant), (BYTES, self._bytes)
         ):  # fmt: skip
@@ -123,13 +124,13 @@ class SsamEndpoint(MatchingByLibrary):
     def _pair(self, node: int) -> Pair:
         pair = self._pairs.get(node)
         if pair is None:
-            pair = self._pairs[node] = Pair()
+            pair = self._pairs[node] = Pair(partial(self._send_item, node))
         return pair
 
     # To other nodes.
 
     def _put(self, node: int, item: Item) -> None:
-        self._pair(node).queue.append(item)
+        self._pair(node).outgoing.items.append(item)
         if not self._host.is_handling:
             self._send_to(node)
 
@@ -139,30 +140,23 @@ class SsamEndpoint(MatchingByLibrary):
             self._send_to(node)
 
     def _send_to(self, node: int) -> None:
-        if self._is_sending:
-            return
-        self._is_sending = True
         pair, host = self._pairs[node], self._host
-        done: list[tuple[Dispatch, Envelope | None]] = []
-        while pair.queue:
-            item = pair.queue[0]
-            while item.next is not None and host.try_request(node, *item.next):
-                item.next = next(item.cells, None)
-            if item.next is not None:
-                break
-            pair.queue.popleft()
-            if item.over is not None:
-                pair.sent.append((host.sent(node), item.over))
-                done.append((item.over, item.envelope))
-        arrived: list[Dispatch] = []
+        pair.outgoing.advance()
         while pair.sent and pair.sent[0][0] <= host.settled(node):
-            arrived.append(pair.sent.popleft()[1])
-        self._is_sending = False
-        for over, envelope in done:
-            assert envelope is not None
-            over.release(envelope)
-        for over in arrived:
-            over.deliver()
+            pair.sent.popleft()[1].deliver()
+
+    def _send_item(self, node: int, item: Item) -> bool:
+        """Send an item's cells as far as the window permits; return whether the last one was among them."""
+        host = self._host
+        while item.next is not None:
+            if not host.try_request(node, *item.next):
+                return False
+            item.next = next(item.cells, None)
+        if item.over is not None:
+            assert item.envelope is not None
+            self._pairs[node].sent.append((host.sent(node), item.over))
+            item.over.release(item.envelope)
+        return True
 
     # From other nodes: handlers, none of which replies.
 
@@ -229,7 +223,7 @@ class SsamEndpoint(MatchingByLibrary):
             f"node {returned.node} {returned.reason}: whether a message sent has arrived is not known",
         )
         sends = [over for _, over in pair.sent]
-        sends += [item.over for item in pair.queue if item.over is not None]
+        sends += [item.over for item in pair.outgoing.items if item.over is not None]
         sends += [over for _, over, _ in pair.offered.values()]
         arrivals = [arrival for arrival, _ in pair.granted.values()]
         if pair.incoming is not None:
