@@ -30,13 +30,12 @@ class PackageMutant:
 
 MUTANTS: Final = (
     PackageMutant(
-        "self-sends", "frames to itself stay in the loopback, as nobody rings for another message", "firmware.py",
-        "            self._send_card(now, peer)\n        self._peers.loopback.run(now, self.receive)\n\n    def on_timer",
-        "            self._send_card(now, peer)\n\n    def on_timer",
+        "self-sends", "messages to itself are given to the NIC, which has no way to itself", "host.py",
+        "        if destination == self.rank:", "        if destination == -1:",
     ),
     PackageMutant(
         "wildcards", "messages of all contexts are those of the first", "host.py",
-        "arrive_whole(news.source, news.context, news.tag", "arrive_whole(news.source, 0, news.tag",
+        "arrive_whole(card.peer, card.context, card.tag", "arrive_whole(card.peer, 0, card.tag",
     ),
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
@@ -50,11 +49,12 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",
-        "        self.matching.arrive_whole(news.source, news.context, news.tag, news.data)\n",
-        "        arrival = self.matching.arrive(news.source, news.context, news.tag, len(news.data))\n"
-        "        arrival.place[:] = news.data[: len(arrival.place)]\n"
-        "        arrival.length = len(arrival.place)\n"
-        "        self.matching.arrived(arrival)\n",
+        '            self.matching.arrive_whole(card.peer, card.context, card.tag, b"".join(parts))\n',
+        '            data = b"".join(parts)\n'
+        "            arrival = self.matching.arrive(card.peer, card.context, card.tag, len(data))\n"
+        "            arrival.place[:] = data[: len(arrival.place)]\n"
+        "            arrival.length = len(arrival.place)\n"
+        "            self.matching.arrived(arrival)\n",
     ),
     PackageMutant(
         "mtu", "the room of a card forgets the check, four bytes of the header", "firmware.py",
@@ -80,5 +80,6 @@ MUTANTS: Final = (
 )  # fmt: skip
 LIVE_MUTANT: Final = PackageMutant(
     "parity", "frames have incarnations of 16 bits, and on the wall clock these are times", "firmware.py",
-    "        peer.send(pack_frame(", "        assert incarnation < 1 << 16\n        peer.send(pack_frame(",
+    "        own, incarnation = self._adapter.address, self._peers.incarnation\n",
+    "        own, incarnation = self._adapter.address, self._peers.incarnation\n        assert incarnation < 1 << 16\n",
 )  # fmt: skip
