@@ -70,10 +70,11 @@ class Item:
 
 
 class Pair:
-    """The traffic with one node. offered: our long messages, by number, until they are granted. sent: messages that have
-    left, with the count of requests after which they have arrived."""
+    """The traffic with one node, in one session. offered: our long messages, by number, until they are granted. sent:
+    messages that have left, with the count of requests after which they have arrived. offers, granted: its long messages, by
+    number, until they are matched, and until their bytes come."""
 
-    __slots__ = ("expected", "granted", "incoming", "number", "offered", "outgoing", "sent")
+    __slots__ = ("expected", "granted", "incoming", "number", "offered", "offers", "outgoing", "sent")
 
     def __init__(self, send: Callable[[Item], bool]) -> None:
         """send: see `OutgoingQueue`."""
@@ -83,6 +84,7 @@ class Pair:
         self.sent: deque[tuple[int, Dispatch]] = deque()
         self.incoming: Incoming | None = None
         self.expected = 0
+        self.offers: dict[int, Arrival] = {}
         self.granted: dict[int, tuple[Arrival, int]] = {}
 
 
@@ -104,6 +106,7 @@ class SsamEndpoint(MatchingByLibrary):
             host.set_handler(address, handler)
         host.on_cells = host.on_space = self._send_all
         host.on_returned = self._returned
+        host.on_renewed = partial(self._lose, reason="has begun anew")
         host.watch()
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
@@ -176,12 +179,15 @@ class SsamEndpoint(MatchingByLibrary):
 
     def _offer(self, source: int, data: bytes) -> Reply | None:
         number, context, tag, length = _OFFER.unpack(data)
-        self.matching.arrive(source, context, tag, length, partial(self._wanted, source, number))
+        arrival = self.matching.arrive(source, context, tag, length, partial(self._wanted, source, number))
+        if arrival.receive is None:
+            self._pair(source).offers[number] = arrival
         return None
 
     def _wanted(self, source: int, number: int, arrival: Arrival) -> None:
         """Grant an offered message, which has been matched."""
         wanted = len(arrival.place)
+        self._pair(source).offers.pop(number, None)
         self._put(source, Item(iter([(GRANT, _GRANT.pack(number, wanted))])))
         if wanted:
             self._pair(source).granted[number] = arrival, wanted
@@ -214,21 +220,22 @@ class SsamEndpoint(MatchingByLibrary):
     # Failures.
 
     def _returned(self, returned: Returned) -> None:
-        """End everything in progress with a node: which requests it has handled is not known."""
-        pair = self._pairs.pop(returned.node, None)
+        self._lose(returned.node, returned.reason)
+
+    def _lose(self, node: int, reason: str) -> None:
+        """End everything in progress with a node, whose session has ended: which requests it has handled is not known, and a
+        long message may be under way without a request that could be returned."""
+        pair = self._pairs.pop(node, None)
         if pair is None:
             return
-        error = MPIError(
-            ERR_PROC_FAILED,
-            f"node {returned.node} {returned.reason}: whether a message sent has arrived is not known",
-        )
+        error = MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
         sends = [over for _, over in pair.sent]
         sends += [item.over for item in pair.outgoing.items if item.over is not None]
         sends += [over for _, over, _ in pair.offered.values()]
-        arrivals = [arrival for arrival, _ in pair.granted.values()]
+        arrivals = [*pair.offers.values(), *(arrival for arrival, _ in pair.granted.values())]
         if pair.incoming is not None:
             arrivals.insert(0, pair.incoming.arrival)
-        self.matching.fail_transfers(returned.node, error, sends, arrivals)
+        self.matching.fail_transfers(node, error, sends, arrivals)
 
 
 def _cells(handler: int, head: bytes, data: memoryview) -> Iterator[Cell]:

@@ -70,6 +70,11 @@ MUTANTS: Final = (
         "        peer.sending = peer.expected = 0\n        for letter", "        for letter",
     ),
     PackageMutant(
+        "restarts", "a message to a peer that has restarted is forgotten, and its sender is not told", "firmware.py",
+        "            self._return(letter.index, Descriptor(peer.number, letter.arrived, outcome=Outcome.LOST))\n",
+        "            self._owned.remove(letter.index)\n",
+    ),
+    PackageMutant(
         "fates", "a card that comes again is another one", "firmware.py",
         "        if number == peer.expected:", "        if number in (peer.expected, peer.expected - 1):",
     ),
