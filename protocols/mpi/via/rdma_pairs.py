@@ -188,8 +188,9 @@ class Pair:
         self.is_starved = False
         try:
             self._send_credit()
-            self._outgoing.advance()
-            self._ask()
+            if self.queue:
+                self._outgoing.advance()
+                self._ask()
             self._send_credit()
         finally:
             self._is_pumping = False
