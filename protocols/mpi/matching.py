@@ -25,20 +25,20 @@ MATCHED: Final = 0xFFFF
 """The context for telling a sender of a match."""
 CONTEXTS: Final = 256
 """Maximum number of other contexts."""
-_SYNCHRONOUS: Final = 1 << 15
-_NUMBERS: Final = 127  # maximum synchronous messages to one peer in progress
+_SYNCHRONOUS_FLAG: Final = 1 << 15
+_MAX_SYNCHRONOUS: Final = 127  # maximum synchronous messages to one peer in progress
 
 
 class Receive:
     """A posted receive."""
 
-    __slots__ = ("buffer", "over", "source", "tag")
+    __slots__ = ("buffer", "completion", "source", "tag")
 
-    def __init__(self, source: int, tag: int, buffer: memoryview, over: Receipt) -> None:
+    def __init__(self, source: int, tag: int, buffer: memoryview, completion: Receipt) -> None:
         self.source = source
         self.tag = tag
         self.buffer = buffer
-        self.over = over
+        self.completion = completion
 
 
 class _Probe(NamedTuple):
@@ -48,7 +48,7 @@ class _Probe(NamedTuple):
     source: int
     tag: int
     claim: bool
-    over: Completion[ProbeResult | None]
+    completion: Completion[ProbeResult | None]
 
 
 class Arrival:
@@ -73,14 +73,14 @@ class Arrival:
         """The reason why the rest will not arrive."""
 
 
-class Matching:
+class MatchingQueues:
     """The queues of one node. tell: called with source and number of a synchronous message that is matched."""
 
-    __slots__ = ("_begun", "_probes", "_tell", "_unexpected", "_unmatched")
+    __slots__ = ("_posted", "_probes", "_report_match", "_unexpected", "_unmatched")
 
     def __init__(self, tell: Callable[[int, int], object] = lambda _source, _number: None) -> None:
-        self._tell = tell
-        self._begun: dict[int, list[Receive]] = {}
+        self._report_match = tell
+        self._posted: dict[int, list[Receive]] = {}
         self._unexpected: dict[int, list[Arrival]] = {}
         self._probes: list[_Probe] = []
         self._unmatched: dict[tuple[int, int], tuple[Completion[Envelope], Envelope]] = {}  # by peer and number
@@ -94,25 +94,25 @@ class Matching:
                     del arrivals[place]
                     self.receive_claimed(arrival, receive)
                     return
-        self._begun.setdefault(context, []).append(receive)
-        receive.over.take_back = partial(self._take_back, context, receive)
+        self._posted.setdefault(context, []).append(receive)
+        receive.completion.cancel = partial(self._cancel, context, receive)
 
     def receive_claimed(self, arrival: Arrival, receive: Receive) -> None:
         """Match a receive with this message."""
         if arrival.error is not None:
-            receive.over.fail(arrival.error)
+            receive.completion.fail(arrival.error)
             return
         arrival.receive = receive
         if arrival.number >= 0:
-            self._tell(arrival.source, arrival.number)
+            self._report_match(arrival.source, arrival.number)
         if arrival.begin is not None:
-            arrival.place = receive.buffer[: arrival.length]
+            arrival.buffer = receive.buffer[: arrival.length]
             arrival.begin(arrival)
         elif arrival.done:
             self._finish(arrival)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> None:
         """Probe as `MatchingEndpoint.probe`."""
         arrivals = self._unexpected.get(context, [])
@@ -120,12 +120,12 @@ class Matching:
             if source in (ANY_SOURCE, arrival.source) and tag in (ANY_TAG, arrival.tag):
                 if claim:
                     del arrivals[place]
-                over.complete(_found(arrival))
+                completion.complete(_probe_result(arrival))
                 return
         if wait:
-            self._probes.append(_Probe(context, source, tag, claim, over))
+            self._probes.append(_Probe(context, source, tag, claim, completion))
         else:
-            over.complete(None)
+            completion.complete(None)
 
     def arrive(
         self,
@@ -138,26 +138,26 @@ class Matching:
         """Begin an incoming message; it goes to the oldest matching receive, or is kept. The caller writes its bytes to
         `place`, then calls `arrived`. begin: see `Arrival`; it may be called at once, and there is no place before."""
         number = -1
-        if context & _SYNCHRONOUS and context != MATCHED:
-            number = _number_of(context)
+        if context & _SYNCHRONOUS_FLAG and context != MATCHED:
+            number = _synchronous_number(context)
             context %= CONTEXTS
         arrival = Arrival(source, tag, length, number, begin)
         if context == MATCHED:
-            arrival.place = memoryview(bytearray(length))
+            arrival.buffer = memoryview(bytearray(length))
             waiting = self._unmatched.pop((source, tag), None)
             if waiting is not None:
                 waiting[0].complete(waiting[1])
             return arrival
-        begun = self._begun.get(context)
+        begun = self._posted.get(context)
         if begun:
             for place, receive in enumerate(begun):
                 if receive.source in (ANY_SOURCE, source) and receive.tag in (ANY_TAG, tag):
                     del begun[place]
-                    arrival.place = receive.buffer[:length]
+                    arrival.buffer = receive.buffer[:length]
                     self.receive_claimed(arrival, receive)
                     return arrival
         if begin is None:
-            arrival.place = memoryview(bytearray(length))
+            arrival.buffer = memoryview(bytearray(length))
         self._unexpected.setdefault(context, []).append(arrival)
         if self._probes:
             self._answer(context, arrival)
@@ -174,42 +174,42 @@ class Matching:
     def arrive_whole(self, source: int, context: int, tag: int, data: Buffer) -> bool:
         """Handle an incoming message whose bytes have all arrived. Returns whether a receive is thereby complete."""
         arrival = self.arrive(source, context, tag, len(data))
-        place = arrival.place
+        place = arrival.buffer
         place[:] = data if len(place) == len(data) else data[: len(place)]
-        return self.arrived(arrival)
+        return self.complete(arrival)
 
-    def send_to_self(self, rank: int, context: int, tag: int, data: memoryview, over: Dispatch) -> None:
+    def send_to_self(self, rank: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
         """Carry out a send of this node to itself. It is complete as soon as the bytes are copied, as its receive may only
         be posted later."""
         arrival = self.arrive(rank, context, tag, len(data))
-        arrival.place[:] = data[: len(arrival.place)]
-        over.complete(Envelope(rank, tag, len(data)))
-        self.arrived(arrival)
+        arrival.buffer[:] = data[: len(arrival.buffer)]
+        completion.complete(Envelope(rank, tag, len(data)))
+        self.complete(arrival)
 
     def lost(self, arrival: Arrival, error: MPIError) -> None:
         """Handle the loss of the rest of a message: its receive fails; without a receive it is discarded."""
         arrival.error = error
         if arrival.receive is not None:
-            arrival.receive.over.fail(error)
+            arrival.receive.completion.fail(error)
             return
         for arrivals in self._unexpected.values():
             if arrival in arrivals:
                 arrivals.remove(arrival)
 
-    def unmatched(self, peer: int, envelope: Envelope, over: Completion[Envelope]) -> int | None:
-        """Register a synchronous message that is being sent; `over` completes when it is matched, perhaps before all of
+    def unmatched(self, peer: int, envelope: Envelope, completion: Completion[Envelope]) -> int | None:
+        """Register a synchronous message that is being sent; `completion` completes when it is matched, perhaps before all of
         it is sent. Returns the mark for
         its context; None if too many are in progress."""
-        for number in range(_NUMBERS):
+        for number in range(_MAX_SYNCHRONOUS):
             if (peer, number) not in self._unmatched:
-                self._unmatched[peer, number] = over, envelope
-                return _SYNCHRONOUS | number * CONTEXTS
+                self._unmatched[peer, number] = completion, envelope
+                return _SYNCHRONOUS_FLAG | number * CONTEXTS
         return None
 
     def not_sent(self, peer: int, mark: int, error: MPIError | None = None) -> None:
         """Unregister a message that was not sent because of an error; None: it was not begun. mark: from
         `unmatched`."""
-        waiting = self._unmatched.pop((peer, _number_of(mark)), None)
+        waiting = self._unmatched.pop((peer, _synchronous_number(mark)), None)
         if waiting is not None and error is not None:
             waiting[0].fail(error)
 
@@ -218,8 +218,8 @@ class Matching:
     ) -> None:
         """Fail what is under way with a peer whose session has ended: sends to it, incoming messages from it, and the
         synchronous messages that it has not matched. Receives that no message has matched stay: the next session's may."""
-        for over in sends:
-            over.abandon(error)
+        for completion in sends:
+            completion.abandon(error)
         for arrival in arrivals:
             self.lost(arrival, error)
         for key in [key for key in self._unmatched if key[0] == peer]:
@@ -227,25 +227,25 @@ class Matching:
 
     def fail_receives(self, source: int, error: MPIError) -> None:
         """Fail the receives and probes that wait for this source only, since it will not send any more."""
-        for begun in self._begun.values():
+        for begun in self._posted.values():
             failed = [receive for receive in begun if receive.source == source]
             begun[:] = [receive for receive in begun if receive.source != source]
             for receive in failed:
-                receive.over.fail(error)
+                receive.completion.fail(error)
         probes = [probe for probe in self._probes if probe.source == source]
         self._probes = [probe for probe in self._probes if probe.source != source]
         for probe in probes:
-            probe.over.fail(error)
+            probe.completion.fail(error)
 
     def waiting(self) -> int:
         """Return the number of posted receives without a message."""
-        return sum(len(begun) for begun in self._begun.values())
+        return sum(len(begun) for begun in self._posted.values())
 
-    def _take_back(self, context: int, receive: Receive) -> None:
-        begun = self._begun[context]
+    def _cancel(self, context: int, receive: Receive) -> None:
+        begun = self._posted[context]
         if receive in begun:
             begun.remove(receive)
-            receive.over.complete(CANCELLED)
+            receive.completion.complete(CANCELLED)
 
     def _answer(self, context: int, arrival: Arrival) -> None:
         """Answer the probes that match a message, the oldest first, until one claims it."""
@@ -262,92 +262,92 @@ class Matching:
                     break
         self._probes = [probe for probe in self._probes if probe not in told]
         for probe in told:
-            probe.over.complete(_found(arrival))
+            probe.completion.complete(_probe_result(arrival))
 
     def _finish(self, arrival: Arrival) -> None:
         receive = arrival.receive
         assert receive is not None
         size = len(receive.buffer)
-        if arrival.length and arrival.place.obj is not receive.buffer.obj:  # it was an unexpected message
-            receive.buffer[: arrival.length] = arrival.place[:size]
+        if arrival.length and arrival.buffer.obj is not receive.buffer.obj:  # it was an unexpected message
+            receive.buffer[: arrival.length] = arrival.buffer[:size]
         if arrival.length > size:
             what = f"a message of {arrival.length} bytes from rank {arrival.source}, tag {arrival.tag},"
             message = f"{what} for a buffer of {size} bytes"
-            receive.over.fail(MPIError(ERR_TRUNCATE, message, Envelope(arrival.source, arrival.tag, size)))
+            receive.completion.fail(MPIError(ERR_TRUNCATE, message, Envelope(arrival.source, arrival.tag, size)))
         else:
-            receive.over.complete(Envelope(arrival.source, arrival.tag, arrival.length))
+            receive.completion.complete(Envelope(arrival.source, arrival.tag, arrival.length))
 
 
-def _number_of(context: int) -> int:
+def _synchronous_number(context: int) -> int:
     """Decode a synchronous message's number."""
-    return (context ^ _SYNCHRONOUS) // CONTEXTS
+    return (context ^ _SYNCHRONOUS_FLAG) // CONTEXTS
 
 
-def _found(arrival: Arrival) -> ProbeResult:
+def _probe_result(arrival: Arrival) -> ProbeResult:
     return ProbeResult(Envelope(arrival.source, arrival.tag, arrival.length), arrival)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class MatchingByLibrary(ABC):
+class SoftwareMatchingEndpoint(ABC):
     """Most of a `MatchingEndpoint`, for an endpoint that can send messages with a context of 16 bits, of which programs
     use at most CONTEXTS. The subclass passes all incoming messages to `matching`."""
 
     def __init__(self) -> None:
-        self.matching = Matching(self._tell_match)
+        self.matching = MatchingQueues(self._tell_match)
 
     @abstractmethod
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         """See `MatchingEndpoint.send`."""
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         matching = self.matching
         matched: Completion[Envelope] = Completion("a match")
-        mark = matching.unmatched(destination, Envelope(destination, tag, len(data)), matched)
+        mark = matching.track_synchronous(destination, Envelope(destination, tag, len(data)), matched)
         if mark is None:
             return False
         sent = Dispatch()
         sent.add_callback(partial(self._sent, destination, mark))
         for half in (matched, sent):
-            half.add_callback(partial(_complete_both, matched, sent, over))
+            half.add_callback(partial(_complete_both, matched, sent, completion))
         if self.send(destination, context | mark, tag, data, sent):
             return True
-        matching.not_sent(destination, mark)
+        matching.untrack_synchronous(destination, mark)
         return False
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
-        self.matching.begin(context, Receive(source, tag, buffer, over))
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
+        self.matching.post(context, Receive(source, tag, buffer, completion))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         source, tag, _ = found.envelope
         assert isinstance(found.handle, Arrival)
-        self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, over))
+        self.matching.receive_claimed(found.handle, Receive(source, tag, buffer, completion))
         return True
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
-        self.matching.probe(source, context, tag, wait, claim, over)
+        self.matching.probe(source, context, tag, wait, claim, completion)
         return True
 
     def _sent(self, destination: int, mark: int, sent: Completion[Envelope]) -> None:
         try:
             sent.result()
         except MPIError as error:
-            self.matching.not_sent(destination, mark, error)
+            self.matching.untrack_synchronous(destination, mark, error)
 
     def _tell_match(self, source: int, number: int) -> None:
         self.send(source, MATCHED, number, memoryview(b""), Dispatch())
 
 
-def _complete_both(matched: Completion[Envelope], sent: Dispatch, over: Dispatch, half: Completion[Envelope]) -> None:
+def _complete_both(matched: Completion[Envelope], sent: Dispatch, completion: Dispatch, half: Completion[Envelope]) -> None:
     """Complete a synchronous send when its message is matched and its buffer may be reused."""
-    if over.done:
+    if completion.done:
         return
     try:
         envelope = half.result()
     except MPIError as error:
-        over.fail(error)
+        completion.fail(error)
         return
     if matched.done and sent.done:
-        over.complete(envelope)
+        completion.complete(envelope)

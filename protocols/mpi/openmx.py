@@ -44,43 +44,43 @@ class OpenMxEndpoint:
         self._receives: dict[Request, tuple[int, Receipt]] = {}  # that name a source
         self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
-        self._send(destination, context, tag, data, over, synchronous=False)
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+        self._send(destination, context, tag, data, completion, synchronous=False)
         return True
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
-        self._send(destination, context, tag, data, over, synchronous=True)
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
+        self._send(destination, context, tag, data, completion, synchronous=True)
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         match_info, mask = _sought(source, context, tag)
         request = self._endpoint.irecv(buffer, match_info, mask, forget=True)
         if not request.done:
-            over.take_back = partial(self._endpoint.cancel, request)
-            self._receives[request] = source, over
-        request.add_callback(partial(self._received, over, request))
+            completion.cancel = partial(self._endpoint.cancel, request)
+            self._receives[request] = source, completion
+        request.add_callback(partial(self._received, completion, request))
         return True
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         assert isinstance(found.handle, Incoming)
         request = self._endpoint.receive_claimed(found.handle, buffer)
-        request.add_callback(partial(self._received, over, request))
+        request.add_callback(partial(self._received, completion, request))
         return True
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         match_info, mask = _sought(source, context, tag)
         if not wait:
-            self._answer(over, claim, self._endpoint.iprobe(match_info, mask))
+            self._answer(completion, claim, self._endpoint.iprobe(match_info, mask))
             return True
-        self._probes.append((source, over))
+        self._probes.append((source, completion))
         found = self._endpoint.probe(match_info, mask)
-        found.add_callback(lambda done: self._answer(over, claim, done.result()))
+        found.add_callback(lambda done: self._answer(completion, claim, done.result()))
         return True
 
     def _send(
-        self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch, *, synchronous: bool
+        self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch, *, synchronous: bool
     ) -> None:
         endpoint = self._endpoint
         to = self._partners.get(destination)
@@ -91,47 +91,47 @@ class OpenMxEndpoint:
         request = send([data], to, match_info, forget=True)
         envelope = Envelope(destination, tag, len(data))
         if request.is_settled:
-            _settle(over, envelope, to, request.result().status)
+            _settle(completion, envelope, to, request.result().status)
             return
-        request.on_arrival = partial(_settle, over, envelope, to)
-        request.add_callback(partial(_release, over, envelope, request))
+        request.on_arrival = partial(_settle, completion, envelope, to)
+        request.add_callback(partial(_release, completion, envelope, request))
 
-    def _received(self, over: Receipt, request: Request, done: Completion[Result]) -> None:
+    def _received(self, completion: Receipt, request: Request, done: Completion[Result]) -> None:
         self._receives.pop(request, None)
         status, source, match_info, length, _, _ = done.result()
         envelope = Envelope(match_info >> _TAG_BITS & _SOURCE, match_info & _TAG, length)
-        if over.done:
+        if completion.done:
             return
         if status is Status.SUCCESS:
-            over.complete(envelope)
+            completion.complete(envelope)
         elif status is Status.CANCELLED:
-            over.complete(CANCELLED)
+            completion.complete(CANCELLED)
         elif status is Status.TRUNCATED:
             size = len(request.buffer)
             what = f"a message of {length} bytes from rank {envelope.source}, tag {envelope.tag},"
-            over.fail(MPIError(ERR_TRUNCATE, f"{what} for a buffer of {size} bytes", envelope._replace(length=size)))
+            completion.fail(MPIError(ERR_TRUNCATE, f"{what} for a buffer of {size} bytes", envelope._replace(length=size)))
         else:
-            over.fail(MPIError(ERR_PROC_FAILED, f"{source}: {status.name}"))
+            completion.fail(MPIError(ERR_PROC_FAILED, f"{source}: {status.name}"))
 
-    def _answer(self, over: Completion[ProbeResult | None], claim: bool, found: Incoming | None) -> None:
-        self._probes = [probe for probe in self._probes if probe[1] is not over]
-        if over.done:
+    def _answer(self, completion: Completion[ProbeResult | None], claim: bool, found: Incoming | None) -> None:
+        self._probes = [probe for probe in self._probes if probe[1] is not completion]
+        if completion.done:
             return
         if found is None:
-            over.complete(None)
+            completion.complete(None)
             return
         if claim:
             self._endpoint.claim(found)
         match_info = found.match_info
-        over.complete(ProbeResult(Envelope(match_info >> _TAG_BITS & _SOURCE, match_info & _TAG, found.length), found))
+        completion.complete(ProbeResult(Envelope(match_info >> _TAG_BITS & _SOURCE, match_info & _TAG, found.length), found))
 
     def _lost(self, partner: Partner, status: Status) -> None:
         """Fail the receives and probes that wait for a rank that is gone."""
         error = MPIError(ERR_PROC_FAILED, f"rank {partner.node}: {status.name}")
-        for request, (source, over) in list(self._receives.items()):
+        for request, (source, completion) in list(self._receives.items()):
             if source == partner.node and self._endpoint.cancel_quietly(request):
                 self._receives.pop(request, None)
-                over.fail(error)
+                completion.fail(error)
         for source, waiting in list(self._probes):
             if source == partner.node:
                 self._probes.remove((source, waiting))
@@ -157,19 +157,19 @@ def _sought(source: int, context: int, tag: int) -> tuple[int, int]:
     return match_info, mask
 
 
-def _release(over: Dispatch, envelope: Envelope, request: Request, done: Completion[Result]) -> None:
+def _release(completion: Dispatch, envelope: Envelope, request: Request, done: Completion[Result]) -> None:
     """Complete a send whose buffer may be used again, though its message may not have arrived yet."""
-    if not over.done and not request.is_settled and done.result().status is Status.SUCCESS:
-        over.release(envelope)
+    if not completion.done and not request.is_settled and done.result().status is Status.SUCCESS:
+        completion.release(envelope)
 
 
-def _settle(over: Dispatch, envelope: Envelope, to: Partner, status: Status) -> None:
+def _settle(completion: Dispatch, envelope: Envelope, to: Partner, status: Status) -> None:
     """Tell what has become of a message."""
     if status is Status.SUCCESS:
-        if over.done:
-            over.deliver()
+        if completion.done:
+            completion.deliver()
         else:
-            over.complete(envelope)
+            completion.complete(envelope)
         return
     error = MPIError(ERR_PROC_FAILED, f"{to}: {status.name}: whether the message has arrived is not known")
-    over.abandon(error)
+    completion.abandon(error)

@@ -18,7 +18,7 @@ from typing import Final
 
 from protocols.core.outgoing_queue import OutgoingQueue
 from protocols.mpi.device import Device, Dispatch
-from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from protocols.ssam.cells import DATA
 from protocols.ssam.host import Library, Reply, Returned
@@ -49,7 +49,7 @@ class Incoming:
 
     def take(self, data: bytes) -> bool:
         """Store the next bytes; return whether these were the last. Bytes without room are discarded."""
-        place = self.arrival.place
+        place = self.arrival.buffer
         begin = self.received
         self.received += len(data)
         if begin < len(place):
@@ -60,11 +60,11 @@ class Incoming:
 class Item:
     """Cells to send to one node. over: completes with `envelope` when the last cell is in the window's buffers."""
 
-    __slots__ = ("cells", "envelope", "next", "over")
+    __slots__ = ("cells", "envelope", "next", "completion")
 
-    def __init__(self, cells: Iterator[Cell], over: Dispatch | None = None, envelope: Envelope | None = None) -> None:
+    def __init__(self, cells: Iterator[Cell], completion: Dispatch | None = None, envelope: Envelope | None = None) -> None:
         self.cells: Final = cells
-        self.over: Final = over
+        self.completion: Final = completion
         self.envelope: Final = envelope
         self.next: Cell | None = next(cells)
 
@@ -88,7 +88,7 @@ class Pair:
         self.granted: dict[int, tuple[Arrival, int]] = {}
 
 
-class SsamEndpoint(MatchingByLibrary):
+class SsamEndpoint(SoftwareMatchingEndpoint):
     """Adapter of SSAM's host library to MPI. Implements `MatchingEndpoint`."""
 
     def __init__(self, host: Library) -> None:
@@ -109,18 +109,18 @@ class SsamEndpoint(MatchingByLibrary):
         host.on_renewed = partial(self._lose, reason="has begun anew")
         host.watch()
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
-            self.matching.send_to_self(destination, context, tag, data, over)
+            self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         envelope = Envelope(destination, tag, len(data))
         pair = self._pair(destination)
         if len(data) <= EAGER:
             head = _MESSAGE.pack(context, tag, len(data))
-            self._put(destination, Item(_cells(MESSAGE, head, data), over, envelope))
+            self._put(destination, Item(_cells(MESSAGE, head, data), completion, envelope))
         else:
             number, pair.number = pair.number, pair.number + 1 & 0xFFFF_FFFF
-            pair.offered[number] = data, over, envelope
+            pair.offered[number] = data, completion, envelope
             self._put(destination, Item(iter([(OFFER, _OFFER.pack(number, context, tag, len(data)))])))
         return True
 
@@ -155,10 +155,10 @@ class SsamEndpoint(MatchingByLibrary):
             if not host.try_request(node, *item.next):
                 return False
             item.next = next(item.cells, None)
-        if item.over is not None:
+        if item.completion is not None:
             assert item.envelope is not None
-            self._pairs[node].sent.append((host.sent(node), item.over))
-            item.over.release(item.envelope)
+            self._pairs[node].sent.append((host.sent(node), item.completion))
+            item.completion.release(item.envelope)
         return True
 
     # From other nodes: handlers, none of which replies.
@@ -174,7 +174,7 @@ class SsamEndpoint(MatchingByLibrary):
         incoming = pair.incoming
         if incoming is not None and incoming.take(data):
             pair.incoming = None
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
         return None
 
     def _offer(self, source: int, data: bytes) -> Reply | None:
@@ -186,21 +186,21 @@ class SsamEndpoint(MatchingByLibrary):
 
     def _wanted(self, source: int, number: int, arrival: Arrival) -> None:
         """Grant an offered message, which has been matched."""
-        wanted = len(arrival.place)
+        wanted = len(arrival.buffer)
         self._pair(source).offers.pop(number, None)
         self._put(source, Item(iter([(GRANT, _GRANT.pack(number, wanted))])))
         if wanted:
             self._pair(source).granted[number] = arrival, wanted
         else:
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)
 
     def _grant(self, source: int, data: bytes) -> Reply | None:
         number, wanted = _GRANT.unpack(data)
         offered = self._pair(source).offered.pop(number, None)
         if offered is not None:
-            message, over, envelope = offered
+            message, completion, envelope = offered
             cells = _cells(BYTES, _GRANT.pack(number, wanted), message[:wanted])
-            self._put(source, Item(cells, over, envelope))
+            self._put(source, Item(cells, completion, envelope))
         return None
 
     def _bytes(self, source: int, data: bytes) -> Reply | None:
@@ -213,7 +213,7 @@ class SsamEndpoint(MatchingByLibrary):
     def _begin(self, source: int, incoming: Incoming, data: bytes) -> None:
         """Begin to receive a message's bytes, with those of its first cell."""
         if incoming.take(data):
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
         else:
             self._pair(source).incoming = incoming
 
@@ -229,9 +229,9 @@ class SsamEndpoint(MatchingByLibrary):
         if pair is None:
             return
         error = MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
-        sends = [over for _, over in pair.sent]
-        sends += [item.over for item in pair.outgoing.items if item.over is not None]
-        sends += [over for _, over, _ in pair.offered.values()]
+        sends = [completion for _, completion in pair.sent]
+        sends += [item.completion for item in pair.outgoing.items if item.completion is not None]
+        sends += [completion for _, completion, _ in pair.offered.values()]
         arrivals = [*pair.offers.values(), *(arrival for arrival, _ in pair.granted.values())]
         if pair.incoming is not None:
             arrivals.insert(0, pair.incoming.arrival)

@@ -43,7 +43,7 @@ MUTANTS: Final = (
         "    def receive(self, source, context, tag, buffer, over):\n"
         "        from protocols.mpi.mpi_errors import CANCELLED\n"
         "        super().receive(source, context, tag, buffer, over)\n"
-        "        over.take_back = lambda: over.complete(CANCELLED)\n"
+        "        over.cancel = lambda: over.complete(CANCELLED)\n"
         "        return True\n\n"
         "    def completed(self, index: int) -> None:",
     ),
@@ -52,9 +52,9 @@ MUTANTS: Final = (
         '            self.matching.arrive_whole(card.peer, card.context, card.tag, b"".join(parts))\n',
         '            data = b"".join(parts)\n'
         "            arrival = self.matching.arrive(card.peer, card.context, card.tag, len(data))\n"
-        "            arrival.place[:] = data[: len(arrival.place)]\n"
-        "            arrival.length = len(arrival.place)\n"
-        "            self.matching.arrived(arrival)\n",
+        "            arrival.buffer[:] = data[: len(arrival.buffer)]\n"
+        "            arrival.length = len(arrival.buffer)\n"
+        "            self.matching.complete(arrival)\n",
     ),
     PackageMutant(
         "mtu", "the room of a card forgets the check, four bytes of the header", "firmware.py",

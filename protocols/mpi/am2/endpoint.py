@@ -27,7 +27,7 @@ from protocols.mpi.am2 import pairs
 from protocols.mpi.am2.pairs import MASK, Chunk, Fragment, Head, Incoming, Lines, Pair, Session, Word
 from protocols.mpi.am2.staging_area import Staging
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, Arrival, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
 _PACK: Final = tuple(struct.Struct(f"!{count}I").pack for count in range(10))
@@ -42,7 +42,7 @@ _WHY: Final = {
 }
 
 
-class Am2Endpoint(MatchingByLibrary):
+class Am2Endpoint(SoftwareMatchingEndpoint):
     """Adapter of AM-II's host library to MPI. Implements `MatchingEndpoint`."""
 
     def __init__(self, host: ActiveMessages) -> None:
@@ -73,12 +73,12 @@ class Am2Endpoint(MatchingByLibrary):
         endpoint.tag = pairs.TAG
         drive(self._serve())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
-            self.matching.send_to_self(destination, context, tag, data, over)
+            self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         pair = self._pairs.get(destination) or self._pair(destination)
-        self._lines.put(pair, pair.message(context, tag, data, over))
+        self._lines.put(pair, pair.message(context, tag, data, completion))
         return True
 
     async def _serve(self) -> None:
@@ -134,7 +134,7 @@ class Am2Endpoint(MatchingByLibrary):
             self._lines.put(pair, Chunk(message, slot))
         if not wanted:
             del pair.sending[number]
-            message.over.complete(Envelope(pair.peer, message.tag, len(message.data)))
+            message.completion.complete(Envelope(pair.peer, message.tag, len(message.data)))
 
     def _chunk(self, token: Token, data: memoryview, *words: int) -> None:
         a, b, c, d, number, _, offset = words
@@ -143,7 +143,7 @@ class Am2Endpoint(MatchingByLibrary):
             return
         incoming = pair.arriving.get(number)
         if incoming is not None:
-            incoming.arrival.place[offset : offset + len(data)] = data
+            incoming.arrival.buffer[offset : offset + len(data)] = data
         token.reply(pairs.PLACED, *words[:6])
         if incoming is not None:
             incoming.missing -= len(data)
@@ -151,7 +151,7 @@ class Am2Endpoint(MatchingByLibrary):
                 del pair.arriving[number]
                 self._staging.give_back(incoming.slots)
                 self._grant()
-                self.matching.arrived(incoming.arrival)
+                self.matching.complete(incoming.arrival)
 
     def _clear(self, token: Token, *words: int) -> None:
         a, b, c, d = words
@@ -256,7 +256,7 @@ class Am2Endpoint(MatchingByLibrary):
         self.matching.fail_transfers(
             pair.peer,
             MPIError(ERR_PROC_FAILED, f"node {pair.peer} {why}: whether a message sent has arrived is not known"),
-            sends=[*ended.doubtful, *(message.over for message in ended.sending)],
+            sends=[*ended.doubtful, *(message.completion for message in ended.sending)],
             arrivals=[incoming.arrival for incoming in ended.arriving],
         )
         if renew:
@@ -324,24 +324,24 @@ class Am2Endpoint(MatchingByLibrary):
 
     def _more(self, pair: Pair, number: int, fragment: Fragment) -> None:
         incoming, offset, data = pair.arriving[number], fragment.offset, fragment.data
-        place = incoming.arrival.place[offset : offset + len(data)]
+        place = incoming.arrival.buffer[offset : offset + len(data)]
         place[:] = data[: len(place)]
         incoming.missing -= len(data)
         if not incoming.missing:
             del pair.arriving[number]
-            self.matching.arrived(incoming.arrival)
+            self.matching.complete(incoming.arrival)
 
     def _wanted(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
         """Accept an offered message, which has been matched."""
         incoming.arrival = arrival
-        incoming.missing = len(arrival.place)
+        incoming.missing = len(arrival.buffer)
         if incoming.missing:
             self._waiting.append((pair, number, incoming))
             self._grant()
             return
         del pair.arriving[number]
         self._lines.put(pair, Word(pairs.GRANT, (number, 0)))
-        self.matching.arrived(arrival)
+        self.matching.complete(arrival)
 
     def _grant(self) -> None:
         """Grant slots to messages that wait for some."""

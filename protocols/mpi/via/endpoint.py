@@ -20,7 +20,7 @@ from typing import Final
 from protocols.core.completion import drive
 from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.host import ViaNic
@@ -37,7 +37,7 @@ _COMMANDS: Final = 16
 """Slots of the NIC that no connection uses: of commands, two of which wait all the time."""
 
 
-class ViaEndpoint(MatchingByLibrary):
+class ViaEndpoint(SoftwareMatchingEndpoint):
     """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections, by
     the peer's rank."""
 
@@ -64,13 +64,13 @@ class ViaEndpoint(MatchingByLibrary):
         host.on_error = self._on_error
         drive(self._listen())
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
-            self.matching.send_to_self(destination, context, tag, data, over)
+            self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         self._host.work.spend(MPI)
         pair = self.pairs.get(destination) or self._connect(destination)
-        outgoing = Outgoing(context, tag, data, over)
+        outgoing = Outgoing(context, tag, data, completion)
         pair.queue.append(outgoing)
         limit = self._host.settings.register_from
         if limit and len(data) >= limit and pair.is_open and self._has_room():
@@ -197,7 +197,7 @@ class ViaEndpoint(MatchingByLibrary):
         self.matching.fail_transfers(
             pair.peer,
             error,
-            sends=[message.over for message in outgoing],
+            sends=[message.completion for message in outgoing],
             arrivals=[] if pair.arrival is None else [pair.arrival],
         )
         if not pair.opened.done:
@@ -274,11 +274,11 @@ class ViaEndpoint(MatchingByLibrary):
             arrival = self.matching.arrive(pair.peer, part.context, part.tag, part.total)
         if arrival is None:
             raise LostPartError
-        room = arrival.place[part.offset : part.offset + len(part.data)]
+        room = arrival.buffer[part.offset : part.offset + len(part.data)]
         room[:] = part.data[: len(room)]
         self._host.work.spend(COPY, len(room), self._host.work.writer)
         if part.offset + len(part.data) < part.total:
             pair.arrival = arrival
         else:
             pair.arrival = None
-            self.matching.arrived(arrival)
+            self.matching.complete(arrival)

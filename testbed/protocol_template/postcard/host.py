@@ -1,6 +1,6 @@
 """The host library: sends and receives of programs, as MPI's device asks for them.
 
-`MatchingByLibrary` matches messages to receives by source, context and tag, and `OutgoingQueue` keeps messages for which no
+`SoftwareMatchingEndpoint` matches messages to receives by source, context and tag, and `OutgoingQueue` keeps messages for which no
 descriptor is free. The host gives the NIC memory for cards, and puts a message together of those that come.
 """
 
@@ -13,7 +13,7 @@ from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Pinning
 from protocols.core.outgoing_queue import OutgoingQueue
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import CONTEXTS, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_NO_MEM, ERR_OTHER, ERR_PROC_FAILED, Envelope, MPIError
 
 from .codec import FLAGS_LAST
@@ -28,10 +28,10 @@ class Outgoing(NamedTuple):
     context: int
     tag: int
     data: memoryview
-    over: Dispatch
+    completion: Dispatch
 
 
-class Host(MatchingByLibrary):
+class Host(SoftwareMatchingEndpoint):
     """The library of one node's program. Implements `protocols.mpi.endpoints.MatchingEndpoint`."""
 
     contexts = CONTEXTS
@@ -57,11 +57,11 @@ class Host(MatchingByLibrary):
         for index in self._places:
             self._give_place(index)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
-            self.matching.send_to_self(destination, context, tag, data, over)
+            self.matching.send_to_self(destination, context, tag, data, completion)
         else:
-            self._outgoing.put(Outgoing(destination, context, tag, data, over))
+            self._outgoing.put(Outgoing(destination, context, tag, data, completion))
         return True
 
     def completed(self, index: int) -> None:
@@ -90,7 +90,7 @@ class Host(MatchingByLibrary):
         except MemoryError as error:
             if self._sends:
                 return False
-            message.over.fail(MPIError(ERR_NO_MEM, str(error)))
+            message.completion.fail(MPIError(ERR_NO_MEM, str(error)))
             return True
         index = self._free.popleft()
         self._sends[index] = message, address
@@ -104,11 +104,11 @@ class Host(MatchingByLibrary):
         self._memory.unpin(address)
         self._free.append(index)
         if returned.outcome == Outcome.DONE:
-            message.over.complete(Envelope(message.destination, message.tag, len(message.data)))
+            message.completion.complete(Envelope(message.destination, message.tag, len(message.data)))
         elif returned.outcome == Outcome.LOST:
-            message.over.fail(_restarted(message.destination))
+            message.completion.fail(_restarted(message.destination))
         else:
-            message.over.fail(MPIError(ERR_OTHER, f"the NIC refuses a descriptor for node {message.destination}"))
+            message.completion.fail(MPIError(ERR_OTHER, f"the NIC refuses a descriptor for node {message.destination}"))
         self._outgoing.advance()
 
     def _give_place(self, index: int) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
-from protocols.mpi.matching import MatchingByLibrary
+from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 from testbed.engine.loop import Loop
 from testbed.runtime.sockets.protocol import KernelProtocol, NoFirmware
 from testbed.runtime.sockets.tcp_connections import HEAD, Connection, connected
 
 
-class TcpEndpoint(MatchingByLibrary):
+class TcpEndpoint(SoftwareMatchingEndpoint):
     """The host library. It has no connections before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
@@ -42,47 +42,47 @@ class TcpEndpoint(MatchingByLibrary):
             self._ready.register(opened.fileno(), select.EPOLLIN)
         loop.watch(self._ready.fileno(), self._serve)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
-            self.matching.send_to_self(destination, context, tag, data, over)
+            self.matching.send_to_self(destination, context, tag, data, completion)
             self._nic.post_completion(0)
             return True
         connection = self._connections.get(destination)
         if connection is None:
-            over.fail(_gone(destination))
+            completion.fail(_gone(destination))
             return True
         was_behind = connection.behind
         try:
-            taken = connection.send(HEAD.pack(context, tag, len(data)), data, over, envelope)
+            taken = connection.send(HEAD.pack(context, tag, len(data)), data, completion, envelope)
         except OSError:
-            over.fail(_gone(destination))
+            completion.fail(_gone(destination))
             self._lose(connection)
             return True
         if taken:
-            over.complete(envelope)
+            completion.complete(envelope)
             self._nic.post_completion(0)
         elif not was_behind:
             self._ready.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         if 0 <= source != self.rank and source not in self._connections:
-            over.fail(_gone(source))
+            completion.fail(_gone(source))
             return True
-        return super().receive(source, context, tag, buffer, over)
+        return super().receive(source, context, tag, buffer, completion)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         if not wait or not 0 <= source != self.rank or source in self._connections:
-            return super().probe(source, context, tag, wait, claim, over)
+            return super().probe(source, context, tag, wait, claim, completion)
         left: Completion[ProbeResult | None] = Completion()  # a message left by a peer that is gone
         super().probe(source, context, tag, False, claim, left)
         if left.result() is None:
-            over.fail(_gone(source))
+            completion.fail(_gone(source))
         else:
-            over.complete(left.result())
+            completion.complete(left.result())
         return True
 
     def completed(self, index: int) -> None:
@@ -115,8 +115,8 @@ class TcpEndpoint(MatchingByLibrary):
         ended = connection.send_on()
         if not connection.behind:
             self._ready.modify(connection.socket.fileno(), select.EPOLLIN)
-        for over, envelope in ended:
-            over.complete(envelope)
+        for completion, envelope in ended:
+            completion.complete(envelope)
             self._nic.post_completion(0)
 
     def _lose(self, connection: Connection) -> None:

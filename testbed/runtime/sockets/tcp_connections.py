@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocols.mpi.device import Dispatch
-from protocols.mpi.matching import Arrival, Matching
+from protocols.mpi.matching import Arrival, MatchingQueues
 from protocols.mpi.mpi_errors import Envelope, MPIError
 from testbed.engine.loop import Loop
 from testbed.errors import TestbedError
@@ -54,8 +54,8 @@ class Connection:
         """Datagrams that the kernel has not taken yet."""
         return len(self._unsent)
 
-    def send(self, head: bytes, data: memoryview, over: Dispatch, envelope: Envelope) -> bool:
-        """Begin to send; return whether the kernel has taken all. If not, `send_on` returns `over` later. OSError."""
+    def send(self, head: bytes, data: memoryview, completion: Dispatch, envelope: Envelope) -> bool:
+        """Begin to send; return whether the kernel has taken all. If not, `send_on` returns `completion` later. OSError."""
         if self._unsent:
             sent = 0
         else:
@@ -68,7 +68,7 @@ class Connection:
         if sent < len(head):
             self._unsent.append((memoryview(head)[sent:], None, envelope))
             sent = len(head)
-        self._unsent.append((data[sent - len(head) :], over, envelope))
+        self._unsent.append((data[sent - len(head) :], completion, envelope))
         return False
 
     def send_on(self) -> list[tuple[Dispatch, Envelope]]:
@@ -76,40 +76,40 @@ class Connection:
         ended = []
         unsent = self._unsent
         while unsent:
-            view, over, envelope = unsent[0]
+            view, completion, envelope = unsent[0]
             try:
                 sent = self.socket.send(view) if view else 0
             except BlockingIOError:
                 break
             if sent < len(view):
-                unsent[0] = (view[sent:], over, envelope)
+                unsent[0] = (view[sent:], completion, envelope)
                 break
             unsent.popleft()
-            if over is not None:
-                ended.append((over, envelope))
+            if completion is not None:
+                ended.append((completion, envelope))
         return ended
 
     def end(self, error: MPIError) -> None:
         """Close the connection: unsent messages and a partly received one fail."""
         self.socket.close()
-        sends = [over for _, over, _ in self._unsent if over is not None]
+        sends = [completion for _, completion, _ in self._unsent if completion is not None]
         self._matching.fail_transfers(self.peer, error, sends, [] if self._arrival is None else [self._arrival])
         self._matching.fail_receives(self.peer, error)
 
     def receive(self) -> int:
         """Read all available bytes; return how many receives are complete now. ConnectionError at the end of the
         connection."""
-        take, over = self.socket.recv_into, 0
+        take, completion = self.socket.recv_into, 0
         while True:
             try:
                 got = take(self._view[self._filled :])
             except BlockingIOError:
-                return over
+                return completion
             if not got:
                 raise ConnectionResetError(errno.ECONNRESET, "the peer has ended")
             self._filled += got
             while self._filled == len(self._view):
-                over += self._turn()
+                completion += self._turn()
 
     def _turn(self) -> int:
         """Set the next view after the present one is full; return how many receives are complete now. A view of no bytes is
@@ -119,7 +119,7 @@ class Connection:
         if arrival is None:
             context, tag, length = HEAD.unpack(self._head)
             self._arrival = arrival = self._matching.arrive(self.peer, context, tag, length)
-            self._view, self._spare = arrival.place, length - len(arrival.place)
+            self._view, self._spare = arrival.buffer, length - len(arrival.buffer)
             return 0
         if self._spare:
             some = min(self._spare, _THROWN)
@@ -128,7 +128,7 @@ class Connection:
             return 0
         self._arrival = None
         self._view = self._head
-        return self._matching.arrived(arrival)
+        return self._matching.complete(arrival)
 
 
 async def connected(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int, socket.socket]:

@@ -22,7 +22,7 @@ from typing import Final
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, Dispatch, ProbeResult, Receipt
-from protocols.mpi.matching import CONTEXTS, MATCHED, MatchingByLibrary
+from protocols.mpi.matching import CONTEXTS, MATCHED, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import BUFFER
@@ -43,7 +43,7 @@ _NOT_TAKEN: Final = (
 """Errors with which the kernel discards a datagram: the cable is out, a queue is full."""
 
 
-class UdpEndpoint(MatchingByLibrary):
+class UdpEndpoint(SoftwareMatchingEndpoint):
     """The host library. It cannot send before `connect`."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
@@ -79,12 +79,12 @@ class UdpEndpoint(MatchingByLibrary):
         loop.watch(self._ready.fileno(), self._serve)
         await self._beside.connect(loop, addresses)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if context % CONTEXTS >= _DATAGRAMS and context != MATCHED:
-            return self._beside.send(destination, context, tag, data, over)
+            return self._beside.send(destination, context, tag, data, completion)
         envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
-            over.complete(envelope)
+            completion.complete(envelope)
             self._arrived(self.rank, Message(context, tag, data))
             return True
         self._number = self._number + 1 & 0xFFFF_FFFF
@@ -92,26 +92,26 @@ class UdpEndpoint(MatchingByLibrary):
         if self._unsent or not self._taken(destination, datagrams):
             if not self._unsent:
                 self._ready.modify(self._socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
-            self._unsent.append((destination, datagrams, over, envelope))
+            self._unsent.append((destination, datagrams, completion, envelope))
             return True
-        over.complete(envelope)
+        completion.complete(envelope)
         self._nic.post_completion(0)
         return True
 
-    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, over: Dispatch) -> bool:
+    def send_synchronously(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         """Send synchronously; in the first communicator the receiver's acknowledgement may be lost, too."""
         send = self._beside.send_synchronously if context >= _DATAGRAMS else super().send_synchronously
-        return send(destination, context, tag, data, over)
+        return send(destination, context, tag, data, completion)
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         receive = self._beside.receive if context >= _DATAGRAMS else super().receive
-        return receive(source, context, tag, buffer, over)
+        return receive(source, context, tag, buffer, completion)
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         probe = self._beside.probe if context >= _DATAGRAMS else super().probe
-        return probe(source, context, tag, wait, claim, over)
+        return probe(source, context, tag, wait, claim, completion)
 
     def completed(self, index: int) -> None:
         """Do nothing: the end of a transfer is reported for the run's progress, and known here already."""
@@ -160,8 +160,8 @@ class UdpEndpoint(MatchingByLibrary):
     def _send_on(self) -> None:
         unsent = self._unsent
         while unsent and self._taken(*unsent[0][:2]):
-            _, _, over, envelope = unsent.popleft()
-            over.complete(envelope)
+            _, _, completion, envelope = unsent.popleft()
+            completion.complete(envelope)
             self._nic.post_completion(0)
         if not unsent:
             self._ready.modify(self._socket.fileno(), select.EPOLLIN)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from protocols.core.completion import Completion
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.mpi.device import Device, ProbeResult, Receipt
-from protocols.mpi.matching import MatchingByLibrary
+from protocols.mpi.matching import SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import Envelope
 from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.list_wires import Wires
@@ -46,7 +46,7 @@ class Post:
         return {}
 
 
-class PostEndpoint(MatchingByLibrary):
+class PostEndpoint(SoftwareMatchingEndpoint):
     contexts, max_tag, max_message_size = 256, (1 << 24) - 1, 1 << 20
 
     def __init__(self, post: Post) -> None:
@@ -55,11 +55,11 @@ class PostEndpoint(MatchingByLibrary):
         self.rank = post.adapter.number
         self.size = len(post.adapter.addresses)
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Completion[Envelope]) -> bool:
         adapter = self._post.adapter
         head = bytes([adapter.number]) + context.to_bytes(2, "big") + tag.to_bytes(4, "big")
         self._post.nic.send(adapter.addresses[destination] + adapter.address + head + bytes(data))
-        over.complete(Envelope(destination, tag, len(data)))
+        completion.complete(Envelope(destination, tag, len(data)))
         return True
 
 
@@ -92,21 +92,21 @@ class DescriptorsOnly:
         self.free = receives
         self.held: Sequence[tuple[int, int, int, int]] = []
 
-    def send(self, destination: int, context: int, tag: int, data: memoryview, over: Completion[Envelope]) -> bool:
+    def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Completion[Envelope]) -> bool:
         raise AssertionError
 
     send_synchronously = send
 
-    def receive(self, source: int, context: int, tag: int, buffer: memoryview, over: Receipt) -> bool:
+    def receive(self, source: int, context: int, tag: int, buffer: memoryview, completion: Receipt) -> bool:
         self.free -= 1
         return self.free >= 0
 
-    def receive_claimed(self, found: ProbeResult, buffer: memoryview, over: Receipt) -> bool:
+    def receive_claimed(self, found: ProbeResult, buffer: memoryview, completion: Receipt) -> bool:
         raise AssertionError
 
     def probe(
-        self, source: int, context: int, tag: int, wait: bool, claim: bool, over: Completion[ProbeResult | None]
+        self, source: int, context: int, tag: int, wait: bool, claim: bool, completion: Completion[ProbeResult | None]
     ) -> bool:
         fits = [held for held in self.held if held[:3] == (source, context, tag)]
-        over.complete(ProbeResult(Envelope(fits[0][0], fits[0][2], fits[0][3]), None) if fits else None)
+        completion.complete(ProbeResult(Envelope(fits[0][0], fits[0][2], fits[0][3]), None) if fits else None)
         return True

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Dispatch, ProbeResult, Receipt
-from protocols.mpi.matching import Arrival, Matching, Receive
+from protocols.mpi.matching import Arrival, MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
 
@@ -20,7 +20,7 @@ class Posted(NamedTuple):
 
     source: int
     tag: int
-    over: Completion[Envelope]
+    completion: Completion[Envelope]
 
 
 class Waiting(NamedTuple):
@@ -32,20 +32,20 @@ class Waiting(NamedTuple):
 
 
 def receive(
-    matching: Matching, source: int, tag: int, size: int = 8, context: int = 0
+    matching: MatchingQueues, source: int, tag: int, size: int = 8, context: int = 0
 ) -> tuple[Completion[Envelope], bytearray]:
-    over = Receipt(source, tag, size)
+    completion = Receipt(source, tag, size)
     buffer = bytearray(size)
-    matching.begin(context, Receive(source, tag, memoryview(buffer), over))
-    return over, buffer
+    matching.post(context, Receive(source, tag, memoryview(buffer), completion))
+    return completion, buffer
 
 
-def message(matching: Matching, source: int, tag: int, data: bytes, context: int = 0) -> None:
+def message(matching: MatchingQueues, source: int, tag: int, data: bytes, context: int = 0) -> None:
     matching.arrive_whole(source, context, tag, data)
 
 
 def test_a_message_goes_to_the_oldest_receive_that_fits() -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     other, _ = receive(matching, 2, ANY_TAG)
     first, buffer = receive(matching, ANY_SOURCE, 7)
     second, _ = receive(matching, 1, 7)
@@ -57,7 +57,7 @@ def test_a_message_goes_to_the_oldest_receive_that_fits() -> None:
 
 
 def test_a_receive_takes_the_oldest_message_that_fits() -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     for number, tag in enumerate((5, 7, 7)):
         message(matching, 1, tag, bytes([number]))
     taken, buffer = receive(matching, 1, 7)
@@ -67,102 +67,102 @@ def test_a_receive_takes_the_oldest_message_that_fits() -> None:
 
 
 def test_a_receive_may_take_a_message_that_still_comes() -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     arrival = matching.arrive(1, 0, 7, 5)
-    over, buffer = receive(matching, 1, 7)
-    assert not over.done
-    arrival.place[:] = b"hello"
-    assert matching.arrived(arrival)
+    completion, buffer = receive(matching, 1, 7)
+    assert not completion.done
+    arrival.buffer[:] = b"hello"
+    assert matching.complete(arrival)
     assert bytes(buffer[:5]) == b"hello"
 
 
 @pytest.mark.parametrize("first", ["receive", "message"])
 def test_a_message_whose_bytes_come_later_is_asked_for_when_it_has_its_receive(first: str) -> None:
-    matching, asked = Matching(), list[Arrival]()
+    matching, asked = MatchingQueues(), list[Arrival]()
     if first == "message":
         arrival = matching.arrive(1, 0, 7, 5, asked.append)
         assert not asked
-    over, buffer = receive(matching, 1, 7, size=3)
+    completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
         arrival = matching.arrive(1, 0, 7, 5, asked.append)
     assert asked == [arrival]
-    assert not over.done
-    arrival.place[:] = b"hel"  # it has room for no more
-    assert matching.arrived(arrival)
-    assert over.done
+    assert not completion.done
+    arrival.buffer[:] = b"hel"  # it has room for no more
+    assert matching.complete(arrival)
+    assert completion.done
     assert bytes(buffer) == b"hel"
 
 
 def test_of_a_message_that_will_not_come_to_its_end_only_its_own_receive_hears() -> None:
-    matching, error = Matching(), MPIError(ERR_PROC_FAILED, "gone")
-    over, _ = receive(matching, 1, 7)
+    matching, error = MatchingQueues(), MPIError(ERR_PROC_FAILED, "gone")
+    completion, _ = receive(matching, 1, 7)
     has_receive, unexpected = matching.arrive(1, 0, 7, 5), matching.arrive(1, 0, 7, 5)
     other, _ = receive(matching, 1, 8)
-    matching.lost(has_receive, error)
-    matching.lost(unexpected, error)
+    matching.fail_arrival(has_receive, error)
+    matching.fail_arrival(unexpected, error)
     with pytest.raises(MPIError, match="gone"):
-        over.result()
+        completion.result()
     later, _ = receive(matching, 1, 7)
     assert not later.done
     assert not other.done
 
 
 def test_a_message_that_was_claimed_and_will_not_come_fails_whoever_receives_it() -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     arrival = matching.arrive(1, 0, 7, 5)
     found: Completion[ProbeResult | None] = Completion()
     matching.probe(1, 0, 7, False, True, found)
-    matching.lost(arrival, MPIError(ERR_PROC_FAILED, "gone"))
-    over = Receipt(1, 7, 5)
-    matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), over))
+    matching.fail_arrival(arrival, MPIError(ERR_PROC_FAILED, "gone"))
+    completion = Receipt(1, 7, 5)
+    matching.receive_claimed(arrival, Receive(1, 7, memoryview(bytearray(5)), completion))
     assert found.done
     with pytest.raises(MPIError, match="gone"):
-        over.result()
+        completion.result()
 
 
 def test_contexts_do_not_meet() -> None:
-    matching = Matching()
-    over, _ = receive(matching, ANY_SOURCE, ANY_TAG, context=1)
+    matching = MatchingQueues()
+    completion, _ = receive(matching, ANY_SOURCE, ANY_TAG, context=1)
     message(matching, 1, 7, b"x", context=0)
-    assert not over.done
+    assert not completion.done
     assert matching.waiting() == 1
 
 
 @pytest.mark.parametrize("first", ["receive", "message"])
 def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     if first == "message":
         message(matching, 1, 7, b"hello")
-    over, buffer = receive(matching, 1, 7, size=3)
+    completion, buffer = receive(matching, 1, 7, size=3)
     if first == "receive":
         message(matching, 1, 7, b"hello")
     with pytest.raises(MPIError) as caught:
-        over.result()
+        completion.result()
     assert (caught.value.error_class, caught.value.envelope) == (ERR_TRUNCATE, Envelope(1, 7, 3))
     assert bytes(buffer) == b"hel"
 
 
 def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fills_it() -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     sent = Dispatch()
     data = bytearray(b"hello")
     matching.send_to_self(1, 0, 7, memoryview(data), sent)
     assert sent.result() == Envelope(1, 7, 5)
     data[:] = b"later"  # its program may reuse the buffer
-    over, buffer = receive(matching, 1, 7)
-    assert over.result() == Envelope(1, 7, 5)
+    completion, buffer = receive(matching, 1, 7)
+    assert completion.result() == Envelope(1, 7, 5)
     assert bytes(buffer[:5]) == b"hello"
 
 
 def test_what_is_under_way_with_a_peer_whose_session_has_ended_fails_and_nothing_else() -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     under_way, left, arrived = Dispatch(), Dispatch(), Dispatch()
     left.release(Envelope(1, 7, 5))
     arrived.release(Envelope(1, 7, 5))
     arrived.deliver()
     matched: list[Completion[Envelope]] = [Completion(), Completion()]
-    for peer, over in zip((1, 2), matched, strict=True):
-        assert matching.unmatched(peer, Envelope(peer, 7, 0), over) is not None
+    for peer, completion in zip((1, 2), matched, strict=True):
+        assert matching.track_synchronous(peer, Envelope(peer, 7, 0), completion) is not None
     half, _ = receive(matching, 1, 7)
     arrivals = [matching.arrive(1, 0, tag, 5) for tag in (7, 8)]
     later, _ = receive(matching, 1, 8 + 1)
@@ -179,7 +179,7 @@ def test_what_is_under_way_with_a_peer_whose_session_has_ended_fails_and_nothing
 
 
 def test_who_waits_for_a_dead_peer_alone_is_told() -> None:
-    matching = Matching()
+    matching = MatchingQueues()
     alone, _ = receive(matching, 1, ANY_TAG)
     anybody, _ = receive(matching, ANY_SOURCE, ANY_TAG)
     matching.fail_receives(1, MPIError(ERR_PROC_FAILED, "gone"))
@@ -195,21 +195,21 @@ STEPS = st.lists(st.tuples(st.booleans(), st.integers(-1, 2), st.integers(-1, 2)
 @given(STEPS)
 def test_it_does_what_the_plainest_matching_does(steps: list[tuple[bool, int, int]]) -> None:
     """The reference is two lists, searched from the beginning."""
-    matching = Matching()
+    matching = MatchingQueues()
     receives: list[Posted] = []
     messages: list[Waiting] = []
     expected: dict[int, int] = {}
     found: dict[int, tuple[Completion[Envelope], bytearray]] = {}
     for number, (is_receive, source, tag) in enumerate(steps):
         if is_receive:
-            over, buffer = receive(matching, source, tag)
-            found[number] = over, buffer
+            completion, buffer = receive(matching, source, tag)
+            found[number] = completion, buffer
             fits = [sent for sent in messages if source in (ANY_SOURCE, sent.source) and tag in (ANY_TAG, sent.tag)]
             if fits:
                 messages.remove(fits[0])
                 expected[number] = fits[0].number
             else:
-                receives.append(Posted(source, tag, over))
+                receives.append(Posted(source, tag, completion))
         else:
             source, tag = abs(source), abs(tag)
             message(matching, source, tag, bytes([number]))
@@ -218,7 +218,7 @@ def test_it_does_what_the_plainest_matching_does(steps: list[tuple[bool, int, in
             ]
             if hits:
                 receives.remove(hits[0])
-                expected[next(key for key, (over, _) in found.items() if over is hits[0].over)] = number
+                expected[next(key for key, (completion, _) in found.items() if completion is hits[0].completion)] = number
             else:
                 messages.append(Waiting(source, tag, number))
-    assert {number: buffer[0] for number, (over, buffer) in found.items() if over.done} == expected
+    assert {number: buffer[0] for number, (completion, buffer) in found.items() if completion.done} == expected
