@@ -206,6 +206,14 @@ class Dispatch(Completion[Envelope]):
         self.deliver()
         self._report(error)
 
+    def abandon(self, error: MPIError) -> None:
+        """End it because of its peer, as far as its outcome is open: `lose` it if the program may have reused its buffer,
+        and otherwise `fail` it."""
+        if self.is_open:
+            self.lose(error)
+        elif not self.done:
+            self.fail(error)
+
     def fail(self, error: Exception) -> None:
         super().fail(error)
         if self._observer is not Observer.CALLER:

@@ -10,12 +10,13 @@ the sender with an empty message in the context MATCHED, whose tag is that numbe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
 from protocols.core.compiled_build import mypyc_attr
 from protocols.core.completion import Completion
+from protocols.core.firmware import Buffer
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Dispatch, ProbeResult, Receipt
 from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
@@ -174,6 +175,21 @@ class MatchingQueues:
         self._finish(arrival)
         return True
 
+    def arrive_whole(self, source: int, context: int, tag: int, data: Buffer) -> bool:
+        """Handle an incoming message whose bytes have all arrived. Returns whether a receive is thereby complete."""
+        arrival = self.arrive(source, context, tag, len(data))
+        place = arrival.buffer
+        place[:] = data if len(place) == len(data) else data[: len(place)]
+        return self.complete(arrival)
+
+    def send_to_self(self, rank: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> None:
+        """Carry out a send of this node to itself. It is complete as soon as the bytes are copied, as its receive may only
+        be posted later."""
+        arrival = self.arrive(rank, context, tag, len(data))
+        arrival.buffer[:] = data[: len(arrival.buffer)]
+        completion.complete(Envelope(rank, tag, len(data)))
+        self.complete(arrival)
+
     def fail_arrival(self, arrival: Arrival, error: MPIError) -> None:
         """Fail a message whose rest will not arrive: its receive fails; an unexpected message is discarded."""
         arrival.error = error
@@ -200,7 +216,19 @@ class MatchingQueues:
         if waiting is not None and error is not None:
             waiting[0].fail(error)
 
-    def fail(self, source: int, error: MPIError) -> None:
+    def fail_transfers(
+        self, peer: int, error: MPIError, sends: Iterable[Dispatch], arrivals: Iterable[Arrival] = ()
+    ) -> None:
+        """Fail what is under way with a peer whose session has ended: sends to it, incoming messages from it, and the
+        synchronous messages that it has not matched. Receives that no message has matched stay: the next session's may."""
+        for completion in sends:
+            completion.abandon(error)
+        for arrival in arrivals:
+            self.fail_arrival(arrival, error)
+        for key in [key for key in self._unmatched if key[0] == peer]:
+            self._unmatched.pop(key)[0].fail(error)
+
+    def fail_receives(self, source: int, error: MPIError) -> None:
         """Fail the receives and probes that name this source, since it will not send any more."""
         for posted in self._posted.values():
             failed = [receive for receive in posted if receive.source == source]
@@ -211,12 +239,6 @@ class MatchingQueues:
         self._probes = [probe for probe in self._probes if probe.source != source]
         for probe in probes:
             probe.completion.fail(error)
-        self.fail_synchronous(source, error)
-
-    def fail_synchronous(self, peer: int, error: MPIError) -> None:
-        """Fail the unmatched synchronous messages to this peer, since it will not report matches any more."""
-        for key in [key for key in self._unmatched if key[0] == peer]:
-            self._unmatched.pop(key)[0].fail(error)
 
     def posted_count(self) -> int:
         """Return the number of posted receives without a message."""

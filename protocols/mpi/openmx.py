@@ -178,7 +178,4 @@ def _settle(completion: Dispatch, envelope: Envelope, to: Partner, status: Statu
             completion.complete(envelope)
         return
     error = MPIError(ERR_PROC_FAILED, f"{to}: {status.name}: whether the message has arrived is not known")
-    if completion.done:
-        completion.lose(error)
-    else:
-        completion.fail(error)
+    completion.abandon(error)

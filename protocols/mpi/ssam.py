@@ -11,11 +11,12 @@ been answered. Where requests are returned, everything in progress with that nod
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
 from typing import Final
 
+from protocols.core.outgoing_queue import OutgoingQueue
 from protocols.mpi.device import Device, Dispatch
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
@@ -71,18 +72,21 @@ class Item:
 
 
 class Pair:
-    """The traffic with one node. offered: our long messages, by number, until they are granted. sent: messages that have
-    left, with the count of requests after which they have arrived."""
+    """The traffic with one node, in one session. offered: our long messages, by number, until they are granted. sent:
+    messages that have left, with the count of requests after which they have arrived. offers, granted: its long messages, by
+    number, until they are matched, and until their bytes come."""
 
-    __slots__ = ("expected", "granted", "incoming", "number", "offered", "queue", "sent")
+    __slots__ = ("expected", "granted", "incoming", "number", "offered", "offers", "outgoing", "sent")
 
-    def __init__(self) -> None:
-        self.queue: deque[Item] = deque()
+    def __init__(self, send: Callable[[Item], bool]) -> None:
+        """send: see `OutgoingQueue`."""
+        self.outgoing: OutgoingQueue[Item] = OutgoingQueue(send)
         self.number = 0
         self.offered: dict[int, tuple[memoryview, Dispatch, Envelope]] = {}
         self.sent: deque[tuple[int, Dispatch]] = deque()
         self.incoming: Incoming | None = None
         self.expected = 0
+        self.offers: dict[int, Arrival] = {}
         self.granted: dict[int, tuple[Arrival, int]] = {}
 
 
@@ -98,23 +102,20 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         self.max_message_size = (1 << 32) - 1
         self._host = host
         self._pairs: dict[int, Pair] = {}
-        self._is_sending = False
         for address, handler in (
             (MESSAGE, self._message), (MORE, self._more), (OFFER, self._offer), (GRANT, self._grant), (BYTES, self._bytes)
         ):  # fmt: skip
             host.set_handler(address, handler)
         host.on_cells = host.on_space = self._send_all
         host.on_returned = self._returned
+        host.on_renewed = partial(self._lose, reason="has begun anew")
         host.watch()
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
-        envelope = Envelope(destination, tag, len(data))
         if destination == self.rank:
-            arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.buffer[:] = data[: len(arrival.buffer)]
-            completion.complete(envelope)
-            self.matching.complete(arrival)
+            self.matching.send_to_self(destination, context, tag, data, completion)
             return True
+        envelope = Envelope(destination, tag, len(data))
         pair = self._pair(destination)
         if len(data) <= EAGER:
             head = _MESSAGE.pack(context, tag, len(data))
@@ -128,13 +129,13 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
     def _pair(self, node: int) -> Pair:
         pair = self._pairs.get(node)
         if pair is None:
-            pair = self._pairs[node] = Pair()
+            pair = self._pairs[node] = Pair(partial(self._send_item, node))
         return pair
 
     # To other nodes.
 
     def _put(self, node: int, item: Item) -> None:
-        self._pair(node).queue.append(item)
+        self._pair(node).outgoing.items.append(item)
         if not self._host.is_handling:
             self._send_to(node)
 
@@ -144,30 +145,23 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
             self._send_to(node)
 
     def _send_to(self, node: int) -> None:
-        if self._is_sending:
-            return
-        self._is_sending = True
         pair, host = self._pairs[node], self._host
-        done: list[tuple[Dispatch, Envelope | None]] = []
-        while pair.queue:
-            item = pair.queue[0]
-            while item.next is not None and host.try_request(node, *item.next):
-                item.next = next(item.cells, None)
-            if item.next is not None:
-                break
-            pair.queue.popleft()
-            if item.completion is not None:
-                pair.sent.append((host.sent(node), item.completion))
-                done.append((item.completion, item.envelope))
-        arrived: list[Dispatch] = []
+        pair.outgoing.advance()
         while pair.sent and pair.sent[0][0] <= host.settled(node):
-            arrived.append(pair.sent.popleft()[1])
-        self._is_sending = False
-        for completion, envelope in done:
-            assert envelope is not None
-            completion.release(envelope)
-        for completion in arrived:
-            completion.deliver()
+            pair.sent.popleft()[1].deliver()
+
+    def _send_item(self, node: int, item: Item) -> bool:
+        """Send an item's cells as far as the window permits; return whether the last one was among them."""
+        host = self._host
+        while item.next is not None:
+            if not host.try_request(node, *item.next):
+                return False
+            item.next = next(item.cells, None)
+        if item.completion is not None:
+            assert item.envelope is not None
+            self._pairs[node].sent.append((host.sent(node), item.completion))
+            item.completion.release(item.envelope)
+        return True
 
     # From other nodes: handlers, none of which replies.
 
@@ -187,12 +181,15 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
 
     def _offer(self, source: int, data: bytes) -> Reply | None:
         number, context, tag, length = _OFFER.unpack(data)
-        self.matching.arrive(source, context, tag, length, partial(self._wanted, source, number))
+        arrival = self.matching.arrive(source, context, tag, length, partial(self._wanted, source, number))
+        if arrival.receive is None:
+            self._pair(source).offers[number] = arrival
         return None
 
     def _wanted(self, source: int, number: int, arrival: Arrival) -> None:
         """Grant an offered message, which has been matched."""
         wanted = len(arrival.buffer)
+        self._pair(source).offers.pop(number, None)
         self._put(source, Item(iter([(GRANT, _GRANT.pack(number, wanted))])))
         if wanted:
             self._pair(source).granted[number] = arrival, wanted
@@ -225,26 +222,22 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
     # Failures.
 
     def _returned(self, returned: Returned) -> None:
-        """End everything in progress with a node: which requests it has handled is not known."""
-        pair = self._pairs.pop(returned.node, None)
+        self._lose(returned.node, returned.reason)
+
+    def _lose(self, node: int, reason: str) -> None:
+        """End everything in progress with a node, whose session has ended: which requests it has handled is not known, and a
+        long message may be under way without a request that could be returned."""
+        pair = self._pairs.pop(node, None)
         if pair is None:
             return
-        error = MPIError(
-            ERR_PROC_FAILED,
-            f"node {returned.node} {returned.reason}: whether a message sent has arrived is not known",
-        )
-        for _, completion in pair.sent:
-            completion.lose(error)
-        for item in pair.queue:
-            if item.completion is not None:
-                item.completion.fail(error)
-        for _, completion, _ in pair.offered.values():
-            completion.fail(error)
+        error = MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
+        sends = [completion for _, completion in pair.sent]
+        sends += [item.completion for item in pair.outgoing.items if item.completion is not None]
+        sends += [completion for _, completion, _ in pair.offered.values()]
+        arrivals = [*pair.offers.values(), *(arrival for arrival, _ in pair.granted.values())]
         if pair.incoming is not None:
-            self.matching.fail_arrival(pair.incoming.arrival, error)
-        for arrival, _ in pair.granted.values():
-            self.matching.fail_arrival(arrival, error)
-        self.matching.fail_synchronous(returned.node, error)
+            arrivals.insert(0, pair.incoming.arrival)
+        self.matching.fail_transfers(node, error, sends, arrivals)
 
 
 def _cells(handler: int, head: bytes, data: memoryview) -> Iterator[Cell]:

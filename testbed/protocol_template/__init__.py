@@ -1,8 +1,8 @@
 """The template of a new protocol's package, and `write_package`, which copies it under another name.
 
-The folder `postcard` beside this file is a protocol that works: messages of any size, self-sends, restarts, faults; `tests`
-are its tests. In a copy, `postcard`, `Postcard` and `POSTCARD` become the new name, the EtherType is another one, and the
-codec is generated from the copy's layers.
+The folder `postcard` beside this file is a protocol that works: messages of any size, self-sends, restarts, shared NICs;
+`tests` are its tests. In a copy, `postcard`, `Postcard` and `POSTCARD` become the new name, the EtherType is another one,
+and the codec is generated from the copy's layers.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 import testbed
 from testbed import Cluster, Grade, RunningCluster
 from testbed.cluster.records.state import Store
+from testbed.controller.runs.run_options import Nics
 from testbed.errors import ConflictError
 from testbed.fields import known_fields
 from testbed.kernel import syscalls
@@ -133,12 +134,17 @@ def test_tcp_keeps_its_offloads_and_needs_no_frames_of_ours(star: RunningCluster
     assert taken == [False, True]
 
 
-def test_a_protocol_of_another_package_runs_on_real_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("nics", ["inline", "shared"])
+def test_a_protocol_of_another_package_runs_on_real_frames(nics: Nics, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(OUTSIDE)
     known_fields.cache_clear()
     try:
         settings = {"messages": 30, "largest": 10_000}
-        result = testbed.run(Cluster.star(3, loss="3%", seed=1), "random", protocol="postcard", settings=settings)
+        result = testbed.run(
+            Cluster.star(3, loss="3%", seed=1), "random", protocol="postcard", nics=nics, settings=settings, check=True
+        )
+        assert result.checks is not None
+        assert result.checks.passed
         assert sum(one["received"] for one in result.results.values()) == 3 * 30
         assert sum(counters["resent"] for counters in result.counted.values()) > 0
     finally:

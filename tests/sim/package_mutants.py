@@ -30,13 +30,12 @@ class PackageMutant:
 
 MUTANTS: Final = (
     PackageMutant(
-        "self-sends", "frames to itself stay in the loopback, as nobody rings for another message", "firmware.py",
-        "            self._send_card(now, peer)\n        self._peers.loopback.run(now, self.receive)\n\n    def on_timer",
-        "            self._send_card(now, peer)\n\n    def on_timer",
+        "self-sends", "messages to itself are given to the NIC, which has no way to itself", "host.py",
+        "        if destination == self.rank:", "        if destination == -1:",
     ),
     PackageMutant(
         "wildcards", "messages of all contexts are those of the first", "host.py",
-        "arrive(news.source, news.context, news.tag", "arrive(news.source, 0, news.tag",
+        "arrive_whole(card.peer, card.context, card.tag", "arrive_whole(card.peer, 0, card.tag",
     ),
     PackageMutant(
         "cancel", "a cancelled receive is told so, and stays in the queue", "host.py",
@@ -50,8 +49,12 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "truncation", "a message without room is received as if it had been as short as the buffer", "host.py",
-        "        arrival.buffer[:] = news.data[: len(arrival.buffer)]\n",
-        "        arrival.buffer[:] = news.data[: len(arrival.buffer)]\n        arrival.length = len(arrival.buffer)\n",
+        '            self.matching.arrive_whole(card.peer, card.context, card.tag, b"".join(parts))\n',
+        '            data = b"".join(parts)\n'
+        "            arrival = self.matching.arrive(card.peer, card.context, card.tag, len(data))\n"
+        "            arrival.buffer[:] = data[: len(arrival.buffer)]\n"
+        "            arrival.length = len(arrival.buffer)\n"
+        "            self.matching.complete(arrival)\n",
     ),
     PackageMutant(
         "mtu", "the room of a card forgets the check, four bytes of the header", "firmware.py",
@@ -67,6 +70,11 @@ MUTANTS: Final = (
         "        peer.sending = peer.expected = 0\n        for letter", "        for letter",
     ),
     PackageMutant(
+        "restarts", "a message to a peer that has restarted is forgotten, and its sender is not told", "firmware.py",
+        "            self._return(letter.index, Descriptor(peer.number, letter.arrived, outcome=Outcome.LOST))\n",
+        "            self._owned.remove(letter.index)\n",
+    ),
+    PackageMutant(
         "fates", "a card that comes again is another one", "firmware.py",
         "        if number == peer.expected:", "        if number in (peer.expected, peer.expected - 1):",
     ),
@@ -77,5 +85,6 @@ MUTANTS: Final = (
 )  # fmt: skip
 LIVE_MUTANT: Final = PackageMutant(
     "parity", "frames have incarnations of 16 bits, and on the wall clock these are times", "firmware.py",
-    "        peer.send(pack_frame(", "        assert incarnation < 1 << 16\n        peer.send(pack_frame(",
+    "        own, incarnation = self._adapter.address, self._peers.incarnation\n",
+    "        own, incarnation = self._adapter.address, self._peers.incarnation\n        assert incarnation < 1 << 16\n",
 )  # fmt: skip

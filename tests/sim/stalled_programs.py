@@ -101,7 +101,7 @@ AWAITED = {
 FAULTS = {
     101: (
         "n1",
-        r"the firmware \(unruly\.protocol\.Firmware\) has raised KeyError:\n(.|\n)*in on_doorbell\n(.|\n)*no letter 1",
+        r"the firmware \(unruly\.protocol\.Firmware\) has raised KeyError:\n(.|\n)*in on_doorbell\n(.|\n)*no letter 0",
     ),
     102: ("n2", r"the firmware \(unruly\.protocol\.Firmware\) has raised IndexError:\n(.|\n)*no place for a letter"),
     103: (

@@ -146,7 +146,7 @@ def test_lists_and_doctor_say_it_and_do_not_fail(install: Install) -> None:
     told = CliRunner().invoke(command, ["protocol", "list"])
     assert told.exit_code == 0
     lines = {line.split()[0]: " ".join(line.split()) for line in told.stdout.partition("\n\n")[0].splitlines()}
-    assert lines["stranger"] == "stranger stranger-nic 1.2 0x88B5 sim, live, dilated inline ethernet"
+    assert lines["stranger"] == "stranger stranger-nic 1.2 0x88B5 sim, live, dilated inline, shared ethernet"
     assert lines["am2"].endswith("0x88B6 sim, live, dilated inline, shared ethernet, myrinet")
     assert lines["udp"].endswith("the kernel's own live ethernet")
     assert "package stranger-nic 1.2" in told.stderr

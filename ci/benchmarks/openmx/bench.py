@@ -19,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--repeat", "10", "turns that count")
     session.option(parser, "--count", "10000", "round trips of a turn")
     session.option(parser, "--messages", "50", "messages of 4 MiB of a turn")
-    session.option(parser, "--numbered", "20000", "where 1 % of the frames are lost; 10,000,000 take an hour or more")
+    session.option(parser, "--numbered", "20000", "where 1 %% of the frames are lost; 10,000,000 take an hour or more")
     session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

@@ -212,7 +212,7 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             with contextlib.suppress(EmpError, TimeoutError):
                 await driver.loop.timeout(100_000_000, _done(arrival))
             if not arrival.done:
-                endpoint.take_back(arrival)
+                endpoint.cancel(arrival)
                 with contextlib.suppress(EmpError):
                     await arrival
 

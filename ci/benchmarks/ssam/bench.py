@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.option(parser, "--repeat", "10", "turns that count")
     session.option(parser, "--count", "10000", "round trips of a turn")
     session.option(parser, "--cells", "20000", "cells of a turn through the relay")
-    session.option(parser, "--requests", "20000", "where 1 % of the cells are lost; 10,000,000 take hours")
+    session.option(parser, "--requests", "20000", "where 1 %% of the cells are lost; 10,000,000 take hours")
     session.subjects(parser, SUBJECTS)
     session.option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

@@ -75,10 +75,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
-            arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.buffer[:] = data[: len(arrival.buffer)]
-            completion.complete(Envelope(destination, tag, len(data)))
-            self.matching.complete(arrival)
+            self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         pair = self._pairs.get(destination) or self._pair(destination)
         self._lines.put(pair, pair.message(context, tag, data, completion))
@@ -256,13 +253,12 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self._staging.hold(pair.peer, incoming.slots)
         for delivered in ended.delivered:
             delivered.deliver()
-        for lost in ended.doubtful:
-            lost.lose(_failure(pair, why))
-        for message in ended.sending:
-            message.completion.fail(_failure(pair, why))
-        for incoming in ended.arriving:
-            self.matching.fail_arrival(incoming.arrival, _failure(pair, why))
-        self.matching.fail_synchronous(pair.peer, _failure(pair, why))
+        self.matching.fail_transfers(
+            pair.peer,
+            MPIError(ERR_PROC_FAILED, f"node {pair.peer} {why}: whether a message sent has arrived is not known"),
+            sends=[*ended.doubtful, *(message.completion for message in ended.sending)],
+            arrivals=[incoming.arrival for incoming in ended.arriving],
+        )
         if renew:
             self._lines.wake(pair)
 
@@ -318,12 +314,10 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             wanted = partial(self._wanted, pair, number, incoming)
             incoming.arrival = self.matching.arrive(pair.peer, context, tag, length, wanted)
             return
-        arrival = self.matching.arrive(pair.peer, context, tag, length)
         if len(data) == length:
-            place = arrival.buffer
-            place[:] = data if len(place) == length else data[: len(place)]
-            self.matching.complete(arrival)
+            self.matching.arrive_whole(pair.peer, context, tag, data)
             return
+        arrival = self.matching.arrive(pair.peer, context, tag, length)
         incoming = pair.arriving[number] = Incoming(length)
         incoming.arrival = arrival
         self._more(pair, number, fragment)
@@ -362,7 +356,3 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
                     self._endpoint.segment = self._staging.memory
                 self._lines.put(pair, Word(pairs.GRANT, (number, incoming.missing, *incoming.slots)))
             waiting.popleft()
-
-
-def _failure(pair: Pair, why: str) -> MPIError:
-    return MPIError(ERR_PROC_FAILED, f"node {pair.peer} {why}: whether a message sent has arrived is not known")

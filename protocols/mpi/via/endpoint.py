@@ -21,7 +21,7 @@ from protocols.core.completion import drive
 from protocols.core.host_work import COPY
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
-from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
+from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
 from protocols.mpi.via.rdma_pairs import LostPartError, Outgoing, Pair, Part
 from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
@@ -66,10 +66,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
-            arrival = self.matching.arrive(destination, context, tag, len(data))
-            arrival.buffer[:] = data[: len(arrival.buffer)]
-            completion.complete(Envelope(destination, tag, len(data)))
-            self.matching.complete(arrival)
+            self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         self._host.work.spend(MPI)
         pair = self.pairs.get(destination) or self._connect(destination)
@@ -196,18 +193,17 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         if self.pairs.get(pair.peer) is pair:
             del self.pairs[pair.peer]
         error = MPIError(ERR_PROC_FAILED, f"rank {pair.peer} {why}")
-        for outgoing in (*pair.released, *pair.queue):
-            if outgoing is not None:
-                _fail(outgoing.completion, error)
+        outgoing = [message for message in (*pair.released, *pair.queue) if message is not None]
+        self.matching.fail_transfers(
+            pair.peer,
+            error,
+            sends=[message.completion for message in outgoing],
+            arrivals=[] if pair.arrival is None else [pair.arrival],
+        )
         if not pair.opened.done:
             pair.opened.fail(error)
-        for outgoing in (*pair.released, *pair.queue):
-            if outgoing is not None and outgoing.memory is not None:
-                pair.registered.append(outgoing.memory)
+        pair.registered += [message.memory for message in outgoing if message.memory is not None]
         pair.queue.clear()
-        if pair.arrival is not None:
-            self.matching.fail_arrival(pair.arrival, error)
-        self.matching.fail_synchronous(pair.peer, error)
         if pair.vi is not None:
             self._closing.append((pair, pair.vi))
             if not self._is_closing:
@@ -286,11 +282,3 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         else:
             pair.arrival = None
             self.matching.complete(arrival)
-
-
-def _fail(completion: Dispatch, error: MPIError) -> None:
-    """Fail a send, whether its program has gone on or not."""
-    if completion.is_open:
-        completion.lose(error)
-    elif not completion.done:
-        completion.fail(error)

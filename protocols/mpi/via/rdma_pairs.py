@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 
 from protocols.core.completion import Completion
 from protocols.core.host_work import COPY, HostWork
+from protocols.core.outgoing_queue import OutgoingQueue
 from protocols.mpi.device import Dispatch
 from protocols.mpi.matching import Arrival
 from protocols.mpi.mpi_errors import Envelope
@@ -115,7 +116,8 @@ class Pair:
         self._has_room = has_room
         self._owes_credit = False
         self.is_starved = False
-        self.queue: deque[Outgoing] = deque()  # messages with parts still to send
+        self._outgoing: OutgoingQueue[Outgoing] = OutgoingQueue(self._send_parts)
+        self.queue: Final = self._outgoing.items  # messages with parts still to send
         self.released: deque[Outgoing | None] = deque()  # per part under way: the message of which it is the last
         self.vi: Vi | None = None
         self.is_connected = False
@@ -186,7 +188,9 @@ class Pair:
         self.is_starved = False
         try:
             self._send_credit()
-            self._send_parts()
+            if self.queue:
+                self._outgoing.advance()
+                self._ask()
             self._send_credit()
         finally:
             self._is_pumping = False
@@ -200,18 +204,21 @@ class Pair:
             self._owes_credit = False
             self._credit()
 
-    def _send_parts(self) -> None:
-        queue = self.queue
-        while queue and self.is_open and self._buffers and self.desc_left > 0 and self._may_post():
-            outgoing = queue[0]
+    def _send_parts(self, outgoing: Outgoing) -> bool:
+        """Send parts of a message; return whether the last one was among them."""
+        while self.is_open and self._buffers and self.desc_left > 0 and self._may_post():
             if outgoing.is_registering or not self._write(outgoing):
-                break
+                return False
             if outgoing.taken == len(outgoing.data):
-                queue.popleft()
                 if outgoing.memory is None:
                     self._release(outgoing)
+                return True
+        return False
+
+    def _ask(self) -> None:
+        """Ask for the peer's count of descriptors, before there are none left."""
         is_asking = self._asked != self._answered
-        if queue and self.is_open and self.desc_left <= self._threshold and not is_asking and self._may_post():
+        if self.queue and self.is_open and self.desc_left <= self._threshold and not is_asking and self._may_post():
             self._asked += 1
             self.released.append(None)
             self._post((), self._cell, ASK, None)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from protocols.core.firmware import FIRST
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
 from protocols.mpi.device import Device, Dispatch
-from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
-from testbed.controller.conformance.candidate import Candidate, converse
+from protocols.mpi.mpi_errors import CANCELLED, ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
+from testbed.controller.conformance.candidate import TIMEOUT, Candidate, converse
 from testbed.controller.conformance.exchanges import GUARD, UNTOUCHED, reuse
-from testbed.controller.conformance.network_faults import MILLISECOND, SECOND
-from testbed.controller.conformance.trials import Violation
+from testbed.controller.conformance.network_faults import MICROSECOND, MILLISECOND, SECOND
+from testbed.controller.conformance.trials import Violation, judged
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Nic, Node
@@ -23,6 +24,9 @@ from testbed.spec.model import Description
 MTUS: Final = (600, 1_500, 9_000)
 USUAL: Final = 1_500
 """MTU that every protocol takes: Ethernet's."""
+RESTARTS: Final = (100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND)
+"""Virtual times of restarts. At 100 Mbit/s, 100,000 bytes take 8 ms: at the first a long message has at most been offered,
+at the others a part of it is there."""
 LATE: Final = 50 * MILLISECOND
 """Virtual time after which everything sent has arrived."""
 
@@ -250,6 +254,57 @@ def deadlines(candidate: Candidate) -> None:
 
     for seconds in (1, 2):
         converse(candidate, Description.back_to_back(), [sender, receiver], act=partial(cut_for, seconds))
+
+
+# `MatchingEndpoint`: a transfer with a peer that has restarted fails with ERR_PROC_FAILED.
+
+
+def restarted_peers(candidate: Candidate) -> None:
+    """Restart a message's receiver, which has posted no receive, or its sender. The other one's transfer ends."""
+    for size in candidate.sizes(100, 5_000, 100_000):
+        for moment in RESTARTS:
+            for restarting in (0, 1):
+                _restart_one(candidate, content(size, size), moment, restarting)
+
+
+@judged()
+def _restart_one(candidate: Candidate, data: bytes, moment: int, restarting: int) -> None:
+    ends: list[str] = []
+
+    async def begin(_endpoint: object, node: SimNode, device: Device) -> None:
+        """The program of the node that restarts, in each life; it waits for nothing."""
+        await device.connect()
+        if device.rank == 0:
+            send(device, 1, 5, data)
+        elif node.adapter.incarnation > FIRST:  # the message may only have been under way to this life
+            Buffer(device, 0, 5, len(data))
+            send(device, 0, 6, b"here again")
+
+    async def transfer(_endpoint: object, _node: SimNode, device: Device) -> None:
+        await device.connect()
+        try:
+            if device.rank == 0:
+                await send(device, 1, 5, data)
+            else:
+                await Buffer(device, 0, 5, len(data)).expect(0, 5, data)
+        except MPIError as error:
+            if error.Get_error_class() != ERR_PROC_FAILED:
+                raise Violation(f"a transfer with a node that has restarted has failed otherwise: {error}") from error
+        ends.append("ended")
+
+    with Simulation(
+        Description.back_to_back(delay="20us", rate="100mbit"), candidate.protocol.plug, seed=0
+    ) as simulation:
+        for number, node in enumerate(simulation.nodes.values()):
+            program = begin if number == restarting else transfer
+            simulation.spawn(node.name, program, candidate.protocol.device(node.endpoint))
+        simulation.run_until(moment)
+        again = simulation.restart(f"n{restarting + 1}")
+        simulation.spawn(again.name, begin, candidate.protocol.device(again.endpoint))
+        simulation.run_until(moment + TIMEOUT)
+    if not ends:
+        what = "receiver" if restarting else "sender"
+        raise Violation(f"a message of {len(data)} bytes, whose {what} restarts after {moment / 1e6:g} ms, never ends")
 
 
 async def _all(overs: list[Dispatch]) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from testbed.cluster.api import Cluster
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.conformance.candidate import Candidate, NotApplicableError
+from testbed.controller.conformance.message_checks import restarted_peers
 from testbed.controller.conformance.parity import differing_flows, fates_by_flow, received_messages
 from testbed.controller.conformance.trials import Violation
 from testbed.controller.nic_options import share_nics
@@ -41,7 +42,9 @@ FAULTS: Final[tuple[Fault, ...]] = (
 
 
 def restarts(candidate: Candidate) -> None:
-    """Restart two of three nodes, one of them again, while all exchange messages in the simulation."""
+    """Restart nodes within messages of every size, and then two of three nodes, one of them again, while all exchange
+    messages; in the simulation."""
+    restarted_peers(candidate)
     settings = {"time": "600ms", "settle": "300ms", "largest": min(LARGEST, candidate.max_message_size - HEAD)}
     scenario = Scenario(name="restarts", faults=FAULTS)
     result = _run(candidate, Description.star(3, delay="20us"), "churn", "sim", settings, scenario=scenario)

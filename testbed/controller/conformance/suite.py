@@ -104,7 +104,7 @@ CHECKS: Final = (
     ),
     Check(
         "restarts",
-        "NICs that restart, are reset or crash are heard again; no message arrives twice, changed, or in another life.",
+        "NICs that restart or crash are heard again, transfers with them end, and nothing arrives twice or in another life.",
         _plain(run_checks.restarts),
     ),
     Check(

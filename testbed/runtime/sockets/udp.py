@@ -196,10 +196,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
 
     def _arrived(self, source: int, message: Message) -> None:
         context, tag, content = message
-        arrival = self.matching.arrive(source, context, tag, len(content))
-        place = arrival.buffer
-        place[:] = content[: len(place)]
-        if self.matching.complete(arrival):
+        if self.matching.arrive_whole(source, context, tag, content):
             self._nic.post_completion(0)
 
 

@@ -27,10 +27,7 @@ class Post:
 
     def receive(self, now: int, frame: bytes) -> None:
         source, context, tag = frame[12], int.from_bytes(frame[13:15], "big"), int.from_bytes(frame[15:19], "big")
-        matching, data = self.endpoint.matching, frame[19:]
-        arrival = matching.arrive(source, context, tag, len(data))
-        arrival.buffer[:] = data[: len(arrival.buffer)]
-        matching.complete(arrival)
+        self.endpoint.matching.arrive_whole(source, context, tag, frame[19:])
 
     def on_doorbell(self, now: int, index: int) -> None:
         raise AssertionError

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocols.core.completion import Completion
 from protocols.mpi.constants import ANY_SOURCE, ANY_TAG
-from protocols.mpi.device import ProbeResult, Receipt
+from protocols.mpi.device import Dispatch, ProbeResult, Receipt
 from protocols.mpi.matching import Arrival, MatchingQueues, Receive
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, ERR_TRUNCATE, Envelope, MPIError
 
@@ -41,9 +41,7 @@ def receive(
 
 
 def message(matching: MatchingQueues, source: int, tag: int, data: bytes, context: int = 0) -> None:
-    arrival = matching.arrive(source, context, tag, len(data))
-    arrival.buffer[:] = data[: len(arrival.buffer)]
-    matching.complete(arrival)
+    matching.arrive_whole(source, context, tag, data)
 
 
 def test_a_message_goes_to_the_oldest_receive_that_fits() -> None:
@@ -144,11 +142,47 @@ def test_a_message_that_is_too_long_fills_the_buffer_and_fails(first: str) -> No
     assert bytes(buffer) == b"hel"
 
 
+def test_a_send_to_oneself_is_complete_before_its_receive_is_posted_and_then_fills_it() -> None:
+    matching = MatchingQueues()
+    sent = Dispatch()
+    data = bytearray(b"hello")
+    matching.send_to_self(1, 0, 7, memoryview(data), sent)
+    assert sent.result() == Envelope(1, 7, 5)
+    data[:] = b"later"  # its program may reuse the buffer
+    completion, buffer = receive(matching, 1, 7)
+    assert completion.result() == Envelope(1, 7, 5)
+    assert bytes(buffer[:5]) == b"hello"
+
+
+def test_what_is_under_way_with_a_peer_whose_session_has_ended_fails_and_nothing_else() -> None:
+    matching = MatchingQueues()
+    under_way, left, arrived = Dispatch(), Dispatch(), Dispatch()
+    left.release(Envelope(1, 7, 5))
+    arrived.release(Envelope(1, 7, 5))
+    arrived.deliver()
+    matched: list[Completion[Envelope]] = [Completion(), Completion()]
+    for peer, completion in zip((1, 2), matched, strict=True):
+        assert matching.track_synchronous(peer, Envelope(peer, 7, 0), completion) is not None
+    half, _ = receive(matching, 1, 7)
+    arrivals = [matching.arrive(1, 0, tag, 5) for tag in (7, 8)]
+    later, _ = receive(matching, 1, 8 + 1)
+    matching.fail_transfers(1, MPIError(ERR_PROC_FAILED, "gone"), [under_way, left, arrived], arrivals)
+    for failed in (under_way, left, matched[0], half):
+        with pytest.raises(MPIError, match="gone"):
+            failed.result()
+    assert arrived.result() == Envelope(1, 7, 5)
+    assert not matched[1].done
+    unexpected, _ = receive(matching, 1, 8)
+    assert not unexpected.done, "the rest of that message does not come"
+    message(matching, 1, 9, b"")  # of the next session
+    assert later.result() == Envelope(1, 9, 0)
+
+
 def test_who_waits_for_a_dead_peer_alone_is_told() -> None:
     matching = MatchingQueues()
     alone, _ = receive(matching, 1, ANY_TAG)
     anybody, _ = receive(matching, ANY_SOURCE, ANY_TAG)
-    matching.fail(1, MPIError(ERR_PROC_FAILED, "gone"))
+    matching.fail_receives(1, MPIError(ERR_PROC_FAILED, "gone"))
     with pytest.raises(MPIError, match="gone"):
         alone.result()
     message(matching, 2, 3, b"")

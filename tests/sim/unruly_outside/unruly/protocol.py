@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from postcard import protocol as postcard
 from postcard.codec import KIND_CARD, unpack_frame
-from postcard.firmware import NEWS, Message
+from postcard.descriptors import SENDS, Descriptors
 from postcard.firmware import Firmware as PostcardFirmware
 from postcard.host import Host as PostcardHost
 from postcard.settings import Settings
 
 from protocols.core.firmware import Adapter, Agent, Nic
+from protocols.core.memory import HostMemory
 
 RING_RAISES, RECEIVE_RAISES, TICK_RAISES, DEADLINE_STAYS, FRAME_TOO_LONG, LIBRARY_RAISES = range(101, 107)
 
@@ -27,7 +28,7 @@ class Firmware(PostcardFirmware):
         return super().deadline if self._since is None else self._since
 
     def on_doorbell(self, now: int, index: int) -> None:
-        tag = self.letters[index].tag
+        tag = self._descriptors.read(index).tag if index < SENDS else 0
         if tag == RING_RAISES:
             raise KeyError(f"no letter {index}")
         if tag == FRAME_TOO_LONG:
@@ -53,16 +54,15 @@ class Firmware(PostcardFirmware):
 
 class Host(PostcardHost):
     def completed(self, index: int) -> None:
-        if index == NEWS:
-            news = self._firmware.inbox[0]
-            if isinstance(news, Message) and news.tag == LIBRARY_RAISES:
-                raise ValueError("no such letter")
+        if index >= SENDS and self._descriptors.read(index).tag == LIBRARY_RAISES:
+            raise ValueError("no such letter")
         super().completed(index)
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    firmware = Firmware(adapter, nic, Settings())
-    return Agent(firmware, Host(adapter, nic, firmware))
+    memory, descriptors = HostMemory(), Descriptors()
+    firmware = Firmware(adapter, nic, memory, descriptors, Settings())
+    return Agent(firmware, Host(adapter, nic, memory, descriptors))
 
 
-PROTOCOL = replace(postcard.PROTOCOL, plug=plug)
+PROTOCOL = replace(postcard.PROTOCOL, plug=plug, split_driver=None)

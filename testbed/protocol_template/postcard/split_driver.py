@@ -1,0 +1,53 @@
+"""The split driver: firmware in an agent's process, and the host library in that of a program, which may end at any time.
+
+While there is no host, cards get no receipts, and stay with their senders; so the next host receives what was sent before
+it attached. A NIC whose host has ended begins a new incarnation, of which it tells its peers: they learn that what was under
+way is lost, even if they only wait to receive.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.core.firmware import Adapter, HostActions
+from protocols.core.memory import Allocating, HostMemory, Reachable
+from protocols.core.split_memory import HostSlot, OnDoorbell, OneHost, SharedActions, SplitDriver
+
+from .descriptors import COUNT, SIZE, Descriptors
+from .firmware import Firmware
+from .host import Host
+from .settings import Settings
+
+
+class Nic:
+    """A NIC without a host, or with one. Implements `protocols.core.split_memory.SharedNic`."""
+
+    def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings) -> None:
+        self.adapter = adapter
+        self._nic: Final = OneHost(nic)
+        self._settings = settings
+        self.firmware = self._vacant()
+
+    def attach(self, now: int, host: int, memory: Reachable, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
+        self.firmware.attach(memory, Descriptors(descriptors))
+        return self.firmware.on_doorbell
+
+    def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
+        self.adapter = self.adapter.of_incarnation(incarnation)
+        former, self.firmware = self.firmware, self._vacant()
+        self.firmware.succeed(former)
+
+    def _vacant(self) -> Firmware:
+        return Firmware(self.adapter, self._nic, HostMemory(), Descriptors(), self._settings)
+
+
+def split_driver(settings: Settings) -> SplitDriver:
+    """Return what makes a NIC without a host, and the library of a host that attaches to it."""
+
+    def nic(adapter: Adapter, nic: SharedActions) -> Nic:
+        return Nic(adapter, nic, settings)
+
+    def host(adapter: Adapter, nic: HostActions, memory: Allocating, descriptors: memoryview, _slot: HostSlot) -> Host:
+        return Host(adapter, nic, memory, Descriptors(descriptors))
+
+    return SplitDriver(COUNT * SIZE, COUNT, nic, host)

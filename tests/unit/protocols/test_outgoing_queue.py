@@ -1,0 +1,93 @@
+"""A queue of items that wait for credits: in order, in parts, and called again while it sends."""
+
+from __future__ import annotations
+
+from protocols.core.outgoing_queue import OutgoingQueue
+
+
+class Window:
+    """Sends items, lists of parts, one part for a credit."""
+
+    def __init__(self, count: int) -> None:
+        self.credits = count
+        self.sent: list[str] = []
+        self.queue: OutgoingQueue[list[str]] = OutgoingQueue(self.send)
+
+    def send(self, item: list[str]) -> bool:
+        while item and self.credits:
+            self.credits -= 1
+            self.sent.append(item.pop(0))
+        return not item
+
+    def give(self, count: int) -> None:
+        self.credits += count
+        self.queue.advance()
+
+
+def test_items_are_sent_in_order_as_credits_come() -> None:
+    window = Window(2)
+    for item in ("abc", "de", "f"):
+        window.queue.put([*item])
+    assert "".join(window.sent) == "ab"
+    assert window.queue.items[0] == ["c"]
+    window.give(2)
+    assert "".join(window.sent) == "abcd"
+    window.give(9)
+    assert "".join(window.sent) == "abcdef"
+    assert not window.queue.items
+    assert window.credits == 7
+
+
+def test_an_item_that_is_queued_while_one_is_sent_comes_behind_it_without_recursion() -> None:
+    sent: list[int] = []
+    depth = deepest = 0
+
+    def send(item: int) -> bool:
+        nonlocal depth, deepest
+        depth += 1
+        deepest = max(deepest, depth)
+        sent.append(item)
+        if item < 5_000:
+            queue.put(item + 1)  # as a send that is complete at once, and whose program sends the next
+        depth -= 1
+        return True
+
+    queue: OutgoingQueue[int] = OutgoingQueue(send)
+    queue.put(0)
+    assert sent == [*range(5_001)]
+    assert deepest == 1
+
+
+def test_its_owner_may_clear_it_while_an_item_is_sent_and_go_on_with_others() -> None:
+    sent: list[str] = []
+
+    def send(item: str) -> bool:
+        sent.append(item)
+        if item == "last":
+            queue.items.clear()
+            queue.put("of the next session")
+        return True
+
+    queue: OutgoingQueue[str] = OutgoingQueue(send)
+    queue.items.extend(["last", "never"])
+    queue.advance()
+    assert sent == ["last", "of the next session"]
+    assert not queue.items
+
+
+def test_an_error_of_a_send_leaves_its_item_to_the_next_call() -> None:
+    broken = True
+
+    def send(item: str) -> bool:  # noqa: ARG001
+        if broken:
+            raise OSError
+        return True
+
+    queue: OutgoingQueue[str] = OutgoingQueue(send)
+    try:
+        queue.put("item")
+    except OSError:
+        broken = False
+    assert [*queue.items] == ["item"]
+    queue.advance()
+    assert not queue.items
