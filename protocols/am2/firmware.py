@@ -19,10 +19,6 @@ from protocols.am2 import page as layout
 from protocols.am2.card import BROADCAST, Card, adapted
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
-from protocols.am2.mapper.follower import Follower
-from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.route_tables import Path, Table
-from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.mapping_port import MappingPort
 from protocols.am2.nic_memory import Frames
 from protocols.am2.peers import CachedHeader, Peer
@@ -35,6 +31,10 @@ from protocols.am2.transport import PREFIX_SIZE, PacketClass, build_answer, unpa
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.peers import Standing
+from protocols.myrinet.mapper.follower import Follower
+from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
+from protocols.myrinet.mapper.route_tables import Path, Table
+from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
 _REASONS: Final = REASON_RESTARTED + 1
 _PASSES: Final = REASON_NO_MAPPING

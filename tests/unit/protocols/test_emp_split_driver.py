@@ -47,7 +47,7 @@ def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> N
 
 
 def test_a_host_that_attaches_begins_with_the_nics_frames_per_collection() -> None:
-    """Whatever the host before it has set."""
+    """A former host's command does not outlast it."""
     settings, addresses = Settings(unit=4), [bytes([2, 0, 0, 0, 0, number]) for number in (1, 2)]
     nic = Nic(Adapter(0, addresses), cast("SharedActions", Sent()), settings, codec)
     for host, incarnation in enumerate((FIRST, FIRST + 1), 1):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from protocols.am2.mapper import codec
-from protocols.am2.mapper.codec import KIND_TABLE
-from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.route_tables import Collected, Table, paths_of
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened
+from protocols.myrinet.mapper import codec
+from protocols.myrinet.mapper.codec import KIND_TABLE
+from protocols.myrinet.mapper.counters import Counters
+from protocols.myrinet.mapper.route_tables import Collected, Table, paths_of
 
 
 class Follower:
