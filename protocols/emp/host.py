@@ -26,7 +26,9 @@ from protocols.emp.descriptors import (
     unpack_head,
 )
 from protocols.emp.firmware import Firmware
+from protocols.emp.myrinet import codec as routed_codec
 from protocols.emp.settings import Settings, check_unit
+from protocols.myrinet.routed_nic import routed_plug
 
 ANY_TAG: Final = -1
 
@@ -387,9 +389,13 @@ def any_tag(context: int = 0) -> int:
     return -(context << 24) - 1
 
 
-def plug(settings: Settings | None = None, codec: Codec = codec) -> Plug:
-    """Make EMP's plug. codec: replaces the generated one (`protocols.core.scapy_codec`)."""
+def plug(settings: Settings | None = None, codec: Codec = codec, routed_codec: Codec = routed_codec) -> Plug:
+    """Make EMP's plug. codec, routed_codec: of Ethernet's and of source-routed networks' frames; they replace the generated
+    ones (`protocols.core.scapy_codec`)."""
+    return routed_plug(_plug(settings, codec), _plug(settings, routed_codec))
 
+
+def _plug(settings: Settings | None, codec: Codec) -> Plug:
     def build(adapter: Adapter, nic: Nic) -> Agent:
         own = settings if settings is not None else Settings()
         memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart)
