@@ -24,7 +24,7 @@ from protocols.myrinet.mapper.route_tables import Table
 from protocols.myrinet.mapper.settings import Settings
 
 FRAMING: Final = "source routes"
-"""As in `protocols.core.protocol.Protocol.framings`."""
+"""The framing of these networks (`protocols.core.protocol.Protocol.framings`)."""
 
 _ENVELOPE: Final = MAX_HOPS + 3
 """Bytes that a frame has on Myrinet and not on Ethernet: its route, its packet type, its CRC-8."""

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 LONG: Final = bool(os.environ.get("TESTBED_LONG"))
 SEED, OTHER_SEED = 7, 8
 MESSAGES: Final = 60 if LONG else 20
-"""Of each node."""
+"""Number of messages that each node sends."""
 
 
 class Network(NamedTuple):
