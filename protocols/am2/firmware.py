@@ -19,10 +19,6 @@ from protocols.am2 import page as layout
 from protocols.am2.card import BROADCAST, Card, adapted
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
-from protocols.am2.mapper.follower import Follower
-from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.route_tables import Path, Table
-from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.mapping_port import MappingPort
 from protocols.am2.nic_memory import Frames
 from protocols.am2.peers import CachedHeader, Peer
@@ -35,6 +31,10 @@ from protocols.am2.transport import PREFIX_SIZE, PacketClass, build_answer, unpa
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.peers import Standing
+from protocols.myrinet.mapper.follower import Follower, mapper_of, paths_to_functions
+from protocols.myrinet.mapper.mapper import Mapper
+from protocols.myrinet.mapper.route_tables import Table
+from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
 _REASONS: Final = REASON_RESTARTED + 1
 _PASSES: Final = REASON_NO_MAPPING
@@ -109,13 +109,7 @@ class Firmware:
         self._adapter = adapter
         self._mapper: Mapper | Follower | None = None
         if adapter.routed and mapping is not None:
-            host = adapter.host_of(adapter.number)
-            if host == adapter.number:
-                siblings = tuple([adapter.addresses[number] for number in adapter.siblings])
-                station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address, siblings)
-                self._mapper = Mapper(station, self._send_mapping, self._install, mapping)
-            else:
-                self._mapper = Follower(adapter.address, adapter.addresses[host], self._install)
+            self._mapper = mapper_of(adapter, self._send_mapping, self._install, mapping)
             self._has_begun = self._is_plain = False
 
     @property
@@ -387,7 +381,7 @@ class Firmware:
         card, longest = self._card, self.settings.route
         card.is_mapped = True
         self._cached_headers.clear()
-        paths = self._paths_to_functions(table) if self._adapter.hosts else table.paths
+        paths = paths_to_functions(self._adapter, table)
         for number in set(self._peers.known) | set(paths):
             if number == card.number or number >= self._nodes:
                 continue
@@ -398,16 +392,6 @@ class Firmware:
                 peer.route, peer.address, peer.lost_at = path.route, path.address, None
                 card.update_prefix(peer)
         self._has_news = True
-
-    def _paths_to_functions(self, table: Table) -> Mapping[int, Path]:
-        """Return paths to all functions of the NICs to which a table leads, and to the other ones of this NIC."""
-        addresses, hosts = self._adapter.addresses, self._adapter.hosts
-        paths = {
-            number: Path(table.paths[host].route, addresses[number])
-            for number, host in enumerate(hosts)
-            if host in table.paths
-        }
-        return paths | {number: Path(b"", addresses[number]) for number in self._adapter.siblings}
 
     def _go(self, now: int) -> None:
         """Send what has waited for routes."""

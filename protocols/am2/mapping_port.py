@@ -16,8 +16,8 @@ from typing import Final
 from protocols.am2 import page as layout
 from protocols.am2.card import Card
 from protocols.am2.endpoint_frames import Resident
-from protocols.am2.mapper.route_tables import Collected, Path, Table, parts_of, paths_of
 from protocols.core.malformed import MalformedError
+from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of
 
 _NUMBERS: Final = 0xFFFF
 

@@ -8,11 +8,11 @@ from typing import Literal
 
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.nic_memory import NicMemory
 from protocols.am2.receiver import Witness
 from protocols.am2.settings import Settings
 from protocols.core.firmware import Adapter, Agent, Nic, Plug
+from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
 _MAPPING = MapperSettings()
 
@@ -50,7 +50,7 @@ def plug(
     return build
 
 
-_FRAMES = ("protocols.am2.frames", "protocols.am2.mapper.frames", "protocols.myrinet.frames")
+_FRAMES = ("protocols.am2.frames", "protocols.myrinet.mapper.frames", "protocols.myrinet.frames")
 
 
 def plug_by_scapy() -> Plug:

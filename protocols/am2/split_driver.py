@@ -15,13 +15,13 @@ from protocols.am2 import page as layout
 from protocols.am2.card import adapted
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.receiver import Witness
 from protocols.am2.settings import Settings
 from protocols.am2.shared_frames import OwnFrames, SeenFrames, size_of
 from protocols.core.firmware import Adapter, HostActions
 from protocols.core.memory import Allocating, SharedReachable
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SplitDriver
+from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
 _OTHER_DOORBELLS: Final = 4
 """Maximum doorbells for one endpoint that are in flight beside those of its slots: changes and requests of residency."""

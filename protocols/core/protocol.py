@@ -18,7 +18,7 @@ A package registers its protocol as an entry point; it is then equal to the buil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,8 +73,9 @@ class Protocol:
     returns a plug whose NICs have their frames built and parsed by Scapy (`protocols.core.scapy_codec`), to verify the
     codec; None: not available. profiles: hardware on which it has run, for simulations with realistic costs.
     split_driver: for shared NICs; None: not available. framings: what its frames have for switches that forward by it,
-    in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM). function_framings: those of them that lead
-    to each function of a NIC, so that a node at such a switch may have several ranks.
+    in place of Ethernet's addresses: "source routes" (Myrinet), "cells" (ATM). ethertypes: by framing, where the EtherType
+    is another than `ethertype`. function_framings: those framings that lead to each function of a NIC, so that a node at
+    such a switch may have several ranks.
     configurable: None: its firmware has no settings. active_messages: its host library implements
     `protocols.active_messages.am_interface.ActiveMessages`, so that workloads on active messages run, and have histories.
     host_work: the kinds of work on host cores that are its own, beside `host_work.STANDARD`.
@@ -90,12 +91,17 @@ class Protocol:
     profiles: Sequence[Profile] = ()
     split_driver: SplitDriver | None = None
     framings: tuple[str, ...] = ()
+    ethertypes: Mapping[str, int] = field(default_factory=dict)
     function_framings: tuple[str, ...] = ()
     configurable: Configurable | None = None
     active_messages: bool = False
     host_work: Sequence[str] = ()
     needs_order: bool = False
     steering: Steering = field(default_factory=dict)
+
+    def ethertype_of(self, framings: Iterable[str]) -> int:
+        """Return the EtherType of its frames in a network whose switches forward by these framings; usually none."""
+        return next((self.ethertypes[framing] for framing in framings if framing in self.ethertypes), self.ethertype)
 
     @property
     def is_kernels(self) -> bool:

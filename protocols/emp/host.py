@@ -26,7 +26,9 @@ from protocols.emp.descriptors import (
     unpack_head,
 )
 from protocols.emp.firmware import Firmware
-from protocols.emp.settings import MAX_UNIT, Settings
+from protocols.emp.myrinet import codec as routed_codec
+from protocols.emp.settings import Settings, check_unit
+from protocols.myrinet.routed_nic import routed_plug
 
 ANY_TAG: Final = -1
 
@@ -205,12 +207,15 @@ class Endpoint:
 
     def post_unit(self, unit: int) -> Completion[None]:
         """Set the frames of a collection, which is acknowledged as a whole, for the sends posted from now on; done when
-        the NIC has set it. Section 4.1: 3, configurable on the fly. Peers need no setting: frames name their unit.
+        the NIC has set it. Section 4.1: 3; section 3.1.2: configurable on the fly.
 
-        Raises DescriptorsExhaustedError, and ValueError for a unit that is not 1 to MAX_UNIT.
+        It may be called while messages are in flight: these keep their collections. Peers need no setting, since every
+        frame names the unit of its message. It applies to this NIC and to messages to all peers, until the next call; a
+        host that attaches to a shared NIC begins with the NIC's setting.
+
+        Raises DescriptorsExhaustedError, and ValueError for a unit that is not a whole number from 1 to MAX_UNIT.
         """
-        if not 1 <= unit <= MAX_UNIT:
-            raise ValueError(f"a collection of {unit} frames: 1 to {MAX_UNIT}")
+        check_unit(unit)
         index = self._take(1)[1]
         self._commands[index] = command = Completion[None]("the NIC to set collections of %s frames", unit)
         self._descriptors.write_unit(index, unit)
@@ -384,9 +389,13 @@ def any_tag(context: int = 0) -> int:
     return -(context << 24) - 1
 
 
-def plug(settings: Settings | None = None, codec: Codec = codec) -> Plug:
-    """Make EMP's plug. codec: replaces the generated one (`protocols.core.scapy_codec`)."""
+def plug(settings: Settings | None = None, codec: Codec = codec, routed_codec: Codec = routed_codec) -> Plug:
+    """Make EMP's plug. codec, routed_codec: of Ethernet's and of source-routed networks' frames; they replace the generated
+    ones (`protocols.core.scapy_codec`)."""
+    return routed_plug(_plug(settings, codec), _plug(settings, routed_codec))
 
+
+def _plug(settings: Settings | None, codec: Codec) -> Plug:
     def build(adapter: Adapter, nic: Nic) -> Agent:
         own = settings if settings is not None else Settings()
         memory, descriptors = HostMemory(), Descriptors(own.descriptors, adapter.pages_apart)

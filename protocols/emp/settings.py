@@ -45,8 +45,7 @@ class Settings:
             value = getattr(self, name)
             if type(value) is not int:
                 raise ValueError(f"{name} {value!r}: a whole number")
-        if not 1 <= self.unit <= MAX_UNIT:
-            raise ValueError(f"a collection of {self.unit} frames: 1 to {MAX_UNIT}")
+        check_unit(self.unit)
         if not 0 < self.timeout <= self.longest_timeout:
             raise ValueError(f"a time-out of {self.timeout} ns: above 0, and at most {self.longest_timeout} ns")
         if self.longest_timeout > MAX_TIME:
@@ -66,3 +65,9 @@ class Settings:
                 raise ValueError(f"{value} descriptors: they do not change, and are {self.descriptors}")
             replace(self, **{name: value})
         object.__setattr__(self, name, value)
+
+
+def check_unit(unit: int) -> None:
+    """Raise ValueError for an invalid number of frames per collection."""
+    if type(unit) is not int or not 1 <= unit <= MAX_UNIT:
+        raise ValueError(f"a collection of {unit!r} frames: 1 to {MAX_UNIT}, in whole numbers")

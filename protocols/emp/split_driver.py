@@ -24,15 +24,23 @@ from protocols.emp.card import Codec
 from protocols.emp.descriptors import SIZE, Descriptors
 from protocols.emp.firmware import Firmware
 from protocols.emp.host import Endpoint
+from protocols.emp.myrinet import codec as routed_codec
 from protocols.emp.settings import Settings
+from protocols.myrinet.routed_nic import routed_split_driver
 
 _MAX_SEGMENTS: Final = 2_048
 """Limits the memory that an untrusted host can make the NIC use: a segment takes some 200 bytes."""
 
 
-def split_driver(settings: Settings | None = None, codec: Codec = codec) -> SplitDriver:
+def split_driver(
+    settings: Settings | None = None, codec: Codec = codec, routed_codec: Codec = routed_codec
+) -> SplitDriver:
     """Make EMP's split driver; arguments as for `protocols.emp.host.plug`. It has one host: EMP's NIC serves one
     application (section 5)."""
+    return routed_split_driver(_split_driver(settings, codec), _split_driver(settings, routed_codec))
+
+
+def _split_driver(settings: Settings | None, codec: Codec) -> SplitDriver:
     own = settings if settings is not None else Settings()
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:

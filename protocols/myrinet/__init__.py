@@ -7,4 +7,6 @@ them.
 - `frames`: the definition, as a Scapy layer.
 - `envelope`: converts a codec's frame to its form on the wire, and back.
 - `fields`: field definitions for rules and captures.
+- `mapper`: finds the network and its routes.
+- `routed_nic`: routes and a mapper, below firmware that knows none.
 """

@@ -146,14 +146,15 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
     if not node.nics:
         raise UnsupportedError(f"node {name} of cluster {state.name} has no NIC")
     device = node.nics[0].name
-    shared = _attachment(device, nic_protocol, function)
+    layout = state.layout
+    ethertype = nic_protocol.ethertype_of(layout.framings())
+    shared = _attachment(device, nic_protocol, ethertype, function)
     if shared is not None:
         with closing(shared):
             yield from _on_shared(shared, nic_protocol, [node.name for node in nodes], name, spin)
         return
     if function is not None:
         raise NotFoundError(f"the NIC of node {name} is not shared: it has no function {function}")
-    layout = state.layout
     adapter = Adapter(
         number,
         addresses_of(layout, one_each(layout)),
@@ -163,7 +164,7 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         ordered=layout.keeps_order(),
     )
     numbers = {node.name: number for number, node in enumerate(nodes)}
-    orders = Orders(nic_protocol.plug, nic_protocol.ethertype, (), {}, numbers, spin)
+    orders = Orders(nic_protocol.plug, ethertype, (), {}, numbers, spin)
     with ExitStack() as stack:
         stack.enter_context(_claimed(device, name))
         stack.enter_context(_without_offloads(store, state, name, device))
@@ -176,12 +177,12 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         yield from _with_mpi_names(AttachedNic(Comm(endpoint), rank_node, agent.host, driver, partial(_taken, wire)))
 
 
-def _attachment(device: str, nic_protocol: NicProtocol, function: int | None) -> Attachment | None:
+def _attachment(device: str, nic_protocol: NicProtocol, ethertype: int, function: int | None) -> Attachment | None:
     """Attach to a function of a shared NIC; None where the NIC is not shared."""
     if nic_protocol.split_driver is None:
         return None
     try:
-        return Attachment(device, nic_protocol.ethertype, nic_protocol.split_driver, function)
+        return Attachment(device, ethertype, nic_protocol.split_driver, function)
     except NoAgentError:
         return None
 

@@ -218,6 +218,10 @@ class Layout:
         at = {node.name: End(node.name, node.nics[0].name) for node in self.nodes if node.nics}
         return {name: ends[end] for name, end in at.items() if end in ends}
 
+    def framings(self) -> set[str]:
+        """Return the framings by which the switches at the nodes' first NICs forward; Ethernet's addresses are none."""
+        return {kind.framing for kind in self.framed().values()}
+
     def keeps_order(self) -> bool:
         """Whether no link lets frames overtake each other, as long as nothing is injected. Under jitter only netem
         does."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.route_tables import Table
-from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter, Agent, Nic
+from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
+from protocols.myrinet.mapper.route_tables import Table
+from protocols.myrinet.mapper.settings import MILLISECOND, SECOND, Settings
 from testbed.fabric.myrinet.route import delta
 from testbed.runtime.nodes.places import ProgramNode
 from testbed.spec.layout import End, Layout

@@ -1,5 +1,5 @@
-"""AM-II on Myrinet's switches between real interfaces: every workload, shared NICs, the histories and fates of the
-simulation, and what a capture tells of each frame."""
+"""AM-II on Myrinet's switches between real interfaces: every workload, and what a capture tells of each frame. That its
+runs are the simulation's is in `test_parity_live`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed import Cluster, RunResult
-from testbed.controller.conformance.parity import differing_flows, fates_by_flow, received_messages
-from testbed.controller.runs.run_options import Mode, Nics
-from testbed.observe.recorded import FATES
+from testbed import Cluster
 from testbed.runtime.logs import read_log
 from tests.sim.scapy_captures import read_capture
 from tests.sim.small_workloads import SMALL
@@ -45,46 +42,6 @@ def test_every_workload_ends_on_switches_that_lose_frames(name: str) -> None:
     assert any(counters["packets_resent"] for counters in result.counted.values())
     lost = [finding for finding in result.verdict.findings if finding.what in ("NIC lost", "relay lost")]
     assert {finding.measured for finding in lost} == {0}, "the emulator loses nothing beside what is asked for"
-
-
-def random_traffic(folder: Path, mode: Mode = "live", nics: Nics = "inline", seed: int = 7) -> RunResult:
-    """Messages of chance from everybody to everybody, with their histories checked and every fate logged."""
-    dilate = 20 if mode == "dilated" else None
-    return testbed.run(
-        ring(seed), "random", protocol="am2", mode=mode, nics=nics, dilate=dilate, settings={"messages": 40}, check=True,
-        fates=True, output=folder,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("simulated") / "run"
-    random_traffic(folder, "sim")
-    return folder
-
-
-@pytest.mark.parametrize(("mode", "nics"), [("live", "inline"), ("live", "shared"), ("dilated", "inline")])
-def test_messages_and_the_fates_of_every_flow_are_the_simulations(
-    mode: Mode, nics: Nics, simulated: Path, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    result = random_traffic(folder, mode, nics)
-    assert result.checks is not None
-    assert result.checks.passed
-    for node in ("n1", "n2", "n3", "n4"):
-        assert received_messages(folder, node) == received_messages(simulated, node) != {}
-    there, here = (fates_by_flow(read_log(run / FATES)) for run in (simulated, folder))
-    differing, compared = differing_flows(there, here)
-    assert not differing
-    assert compared >= 20
-
-
-def test_another_seed_has_other_fates(simulated: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    random_traffic(folder, seed=8)
-    differing, _ = differing_flows(*(fates_by_flow(read_log(run / FATES)) for run in (simulated, folder)))
-    assert differing
-    assert any(received_messages(folder, node) != received_messages(simulated, node) for node in ("n1", "n2"))
 
 
 def test_a_capture_at_a_nic_tells_which_of_its_frames_its_cable_loses(tmp_path: Path) -> None:

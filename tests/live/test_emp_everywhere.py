@@ -8,24 +8,30 @@ from typing import Protocol
 
 import pytest
 
+import testbed
 from protocols.emp import host as emp
+from protocols.emp.card import MESSAGE_HEADER
 from protocols.emp.codec import ETHERTYPE, TYPE_ACK
 from protocols.mpi import emp as mpi
 from protocols.mpi.comm import Comm
 from testbed import Cluster
 from testbed.controller.conformance.parity import differing_flows, fates_by_flow
 from testbed.controller.runs.agents import agents
+from testbed.controller.runs.run_options import Mode, Nics
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.runtime.logs import read_log
 from testbed.sim.simulation import Simulation
+from testbed.workloads.form import Native
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
 TIMEOUT = 60.0  # s
 SIZES = (0, 4, 1456, 1457, 4097, 20_000)
 ROUNDS = 5
+FULL = 1500 - 28
+"""Bytes of payload of a full frame."""
 
 
 class Node(Protocol):
@@ -100,3 +106,35 @@ def test_a_rule_may_name_what_a_protocol_registers() -> None:
         outcome = run.wait(TIMEOUT)
         assert outcome.results == expected
         assert all(report.counted["collections_resent"] for report in outcome.reports.values())
+
+
+class ChangedUnits(Native[emp.Endpoint]):
+    """Node 0 sends three messages of 30 frames at once, and changes the frames of a collection between them: 3, 10, 1."""
+
+    protocol = "emp"
+
+    async def program(self, library: emp.Endpoint, _node: object) -> list[int]:
+        size = 30 * FULL - MESSAGE_HEADER
+        if library.number:
+            transfers = [library.post_receive(0, tag, bytearray(size)) for tag in range(3)]
+        else:
+            transfers = [library.post_send(1, 0, bytes(size))]
+            for tag, unit in enumerate((10, 1), 1):
+                await library.post_unit(unit)
+                transfers.append(library.post_send(1, tag, bytes(size)))
+        return [(await transfer).length for transfer in transfers]
+
+
+@pytest.mark.parametrize(
+    ("mode", "nics"), [("sim", "inline"), ("live", "inline"), ("live", "shared"), ("dilated", "inline")]
+)
+def test_a_program_changes_the_frames_of_an_acknowledgement_while_messages_are_in_flight(
+    mode: Mode, nics: Nics
+) -> None:
+    """Each collection is acknowledged once for the first time, whatever is lost."""
+    lossy = Cluster.star(2, rate="1gbit", delay="100us", loss="2%", seed=3)
+    dilate = 20 if mode == "dilated" else None
+    result = testbed.run(lossy, ChangedUnits, mode=mode, nics=nics, dilate=dilate, timeout=60)
+    assert result.results["n1"] == result.results["n2"] == [30 * FULL - MESSAGE_HEADER] * 3
+    assert result.counted["n1"]["collections_resent"]
+    assert result.counted["n2"]["acknowledgements_sent"] == 10 + 3 + 30

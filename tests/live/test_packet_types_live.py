@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from protocols.am2 import codec as am2
-from protocols.am2.mapper import codec as mapper
 from protocols.myrinet.envelope import sealed
 from protocols.myrinet.fields import ETHERTYPE
+from protocols.myrinet.mapper import codec as mapper
 from testbed import Cluster
 from testbed.fabric.direction import LinkDirection
 from testbed.fates.records import Record

@@ -18,10 +18,10 @@ from typing import Final, cast
 from protocols.active_messages.am_errors import ActiveMessageError
 from protocols.am2.firmware import Firmware
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.mapper.settings import Settings as MapperSettings
 from protocols.am2.plug import plug
 from protocols.am2.settings import Settings
 from protocols.core.profile import IDEAL, Profile
+from protocols.myrinet.mapper.settings import Settings as MapperSettings
 from testbed.controller.conformance.network_faults import CALM, MILLISECOND, SECOND, cut_and_mend
 from testbed.controller.conformance.trials import Swarm, Violation
 from testbed.sim.simulation import Simulation

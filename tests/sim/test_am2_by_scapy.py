@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from protocols.am2 import codec, frames
-from protocols.am2.mapper import codec as mapper
-from protocols.am2.mapper import frames as mapping
 from protocols.am2.plug import plug
 from protocols.core.scapy_codec import by_scapy, made
 from protocols.myrinet import frames as myrinet_layer
 from protocols.myrinet.envelope import sealed
+from protocols.myrinet.mapper import codec as mapper
+from protocols.myrinet.mapper import frames as mapping
 from testbed.sim.recorder import CAPTURE
 from testbed.sim.simulation import Simulation
 from testbed.spec.elements import Link, Node, Switch

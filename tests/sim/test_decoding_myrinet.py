@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from protocols.am2 import codec as am2
-from protocols.am2.mapper.mapper import Mapper, MapperIdentity
 from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened, sealed, stripped
+from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
 from testbed.fates.records import Record
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields

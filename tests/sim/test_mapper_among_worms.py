@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
+from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
+from protocols.myrinet.mapper.settings import MILLISECOND, SECOND, Settings
 from testbed.fabric.myrinet.switch import SWALLOWED, TRUNCATED
 from tests.unit.fabric.myrinet_networks import MyrinetNetwork
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, Place, address, fat_tree, random_network, ring, torus

@@ -210,7 +210,7 @@ def test_nics_that_no_frame_of_each_other_reaches_are_refused_before_anything_st
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(("protocol", "mode"), [("emp", "sim"), ("emp", "live"), ("tcp", "live")])
+@pytest.mark.parametrize(("protocol", "mode"), [("via", "sim"), ("via", "live"), ("tcp", "live")])
 def test_a_protocol_without_routes_is_refused_on_myrinet_at_once(protocol: str, mode: Mode) -> None:
     with pytest.raises(UnsupportedError, match="a switch of Myrinet's, which goes by the source routes of frames"):
         testbed.run("now-1998", "pingpong", protocol=protocol, mode=mode)

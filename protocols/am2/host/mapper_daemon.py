@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, Final, Protocol
 
 from protocols.am2.host.library import ActiveMessages
-from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.route_tables import Table
-from protocols.am2.mapper.settings import Settings
+from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
+from protocols.myrinet.mapper.route_tables import Table
+from protocols.myrinet.mapper.settings import Settings
 
 
 class Clock(Protocol):

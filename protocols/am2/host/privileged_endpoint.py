@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from protocols.am2 import page as layout
 from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.token import Token
-from protocols.am2.mapper.route_tables import Collected, Table, parts_of, paths_of
+from protocols.myrinet.mapper.route_tables import Collected, Table, parts_of, paths_of
 
 if TYPE_CHECKING:
     from protocols.am2.host.bundle import Bundle

@@ -63,9 +63,9 @@ def live(cluster: RunningCluster, plan: Plan, part: Part) -> Execution:
             companions.enter_context(beside.live(cluster, run))
 
     with companions, agents(
-        cluster, protocol.plug, protocol.ethertype, programs, spin=spin, logs=part.logs, dilation=dilation,
+        cluster, protocol.plug, protocol.ethertype_of(layout.framings()), programs, spin=spin, logs=part.logs,
         placement=Placement(plan.ranks, protocol.split_driver, everywhere=plan.shared, queues=plan.queues),
-        cpus=cpus, on_ready=begin_companions,
+        dilation=dilation, cpus=cpus, on_ready=begin_companions,
     ) as run:  # fmt: skip
         with companions:  # they end before the programs' processes do
             outcome = run.wait(plan.timeout, patience=plan.patience)

@@ -50,6 +50,7 @@ def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapp
     hosts_of = tuple(number - number % functions for number in range(len(addresses))) if functions > 1 else ()
     by_node = {}
     routed, ordered = layout.routed(), layout.keeps_order()
+    ethertype = known.ethertype_of(layout.framings())
     for number, node in enumerate(layout.nodes):
         if node.nics:
             nic, first = node.nics[0], number * functions
@@ -59,7 +60,7 @@ def offers(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapp
                 )
                 for function in range(functions)
             )
-            by_node[node.name] = Offer(known.split_driver, known.ethertype, nic.name, adapters, hosts, spin)
+            by_node[node.name] = Offer(known.split_driver, ethertype, nic.name, adapters, hosts, spin)
     return by_node
 
 

@@ -255,7 +255,7 @@ def test_the_list_of_packets_has_the_words_of_the_protocol(tmp_path: Path) -> No
 
 
 def test_a_packet_of_myrinets_is_told_of_by_who_stands_on_it_with_its_route_and_a_wrong_crc(tmp_path: Path) -> None:
-    am2, mapper = MODULES["am2"], MODULES["am2.mapper"]
+    am2, mapper = MODULES["am2"], MODULES["myrinet.mapper"]
     head = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
     nack = head / myrinet.Myrinet(source_route=b"\x81\xbf") / am2.AM2(kind=3, reason=1, channel=7, sequence=8)
     probe = head / myrinet.Myrinet() / mapper.Mapping(kind=1, number=9, source=3)

@@ -13,11 +13,11 @@ from types import ModuleType
 import pytest
 
 from protocols.am2 import codec as am2
-from protocols.am2.mapper import codec as mapper
 from protocols.core.frame_kinds import Kind
 from protocols.emp import codec as emp
 from protocols.myrinet import fields as myrinet
 from protocols.myrinet.envelope import sealed
+from protocols.myrinet.mapper import codec as mapper
 from testbed.fates.header_fields import ETHERNET_HEADER
 from testbed.fates.headers import standard_fields
 from testbed.fields import register

@@ -84,6 +84,18 @@ def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sender, "_give_back", what_has_failed)
 
 
+def answered_by_the_present_unit(patch: pytest.MonkeyPatch) -> None:
+    acknowledged = Sender.acknowledged
+
+    def by_the_cards(sender: Sender, now: int, peer: Peer, message: int, frame: int) -> None:
+        sending, unit = peer.sending.get(message), sender._card.settings.unit
+        if sending is not None and unit != sending.unit:
+            frame = frame // unit * sending.unit
+        acknowledged(sender, now, peer, message, frame)
+
+    patch.setattr(Sender, "acknowledged", by_the_cards)
+
+
 def kept_pinned(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HostMemory, "unpin", lambda *_: None)
 
@@ -103,3 +115,10 @@ MUTANTS = [
     Mutant("kept pinned", "a buffer stays pinned when its transfer is over", kept_pinned),
     Mutant("freed when sent", "a send's descriptor is the host's before all is acknowledged", freed_when_sent),
 ]  # fmt: skip
+
+CHANGED_UNIT = Mutant(
+    "the present unit",
+    "an acknowledgement is counted in the unit set since its message began",
+    answered_by_the_present_unit,
+)
+"""Shows only where a host changes the unit."""

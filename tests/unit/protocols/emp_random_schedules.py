@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from random import Random
 
 from protocols.core.completion import Completion
 from protocols.emp.descriptors import ANY_SOURCE
-from protocols.emp.host import ANY_TAG, EmpError, TruncatedError, plug
+from protocols.emp.host import ANY_TAG, DescriptorsExhaustedError, EmpError, Endpoint, TruncatedError, plug
 from protocols.emp.settings import Settings
 from tests.unit.protocols.random_schedules import Delivered, Library, Schedule
 
@@ -23,6 +24,28 @@ def truncated(completion: Completion[Delivered]) -> Delivered | None:
 LIBRARY = Library(ANY_SOURCE, ANY_TAG, truncated)
 
 
+class ChangingUnits(Schedule):
+    """Hosts change the frames of a collection while messages are in flight. changes: number of changes that an end made
+    while it had sends in progress; units: drawn apart, so that the other draws are those of a schedule without."""
+
+    def __init__(self, seed: int, settings: Settings, sizes: Sequence[int], count: int, mtu: int) -> None:
+        super().__init__(seed, plug(settings), LIBRARY, sizes, count, mtu)
+        self.changes = 0
+        self._units = Random(f"units {seed}")
+
+    def _go_on(self) -> bool:
+        going = super()._go_on()
+        if going and self._units.random() < 0.2:
+            host = self._units.choice([agent.host for agent in self.wires.agents])
+            assert isinstance(host, Endpoint)
+            try:
+                assert host.post_unit(self._units.choice([1, 2, 3, 4, 7])).done
+            except DescriptorsExhaustedError:
+                return going
+            self.changes += any(not send.done and message.source == host.number for message, send in self._sends)
+        return going
+
+
 def schedule(seed: int) -> Schedule:
     """The case of a seed."""
     random = Random(f"EMP {seed}")
@@ -31,7 +54,10 @@ def schedule(seed: int) -> Schedule:
     full = mtu - 28
     edges = [0, full - 16, full - 15, 3 * full - 16, 3 * full - 15, 4096, 4097, 7 * 4096, 7 * 4096 + 1]
     sizes = [1, 4, *random.sample(edges, 3)]
-    return Schedule(seed, plug(settings), LIBRARY, sizes, random.choice([2, 2, 3, 5]), mtu)
+    count = random.choice([2, 2, 3, 5])
+    if random.random() < 0.5:
+        return ChangingUnits(seed, settings, sizes, count, mtu)
+    return Schedule(seed, plug(settings), LIBRARY, sizes, count, mtu)
 
 
 def run(seed: int) -> Schedule:

@@ -13,11 +13,11 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import count, pairwise
 from random import Random
 
-from protocols.am2.mapper.mapper import Mapper, MapperIdentity
-from protocols.am2.mapper.network_map import Port, Topology
-from protocols.am2.mapper.route_tables import Table
-from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.myrinet.envelope import crc8
+from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
+from protocols.myrinet.mapper.network_map import Port, Topology
+from protocols.myrinet.mapper.route_tables import Table
+from protocols.myrinet.mapper.settings import MILLISECOND, SECOND, Settings
 
 HOP = 1_000  # ns
 Place = tuple[str | int, int]  # a switch's name or a host's number, and the port; a host's is 0

@@ -11,10 +11,10 @@ from protocols.am2 import codec
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_BAD_TAG, REASON_OVERRUN, REASON_RESTARTED
 from protocols.am2.firmware import Firmware
-from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
 from protocols.myrinet.envelope import sealed
+from protocols.myrinet.mapper.route_tables import Path, Table
 from tests.unit.protocols.am2_single_nic import ADDRESSES, TAG, SingleNic
 
 FEW = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3)

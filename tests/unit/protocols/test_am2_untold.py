@@ -7,9 +7,9 @@ import pytest
 from protocols.am2 import page as layout
 from protocols.am2.codec import KIND_ACK, REASON_RESTARTED
 from protocols.am2.firmware import Firmware
-from protocols.am2.mapper.route_tables import Path, Table
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
 from protocols.core.firmware import Adapter
+from protocols.myrinet.mapper.route_tables import Path, Table
 from tests.unit.protocols.am2_single_nic import ADDRESSES, SentMessage, SingleNic
 
 QUICK = Settings(timeout=MILLISECOND, longest_timeout=4 * MILLISECOND, retries=3, detour=10 * MILLISECOND)

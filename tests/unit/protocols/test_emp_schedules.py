@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.unit.protocols import emp_random_schedules
 from tests.unit.protocols.emp_dialogue import total_frames_accounted
-from tests.unit.protocols.emp_mutants import MUTANTS
+from tests.unit.protocols.emp_mutants import CHANGED_UNIT, MUTANTS
+from tests.unit.protocols.emp_random_schedules import ChangingUnits
 from tests.unit.protocols.list_wires import Wires
 from tests.unit.protocols.mutants import Mutant, find, searched
 
@@ -35,6 +36,11 @@ def test_every_message_arrives_once_and_in_order_and_nothing_is_left_over(seed: 
     assert sum(counts(wires, "acknowledgements_sent")) == sum(counts(wires, "acknowledgements_received"))
     for never in ("wrong_acknowledgements", "given_up", "abandoned", "restarts", "held_full", "stale", "invalid"):
         assert sum(counts(wires, never)) == 0, never
+
+
+def test_hosts_change_the_frames_of_a_collection_while_messages_are_in_flight() -> None:
+    changed = [emp_random_schedules.run(seed) for seed in range(20)]
+    assert sum(case.changes for case in changed if isinstance(case, ChangingUnits)) >= 100
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -57,7 +63,7 @@ def test_a_seed_says_the_same_in_another_process() -> None:
     assert said == {emp_random_schedules.run(11).digest.hexdigest()}
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+@pytest.mark.parametrize("mutant", [*MUTANTS, CHANGED_UNIT], ids=str)
 def test_the_schedules_find(mutant: Mutant, record_property: Callable[[str, object], None]) -> None:
     """Seeds are fresh in a long run. A case finds each mistake with a chance above a tenth (measured: 22 to 95 %)."""
     seed = SystemRandom().randrange(2**32) if os.environ.get("TESTBED_LONG") else 0

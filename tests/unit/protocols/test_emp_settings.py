@@ -126,12 +126,54 @@ def test_a_host_changes_the_frames_per_collection_of_its_nic_by_a_command() -> N
     assert units(wires.take(1)) == {2}
 
 
-@pytest.mark.parametrize("unit", [0, 256, -1])
-def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_sees_it(unit: int) -> None:
+@pytest.mark.parametrize("unit", [0, 256, -1, 2.5, True, "3", None])
+def test_a_command_for_an_impossible_number_of_frames_is_refused_before_the_nic_sees_it(unit: object) -> None:
     _, (sender, _) = joined_nics()
-    with pytest.raises(ValueError, match=f"{unit} frames: 1 to 255"):
-        sender.post_unit(unit)
+    with pytest.raises(ValueError, match=f"^a collection of {unit!r} frames: 1 to 255, in whole numbers$"):
+        sender.post_unit(unit)  # type: ignore[arg-type]  # what a program might pass
     assert sender.free == 640
+
+
+@pytest.mark.parametrize("changed", [1, 2, 5, 255])
+def test_a_command_while_a_message_is_in_flight_changes_the_next_messages_acknowledgements(changed: int) -> None:
+    """One collection of the first message has been acknowledged, one has been lost, and one is not sent yet."""
+    wires, (sender, receiver) = joined_nics(settings=Settings(window=2))
+    buffers = [bytearray(FIRST + 8 * FULL), bytearray(FIRST + 4 * FULL)]
+    receives = [receiver.post_receive(0, tag, buffer) for tag, buffer in enumerate(buffers)]
+    sends = [sender.post_send(1, 0, content(len(buffers[0])))]
+    frames = wires.take(0)
+    assert arrive(wires, frames[:3]) == ["ack 0.2"]
+    assert sender.post_unit(changed).done
+    sends.append(sender.post_send(1, 1, content(len(buffers[1]))))
+    assert arrive(wires, wires.take(0)) == ["ack 0.8"]  # the first message's last collection, of the former unit
+    answers = []
+    while not all(send.done for send in sends):
+        if not (frames := wires.take(0)):
+            wires.tick()  # the lost collection's time is over
+        answers += arrive(wires, frames)
+    ends = [*range(changed - 1, 4, changed), 4]
+    expected = ["ack 0.5", *(f"ack 1.{end}" for end in dict.fromkeys(ends))]
+    assert sorted(answers) == sorted(expected)
+    assert all(receive.done for receive in receives)
+    assert [bytes(buffer) for buffer in buffers] == [content(len(buffer)) for buffer in buffers]
+
+
+def test_each_end_has_its_own_frames_per_collection() -> None:
+    """No end knows the other's: each frame names its message's, and its acknowledgement is by that."""
+    wires, ends = joined_nics()
+    assert ends[0].post_unit(2).done
+    assert ends[1].post_unit(5).done
+    size = FIRST + 5 * FULL
+    receives = [end.post_receive(1 - end.number, 0, bytearray(size)) for end in ends]
+    for end in ends:
+        end.post_send(1 - end.number, 0, bytes(size))
+    said = [wires.take(number) for number in (0, 1)]
+    assert [units(frames) for frames in said] == [{2}, {5}]
+    for frame in (*said[0], *said[1]):
+        wires.give(frame)
+    assert dialogue(wires.take(1)) == ["ack 0.1", "ack 0.3", "ack 0.5"]
+    assert dialogue(wires.take(0)) == ["ack 0.4", "ack 0.5"]
+    assert all(receive.done for receive in receives)
 
 
 @pytest.mark.parametrize("unit", [0, 256, 0xFFFF_FFFF])

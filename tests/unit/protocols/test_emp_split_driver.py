@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from protocols.core.firmware import Adapter
+from protocols.core.firmware import FIRST, Adapter
 from protocols.core.memory import HostMemory, SharedReachable
 from protocols.core.split_memory import SharedActions
 from protocols.emp import codec
-from protocols.emp.descriptors import SIZE
+from protocols.emp.descriptors import SIZE, Descriptors
 from protocols.emp.settings import Settings
 from protocols.emp.split_driver import Nic
 from tests.unit.protocols.emp_dialogue import dialogue, joined_nics
@@ -44,3 +44,18 @@ def test_a_nic_without_a_host_keeps_nothing_and_the_next_host_is_given_it() -> N
     nic.firmware.receive(wires.now, again)
     assert nic.firmware.counted()["headers_admitted"] == 1
     assert node_context.frames == [], "nobody receives it yet"
+
+
+def test_a_host_that_attaches_begins_with_the_nics_frames_per_collection() -> None:
+    """A former host's command does not outlast it."""
+    settings, addresses = Settings(unit=4), [bytes([2, 0, 0, 0, 0, number]) for number in (1, 2)]
+    nic = Nic(Adapter(0, addresses), cast("SharedActions", Sent()), settings, codec)
+    for host, incarnation in enumerate((FIRST, FIRST + 1), 1):
+        memory = memoryview(bytearray(settings.descriptors * SIZE))
+        on_doorbell = nic.attach(host, 0, cast("SharedReachable", HostMemory()), memory)
+        assert nic.firmware.settings.unit == 4
+        Descriptors(settings.descriptors, memory=memory).write_unit(0, 6)
+        on_doorbell(host, 0)
+        assert nic.firmware.settings.unit == 6
+        nic.detach(host, 0, incarnation + 1)
+    assert settings.unit == 4

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from protocols.am2.mapper.explorer import explore
-from protocols.am2.mapper.network_map import ContradictionError, Port, Topology
-from protocols.am2.mapper.prober import Answer, HostAnswer, Probe
+from protocols.myrinet.mapper.explorer import explore
+from protocols.myrinet.mapper.network_map import ContradictionError, Port, Topology
+from protocols.myrinet.mapper.prober import Answer, HostAnswer, Probe
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, plug_cables
 
 # Two ways lead to switch d, which has a neighbour of its own; only a has a host.

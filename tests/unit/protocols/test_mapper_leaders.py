@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.am2.mapper import codec
-from protocols.am2.mapper.mapper import BROADCAST, NOBODY, Mapper, MapperIdentity
-from protocols.am2.mapper.route_tables import Table
-from protocols.am2.mapper.settings import MILLISECOND, SECOND, Settings
 from protocols.myrinet.envelope import sealed
+from protocols.myrinet.mapper import codec
+from protocols.myrinet.mapper.mapper import BROADCAST, NOBODY, Mapper, MapperIdentity
+from protocols.myrinet.mapper.route_tables import Table
+from protocols.myrinet.mapper.settings import MILLISECOND, SECOND, Settings
 from tests.unit.protocols.mapper_networks import Myrinet, address, plug_cables, ring, star
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from protocols.am2.mapper.settings import MILLISECOND, Settings
+from protocols.myrinet.mapper.settings import MILLISECOND, Settings
 from testbed.spec.now import now_cables
 from tests.unit.protocols.mapper_networks import (
     Cable,

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import Ether
 
-from protocols.am2.mapper import codec
-from protocols.am2.mapper.frames import Mapping
-from protocols.am2.mapper.network_map import Port, Topology
-from protocols.am2.mapper.prober import Pacer
-from protocols.am2.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
-from protocols.am2.mapper.routes import Routing
-from protocols.am2.mapper.settings import Settings
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import back, crc8, opened, route_bytes, route_of, sealed
+from protocols.myrinet.mapper import codec
+from protocols.myrinet.mapper.frames import Mapping
+from protocols.myrinet.mapper.network_map import Port, Topology
+from protocols.myrinet.mapper.prober import Pacer
+from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
+from protocols.myrinet.mapper.routes import Routing
+from protocols.myrinet.mapper.settings import Settings
 from tests.unit.protocols.mapper_networks import Cable, Myrinet, address, fat_tree, random_network
 
 ROUTES = st.lists(st.integers(-32, 31), max_size=20).map(tuple)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from protocols.am2 import page as layout
-from protocols.am2.mapper import codec
-from protocols.am2.mapper.route_tables import Path, Table, parts_of, paths_of
 from protocols.myrinet.envelope import sealed
+from protocols.myrinet.mapper import codec
+from protocols.myrinet.mapper.route_tables import Path, Table, parts_of, paths_of
 from tests.unit.protocols.am2_shared_nic import SharedNic
 from tests.unit.protocols.am2_single_nic import ADDRESSES, SingleNic
 

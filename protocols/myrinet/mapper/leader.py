@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.explorer import explore
-from protocols.am2.mapper.map_watch import AbsenceCheck, MapCheck, SilentPortCheck
-from protocols.am2.mapper.network_map import ContradictionError, Topology
-from protocols.am2.mapper.prober import Batch, HostAnswer
-from protocols.am2.mapper.settings import Settings
+from protocols.myrinet.mapper.counters import Counters
+from protocols.myrinet.mapper.explorer import explore
+from protocols.myrinet.mapper.map_watch import AbsenceCheck, MapCheck, SilentPortCheck
+from protocols.myrinet.mapper.network_map import ContradictionError, Topology
+from protocols.myrinet.mapper.prober import Batch, HostAnswer
+from protocols.myrinet.mapper.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocols.am2.mapper.prober import HostAnswer
 from protocols.myrinet.envelope import Route
+from protocols.myrinet.mapper.prober import HostAnswer
 
 
 class Port(NamedTuple):

@@ -1,6 +1,6 @@
-"""The frames of protocols.am2.mapper, packed and unpacked. Generated: change frames.py, then
+"""The frames of protocols.myrinet.mapper, packed and unpacked. Generated: change frames.py, then
 
-    python -m protocols.core.codegen protocols.am2.mapper
+    python -m protocols.core.codegen protocols.myrinet.mapper
 
 Frames are complete, from the destination address on. `pack_*` takes every field that is not fixed and returns a
 frame; `unpack_*` returns the same fields and the payload, a view into the frame, or raises MalformedError. MAC addresses

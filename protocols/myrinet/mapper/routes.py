@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from protocols.am2.mapper.network_map import Port, Topology
 from protocols.myrinet.envelope import Route
+from protocols.myrinet.mapper.network_map import Port, Topology
 
 _FAR: Final = 1 << 30
 _MASK: Final = (1 << 64) - 1

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.prober import Pacer
-from protocols.am2.mapper.route_tables import Table, parts_of
-from protocols.am2.mapper.settings import Settings
 from protocols.core.timers import Timers
 from protocols.myrinet.envelope import Route
+from protocols.myrinet.mapper.counters import Counters
+from protocols.myrinet.mapper.prober import Pacer
+from protocols.myrinet.mapper.route_tables import Table, parts_of
+from protocols.myrinet.mapper.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""Substitute for the mapper in all functions of a NIC but the first: it receives the routes of the first one's mapper.
+"""Mappers of NICs with several functions. The first function has the mapper; the others have a substitute, which receives
+the routes of the first one's.
 
 The functions share a cable, so that the same routes lead to all of them, and one mapper is enough. It forwards each table
 within the NIC, where nothing is lost.
@@ -8,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from protocols.am2.mapper import codec
-from protocols.am2.mapper.codec import KIND_TABLE
-from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.route_tables import Collected, Table, paths_of
+from protocols.core.firmware import Adapter
 from protocols.core.malformed import MalformedError
 from protocols.myrinet.envelope import opened
+from protocols.myrinet.mapper import codec
+from protocols.myrinet.mapper.codec import KIND_TABLE
+from protocols.myrinet.mapper.counters import Counters
+from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
+from protocols.myrinet.mapper.route_tables import Collected, Path, Table, paths_of
+from protocols.myrinet.mapper.settings import Settings
 
 
 class Follower:
@@ -62,3 +66,28 @@ class Follower:
 
     def counted(self) -> Mapping[str, int]:
         return self.counters.counted()
+
+
+def mapper_of(
+    adapter: Adapter, send: Callable[[bytes], None], install: Callable[[Table], None], settings: Settings
+) -> Mapper | Follower:
+    """Make the mapper of a function. send, install: as for `mapper.Mapper`."""
+    addresses, host = adapter.addresses, adapter.host_of(adapter.number)
+    if host != adapter.number:
+        return Follower(adapter.address, addresses[host], install)
+    siblings = tuple([addresses[number] for number in adapter.siblings])
+    station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address, siblings)
+    return Mapper(station, send, install, settings)
+
+
+def paths_to_functions(adapter: Adapter, table: Table) -> Mapping[int, Path]:
+    """Return paths to all functions of the NICs to which a table leads, and to the other ones of this NIC."""
+    addresses, hosts = adapter.addresses, adapter.hosts
+    if not hosts:
+        return table.paths
+    paths = {
+        number: Path(table.paths[host].route, addresses[number])
+        for number, host in enumerate(hosts)
+        if host in table.paths
+    }
+    return paths | {number: Path(b"", addresses[number]) for number in adapter.siblings}

@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from protocols.am2.mapper.network_map import Port, Topology, span
-from protocols.am2.mapper.prober import Answer, Batch, HostAnswer, Probe
 from protocols.myrinet.envelope import Route, back
+from protocols.myrinet.mapper.network_map import Port, Topology, span
+from protocols.myrinet.mapper.prober import Answer, Batch, HostAnswer, Probe
 
 Asking = Generator[Batch, None, Topology]
 """Yields batches, is resumed when each is over, and returns a map. Raises ContradictionError."""

@@ -12,8 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.am2.mapper import codec
-from protocols.am2.mapper.codec import (
+from protocols.core.firmware import Buffer
+from protocols.core.malformed import MalformedError
+from protocols.myrinet.envelope import back, opened, route_bytes, route_of, sealed
+from protocols.myrinet.mapper import codec
+from protocols.myrinet.mapper.codec import (
     KIND_ACK,
     KIND_ANSWER,
     KIND_HINT,
@@ -21,17 +24,14 @@ from protocols.am2.mapper.codec import (
     KIND_PROBE,
     KIND_TABLE,
 )
-from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.distributor import Distributor, TablePart
-from protocols.am2.mapper.leader import Duty, Pause, lead
-from protocols.am2.mapper.network_map import Topology
-from protocols.am2.mapper.prober import HostAnswer, Pacer, Probe, Prober
-from protocols.am2.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
-from protocols.am2.mapper.routes import Routing
-from protocols.am2.mapper.settings import Settings
-from protocols.core.firmware import Buffer
-from protocols.core.malformed import MalformedError
-from protocols.myrinet.envelope import back, opened, route_bytes, route_of, sealed
+from protocols.myrinet.mapper.counters import Counters
+from protocols.myrinet.mapper.distributor import Distributor, TablePart
+from protocols.myrinet.mapper.leader import Duty, Pause, lead
+from protocols.myrinet.mapper.network_map import Topology
+from protocols.myrinet.mapper.prober import HostAnswer, Pacer, Probe, Prober
+from protocols.myrinet.mapper.route_tables import Collected, Path, Table, parts_of, paths_of, way_back_of
+from protocols.myrinet.mapper.routes import Routing
+from protocols.myrinet.mapper.settings import Settings
 
 BROADCAST: Final = b"\xff" * 6
 NOBODY: Final = 0xFFFF

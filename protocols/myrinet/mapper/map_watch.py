@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from protocols.am2.mapper.explorer import loop
-from protocols.am2.mapper.network_map import Port, Topology
-from protocols.am2.mapper.prober import Answer, HostAnswer, Probe
 from protocols.myrinet.envelope import Route, back
+from protocols.myrinet.mapper.explorer import loop
+from protocols.myrinet.mapper.network_map import Port, Topology
+from protocols.myrinet.mapper.prober import Answer, HostAnswer, Probe
 
 
 class MapCheck:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import ceil, log
 from typing import Final, Protocol
 
-from protocols.am2.mapper.counters import Counters
-from protocols.am2.mapper.settings import Settings
 from protocols.core.timers import Timers
 from protocols.myrinet.envelope import Route
+from protocols.myrinet.mapper.counters import Counters
+from protocols.myrinet.mapper.settings import Settings
 
 _BELIEF: Final = 1e-5
 """Probability with which a probe is judged silent though it would be answered, approximately."""

@@ -1,0 +1,208 @@
+"""A NIC of a source-routed network, for firmware that knows no routes.
+
+The firmware sends and receives frames in its codec's form, by MAC. Below it, a frame gets the route to its MAC and
+Myrinet's CRC-8, and one that arrives loses both (`envelope`). Beside it runs the NIC's mapper, which finds the routes
+(`mapper`). A frame to a NIC to which no route is known is dropped and counted: the firmware's protocol sends it again,
+as one that a network has lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
+from protocols.core.malformed import MalformedError
+from protocols.core.memory import SharedReachable
+from protocols.core.split_memory import OnDoorbell, SharedActions, SharedNic, SplitDriver
+from protocols.myrinet.envelope import ETHERNET, MAX_HOPS, opened, sealed
+from protocols.myrinet.fields import MAPPING
+from protocols.myrinet.mapper.follower import mapper_of, paths_to_functions
+from protocols.myrinet.mapper.route_tables import Table
+from protocols.myrinet.mapper.settings import Settings
+
+FRAMING: Final = "source routes"
+"""The framing of these networks (`protocols.core.protocol.Protocol.framings`)."""
+
+_ENVELOPE: Final = MAX_HOPS + 3
+"""Bytes that a frame has on Myrinet and not on Ethernet: its route, its packet type, its CRC-8."""
+_MAPPING: Final = MAPPING.to_bytes(2, "big")
+_MAPPER: Final = Settings()
+
+
+class Router:
+    """The routes of a NIC, by MAC, and its mapper. counters: of frames that were dropped; `unrouted`: no route is known;
+    the others: why a frame that has arrived is not the firmware's (`envelope.opened`)."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        send: Callable[[bytes], bool | None],
+        send_later: Callable[[Callable[[], bytes]], object],
+        settings: Settings = _MAPPER,
+    ) -> None:
+        self._adapter: Final = adapter
+        self._send: Final = send
+        self._send_later: Final = send_later
+        self._routes = {adapter.address: b""}
+        self.is_mapped = False
+        self.mapper: Final = mapper_of(adapter, self._send_mapping, self._install, settings)
+        self.counters: Final = dict.fromkeys(("unrouted", "envelope_short", "envelope_route", "envelope_crc8"), 0)
+
+    def send(self, frame: Buffer) -> bool | None:
+        """Send a frame of the firmware along its route; see `FirmwareActions.send`."""
+        route = self._route(frame)
+        return None if route is None else self._send(sealed(bytes(frame), route))
+
+    def send_later(self, make: Callable[[], bytes]) -> None:
+        """See `FirmwareActions.send_later`. The frame is made at once, since its MAC decides whether there is a route."""
+        frame = make()
+        route = self._route(frame)
+        if route is not None:
+            self._send_later(partial(sealed, frame, route))
+
+    def opened(self, frame: bytes) -> bytes | None:
+        """Return a frame from the wire in the firmware's form; None, and counted, if it is none."""
+        try:
+            return opened(frame)
+        except MalformedError as error:
+            self.counters[f"envelope_{error.reason}"] += 1
+            return None
+
+    def _route(self, frame: Buffer) -> bytes | None:
+        route = self._routes.get(bytes(frame[:6]))
+        if route is None:
+            self.counters["unrouted"] += 1
+        return route
+
+    def _send_mapping(self, frame: bytes) -> None:
+        """Send a mapper's frame, without queueing behind data transfers."""
+        self._send_later(lambda: frame)
+
+    def _install(self, table: Table) -> None:
+        self.is_mapped = True
+        adapter = self._adapter
+        paths = paths_to_functions(adapter, table)
+        self._routes = {adapter.address: b""} | {
+            adapter.addresses[number]: path.route
+            for number, path in paths.items()
+            if number < len(adapter.addresses) and len(path.route) <= MAX_HOPS
+        }
+
+
+class RoutedFirmware:
+    """A firmware and its NIC's router. Implements `protocols.core.firmware.Firmware`. firmware: may be replaced, by that
+    of another host, for example."""
+
+    def __init__(self, router: Router, firmware: Firmware) -> None:
+        self.firmware = firmware
+        self._router: Final = router
+        self._mapper: Final = router.mapper
+        self._has_begun = False
+
+    @property
+    def deadline(self) -> int | None:
+        if not self._has_begun:
+            return 0
+        own, other = self._mapper.deadline, self.firmware.deadline
+        return other if own is None else own if other is None else min(own, other)
+
+    def receive(self, now: int, frame: bytes) -> None:
+        if frame[ETHERNET : ETHERNET + 2] == _MAPPING:
+            self._mapper.receive(now, frame)
+        elif (inner := self._router.opened(frame)) is not None:
+            self.firmware.receive(now, inner)
+
+    def on_doorbell(self, now: int, index: int) -> None:
+        self.firmware.on_doorbell(now, index)
+
+    def on_timer(self, now: int) -> None:
+        mapper, firmware = self._mapper, self.firmware
+        if not self._has_begun:
+            self._has_begun = True
+            mapper.start(now)
+        if mapper.deadline is not None and mapper.deadline <= now:
+            mapper.on_timer(now)
+        if firmware.deadline is not None and firmware.deadline <= now:
+            firmware.on_timer(now)
+
+    def counted(self) -> Mapping[str, int]:
+        mapping = {f"mapper_{name}": count for name, count in self._mapper.counted().items()}
+        return {**self.firmware.counted(), **self._router.counters, **mapping}
+
+    def waiting(self) -> list[str]:
+        unmapped = [] if self._router.is_mapped else ["no map of the network has come yet"]
+        return [*self.firmware.waiting(), *unmapped]
+
+
+class _InlineActions:
+    """Implements `Nic`, above a router."""
+
+    def __init__(self, router: Router, nic: Nic) -> None:
+        self.send, self.send_later = router.send, router.send_later
+        self.dma_read, self.dma_write, self.when_sent = nic.dma_read, nic.dma_write, nic.when_sent
+        self.post_completion, self.interrupt, self.ring_doorbell = nic.post_completion, nic.interrupt, nic.ring_doorbell
+
+
+class _SharedActions:
+    """Implements `SharedActions`, above a router."""
+
+    def __init__(self, router: Router, nic: SharedActions) -> None:
+        self.send, self.send_later = router.send, router.send_later
+        self.dma_read, self.dma_write, self.when_sent = nic.dma_read, nic.dma_write, nic.when_sent
+        self.post_completion = nic.post_completion
+
+
+class _RoutedSharedNic:
+    """Implements `SharedNic`."""
+
+    def __init__(
+        self, adapter: Adapter, nic: SharedActions, make: Callable[[Adapter, SharedActions], SharedNic]
+    ) -> None:
+        router = Router(adapter, nic.send, nic.send_later)
+        self._mtu = adapter.mtu
+        self._nic = make(_inner(adapter), _SharedActions(router, nic))
+        self.firmware: Final = RoutedFirmware(router, self._nic.firmware)
+
+    @property
+    def adapter(self) -> Adapter:
+        return replace(self._nic.adapter, mtu=self._mtu)
+
+    def attach(self, now: int, host: int, memory: SharedReachable, descriptors: memoryview) -> OnDoorbell:
+        on_doorbell = self._nic.attach(now, host, memory, descriptors)
+        self.firmware.firmware = self._nic.firmware
+        return on_doorbell
+
+    def detach(self, now: int, host: int, incarnation: int) -> None:
+        self._nic.detach(now, host, incarnation)
+        self.firmware.firmware = self._nic.firmware
+
+
+def _inner(adapter: Adapter) -> Adapter:
+    """Return the adapter of the firmware above the router: its frames leave room for the envelope."""
+    return replace(adapter, mtu=adapter.mtu - _ENVELOPE)
+
+
+def routed_plug(plain: Plug, routed: Plug) -> Plug:
+    """Make a plug that makes NICs by `plain`, and in source-routed networks by `routed`, above a router. routed: its
+    frames are Myrinet packets, with a packet type of their own."""
+
+    def build(adapter: Adapter, nic: Nic) -> Agent:
+        if not adapter.routed:
+            return plain(adapter, nic)
+        router = Router(adapter, nic.send, nic.send_later)
+        agent = routed(_inner(adapter), _InlineActions(router, nic))
+        return Agent(RoutedFirmware(router, agent.firmware), agent.host)
+
+    return build
+
+
+def routed_split_driver(plain: SplitDriver, routed: SplitDriver) -> SplitDriver:
+    """Make a split driver as `routed_plug` makes a plug. Their hosts are the same."""
+
+    def nic(adapter: Adapter, nic: SharedActions) -> SharedNic:
+        return _RoutedSharedNic(adapter, nic, routed.nic) if adapter.routed else plain.nic(adapter, nic)
+
+    return replace(plain, nic=nic)
