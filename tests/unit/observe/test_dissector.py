@@ -119,7 +119,7 @@ def frames(module: ModuleType, seed: int) -> Iterator[bytes]:
             made = {*([lengths] if isinstance(lengths, str) else lengths), getattr(module, "CHECK", ""), "size"}
             values = {each.name: drawn(chance, each) for each in layer.fields_desc if each.name not in made}
             if layer is myrinet.Myrinet:
-                values["type"] = chance.choice([6, 7, 0x7FFF])
+                values["type"] = chance.choice([8, 9, 0x7FFF])  # no protocol has them
             above = announced(layer)
             if follows := [bound for bound in above if chance.random() < 0.5]:
                 values |= dict(chance.choice(follows))
