@@ -17,8 +17,11 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
-DONE: Final = (0, 8, 9)
+INVALID: Final = 9
+DONE: Final = (0, 8, INVALID)
 """Exit codes of commands that went well; the last two: the verdict on the machine is "degraded", "invalid"."""
+TRIES: Final = 3
+"""How often a command runs whose verdict is "invalid", as the machine was too busy: its reader would run it again, too."""
 SECONDS: Final = 100
 """How long a page may take."""
 
@@ -98,7 +101,14 @@ def follow(page: Path, folder: Path) -> int:
     todo = steps(page, folder)
     script = ["exec 2>&1"]
     for number, step in enumerate(todo):
-        script += [f"printf '\\n{_MARK} {number}\\n'", "{", step.command, "} </dev/null", "code=$?"]
+        script += [
+            f"printf '\\n{_MARK} {number}\\n'",
+            f"for _ in $(seq {TRIES}); do",
+            "{",
+            step.command,
+            "} </dev/null",
+        ]
+        script += ["code=$?", f"[ $code = {INVALID} ] || break", "done"]
         script += [
             f"printf '\\n{_MARK} = %s\\n' $code",
             f"case $code in {'|'.join(map(str, DONE))}) ;; *) exit ;; esac",

@@ -29,4 +29,4 @@ def test_am2_is_measured_in_short(tmp_path: Path) -> None:
     ends = {row["measure"]: row["median"] for row in rows if row["subject"] == "requests"}
     assert ends["sent"] >= 400
     assert ends["handled twice, lost, or ended otherwise"] == 0
-    assert all(row["found"] is not None for row in rows if row["subject"] == "target")
+    assert all(row["measured"] is not None for row in rows if row["subject"] == "target")

@@ -37,4 +37,4 @@ def test_emp_is_measured_in_short(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert {row["subject"] for row in rows} == {"spinning", "blocking", "stream", "count", "nodes", "target"}
     assert all(row["samples"] and row["environment"]["kernel"] for row in rows if row["subject"] != "target")
-    assert all(row["found"] is not None for row in rows if row["subject"] == "target")
+    assert all(row["measured"] is not None for row in rows if row["subject"] == "target")

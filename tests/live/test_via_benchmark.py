@@ -28,4 +28,4 @@ def test_via_is_measured_in_short(tmp_path: Path) -> None:
     assert numbered["sent"] == NUMBERED
     assert numbered["lost, twice or out of order"] == 0
     assert numbered["frames sent again"] > 0
-    assert all(row["found"] is not None for row in rows if row["subject"] == "target")
+    assert all(row["measured"] is not None for row in rows if row["subject"] == "target")

@@ -57,6 +57,23 @@ async def isends(comm: Comm, node: Node, *, count: int = 20, gap: int = 700 * MI
     return received
 
 
+async def knocks(comm: Comm, node: Node) -> int:
+    """Rank 0 sends synchronously until it is received, and returns how often that failed; rank 1's first life receives
+    nothing."""
+    if comm.rank == 1:
+        if node.starts == 1:
+            await node.sleep(60_000 * MILLISECOND)
+        await comm.Recv(bytearray(40), 0, 7)
+        return 0
+    failed = 0
+    while True:
+        with suppress(MPIError):
+            await comm.Ssend(bytes(40), 1, 7)
+            return failed
+        failed += 1
+        await node.sleep(MILLISECOND)
+
+
 async def forgets(comm: Comm, node: Node) -> None:
     """Rank 0 makes no further call after a message whose loss has not been reported yet."""
     if comm.rank == 0:
@@ -110,7 +127,7 @@ def message_nine_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics
     """Message nine is in flight or waits for the restarted peer when the receiver loses its state."""
     reset, settings = Reset(on="n2", at="5ms"), {}
     if mode == "live":  # where a process takes longer to start again
-        reset, settings = Reset(on="n2", at="105ms"), {"gap": 20 * MILLISECOND}
+        reset, settings = Reset(on="n2", at="105ms"), {"gap": 60 * MILLISECOND}
     result = play(tmp_path, isends, protocol, reset, mode=mode, nics=nics, **settings)
     failed, received = result.results["n1"], result.results["n2"]
     assert received == [*(number for number in range(received[0], 20) if number not in failed), LAST]
@@ -132,6 +149,16 @@ def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_ch
     tmp_path: Path, protocol: str
 ) -> None:
     message_nine_is_told(tmp_path, protocol)
+
+
+def unmatched_send_is_told(tmp_path: Path, protocol: str, mode: Mode = "sim", nics: Nics = "inline") -> None:
+    """A message that has arrived unmatched is lost with its receiver, and its sender is told though nothing else is sent."""
+    reset = Reset(on="n2", at="5ms" if mode == "sim" else "105ms")
+    assert play(tmp_path, knocks, protocol, reset, mode=mode, nics=nics).results["n1"] >= 1
+
+
+def test_a_synchronous_send_to_a_receiver_that_restarts_fails(tmp_path: Path) -> None:
+    unmatched_send_is_told(tmp_path, "emp")
 
 
 @BOTH

@@ -71,6 +71,8 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             endpoint.set_handler(handler, function)
         endpoint.error_handler = self._returned
         endpoint.tag = pairs.TAG
+        if host.place.turn > 1:
+            self._announce()
         drive(self._serve())
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
@@ -204,10 +206,18 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
 
     # Sessions.
 
+    def _announce(self) -> None:
+        """Tell all peers our session: what they sent to the process before us is lost, and the NIC has not told them."""
+        for peer in range(self.size):
+            if peer != self.rank:
+                pair = self._pair(peer)
+                pair.notices_left = 1
+                self._lines.wake(pair)
+
     def _pair(self, peer: int) -> Pair:
         pair = self._pairs.get(peer)
         if pair is None:
-            pair = self._pairs[peer] = Pair(peer, self._host.incarnation)
+            pair = self._pairs[peer] = Pair(peer, self._host.incarnation, self._host.place.turn)
         return pair
 
     def _sender(self, token: Token, head: Head, *number: int, silent: bool = False) -> Pair | None:
@@ -228,7 +238,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         if theirs != pair.theirs:
             if not pair.is_news(theirs):
                 return False
-            if pair.theirs is not None and theirs[0] != pair.theirs[0]:
+            if pair.is_of_another(theirs):
                 pair.is_another()
                 self._staging.release(pair.peer)
             if pair.is_open:

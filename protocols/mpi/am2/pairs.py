@@ -38,7 +38,10 @@ _ANEW: Final = 8
 """Maximum consecutive notices of a new session to a peer; after that the next message tells it (ours)."""
 
 Session = tuple[int, int]
-"""Incarnation, and number of new beginnings."""
+"""Incarnation of the NIC, and number of new beginnings, which counts LIFE for each process that had the place at a shared
+NIC before."""
+LIFE: Final = 1 << 16
+"""Maximum number of new beginnings of a process."""
 Head = tuple[int, int, int, int]
 """The first words of each request: the sender's session, and the receiver's; zeros for an unknown one."""
 
@@ -185,10 +188,11 @@ class Pair:
         "unheard",
     )  # fmt: skip
 
-    def __init__(self, peer: int, incarnation: int) -> None:
+    def __init__(self, peer: int, incarnation: int, turn: int = 1) -> None:
+        """turn: see `HostSlot`."""
         self.peer = peer
         self.place = -1
-        self.ours: Session = (incarnation, 0)
+        self.ours: Session = (incarnation, (turn - 1) * LIFE & MASK)
         self.theirs: Session | None = None
         self.is_open = False
         self.outgoing: Head = (*self.ours, 0, 0)
@@ -215,6 +219,11 @@ class Pair:
         self.expected = 1
         self.early: dict[int, list[Fragment]] = {}
         self.arriving: dict[int, Incoming] = {}
+
+    def is_of_another(self, theirs: Session) -> bool:
+        """Whether a session of the peer's is of another process than the known one, if any."""
+        known = self.theirs
+        return known is not None and (theirs[0] != known[0] or theirs[1] // LIFE != known[1] // LIFE)
 
     def is_news(self, theirs: Session) -> bool:
         """Whether a session of the peer's is later than the known one, if any."""
