@@ -226,10 +226,11 @@ def _mount_of_names() -> Mount:
 
 def names_ready() -> bool:
     """Whether /run/netns is there and propagates: a removed name vanishes in every mount namespace that copied it."""
-    if not NAMES.is_dir():
+    try:
+        mount = _mount_of_names()
+        return mount.shared or (mount.source != OWN_MOUNT and bool(names()))
+    except FileNotFoundError:  # it is not there, or another process has just removed it
         return False
-    mount = _mount_of_names()
-    return mount.shared or (mount.source != OWN_MOUNT and bool(names()))
 
 
 def make_names_ready() -> None:

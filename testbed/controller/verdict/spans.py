@@ -86,8 +86,11 @@ def agent_findings(before: Account, after: Account, events: Sequence[Event], tab
             reason = "it died and was restarted: its hosts' operations in progress have ended"
             gaps.setdefault(event["node"], []).append((max(1, over - started), reason))
     for node in before.agents.keys() | after.agents.keys():
-        if after.agents.get(node) is None:
+        earlier, now = before.agents.get(node), after.agents.get(node)
+        if now is None:
             gaps.setdefault(node, []).append((max(1, after.clock - before.clock), "a required agent does not answer"))
+        elif earlier is not None and earlier["pid"] != now["pid"] and node not in gaps:  # its event is still to come
+            gaps[node] = [(max(1, after.clock - before.clock), "it died and was restarted, some time in the span")]
     reasons = [f"{node}: {reason}" for node, node_gaps in sorted(gaps.items()) for _, reason in node_gaps]
     longest = max((length for node_gaps in gaps.values() for length, _ in node_gaps), default=0)
     findings = [_finding(table, "NIC agent gap", longest, "; ".join(dict.fromkeys(reasons)))]

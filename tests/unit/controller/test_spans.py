@@ -272,6 +272,12 @@ def test_an_agent_that_was_started_again_in_the_span_is_a_gap_as_long_as_it_was_
     assert (lost.what, lost.measured) == ("NIC lost", 0)  # another one begins with nothing
 
 
+def test_another_agent_whose_restart_no_event_has_told_yet_is_a_gap_within_the_span() -> None:
+    gap, _ = agents({"n1": agent(5)}, {"n1": agent(6)})
+    assert (gap.measured, gap.grade) == (4_000, Grade.INVALID)
+    assert "n1: it died" in gap.reason
+
+
 @pytest.mark.parametrize("after", [{}, {"n1": None}])
 def test_an_agent_that_does_not_answer_is_a_gap(after: Mapping[str, Any]) -> None:
     (gap,) = agents({"n1": agent()}, after)
