@@ -85,7 +85,7 @@ class Card:
 
     @property
     def messages(self) -> list[Message]:
-        """What has come, in order."""
+        """Messages received, in order."""
         messages, parts = [], b""
         for index, card in self.returned.items():
             if index >= SENDS and card.outcome == Outcome.DONE:
