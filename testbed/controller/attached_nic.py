@@ -123,8 +123,11 @@ class AttachedNic:
             if (taken == before or lingered > _LINGER) and (not self.host.waiting() or lingered > _TIMEOUT):
                 return
             before = taken
-            loop.complete(loop.sleep(round(_QUIET * 1e9)))
+            loop.complete(self._pause())
             taken = self._taken()
+
+    async def _pause(self) -> None:
+        await self._driver.loop.sleep(round(_QUIET * 1e9))
 
 
 @contextmanager

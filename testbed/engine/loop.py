@@ -328,12 +328,12 @@ class Loop:
         self._set_own(self._polls_end, until)
         return True
 
-    async def sleep(self, nanoseconds: int) -> None:
+    def sleep(self, nanoseconds: int) -> Until:
         """Sleep: ``await loop.sleep(ns)``; 0 lets everything else run that is due now."""
-        await Until(self.now() + nanoseconds)
+        return Until(self.now() + nanoseconds)
 
-    async def sleep_until(self, when: int) -> None:
-        await Until(when)
+    def sleep_until(self, when: int) -> Until:
+        return Until(when)
 
     async def timeout(self, nanoseconds: int, awaitable: Awaitable[T]) -> T:
         """Await with a timeout; return the result. TimeoutError after so many nanoseconds: the awaitable is interrupted

@@ -57,12 +57,12 @@ class Server:
         self.free = finish = start + cost
         return finish
 
-    async def use(self, cost: int) -> None:
-        """Reserve and wait until the job is done: ``await server.use(cost)``. The job of a task that is interrupted
+    def use(self, cost: int) -> Until:
+        """Reserve, and wait until the job is done: ``await server.use(cost)``. The job of a task that is interrupted
         meanwhile stays reserved."""
         if self._loop is None:
             raise RuntimeError(f"{self.name!r} was given no loop: its time is reserved, tasks cannot use it")
-        await Until(self.reserve(self._loop.now(), cost))
+        return Until(self.reserve(self._loop.now(), cost))
 
     def utilisation(self, now: int, since: int = 0) -> float:
         """Return the share of the time from `since`, which lies before the first job, until now in which it was busy."""

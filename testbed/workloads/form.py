@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, dataclass_transform
 
@@ -63,7 +63,7 @@ class Clock(Protocol):
         namespaces."""
         ...
 
-    async def sleep(self, nanoseconds: int) -> None: ...
+    def sleep(self, nanoseconds: int) -> Awaitable[None]: ...
 
     async def compute(self, nanoseconds: int) -> None: ...
 
