@@ -9,7 +9,7 @@ does not know which of the two it runs in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -28,7 +28,8 @@ class Adapter:
     pages_apart: consecutive pages of a buffer are not contiguous in host memory, so each page is a DMA transfer of its
     own. routed: the network forwards by the source routes of frames. ordered: no link of the cluster reorders frames.
     hosts: by number, the number of the first function of the same NIC; empty: each NIC has one. A frame from one function
-    to another of the same NIC is looped back there.
+    to another of the same NIC is looped back there. is_restarted: the NIC has had another incarnation since the cluster
+    began to communicate, from which its peers may still expect something.
     """
 
     number: int
@@ -39,15 +40,15 @@ class Adapter:
     routed: bool = False
     ordered: bool = True
     hosts: Sequence[int] = ()
+    is_restarted: bool = False
 
     @property
     def address(self) -> bytes:
         return self.addresses[self.number]
 
-    def of_incarnation(self, incarnation: int) -> Adapter:
-        """Return the adapter of this NIC after a restart."""
-        routed, ordered, hosts = self.routed, self.ordered, self.hosts
-        return Adapter(self.number, self.addresses, self.mtu, incarnation, self.pages_apart, routed, ordered, hosts)
+    def of_incarnation(self, incarnation: int, *, is_restarted: bool = False) -> Adapter:
+        """Return the adapter of this NIC with another incarnation. is_restarted: it is not the NIC's first one."""
+        return replace(self, incarnation=incarnation, is_restarted=is_restarted or self.is_restarted)
 
     def host_of(self, number: int) -> int:
         """Return the number of the first function of a NIC, of any of its functions' numbers."""

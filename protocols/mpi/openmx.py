@@ -43,6 +43,10 @@ class OpenMxEndpoint:
         self._partners: dict[int, Partner] = {}  # by rank
         self._receives: dict[Request, tuple[int, Receipt]] = {}  # that name a source
         self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []
+        if host.is_restarted:  # what others have sent to the former incarnation is lost, which they may not notice
+            for rank in range(self.size):
+                if rank != self.rank:
+                    self._endpoint.iconnect(self._partner(rank))
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         self._send(destination, context, tag, data, completion, synchronous=False)
@@ -84,10 +88,7 @@ class OpenMxEndpoint:
     def _send(
         self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch, *, synchronous: bool
     ) -> None:
-        endpoint = self._endpoint
-        to = self._partners.get(destination)
-        if to is None:
-            to = self._partners[destination] = endpoint.partner(destination, self._index_of(destination))
+        endpoint, to = self._endpoint, self._partner(destination)
         match_info = context << _CONTEXT_SHIFT | self.rank << _TAG_BITS | tag
         send = endpoint.issend if synchronous else endpoint.isend
         request = send([data], to, match_info, forget=True)
@@ -97,6 +98,12 @@ class OpenMxEndpoint:
             return
         request.on_arrival = partial(_settle, completion, envelope, to)
         request.add_callback(partial(_release, completion, envelope, request))
+
+    def _partner(self, rank: int) -> Partner:
+        partner = self._partners.get(rank)
+        if partner is None:
+            partner = self._partners[rank] = self._endpoint.partner(rank, self._index_of(rank))
+        return partner
 
     def _received(self, completion: Receipt, request: Request, done: Completion[Result]) -> None:
         self._receives.pop(request, None)

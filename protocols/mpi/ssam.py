@@ -26,7 +26,7 @@ from protocols.ssam.host import Library, Reply, Returned
 EAGER: Final = 4096
 """Bytes of a message that is sent at once: a hundred cells, which an unexpected message keeps in memory."""
 
-MESSAGE, MORE, OFFER, GRANT, BYTES = range(0x4D50_4900, 0x4D50_4905)
+MESSAGE, MORE, OFFER, GRANT, BYTES, HELLO = range(0x4D50_4900, 0x4D50_4906)
 """Handlers, at addresses that spell MPI."""
 
 _MESSAGE: Final = Struct("!HII")  # context, tag, length
@@ -103,13 +103,20 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         self._host = host
         self._pairs: dict[int, Pair] = {}
         for address, handler in (
-            (MESSAGE, self._message), (MORE, self._more), (OFFER, self._offer), (GRANT, self._grant), (BYTES, self._bytes)
+            (MESSAGE, self._message), (MORE, self._more), (OFFER, self._offer), (GRANT, self._grant), (BYTES, self._bytes),
+            (HELLO, self._hello),
         ):  # fmt: skip
             host.set_handler(address, handler)
         host.on_cells = host.on_space = self._send_all
         host.on_returned = self._returned
         host.on_renewed = partial(self._lose, reason="has begun anew")
         host.watch()
+        # What others have sent to the NIC's former incarnation is lost, which they may not notice. Where there are more
+        # nodes than connections, those are left for the program.
+        if host.is_restarted and self.size - 1 <= host.settings.connections:
+            for node in range(self.size):
+                if node != self.rank:
+                    self._put(node, Item(iter([(HELLO, b"")])))
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: Dispatch) -> bool:
         if destination == self.rank:
@@ -164,6 +171,11 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         return True
 
     # From other nodes: handlers, none of which replies.
+
+    def _hello(self, source: int, data: bytes) -> Reply | None:
+        """Handle nothing: the session in which this has come is the news."""
+        del source, data
+        return None
 
     def _message(self, source: int, data: bytes) -> Reply | None:
         context, tag, length = _MESSAGE.unpack_from(data)

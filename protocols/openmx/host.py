@@ -26,7 +26,7 @@ _SESSION: Final = 0x9E37_79B1
 class Library:
     """A node's access to its NIC (mx_init). Implements `protocols.core.firmware.Host`.
 
-    number: the node's number. size: number of nodes. work: the cores of its host.
+    number: the node's number. size: number of nodes. work: the cores of its host. is_restarted: see `Adapter`.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Library:
         )
         self._address = adapter.address
         self._incarnation = adapter.incarnation
+        self.is_restarted: Final = adapter.is_restarted
         self.commands: Final = commands
         self.ring_doorbell: Final = nic.ring_doorbell
         self._endpoints: dict[int, Endpoint] = {}

@@ -60,11 +60,12 @@ class ReturnedError(ActiveMessageError):
 class Library:
     """A process's access to its network interface. Implements `protocols.core.firmware.Host`.
 
-    node: this node's number. size: number of nodes. process: the traps, for programs that use them beside. on_returned:
-    called with requests that are returned; without it the next request to that node raises ReturnedError. on_cells: called
-    when cells have come, in place of a poll by the program: the interrupt of section 3.1.1, which the prototype lacks (see
-    `watch`). on_space: called after answers have come. on_message: the handler of requests at addresses without one.
-    on_renewed: called with a node with which a new session has begun, in place of an earlier one.
+    node: this node's number. size: number of nodes. incarnation, is_restarted: of the NIC (`Adapter`). process: the traps,
+    for programs that use them beside. on_returned: called with requests that are returned; without it the next request to
+    that node raises ReturnedError. on_cells: called when cells have come, in place of a poll by the program: the interrupt
+    of section 3.1.1, which the prototype lacks (see `watch`). on_space: called after answers have come. on_message: the
+    handler of requests at addresses without one. on_renewed: called with a node with which a new session has begun, in
+    place of an earlier one.
     """
 
     def __init__(self, process: Process, bell: HostActions) -> None:
@@ -72,6 +73,7 @@ class Library:
         self.node: Final = device.adapter.number
         self.size: Final = len(device.adapter.addresses)
         self.incarnation: Final = device.adapter.incarnation
+        self.is_restarted: Final = device.adapter.is_restarted
         self.on_returned: Callable[[Returned], object] | None = None
         self.on_cells: Callable[[], object] | None = None
         self.on_space: Callable[[], object] | None = None

@@ -77,7 +77,12 @@ class Firmware:
         self._agent = KernelAgent(card, self._connections)
         if not is_vacant:
             card.step("host comes")
-        self._announcements: Announcements[int] | None = None  # made when it succeeds other firmware
+        self._announcements: Announcements[int] | None = None  # made when something is to be announced
+        if adapter.is_restarted:  # peers whose messages have been acknowledged might never notice
+            self._announcements = Announcements(card.announce)
+            for number in range(len(adapter.addresses)):
+                if number != adapter.number:
+                    self._announcements.begin(number, 0)
 
     @property
     def deadline(self) -> int | None:

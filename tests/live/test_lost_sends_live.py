@@ -20,6 +20,10 @@ def test_a_message_that_comes_back_is_told_by_its_request_the_history_and_the_ch
     message_nine_is_told(tmp_path, protocol, "live", nics)
 
 
-@pytest.mark.parametrize(("protocol", "nics"), [("emp", "inline"), ("emp", "shared"), ("am2", "shared")])
+@pytest.mark.parametrize(
+    ("protocol", "nics"),
+    [(protocol, nics) for protocol in ("emp", "am2", "ssam", "via", "openmx") for nics in ("inline", "shared")
+     if (protocol, nics) != ("ssam", "shared")],
+)  # fmt: skip
 def test_a_synchronous_send_to_a_receiver_that_restarts_fails(tmp_path: Path, protocol: str, nics: Nics) -> None:
     unmatched_send_is_told(tmp_path, protocol, "live", nics)

@@ -50,8 +50,8 @@ class ActiveMessages:
     `protocols.active_messages.am_interface.ActiveMessages`.
 
     node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: of the NIC (`Adapter`). place:
-    this process's slot, if several share the NIC. handling: the endpoint whose handler is running. observer: it is
-    notified of all messages.
+    this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had the
+    slot. handling: the endpoint whose handler is running. observer: it is notified of all messages.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class ActiveMessages:
         self.bell: Final = bell
         self.memory: Final = memory
         self.place: Final = place
+        self.is_restarted: Final = adapter.is_restarted or place.turn > 1
         self._first = place.number * settings.numbers
         self.max_short: Final = layout.MAX_ARGUMENTS
         """AM_MaxShort: number of arguments."""

@@ -71,7 +71,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             endpoint.set_handler(handler, function)
         endpoint.error_handler = self._returned
         endpoint.tag = pairs.TAG
-        if host.place.turn > 1:
+        if host.is_restarted:
             self._announce()
         drive(self._serve())
 
@@ -207,7 +207,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     # Sessions.
 
     def _announce(self) -> None:
-        """Tell all peers our session: what they sent to the process before us is lost, and the NIC has not told them."""
+        """Tell all peers our session: what they sent to the former process or NIC is lost, and nobody has told them."""
         for peer in range(self.size):
             if peer != self.rank:
                 pair = self._pair(peer)
