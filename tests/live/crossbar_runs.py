@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from testbed import Cluster, RunningCluster
@@ -53,15 +53,26 @@ def is_lossless(cluster: RunningCluster, outcome: JudgedOutcome) -> bool:
 
 
 async def flood(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, size: int) -> None:
-    endpoint.send("n1", count, size)
+    """Send n1 one frame, and, when it has answered, as all senders have begun, the others back to back."""
+    endpoint.send("n1", 1, size)
+    await endpoint.frames(1)
+    endpoint.send("n1", count - 1, size)
 
 
-async def receive_in_order(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int) -> list[bool]:
+async def receive_in_order(
+    endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int, senders: Sequence[str]
+) -> list[bool]:
+    """Receive `count` frames in all from nodes that `flood`; return for each whether they came in order."""
+    await endpoint.frames(len(senders))
+    for sender in senders:
+        endpoint.send(sender)
     await endpoint.frames(count)
     came = endpoint.firmware.came
-    senders = sorted({sender for sender, _ in came})
-    numbers = [[number for one, number in came if one == sender] for sender in senders]
-    return [one == list(range(1, count // len(senders) + 1)) for one in numbers]
+    by_sender: dict[int, list[int]] = {}
+    for sender_number, number in came:
+        by_sender.setdefault(sender_number, []).append(number)
+    expected = list(range(1, count // len(senders) + 1))
+    return [numbers == expected for numbers in by_sender.values()]
 
 
 async def count_received(endpoint: SourceRouteEndpoint, _node: ProgramNode, count: int = 1) -> list[int]:
