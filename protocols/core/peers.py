@@ -33,6 +33,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, Generic, Protocol, TypeVar
 
+from protocols.core.compiled_build import mypyc_attr
 from protocols.core.firmware import FIRST, Adapter, FirmwareActions
 from protocols.core.states import Row, StateTable
 
@@ -64,6 +65,7 @@ PEER: Final = StateTable(
 """State table of another NIC; events are the incarnations that its frames name."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Peer:
     """Another NIC, or this one. number: its node's number. address: its MAC. incarnation: the last one known, or
     presumed; 0 if none. send, send_later: as in `FirmwareActions`; to this NIC itself, as in `Loopback`."""

@@ -206,8 +206,8 @@ def _answer(completion: Completion[ProbeResult | None], posted: Completion[EmpFo
 def _finish(completion: Completion[Envelope], posted: Completion[Received], size: int) -> None:
     try:
         source, tag, length = posted.result()
-    except TruncatedError as error:
-        source, tag, length = error.received
+    except TruncatedError as truncated:
+        source, tag, length = truncated.received
         tag &= _TAG
         message = f"a message of {length} bytes from rank {source}, tag {tag}, for a buffer of {size} bytes"
         completion.fail(MPIError(ERR_TRUNCATE, message, Envelope(source, tag, size)))

@@ -16,7 +16,9 @@ from typing import Final, Protocol, runtime_checkable
 from testbed.errors import FirmwareError, TestbedError
 
 _HOME: Final = __file__.removesuffix("testbed/engine/tracebacks.py")
-_OURS: Final = (f"{_HOME}testbed/", f"{_HOME}protocols/")
+_OURS: Final = (f"{_HOME}testbed/", f"{_HOME}protocols/", "testbed/", "protocols/")
+"""Where our files are; compiled functions have file names relative to the folder of both packages."""
+
 _WORKLOADS: Final = f"{_HOME}testbed/workloads/"
 """Programs like a user's, but for the modules that find, call and observe users' programs."""
 

@@ -219,10 +219,13 @@ def test_other_ethertypes_cost_a_nic_nothing() -> None:
 
 
 def test_a_program_goes_on_by_time_and_by_tasks_beside_its_nic() -> None:
+    async def sleeper(node: ProgramNode) -> None:
+        await node.loop.sleep(3 * MILLISECOND)
+
     async def busy(endpoint: EchoEndpoint, node: ProgramNode) -> tuple[bool, str]:
         loop = node.loop
         begun = loop.now()
-        other = loop.spawn(loop.sleep(3 * MILLISECOND), "another")
+        other = loop.spawn(sleeper(node), "another")
         try:
             await loop.timeout(MILLISECOND, endpoint.receive(bytearray(8)))
         except TimeoutError as error:

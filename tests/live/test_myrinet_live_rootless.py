@@ -22,7 +22,9 @@ def test_two_senders_that_flood_a_narrow_output_lose_nothing(home: Path) -> None
         count = 1000
         with crossbar_cluster("n2 s1:2", "n3 s1:3", "n1 s1:1", rate="2mbit").up() as cluster:
             programs: dict[str, Program] = {f"n{number}": partial(flood, count=count, size=100) for number in (2, 3)}
-            outcome = run_programs(cluster, {**programs, "n1": partial(receive_in_order, count=2 * count, senders=list(programs))})
+            outcome = run_programs(
+                cluster, {**programs, "n1": partial(receive_in_order, count=2 * count, senders=list(programs))}
+            )
             assert outcome.results["n1"] == [True] * 2
             assert is_lossless(cluster, outcome)
             links = relay_report(cluster)["links"]

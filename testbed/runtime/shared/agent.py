@@ -207,8 +207,8 @@ class SharedAgent:
         for host in self._awake:
             try:
                 rung = host.doorbells.take(_DOORBELLS)
-            except ProtocolViolationError as error:
-                host.function.suspect(host, str(error))
+            except ProtocolViolationError as violation:
+                host.function.suspect(host, str(violation))
                 continue
             if rung:
                 busy = True

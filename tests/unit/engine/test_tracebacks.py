@@ -29,15 +29,16 @@ def test_a_programs_own_lines_and_what_they_call_are_shown() -> None:
     assert said.splitlines()[-1].startswith("testbed.spec.units.UnitError: found 'fast'")
 
 
-def test_what_runs_a_program_is_left_out_but_in_the_log() -> None:
+@pytest.mark.parametrize("ours", [units.__file__, "testbed/engine/tasks.py"], ids=["interpreted", "compiled"])
+def test_what_runs_a_program_is_left_out_but_in_the_log(ours: str) -> None:
     names: dict[str, Callable[[], None]] = {}
     exec(compile("def work():\n  return 1 / 0", "/home/me/work.py", "exec"), names)
-    exec(compile("def run():\n  work()", units.__file__, "exec"), names)
+    exec(compile("def run():\n  work()", ours, "exec"), names)
     with pytest.raises(ZeroDivisionError) as caught:
         names["run"]()
     error = caught.value.with_traceback(caught.tb.tb_next)
     assert program_traceback(error).splitlines()[1] == '  File "/home/me/work.py", line 2, in work'
-    assert units.__file__ in complete_traceback(error)
+    assert ours in complete_traceback(error)
 
 
 def test_the_traceback_of_an_mpi_error_ends_with_the_programs_line() -> None:

@@ -36,10 +36,30 @@ def broken_rules(source: str) -> Iterator[str]:
             yield f"{node.lineno}: code objects are read"
         elif isinstance(node, ast.Assign | ast.AnnAssign) and _is_slice(node.value):
             yield f"{node.lineno}: a slice in a variable: bytes would take it for an integer"
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _broken_by_handlers(node)
         elif isinstance(node, ast.Compare):
             for other in node.comparators:
                 if isinstance(other, ast.Tuple) and any(isinstance(one, ast.Starred) for one in other.elts):
                     yield f"{node.lineno}: in a tuple with a star"
+
+
+def _broken_by_handlers(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    caught: dict[str, set[str]] = {}
+    for node in _nodes_of(function):
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+            caught.setdefault(node.name, set()).add(ast.unparse(node.type))
+    for name, classes in caught.items():
+        if len(classes) > 1:
+            yield f"{function.lineno}: {name} is of {' and of '.join(sorted(classes))}"
+
+
+def _nodes_of(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes within a function, without those of functions in it."""
+    for node in ast.iter_child_nodes(function):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            yield from _nodes_of(node)
 
 
 def _imported_for_types(tree: ast.Module) -> set[str]:
@@ -101,6 +121,7 @@ def test_a_compiled_module_keeps_the_rules(path: str) -> None:
         "A.f.__code__",
         "HEAD: Final = slice(6, 14)",
         "class A:\n    __slots__ = ('__weakref__',)",
+        "def f():\n    try: g()\n    except A as e: h(e)\n    except B as e: h(e)",
     ],
 )  # fmt: skip
 def test_what_breaks_a_rule_is_found(source: str) -> None:
@@ -112,5 +133,46 @@ def test_what_keeps_the_rules_is_not_found() -> None:
     typed = (
         "if TYPE_CHECKING:\n    from b import B\nclass A(NamedTuple):\n    b: 'B'\n    c: 'memoryview'\n    d: B | None"
     )
+    caught = (
+        "def f():\n    def g():\n        try: h()\n        except A as e: ...\n    try: g()\n    except B as e: ..."
+    )
     assert not list(broken_rules(kept))
+    assert not list(broken_rules(caught))
     assert not list(broken_rules(typed))
+
+
+def test_classes_of_compiled_modules_from_which_other_packages_inherit_permit_that() -> None:
+    packages = [ROOT / "testbed/protocol_template/postcard", ROOT / "tests"]
+    inherited = {base for package in packages for path in package.rglob("*.py") for base in _compiled_bases(path)}
+    assert ("protocols/core/peers.py", "Peer") in inherited
+    for path, name in sorted(inherited):
+        (found,) = [
+            node
+            for node in ast.parse((ROOT / path).read_text()).body
+            if isinstance(node, ast.ClassDef) and node.name == name
+        ]
+        decorators = {ast.unparse(decorator) for decorator in found.decorator_list}
+        assert "mypyc_attr(allow_interpreted_subclasses=True)" in decorators, f"{path}: {name}"
+
+
+def _compiled_bases(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the classes of compiled modules from which a module's classes inherit, as file and name, but Protocols."""
+    tree = ast.parse(path.read_text())
+    imported: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            first, *rest = ast.unparse(base).partition("[")[0].split(".")
+            *room, name = ".".join([imported.get(first, first), *rest]).split(".")
+            module = "/".join(room) + ".py"
+            if module in MODULES and name not in _protocols_of(module):
+                yield module, name
+
+
+def _protocols_of(module: str) -> set[str]:
+    classes = [node for node in ast.parse((ROOT / module).read_text()).body if isinstance(node, ast.ClassDef)]
+    return {
+        node.name for node in classes if any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+    }
