@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from protocols.core.compiled_build import INTERPRETED, build
 from testbed.kernel import syscalls
 from testbed.kernel.children import in_child
 from testbed.pytest_plugin import requires_marker as plugin
@@ -118,6 +119,11 @@ def _user_python() -> str:
     return "" if ordinary_users_python() else "there is no Python of this version that an ordinary user may start"
 
 
+def _interpreted() -> str:
+    """What a test patches, or reads the source of, must not be compiled."""
+    return "" if build() == INTERPRETED else "the modules that run per frame are compiled here"
+
+
 def _python_headers() -> str:
     folder = Path(sysconfig.get_path("include"))
     return "" if (folder / "Python.h").exists() else f"there is no Python.h in {folder}"
@@ -132,6 +138,7 @@ REQUIREMENTS = {name: Requirement(missing) for name, missing in plugin.REQUIREME
     "strace": Requirement(_strace, ours=bool(not shutil.which("strace"))),
     "compiler": Requirement(lambda: "" if shutil.which("cc") else "there is no C compiler (cc)"),
     "python-headers": Requirement(_python_headers),
+    "interpreted": Requirement(_interpreted),
     "ip": _tool("ip"),
     "ssh": _tool("ssh"),
     "sshd": _tool("sshd"),
